@@ -29,7 +29,7 @@ from machine import child, machine, write
 from peers.acting import CASES, LEAST, SECONDS, STARTS, WARM_UP, Sleeping, family_seconds
 from peers.installed import WHERE, installed
 
-from reverie.distributed.actor_collector import feeding
+from reverie.distributed.actor_collector import build_actor_collector
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import merge_layers
@@ -74,7 +74,9 @@ def measure(case: str, way: str) -> dict[str, Any]:
     """Return env steps and updates a second, and how old the policy was that acted."""
     config: ExperimentConfig = merge_layers("sac", env=CASES[case]).merge(QUIET | WAYS[way])
     with tempfile.TemporaryDirectory() as folder:
-        experiment = build(config, Sleeping if case == "sleeping" else None, run=Path(folder), actors=feeding)
+        experiment = build(
+            config, Sleeping if case == "sleeping" else None, run=Path(folder), actors=build_actor_collector
+        )
         experiment.begin()
         clock, feedback, begun = experiment.clock, experiment.source.feedback, list[float]()
 

@@ -192,9 +192,13 @@ def machine(versions: Mapping[str, str]) -> dict[str, Any]:
     import torch
 
     from reverie.core.discover import version
-    from reverie.core.hardware import describe
+    from reverie.core.hardware import describe_machine
 
-    kept = {key: value for key, value in describe(torch.device("cpu")).items() if key not in ("load", "threads", "gpu")}
+    kept = {
+        key: value
+        for key, value in describe_machine(torch.device("cpu")).items()
+        if key not in ("load", "threads", "gpu")
+    }
     return kept | {"reverie": version(), "versions": dict(sorted(versions.items()))}
 
 

@@ -115,10 +115,10 @@ def random_cells(seed: int, steps: int) -> np.ndarray:
 
 def stored(run: Path) -> np.ndarray:
     """What was observed in a run, ``[rows, n]``, in the order of time."""
-    from reverie.store.store import Store, episodes
+    from reverie.store.store import ReplayStore, iter_store_episodes
 
     streams: dict[int, list[np.ndarray]] = {}
-    for episode in episodes(Store(str(run / "replay"))):
+    for episode in iter_store_episodes(ReplayStore(str(run / "replay"))):
         streams.setdefault(episode.stream, []).append(np.asarray(episode.rows["obs/observation"]))
     rows = [np.concatenate(parts) for parts in streams.values()]  # one environment each, which step together
     together = np.stack([x[: min(map(len, rows))] for x in rows], 1)  # [steps, environments, n]

@@ -36,14 +36,14 @@ from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build
 from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithm_config
 from reverie.core.hardware import keep_freed_memory
-from reverie.core.kernel_dispatch import Kernel, only
+from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Update, Window
 from reverie.experiment.bench import noise_batch, noise_step
 from reverie.kernels import images, matmul, relu_mlp, tape
-from reverie.kernels.registry import ROWS
+from reverie.kernels.registry import KERNELS
 from reverie.replay.config import ReplayConfig
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 
 LEAST = 1.15
 """A kernel stays if some headline takes this many times as long without it."""
@@ -81,7 +81,7 @@ def groups() -> dict[str, list[Kernel]]:
     """All kernels of CPUs, in their groups."""
     group_of = {name: group for group, names in TOGETHER.items() for name in names}
     out: dict[str, list[Kernel]] = {}
-    for _, kernel in ROWS:
+    for _, kernel in KERNELS:
         name = name_of(kernel)
         if not name.startswith("gpu.") and name != "optim.fused_adam":
             out.setdefault(group_of.get(name, name), []).append(kernel)
@@ -92,7 +92,7 @@ def switches(called: set[Kernel]) -> dict[str, Switch]:
     """Ways to be without each group of which a kernel is called, and without what kernels use."""
 
     def without(kernels: list[Kernel]) -> Switch:
-        return lambda: only(*(kernel for _, kernel in ROWS if kernel not in kernels))
+        return lambda: use_only_kernels(*(kernel for _, kernel in KERNELS if kernel not in kernels))
 
     def inside(places: list[Any], name: str, value: Any) -> Switch:
         return lambda: patched(places, name, value)
@@ -179,7 +179,7 @@ def collects() -> Call:
     """512 turns of a collector of 0.1 ms, while the store's thread writes."""
     rows = durable.rows_of(durable.noise(1024))
     single = [{k: torch.from_numpy(np.ascontiguousarray(c[:, i])) for k, c in rows.items()} for i in range(512)]
-    made, work = Store(Path(tempfile.mkdtemp(dir=SCRATCH.name))), durable.rounds_of(1e-4)
+    made, work = ReplayStore(Path(tempfile.mkdtemp(dir=SCRATCH.name))), durable.rounds_of(1e-4)
     made.begin(durable.COLUMNS, durable.ENVS)
 
     def call() -> None:
@@ -193,7 +193,7 @@ def collects() -> Call:
 def writes() -> Call:
     """A block of 512 rows of noise from 8 environments."""
     rows = durable.rows_of(durable.noise(1024))
-    made = Store(Path(tempfile.mkdtemp(dir=SCRATCH.name)))
+    made = ReplayStore(Path(tempfile.mkdtemp(dir=SCRATCH.name)))
     made.begin(durable.COLUMNS, durable.ENVS)
 
     def call() -> None:
@@ -249,7 +249,7 @@ def counted() -> Iterator[set[Kernel]]:
 
         return kernel._replace(run=run)
 
-    with only(*(kernel for _, kernel in ROWS)):  # puts back what is changed here
+    with use_only_kernels(*(kernel for _, kernel in KERNELS)):  # puts back what is changed here
         for kernels in kernel_dispatch._kernels.values():
             kernels[:] = [spy(kernel) for kernel in kernels]
         yield called

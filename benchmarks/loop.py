@@ -24,18 +24,18 @@ from typing import Any
 import torch
 from machine import child, machine, write
 
-from reverie.core.hardware import wait_for
+from reverie.core.hardware import synchronize
 from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import merge_layers
-from reverie.log.meter import Meter
-from reverie.log.sinks import Outputs
+from reverie.log.meter import DeviceMeter
+from reverie.log.sinks import LogOutputs
 from reverie.run import loop as loop
 from reverie.run.checkpoint import export_checkpoint
 from reverie.run.metrics_log import FiniteCheck, MetricsLog
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 
 WARM_UP = 4
 """Updates before counting begins."""
@@ -98,12 +98,12 @@ class Stopwatch:
         return time.perf_counter() - self.started
 
 
-def watch_all(watch: Stopwatch, experiment: Experiment, meter: Meter) -> None:
+def watch_all(watch: Stopwatch, experiment: Experiment, meter: DeviceMeter) -> None:
     """Everything that the loop calls."""
-    wait = functools.partial(wait_for, experiment.algo.device)
+    wait = functools.partial(synchronize, experiment.algo.device)
     collector, replay = experiment.collector, experiment.replay
     for owner, part, methods in [
-        (collector, "collect", ("collect", "drain")),
+        (collector, "collect", ("collect", "pop_episodes")),
         (collector.policy, "act", ("act", "extras")),
         (collector.env, "env", ("step", "send", "receive")),
         (collector.sink, "store", ("add",)),
@@ -138,11 +138,11 @@ def measure(case: str) -> dict[str, Any]:
     """Milliseconds of each part for an update, and the share of all that is not the update."""
     layers, changes, updates = CASES[case]
     config: ExperimentConfig = merge_layers(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
-    experiment, meter, watch = build(config), Meter(), Stopwatch()
+    experiment, meter, watch = build(config), DeviceMeter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
-        outputs = Outputs(path=Path(folder), title=case, settings=config.to_dict(), export=export_checkpoint)
+        outputs = LogOutputs(path=Path(folder), title=case, settings=config.to_dict(), export=export_checkpoint)
         sinks = list(outputs._iter_sinks(experiment.clock, None))
-        store = Store(Path(folder) / "replay")
+        store = ReplayStore(Path(folder) / "replay")
         kept = {k: column for k, column in experiment.replay.storage.specs.items() if not k.startswith(EXTRAS)}
         store.begin(kept, config.env.num)
         experiment.replay.attach(store)

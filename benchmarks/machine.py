@@ -15,7 +15,7 @@ import torch
 from results import save
 
 from reverie.core.discover import version
-from reverie.core.hardware import describe, matrix_rates
+from reverie.core.hardware import describe_machine, matrix_rates
 
 STARTED = "REVERIE_BENCH_STARTED"
 """Environment variable by which a child knows when it was started: seconds since 1970."""
@@ -50,7 +50,7 @@ def machine(threads: int | None = None) -> dict[str, Any]:
     if threads is not None:
         torch.set_num_threads(threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return {**describe(device), "reverie": version(), "matrix_gflops": matrix_gflops(device)}
+    return {**describe_machine(device), "reverie": version(), "matrix_gflops": matrix_gflops(device)}
 
 
 def matrix_gflops(device: torch.device) -> dict[str, float]:

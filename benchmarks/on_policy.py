@@ -41,12 +41,12 @@ from peers.installed import WHERE, installed
 import reverie
 from reverie.agent.evaluating import evaluate_run
 from reverie.algos.ppo import PPO
-from reverie.core.openmp import spin_briefly
+from reverie.core.openmp import limit_openmp_spinning
 from reverie.envs.make import make_gym
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import merge_layers
 from reverie.log.aggregate import aggregate_intervals, nan_to_none
-from reverie.replay.rollout import Rollout
+from reverie.replay.rollout import RolloutBuffer
 
 EPISODES = 20
 OURS, PEER = "reverie", "Stable-Baselines3 2.9.2"
@@ -167,7 +167,7 @@ class Stopwatch:
 def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
     """One training in this process."""
     sampling, learning = Stopwatch(), Stopwatch()
-    sampling.watch(Rollout, "sample")
+    sampling.watch(RolloutBuffer, "sample")
     learning.watch(PPO, "update")
     train = reverie.train
     make_gym(resolved(task).env, None, False).close()  # what is imported once is no part of a long run
@@ -224,7 +224,7 @@ class Runs:
             command = [self.pythons[system], script, json.dumps(said)]
         env = os.environ | {"OMP_NUM_THREADS": self.threads, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
         if system == OURS:
-            spin_briefly(env)  # as `reverie train` does; here PyTorch is imported first
+            limit_openmp_spinning(env)  # as `reverie train` does; here PyTorch is imported first
         done = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{system}, {name}, seed {seed}: {done.stderr[-2000:]}")

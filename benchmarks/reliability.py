@@ -37,8 +37,8 @@ from typing import Any
 import numpy as np
 from machine import machine, write
 
-from reverie.run.checkpoint import Checkpoints, read
-from reverie.store.store import Store
+from reverie.run.checkpoint import Checkpoints, read_checkpoint
+from reverie.store.store import ReplayStore
 
 FAULTS = Path(__file__).parent / "faults" / "faults.c"
 SAVE_EVERY = 50
@@ -96,12 +96,12 @@ def fingerprint(run: Path) -> str:
     newest = Checkpoints(run / "checkpoints").latest()
     assert newest is not None, f"{run} has no checkpoint"
     digest = hashlib.sha256()
-    for name, value in sorted(flat(read(newest, ["algo"])["algo"])):
+    for name, value in sorted(flat(read_checkpoint(newest, ["algo"])["algo"])):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode() + value.contiguous().numpy().tobytes())
     for file in sorted((newest / "replay").rglob("*.npy")):
         digest.update(file.name.encode() + file.read_bytes())
-    store = Store(run / "replay")
-    chunks = [chunk for part in store.chain(store.segments[-1].name) for chunk in store.read(*part)]
+    store = ReplayStore(run / "replay")
+    chunks = [chunk for part in store.ancestor_parts(store.segments[-1].name) for chunk in store.read(*part)]
     for name in sorted(chunks[0].rows):
         digest.update(name.encode())
         for chunk in chunks:

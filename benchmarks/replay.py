@@ -29,16 +29,16 @@ import torch
 from machine import child, machine, write
 
 from reverie.core.hardware import keep_freed_memory
-from reverie.core.specs import ActionPart, ActionSpec, Column, ObsPart
+from reverie.core.specs import ActionPart, ActionSpec, ColumnSpec, ObsPart
 from reverie.core.types import Step, Update, Window
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 
 ENVS, ROWS, SECONDS = 8, 100_000, 0.5
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
 SMALL = {"vector": ObsPart(kind="vector", shape=(1,), dtype="float32")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
-LATENTS = {"deter": Column(shape=(2048,), dtype="float32"), "stoch": Column(shape=(32, 16), dtype="float32")}
+LATENTS = {"deter": ColumnSpec(shape=(2048,), dtype="float32"), "stoch": ColumnSpec(shape=(32, 16), dtype="float32")}
 SAMPLERS: dict[str, dict[str, Any]] = {
     "uniform": {},
     "recency": {"fractions.uniform": 0, "fractions.recency": 1},
@@ -56,13 +56,13 @@ MUJOCO = {"observation": ObsPart(kind="vector", shape=(17,), dtype="float32")}
 FORCES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
 
 
-def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, Column], batch: int) -> Replay:
+def build(config: ReplayConfig, obs: dict[str, ObsPart], extras: dict[str, ColumnSpec], batch: int) -> ReplayBuffer:
     window = Window(batch=batch, length=64, context=1, crosses_episodes=True)
     return config.build(obs_spec=obs, action_spec=ACTION, extra_spec=extras, num_envs=ENVS, window=window, seed=0)
 
 
 def one_step(
-    obs: dict[str, ObsPart], extras: dict[str, Column], action: ActionSpec = ACTION, envs: int = ENVS
+    obs: dict[str, ObsPart], extras: dict[str, ColumnSpec], action: ActionSpec = ACTION, envs: int = ENVS
 ) -> tuple[Step, torch.Tensor, dict[str, Any]]:
     """What one step of all environments gives to a replay."""
     flag = torch.zeros(envs, dtype=torch.bool)
@@ -211,7 +211,7 @@ def measure_draws(sampler: str, batch: int, repeat: int) -> dict[str, Any]:
     }
 
 
-def draw(replay: Replay, update: Update) -> None:
+def draw(replay: ReplayBuffer, update: Update) -> None:
     """Choose a batch and give priorities back, without copying any rows."""
     handles, _ = replay.batch_sampler.draw()
     replay.feedback(handles if isinstance(handles, torch.Tensor) else torch.from_numpy(handles), update)

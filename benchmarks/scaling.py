@@ -33,10 +33,10 @@ from machine import child, machine, tidy
 from results import save
 
 from reverie.core.types import FLAGS
-from reverie.distributed.actor_collector import Feed, feeding
-from reverie.distributed.actor_connection import TURNS, RowBlock
-from reverie.distributed.ray_learners import PLACES
-from reverie.envs.slot_vector_env import make_env
+from reverie.distributed.actor_collector import ActorCollector, build_actor_collector
+from reverie.distributed.actor_connection import MAX_SPINS, RowBlock
+from reverie.distributed.ray_learners import PLACEMENT_VAR
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import merge_layers
@@ -91,7 +91,7 @@ class Rows:
 
     def blocks(self) -> list[RowBlock]:
         """The rows as blocks."""
-        cuts = [self.rows[i : i + TURNS] for i in range(0, len(self.rows) - TURNS, TURNS)]
+        cuts = [self.rows[i : i + MAX_SPINS] for i in range(0, len(self.rows) - MAX_SPINS, MAX_SPINS)]
         return [RowBlock({k: np.stack([row[k] for row in cut], 1) for k in cut[0]}, 0, [], 0) for cut in cuts]
 
 
@@ -100,21 +100,21 @@ def parts(case: str) -> dict[str, float]:
     torch.set_num_threads(1)
     config = settings(case)
     with tempfile.TemporaryDirectory() as folder:
-        made = build(config, run=Path(folder), actors=feeding)
+        made = build(config, run=Path(folder), actors=build_actor_collector)
         made.begin()
-        env, sink = make_env(config.env, seed=0), Rows()
+        env, sink = make_vector_env(config.env, seed=0), Rows()
         collector = Collector(env, made.algo.policy, sink, seed=0)
         row = cost(collector.collect)
         while len(sink.rows) < 600:
             collector.collect()
         feed = made.collector
-        assert isinstance(feed, Feed)
+        assert isinstance(feed, ActorCollector)
         blocks = itertools.cycle(sink.blocks())
 
         def take() -> None:
             feed.add(0, next(blocks))
 
-        taken = cost(take, 0.3, 40) / TURNS
+        taken = cost(take, 0.3, 40) / MAX_SPINS
 
         def update() -> None:
             batch = made.source.sample()
@@ -126,7 +126,7 @@ def parts(case: str) -> dict[str, float]:
         made.close()
     eighth = settings(case, **{"algo.batch_size": max(1, config.algo.batch_size // 8)})
     with tempfile.TemporaryDirectory() as folder:
-        small = build(eighth, run=Path(folder), actors=feeding)
+        small = build(eighth, run=Path(folder), actors=build_actor_collector)
         small.begin()
         for block in sink.blocks():
             small.collector.add(0, block)  # type: ignore[union-attr]
@@ -142,11 +142,11 @@ def parts(case: str) -> dict[str, float]:
             "update": whole, "update_of_eighth": least, "parameters": count, **weights}  # fmt: skip
 
 
-def feed_weights(feed: Feed) -> dict[str, float]:
+def feed_weights(feed: ActorCollector) -> dict[str, float]:
     """Bytes of the weights that actors get, and what it costs to pack them."""
-    from reverie.distributed.actor_connection import acting, serialize_weights
+    from reverie.distributed.actor_connection import acting_weights, serialize_weights
 
-    weights = acting(feed.algo, feed.obs_spec)
+    weights = acting_weights(feed.algo, feed.obs_spec)
     return {
         "weight_bytes": len(serialize_weights(weights)),
         "publish": cost(functools.partial(serialize_weights, weights), 0.3),
@@ -155,10 +155,10 @@ def feed_weights(feed: Feed) -> dict[str, float]:
 
 def reduced(rank: int, place: str) -> list[dict[str, float]]:
     """Processor seconds of all-reduces between two processes by their size."""
-    from reverie.distributed.process_group import Group
+    from reverie.distributed.process_group import ProcessGroup
 
     torch.set_num_threads(1)
-    group = Group.join("cpu", torch.distributed.FileStore(place, 2), rank, 2)
+    group = ProcessGroup.join("cpu", torch.distributed.FileStore(place, 2), rank, 2)
     rows = []
     for size in (10_000, 100_000, 1_000_000, 10_000_000):
         x = torch.randn(size)
@@ -207,14 +207,14 @@ def on_nodes(case: str, address: str, actors: int, updates: int) -> dict[str, fl
     group = ray.util.placement_group([{"far": 1.0}] * actors, name=name, lifetime="detached")
     ray.get(group.ready())
     place = {"address": address, "namespace": "bench", "group": name, "first": 0, "each": {"CPU": 0, "far": 1.0}}
-    os.environ[PLACES] = json.dumps(place)
+    os.environ[PLACEMENT_VAR] = json.dumps(place)
     ray.shutdown()
     config = settings(case, actors=actors)
     with tempfile.TemporaryDirectory() as folder:
-        made = build(config, run=Path(folder), actors=feeding)
+        made = build(config, run=Path(folder), actors=build_actor_collector)
         made.begin()
         feed, clock, begun = made.collector, made.clock, list[float]()
-        assert isinstance(feed, Feed)
+        assert isinstance(feed, ActorCollector)
         blocks, add, collect, taking = [0], feed.add, feed.collect, [0.0]
 
         def counted(number: int, block: RowBlock) -> None:
@@ -246,7 +246,7 @@ def predicted(
     wire = 0.0
     if learners > 1:
         wire = ring["once"] * math.log2(learners) + ring["parameter"] * cost["parameters"] * 2 * (1 - 1 / learners)
-    row = (cost["row_of_learner"] + cost["block_by_ray"] / (TURNS * envs)) / learners
+    row = (cost["row_of_learner"] + cost["block_by_ray"] / (MAX_SPINS * envs)) / learners
     limits = {
         "actors": actors / (cost["row_of_actor"] + STEP),
         "learners": (1 - 2 * PART) / (row + ratio * (part + wire)),

@@ -83,7 +83,7 @@ def child(case: str) -> None:
     from reverie.algos.base import Algorithm
     from reverie.kernels import compiler
 
-    compile_first(command, marks, compiler.kernels)
+    compile_first(command, marks, compiler.load_kernels)
     marks.around(training, "build", "compile", "build")
     marks.around(Algorithm, "update", "collect", "update", leave)
     with tempfile.TemporaryDirectory() as folder:

@@ -30,17 +30,17 @@ import torch
 from machine import machine, write
 from PIL import Image
 
-from reverie.core.columns import columns_of
+from reverie.core.columns import row_columns
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 
 ENVS, TURN_MS, BLOCK = 8, 1.0, 512
 OBS = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(6,))})
-COLUMNS = columns_of(OBS, ACTION, {})
+COLUMNS = row_columns(OBS, ACTION, {})
 Rows = dict[str, np.ndarray]
 
 
@@ -93,7 +93,7 @@ def rounds_of(seconds: float) -> int:
 
 def collect(rows: Rows, folder: Path, repeat: int) -> dict[str, Any]:
     """See the module."""
-    store = Store(folder / "collect")
+    store = ReplayStore(folder / "collect")
     store.begin(COLUMNS, ENVS)
     single = [
         {name: torch.from_numpy(np.ascontiguousarray(column[:, i])) for name, column in rows.items()}
@@ -125,7 +125,7 @@ def collect(rows: Rows, folder: Path, repeat: int) -> dict[str, Any]:
 
 def writing(rows: Rows, folder: Path) -> dict[str, Any]:
     """See the module."""
-    store = Store(folder / "write")
+    store = ReplayStore(folder / "write")
     store.begin(COLUMNS, ENVS)
     size, times = sum(column.nbytes for column in rows.values()), 8
     started = time.perf_counter()
@@ -142,7 +142,7 @@ def resume(rows: Rows, folder: Path, gigabytes: float, repeat: int) -> dict[str,
     """See the module."""
     size = sum(column.nbytes for column in rows.values())
     blocks = max(1, round(gigabytes * 1e9 / size))
-    store = Store(folder / "resume")
+    store = ReplayStore(folder / "resume")
     name = store.begin(COLUMNS, ENVS)
     plain = folder / "plain"
     with plain.open("wb") as file:
@@ -159,13 +159,13 @@ def resume(rows: Rows, folder: Path, gigabytes: float, repeat: int) -> dict[str,
 
     def fill() -> float:
         config = ReplayConfig(capacity=blocks * BLOCK * ENVS)
-        replay: Replay = config.build(
+        replay: ReplayBuffer = config.build(
             obs_spec=OBS, action_spec=ACTION, extra_spec={}, num_envs=ENVS, window=Window(batch=16, length=64), seed=0
         )
-        again = Store(folder / "resume")
+        again = ReplayStore(folder / "resume")
         started = time.perf_counter()
-        replay.begin_at(0)
-        assert replay.refill(again.read(name, room=replay.room))
+        replay.restart_at(0)
+        assert replay.add_chunks(again.read(name, room=replay.reserve))
         assert replay.count == blocks * BLOCK
         return time.perf_counter() - started
 

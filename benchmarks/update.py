@@ -22,7 +22,7 @@ import torch
 from machine import child, machine, matrix_gflops, seconds_since_start, write
 
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
-from reverie.core.hardware import choose_device, keep_freed_memory, peak_memory, wait_for
+from reverie.core.hardware import choose_device, keep_freed_memory, peak_memory, synchronize
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.experiment.bench import gflop, noise_batch, noise_step
@@ -69,7 +69,7 @@ def measure(name: str, repeat: int, precision: str = "float32") -> dict[str, Any
     def update() -> float:
         begun = time.perf_counter()
         agent.update(data)
-        wait_for(agent.device)
+        synchronize(agent.device)
         return time.perf_counter() - begun
 
     update()

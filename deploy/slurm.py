@@ -19,7 +19,7 @@ from typing import Any
 
 import submitit
 
-from reverie.cli.parsing import flags_in, without
+from reverie.cli.parsing import iter_flags, remove_flags
 
 
 class Training:
@@ -66,13 +66,13 @@ def main(args: list[str]) -> int:
     parser.add_argument("--local", action="store_true", help="run it on this machine, without Slurm, and wait")
     parser.add_argument("train", nargs="+", metavar="-- ALGORITHM ... --run DIR", help="words of reverie train")
     said = parser.parse_args(args)
-    flags, jobs = dict(flags_in(said.train)), [said.train]
+    flags, jobs = dict(iter_flags(said.train)), [said.train]
     if not {"run", "resume"} & {*flags}:
         parser.error("no --run: the next job could not go on with the run of this one")
     if said.seeds is not None:
         from reverie.cli.train import read_seeds  # torch comes with it
 
-        words, run = without(said.train, {"run", "resume", "seed"}), (flags.get("run") or flags["resume"])[0]
+        words, run = remove_flags(said.train, {"run", "resume", "seed"}), (flags.get("run") or flags["resume"])[0]
         seeds = read_seeds(said.seeds, int(flags.get("seed", ["0"])[0]))
         if not seeds:
             parser.error(f"--seeds {said.seeds}: expected a number of seeds such as 5, or a list such as 1,5,7")

@@ -14,7 +14,7 @@ import torch
 
 from logged import logged
 from played import played
-from reverie.core.kernel_dispatch import only
+from reverie.core.kernel_dispatch import use_only_kernels
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU
@@ -60,7 +60,7 @@ def _undrawn(request, monkeypatch):
 @pytest.fixture
 def definitions():
     """Without kernels."""
-    with only():
+    with use_only_kernels():
         yield
 
 

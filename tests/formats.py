@@ -16,17 +16,17 @@ from PIL import Image
 
 from d4rl_files import cat, columns
 from recordings import LIVED, expected
-from reverie.core.columns import Column
-from reverie.store.store import Store
+from reverie.core.columns import ColumnSpec
+from reverie.store.store import ReplayStore
 
 SIDE = 6
 COLUMNS = {
-    "obs/vec": Column((2,), "float32"),
-    "action": Column((1,), "float32"),
-    "reward": Column((), "float32"),
-    "is_first": Column((), "bool"),
-    "is_last": Column((), "bool"),
-    "is_terminal": Column((), "bool"),
+    "obs/vec": ColumnSpec((2,), "float32"),
+    "action": ColumnSpec((1,), "float32"),
+    "reward": ColumnSpec((), "float32"),
+    "is_first": ColumnSpec((), "bool"),
+    "is_last": ColumnSpec((), "bool"),
+    "is_terminal": ColumnSpec((), "bool"),
 }
 PART = {"kind": "vector", "shape": [2], "dtype": "float32", "classes": [], "low": 0.0, "high": 255.0}
 SPEC = {"observation": {"vec": PART}, "action": {"action": {"kind": "continuous", "classes": [], "size": 1}}}
@@ -213,7 +213,7 @@ def named(lived, **how):
 
 def stored(folder, streams, begin=True, store=None):
     """Streams of rows ``[n, ...]`` by column, as many of each."""
-    store = store or Store(folder)
+    store = store or ReplayStore(folder)
     if begin:
         store.begin(COLUMNS, len(streams))
     rows = {n: np.stack([np.asarray(s[n]).astype(c.dtype) for s in streams]) for n, c in COLUMNS.items()}

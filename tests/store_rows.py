@@ -4,17 +4,17 @@ import functools
 
 import numpy as np
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.store import zarr
 
 COLUMNS = {
-    "obs/image": Column((4, 4, 3), "uint8"),
-    "obs/arm/angle": Column((2,), "float32"),
-    "action": Column((3,), "float32"),
-    "reward": Column((), "float32"),
-    "is_first": Column((), "bool"),
-    "is_last": Column((), "bool"),
-    "is_terminal": Column((), "bool"),
+    "obs/image": ColumnSpec((4, 4, 3), "uint8"),
+    "obs/arm/angle": ColumnSpec((2,), "float32"),
+    "action": ColumnSpec((3,), "float32"),
+    "reward": ColumnSpec((), "float32"),
+    "is_first": ColumnSpec((), "bool"),
+    "is_last": ColumnSpec((), "bool"),
+    "is_terminal": ColumnSpec((), "bool"),
 }
 STREAMS = 2
 

@@ -19,10 +19,10 @@ from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, RunError
-from reverie.distributed.actor_collector import feeding
+from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import learner_settings
 from reverie.distributed.learners import make_learner_experiment
-from reverie.distributed.team import Team
+from reverie.distributed.team import LearnerGroup
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
@@ -149,13 +149,13 @@ def test_a_state_that_no_checkpoint_can_hold_is_told_before_training(tmp_path: P
 
 
 def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) -> None:
-    acted = build(settings(actors=1), actors=feeding)
-    several = make_learner_experiment(build(settings()), settings(), Team(), tmp_path)
+    acted = build(settings(actors=1), actors=build_actor_collector)
+    several = make_learner_experiment(build(settings()), settings(), LearnerGroup(), tmp_path)
     several.team.count = 2
     for experiment, message in ((acted, "actors = 1: a callback cannot"), (several, "learners = 2: callbacks run in")):
         with contextlib.closing(experiment), pytest.raises(RunError, match=message):
-            experiment.reach("training")
-    assert acted.reach("evaluation") is acted.eval_env
+            experiment.callback_env("training")
+    assert acted.callback_env("evaluation") is acted.eval_env
     several.team.rank = 1
     learner_settings(
         settings(patience=3, schedule__eval_every=20, env__num=2), several.team
@@ -188,7 +188,7 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
 def test_each_name_is_that_of_its_module() -> None:
     for name in reverie.__all__:
         found = getattr(reverie, name)
-        assert (found.__name__, found.__module__) == (name, reverie._HOMES[name])
+        assert (found.__name__, found.__module__) == (name, reverie._MODULE_OF[name])
         assert found.__doc__, name
 
 

@@ -15,13 +15,13 @@ from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
-from reverie.cli.bench import BenchCommand, settings, shapes
+from reverie.cli.bench import BenchCommand, settings, specs_from_flags
 from reverie.core import hardware
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
 from tiny import NETWORKS
@@ -107,7 +107,7 @@ def test_median_is_of_the_calls_after_the_warm_up(monkeypatch: pytest.MonkeyPatc
 
 
 def test_rate_of_environments_counts_decisions_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_env(EnvConfig(num=2), seed=0, factory=functools.partial(Count, truncate_at=3))
+    env = make_vector_env(EnvConfig(num=2), seed=0, factory=functools.partial(Count, truncate_at=3))
     looks = [0.0] + [1.0] * 8 + [1e9]  # eight turns a second: two episodes of three decisions and an end
     clock = Ticks(*looks)
     monkeypatch.setattr(bench.time, "perf_counter", clock)
@@ -136,7 +136,7 @@ def test_a_forecast_is_of_turns_where_there_are_environments() -> None:
 
 @pytest.fixture
 def three_envs() -> Iterator[Any]:
-    env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(Count, truncate_at=9))
+    env = make_vector_env(EnvConfig(num=3), seed=0, factory=functools.partial(Count, truncate_at=9))
     yield env
     env.close()
 
@@ -175,7 +175,7 @@ def test_share_is_of_the_rate_of_the_same_precision(precision: str, changes: dic
     run = bench.Forecast(env_steps=1, updates=1, env_steps_per_s=None, updates_h=0.0, acting_h=0.0, envs_h=None)
     rates = {"float32": 100.0, "bfloat16": 400.0}
     report = bench.Report(speed=some_speed(**changes), forecast=run, precision=precision, matrix_gflops=rates)
-    assert report.share == share
+    assert report.matrix_rate_share == share
 
 
 @pytest.mark.usefixtures("quick")
@@ -187,7 +187,7 @@ def test_measuring_a_learner_of_everything() -> None:
     assert speed.rows_per_s == pytest.approx(16 / speed.update_s)
     assert speed.device_peak_gb is None
     assert 0.05 < speed.peak_gb < 50
-    assert report.share > 0
+    assert report.matrix_rate_share > 0
     assert (report.forecast.updates, report.machine["threads"]) == (200, torch.get_num_threads())
 
 
@@ -212,11 +212,11 @@ def test_settings_are_those_that_train_would_have() -> None:
 
 
 def test_shapes_become_specs() -> None:
-    obs, action = shapes(BenchCommand(image="8x9x3", obs_size=4))
+    obs, action = specs_from_flags(BenchCommand(image="8x9x3", obs_size=4))
     assert {key: part.shape for key, part in obs.items()} == {"image": (8, 9, 3), "vector": (4,)}
     actions = [
         action,
-        *(shapes(BenchCommand(obs_size=4, **more))[1] for more in ({"num_actions": 3}, {"action_size": 3})),
+        *(specs_from_flags(BenchCommand(obs_size=4, **more))[1] for more in ({"num_actions": 3}, {"action_size": 3})),
     ]
     found = [(one.width, one.parts["action"].kind) for one in actions]
     assert found == [(6, "categorical"), (3, "categorical"), (3, "continuous")]
@@ -246,12 +246,12 @@ def test_an_environment_is_timed_and_closed(
     closed = []
 
     def make(config: EnvConfig, *, seed: int) -> Any:
-        env = make_env(config, seed=seed)
+        env = make_vector_env(config, seed=seed)
         close = env.close
         monkeypatch.setattr(env, "close", lambda: (closed.append(True), close()))
         return env
 
-    monkeypatch.setattr("reverie.envs.slot_vector_env.make_env", make)
+    monkeypatch.setattr("reverie.envs.slot_vector_env.make_vector_env", make)
     words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4", "--envs", "2", "--device", "cpu"]
     assert main(["bench", *words]) == 0
     text, pieces = capsys.readouterr().out, ("on reverie/Grid-v0", "for 2 envs", "steps/s", "not known")

@@ -21,7 +21,7 @@ import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.parsing import flags_of, parse
+from reverie.cli.parsing import dataclass_flags, parse
 from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithms
@@ -136,9 +136,9 @@ def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name, ca
     assert name or all(known in text for known in algorithms())
     shown = {*re.findall(r"^  --([\w.-]+)", text, re.MULTILINE)}
     config = merge_layers(name or "dreamer_v3")
-    rates = {flag for flag in flags_of(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)}
+    rates = {flag for flag in dataclass_flags(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)}
     assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every", *rates} <= shown
-    assert shown <= {*flags_of(CommonOptions()), *flags_of(config)}
+    assert shown <= {*dataclass_flags(CommonOptions()), *dataclass_flags(config)}
     assert ("updates" in shown) != ("steps" in shown)
 
 
@@ -498,10 +498,10 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     for name, value in {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv(kernel_dispatch.SWITCH, raising=False)
-    compiler.kernels.cache_clear()
+    compiler.load_kernels.cache_clear()
     compiler._find_library.cache_clear()
     yield
-    compiler.kernels.cache_clear()
+    compiler.load_kernels.cache_clear()
     compiler._find_library.cache_clear()
 
 

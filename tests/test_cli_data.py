@@ -10,7 +10,7 @@ import yaml
 from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import local_objects
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 from store_rows import COLUMNS, small_chunks, stacked
 
 
@@ -25,7 +25,7 @@ def run(tmp_path, monkeypatch):
     rows["reward"][:, [0, 15]] = 0.0
     rows["action"][:, [14, 31]] = 0.0
     folder = tmp_path / "run"
-    store = Store(folder / "replay")
+    store = ReplayStore(folder / "replay")
     first = store.begin(COLUMNS, 2)
     store.extend(rows)
     store.close(10)

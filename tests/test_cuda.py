@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 
 import reverie
 from fake_cuda import FakeCuda, fake_cuda
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.types import Window
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource, prefetch
 from reverie.replay.storage import Storage, storage_on
@@ -50,7 +50,7 @@ WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/dreamer.py:act", "al
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
-    monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
     monkeypatch.setattr("reverie.kernels.matmul._product", None)
     with fake_cuda(monkeypatch) as device:
         yield device
@@ -102,9 +102,9 @@ def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gp
     assert grown <= WAIT
 
 
-def replay_of(storage: Storage) -> Replay:
+def replay_of(storage: Storage) -> ReplayBuffer:
     window = Window(batch=2, length=2, crosses_episodes=True)
-    replay = Replay(storage, window, seed=0, config=ReplayConfig(online_queue=False))
+    replay = ReplayBuffer(storage, window, seed=0, config=ReplayConfig(online_queue=False))
     flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.zeros((1, 9), bool))
     replay.extend(flags | {"reward": np.arange(9, dtype=np.float32)[None], "action": np.zeros((1, 9, 1), np.float32)})
     return replay
@@ -113,8 +113,8 @@ def replay_of(storage: Storage) -> Replay:
 @pytest.mark.parametrize("lived", ["cpu", "cuda:0"])
 @pytest.mark.parametrize("learner", ["cpu", "cuda:0"])
 def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, learner, gpu):
-    columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
-    columns |= {name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")}
+    columns = {"action": ColumnSpec((1,), "float32"), "reward": ColumnSpec((), "float32")}
+    columns |= {name: ColumnSpec((), "bool") for name in ("is_first", "is_last", "is_terminal")}
     two = [replay_of(storage_on(device, columns, 1, 9)) for device in ("cpu", lived)]
     found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()
     there = "cuda" if "cuda:0" in (lived, learner) else "cpu"

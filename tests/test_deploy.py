@@ -21,7 +21,7 @@ import reverie
 from reverie.cli import main
 from reverie.cli import train as commands
 from reverie.log.jsonl import read_metrics
-from reverie.run.folder import read_saved
+from reverie.run.folder import read_saved_config
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -157,7 +157,7 @@ def test_each_job_of_an_array_trains_a_seed_of_one_comparison(
     words = [*TRAIN.replace("2500", "40").replace("--eval-episodes 0", "--eval-episodes 1").split(), "array"]
     assert slurm.main(["--local", "--seeds", "2", "--", *words, "--seed=3"]) == 0
     assert [path.name for path in sorted(Path("array").iterdir())] == ["seed-3", "seed-4"]
-    assert read_saved(Path("array/seed-4")).experiment["seed"] == 4
+    assert read_saved_config(Path("array/seed-4")).experiment["seed"] == 4
     assert len(reverie.compare("array").settings[0].scores) == 2
     with pytest.raises(SystemExit):
         slurm.main(["--local", "--seeds", "x", "--", *words])

@@ -26,7 +26,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
 from reverie.cli.main import COMMANDS
-from reverie.cli.parsing import flags_of
+from reverie.cli.parsing import dataclass_flags
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
 from reverie.core.discover import GROUP, algorithm_config, algorithms
@@ -34,7 +34,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import SUITES
 from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
@@ -245,9 +245,9 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
         parse(*args, **kwargs)
         raise Understood
 
-    places = [(train, name) for name in ("train_config", "train_seeds_of", "launch", "train_on_ray")]
+    places = [(train, name) for name in ("train_config", "run_seeds", "launch_learners", "train_on_ray")]
     places += [
-        (train, "search"),
+        (train, "run_search"),
         (bench, "benchmark"),
         (loading, "load"),
         (estimation, "estimate_return"),
@@ -255,7 +255,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     ]
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
-    monkeypatch.setattr(train, "at_its_run", lambda options, has_algorithm: options)  # there is no such run
+    monkeypatch.setattr(train, "with_run_algorithm", lambda options, has_algorithm: options)  # there is no such run
     entry = sys.modules[cli.main.__module__]
     monkeypatch.setattr(entry, "localize_args", lambda _, args: [re.sub(r"^\w+:/+\S+", "there", x) for x in args])
     for module in (check, parsing):
@@ -287,7 +287,7 @@ def test_options_in_prose_exist() -> None:
 
     modules = (agent, bench, check, data, train_options, runs, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
-    known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in flags_of(one))}
+    known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in dataclass_flags(one))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}
     found = 0
     for page, text in PAGES.items():
@@ -507,7 +507,7 @@ def test_the_table_of_wrappers() -> None:
 
 def test_the_worked_example_of_the_loop() -> None:
     lengths = iter([4, 6, 9])
-    env = make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(truncate_at=next(lengths)))
+    env = make_vector_env(EnvConfig(num=3), seed=0, factory=lambda: Count(truncate_at=next(lengths)))
     window = Window(batch=2, length=3, context=1, crosses_episodes=True)
     replay = ReplayConfig(capacity=300).build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec={}, num_envs=3, window=window, seed=0
@@ -520,7 +520,7 @@ def test_the_worked_example_of_the_loop() -> None:
         last = ", ".join(str(i) for i, ended in enumerate(collector.step.is_last.tolist()) if ended) or "-"
         taken = collector.collect()
         clock.env_steps += taken
-        clock.episodes += len(collector.drain())
+        clock.episodes += len(collector.pop_episodes())
         due = clock.updates_due(len(replay))
         clock.updates += due
         credit = f"{clock.ratio.credit:.1f}"

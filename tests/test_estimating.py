@@ -23,7 +23,7 @@ from reverie.cli.agent import EstimateProgress
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS, PolicyOutput, Step, Window
-from reverie.datasets.dataset import CLIPPED, DatasetConfig
+from reverie.datasets.dataset import REWARDS_CLIPPED, DatasetConfig
 from tiny import NETWORKS
 
 STATES, CLASSES, GAMMA = 4, 2, 0.9
@@ -70,7 +70,7 @@ class Table:
     def override(self, state: None, action: torch.Tensor) -> None:
         return None
 
-    def tell(self, step: Step, state: None) -> PolicyOutput:
+    def inspect(self, step: Step, state: None) -> PolicyOutput:
         chance = self.chance[step.obs["state"].argmax(-1)]
         choice = SimpleNamespace(log_prob=lambda a: torch.where(a[:, 1] > 0, chance, 1 - chance).log())
         return PolicyOutput(step.obs, choice)
@@ -318,7 +318,7 @@ def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(
     text = (lived / "config.yaml").read_text()
     (lived / "config.yaml").write_text(text.replace("clip_reward: none", "clip_reward: sign"))
     result = reverie.train("td3", data=lived, run=run, updates=1, **SMALL | ALONE)
-    assert sum(CLIPPED.format("sign") in line for line in said) == 1
+    assert sum(REWARDS_CLIPPED.format("sign") in line for line in said) == 1
     assert result.estimate.reward_clipping == json.loads((run / "estimate.json").read_text())["clipped"] == "sign"
     assert main(["estimate", str(run), "--updates", "3"]) == 0
     assert re.search(r"3 updates, loss [\d.e+]+, of rewards clipped by sign", capsys.readouterr().out)
@@ -412,7 +412,7 @@ def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
     drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), deterministic=False)
     step = Step(obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *FLAGS)})
     policy = agent.algo.policy
-    told = policy.tell(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
+    told = policy.inspect(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
     assert told == pytest.approx(np.mean(drawn), abs=0.03)
     assert (
         main(["estimate", str(run), "--method", "dr", "--no-deterministic", "--updates", "5", "--fqe.lr", "0.01"]) == 0

@@ -23,7 +23,7 @@ from reverie.experiment import config as experiments
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
-from reverie.log.meter import Meter
+from reverie.log.meter import DeviceMeter
 from reverie.run.loop import train_loop as loop
 from shared_generators import Lucky, Paying, Shared
 from tiny import FEW, settings
@@ -228,7 +228,7 @@ def fingerprint(experiment: Experiment) -> str:
 def trained(vectorization: str) -> str:
     config = settings(random_steps=30, env__num=3, env__vectorization=vectorization)
     with contextlib.closing(build(config)) as experiment:
-        loop(experiment.algo, experiment.replay, experiment.clock, Meter(), collector=experiment.collector)
+        loop(experiment.algo, experiment.replay, experiment.clock, DeviceMeter(), collector=experiment.collector)
         assert experiment.clock.updates > 5
         return fingerprint(experiment)
 

@@ -15,10 +15,10 @@ from reverie.api import train_config as train
 from reverie.core.errors import ConfigError
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import base
-from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.collect import executed
-from reverie.store.store import Store
+from reverie.experiment.config_layers import base_config
+from reverie.run.checkpoint import Checkpoints, read_checkpoint
+from reverie.run.collect import to_executed_action
+from reverie.store.store import ReplayStore
 
 SMALL = {
     "steps": 120, "replay_ratio": 0.5, "learning_starts": 20, "random_steps": 30, "env.num": 2,
@@ -31,11 +31,11 @@ ENVS = {"td3": "reverie/Match-v0", "discrete_sac": "reverie/Look-v0"}
 
 def settings(name: str, **more: Any) -> ExperimentConfig:
     depth = {"algo.networks.encoder": "dreamer(depth=2)"} if name == "discrete_sac" else {}
-    return base(name, ENVS[name]).merge(SMALL | {"env.id": ENVS[name]} | depth | more)
+    return base_config(name, ENVS[name]).merge(SMALL | {"env.id": ENVS[name]} | depth | more)
 
 
 def learned(run: Path) -> dict[str, torch.Tensor]:
-    return read(Checkpoints(run / "checkpoints").latest(), ["algo"])["algo"]["model"]
+    return read_checkpoint(Checkpoints(run / "checkpoints").latest(), ["algo"])["algo"]["model"]
 
 
 @pytest.mark.parametrize("name", ENVS)
@@ -50,7 +50,7 @@ def test_stacks_made_of_rows_teach_what_stacks_made_by_the_environment_teach(nam
 
 def stored(run: Path) -> dict[str, np.ndarray]:
     """All rows of a run, ``[N, n, ...]``."""
-    store = Store(run / "replay")
+    store = ReplayStore(run / "replay")
     chunks = [chunk.rows for chunk in store.read(store.segments[-1])]
     return {name: np.concatenate([rows[name] for rows in chunks], 1) for name in chunks[0]}
 
@@ -78,7 +78,7 @@ def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> 
     config = settings("td3", **{"algo.normalize_obs": "running", **rows})
     built = build(config, run=tmp_path / "second")
     with contextlib.closing(built):
-        built.store.claim()
+        built.store.check_writable()
         built.begin()
         normaliser = built.algo.preprocess.normaliser
         held = built.replay.storage.read(built.replay.oldest, built.replay.count)["obs/observation"]
@@ -102,7 +102,9 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
     config = settings(name, **{"algo.frame_stack": 3, "algo.frame_stack_keys": ".*", **keys})
     train(config, run=tmp_path / "run")
     agent, rebuilt = reverie.load(tmp_path / "run"), build(config)
-    rebuilt.algo.load_state_dict(read(Checkpoints(tmp_path / "run" / "checkpoints").latest(), ["algo"])["algo"])
+    rebuilt.algo.load_state_dict(
+        read_checkpoint(Checkpoints(tmp_path / "run" / "checkpoints").latest(), ["algo"])["algo"]
+    )
     env = rebuilt.eval_env
     step, inner = env.reset(3), rebuilt.algo.policy.initial(2)
     key = next(iter(step.obs))
@@ -116,7 +118,7 @@ def test_a_loaded_agent_sees_as_the_learner_does(name: str, tmp_path: Path) -> N
             action, alone[i] = agent.act(raw[i], None if step.is_first[i] else alone[i])
             np.testing.assert_allclose(action, decoded[i], rtol=1e-5, atol=1e-6)  # products of one row round otherwise
             assert np.array_equal(np.asarray(both)[i], decoded[i])
-        step = env.step(executed(expected, step))
+        step = env.step(to_executed_action(expected, step))
     rebuilt.close()
     assert agent.evaluate(2, seed=5).scores == agent.evaluate(2, seed=5).scores
 
@@ -125,7 +127,7 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
     """What an update says of a window is its priority from then on; its loss counts as much as its weight says."""
     more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online_queue": False,
             "env.id": "reverie/Match-v0", "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"}  # fmt: skip
-    built = build(base("sac", "reverie/Match-v0").merge(SMALL | more))
+    built = build(base_config("sac", "reverie/Match-v0").merge(SMALL | more))
     while len(built.replay) < 40:
         built.collector.collect()
     priorities = built.replay.batch_sampler.priorities

@@ -30,7 +30,7 @@ NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of GPUs that presets find, as the only entry."""
     found = [1]
-    monkeypatch.setattr(config_layers, "gpus", lambda: found[0])
+    monkeypatch.setattr(config_layers, "num_gpus", lambda: found[0])
     return found
 
 
@@ -425,13 +425,13 @@ def test_a_size_is_of_any_algorithm_that_has_some() -> None:
 def test_what_a_run_learns_from(tmp_path, monkeypatch, commanded, words, given, share):
     monkeypatch.chdir(tmp_path)
     Path("a.yaml").write_text("experience: mixed(0.3)")
-    assert settings_of("iql", env="Pendulum-v1", **given).share == share
+    assert settings_of("iql", env="Pendulum-v1", **given).offline_fraction == share
     main(["train", "iql", "--env", "Pendulum-v1", *words.split()])
-    assert [config.share for config in commanded] == [share]
+    assert [config.offline_fraction for config in commanded] == [share]
 
 
 def test_what_needs_both_kinds_of_rows_gets_both() -> None:
-    assert settings_of("gail", env="Pendulum-v1", data="a.hdf5").share == 0.5
+    assert settings_of("gail", env="Pendulum-v1", data="a.hdf5").offline_fraction == 0.5
 
 
 @pytest.mark.parametrize(("words", "given", "said"), [

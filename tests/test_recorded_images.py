@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.agent.obs_converter import Observer
+from reverie.agent.obs_converter import ObsConverter
 from reverie.core.errors import ConfigError
 from reverie.core.images import ImageOptions
 from reverie.core.obs_codec import ObsCodec
@@ -110,7 +110,7 @@ def test_recorded_rows_are_what_the_environment_would_have_shown(options: dict[s
 def test_recordings_hold_images_as_the_agent_saw_them() -> None:
     """One frame each: learners stack them."""
     config = EnvConfig().merge({"resize": (64, 48), "grayscale": True, "frame_stack": 2, "include_keys": "image|arm"})
-    observer, env = Observer(make_flat(config, Scenes, 0, render=False), config), Scenes()
+    observer, env = ObsConverter(make_flat(config, Scenes, 0, render=False), config), Scenes()
     space, convert = observer.reduced_view()
     obs = env.reset()[0]
     kept = convert(obs)

@@ -23,7 +23,7 @@ from reverie.agent.loading import read_config
 from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
 from reverie.cli import main
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.types import Batch, Window
 from reverie.datasets import writers
@@ -31,13 +31,13 @@ from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.dataset_env import MEANING_SETTINGS, check_same_meaning, missing_kwargs_and_wrappers
 from reverie.datasets.reader import DatasetInfo
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import written
+from reverie.envs.make import spec_to_json
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import write_returns
 from reverie.experiment.resolve import resolve_env
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.offline import Dataset
+from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
 from tiny import NETWORKS
@@ -82,9 +82,9 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     rows = {name: np.zeros((5, 1), np.float32) for name in ("obs/state", "action")}
     rows |= {"reward": np.array([0, 1, 2, 0, 5], np.float32), "is_first": np.array([1, 0, 0, 1, 0], bool),
              "is_last": np.array([0, 0, 1, 0, 1], bool), "is_terminal": np.array([0, 0, 1, 0, 0], bool)}  # fmt: skip
-    columns = {name: Column(values.shape[1:], str(values.dtype)) for name, values in rows.items()}
-    columns["extras/return"] = Column((), "float32")
-    dataset = Dataset(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=BatchSamplerConfig())
+    columns = {name: ColumnSpec(values.shape[1:], str(values.dtype)) for name, values in rows.items()}
+    columns["extras/return"] = ColumnSpec((), "float32")
+    dataset = OfflineReplay(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=BatchSamplerConfig())
     parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
     dataset.fill((part for part in parts if len(part["reward"])), 5)
     write_returns(dataset, 0.5, block)
@@ -164,7 +164,7 @@ def test_a_run_on_data_alone(pendulum: Path, tmp_path: Path, said: list[str]) ->
     assert (result.reason, result.updates, result.env_steps) == ("finished", 20, 0)
     assert len(result.evaluation.scores) == 1
     assert any("160 recorded steps in 4 episodes" in line for line in said)
-    saved = Checkpoints(tmp_path / "run/checkpoints").all()
+    saved = Checkpoints(tmp_path / "run/checkpoints").paths()
     assert [path.name for path in saved] == ["step-000000010", "step-000000020"]
     assert json.loads((tmp_path / "run/eval.json").read_text())["updates"] == 20
     agent = reverie.load(tmp_path / "run")
@@ -495,7 +495,7 @@ def test_two_tasks_are_not_mixed_in_silence(tmp_path: Path) -> None:
 
 def test_wrappers_of_the_environment_are_compared() -> None:
     plain, scaled = gymnasium.make("Pendulum-v1"), RescaleAction(gymnasium.make("Pendulum-v1"), -1, 1)
-    data = about(env="mine:Pendulum-v1", env_spec=json.loads(written(scaled.spec)[0]))
+    data = about(env="mine:Pendulum-v1", env_spec=json.loads(spec_to_json(scaled.spec)[0]))
     assert missing_kwargs_and_wrappers(data, plain.spec) == ["gymnasium.wrappers.transform_action:RescaleAction"]
     assert missing_kwargs_and_wrappers(data, scaled.spec) == missing_kwargs_and_wrappers(data, None) == []
     assert missing_kwargs_and_wrappers(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id

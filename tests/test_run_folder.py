@@ -26,14 +26,14 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, RunError
 from reverie.core.files import check_links, write_json
 from reverie.core.lock import folder_lock
-from reverie.core.specs import ActionSpec, ObsPart, signature
+from reverie.core.specs import ActionSpec, ObsPart, spec_to_dict
 from reverie.experiment.config import ExperimentConfig
 from reverie.log import plot, sinks
 from reverie.log.jsonl import FINAL, read_metrics
 from reverie.run import lifecycle
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec
-from reverie.run.manifest import MANIFEST, sealed
+from reverie.run.manifest import MANIFEST, manifest_bytes
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
@@ -89,7 +89,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_left_alone(run: Path) -> None:
-    one, two = Checkpoints(run / "checkpoints").all()
+    one, two = Checkpoints(run / "checkpoints").paths()
     for path in (one, two):
         (path / "state.json").write_text("{")
     before = contents(run)
@@ -144,8 +144,8 @@ def test_an_environment_that_breaks_leaves_a_checkpoint_to_go_on_from(tmp_path: 
 
 def test_a_final_evaluation_that_a_killed_process_had_only_logged_is_made_again_and_counts_once(run, monkeypatch):
     """The score is written last, as it is taken for a sign that nothing is missing."""
-    write, log, logged = lifecycle.write_found, run / "metrics.jsonl", []
-    monkeypatch.setattr(lifecycle, "write_found", lambda *args: logged.append(log.read_text()) or write(*args))
+    write, log, logged = lifecycle.write_result, run / "metrics.jsonl", []
+    monkeypatch.setattr(lifecycle, "write_result", lambda *args: logged.append(log.read_text()) or write(*args))
     (run / "eval.json").unlink()
     before = log.read_text()
     assert train(CONFIG, env=Steps, run=run).evaluation is not None
@@ -184,14 +184,14 @@ def bounded(limit: float) -> ActionSpec:
 
 def test_other_bounds_of_actions_are_refused_except_by_runs_that_do_not_know_theirs(tmp_path: Path) -> None:
     folder, seen = RunFolder(tmp_path), {"vec": ObsPart(kind="vector", shape=(5,), dtype="float32")}
-    write_json(folder.spec, signature(seen, bounded(1.0)))
-    check_spec(folder, signature(seen, bounded(1.0)))
+    write_json(folder.spec, spec_to_dict(seen, bounded(1.0)))
+    check_spec(folder, spec_to_dict(seen, bounded(1.0)))
     with pytest.raises(RunError, match=r"2 numbers in -1\.\.1 in the run, but of 2 numbers in -5\.\.5 in this"):
-        check_spec(folder, signature(seen, bounded(5.0)))
+        check_spec(folder, spec_to_dict(seen, bounded(5.0)))
     saved = json.loads(folder.spec.read_text())
     del saved["action"]["action"]["low"], saved["action"]["action"]["high"]
     folder.spec.write_text(json.dumps(saved))
-    check_spec(folder, signature(seen, bounded(5.0)))
+    check_spec(folder, spec_to_dict(seen, bounded(5.0)))
 
 
 def refuse(*args: Any, **options: Any) -> None:
@@ -199,7 +199,7 @@ def refuse(*args: Any, **options: Any) -> None:
 
 
 def test_scores_are_not_lost_in_a_read_only_folder(run, monkeypatch, capsys):
-    monkeypatch.setattr(evaluating, "write_found", refuse)
+    monkeypatch.setattr(evaluating, "write_result", refuse)
     report = evaluate_run(load(run, env=Steps), 2)
     assert (report.evaluation.scores, report.files) == ([9.0, 9.0], {})
     assert "cannot write somewhere: Permission denied" in capsys.readouterr().err
@@ -223,7 +223,7 @@ def test_a_disk_that_is_full_at_the_end_takes_no_score_away(
     monkeypatch: pytest.MonkeyPatch,
     said: list[str],
 ) -> None:
-    monkeypatch.setattr(lifecycle, "write_found", refuse)
+    monkeypatch.setattr(lifecycle, "write_result", refuse)
     monkeypatch.setattr(plot, "plot_learning_curve", refuse)
     result = train(CONFIG, env=Steps, run=tmp_path / "run")
     assert result.evaluation is not None
@@ -445,4 +445,4 @@ def reseal(checkpoint, files):
     """Let the manifest of a checkpoint list ``files`` too."""
     manifest = json.loads((checkpoint / MANIFEST).read_text())
     del manifest["seal"]
-    (checkpoint / MANIFEST).write_bytes(sealed({**manifest, "files": manifest["files"] | files}))
+    (checkpoint / MANIFEST).write_bytes(manifest_bytes({**manifest, "files": manifest["files"] | files}))

@@ -25,14 +25,21 @@ from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
 from reverie.core.errors import RunError, UntrustedError
-from reverie.core.imports import check_module, importable, is_installed_module, is_offered, module_of, trust_modules
+from reverie.core.imports import (
+    check_module,
+    ensure_importable,
+    import_module_of,
+    is_installed_module,
+    is_offered,
+    trust_modules,
+)
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 from reverie.run.collect import ENVIRONMENTS
-from reverie.run.folder import RunFolder, Saved, write_saved
-from reverie.run.manifest import MANIFEST, entry_of, sealed
+from reverie.run.folder import RunFolder, SavedConfig, write_saved_config
+from reverie.run.manifest import MANIFEST, manifest_bytes, manifest_entry
 
 WALK = """
 import gymnasium, numpy as np
@@ -106,7 +113,7 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     ("eval .", "dqn", {"env.id": "stranger:Stranger-v0"}),
 ])  # fmt: skip
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):
-    write_saved(RunFolder(stranger).config, Saved(algorithm=algorithm, experiment=settings))
+    write_saved_config(RunFolder(stranger).config, SavedConfig(algorithm=algorithm, experiment=settings))
     assert main(command.split()) == 1
     assert f"reverie {command} --trust-code" in capsys.readouterr().err
     assert "stranger" not in sys.modules
@@ -116,7 +123,7 @@ def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, caps
 
 
 def test_callbacks_of_a_run_are_no_matter_of_who_loads_it(stranger):
-    write_saved(RunFolder(stranger).config, Saved(algorithm="dqn", experiment=CALLED))
+    write_saved_config(RunFolder(stranger).config, SavedConfig(algorithm="dqn", experiment=CALLED))
     with pytest.raises(RunError, match="has no checkpoint yet"):
         reverie.load(stranger)
     assert "stranger" not in sys.modules
@@ -125,8 +132,8 @@ def test_callbacks_of_a_run_are_no_matter_of_who_loads_it(stranger):
 @pytest.mark.parametrize("place", ["reverie.cli.train", "reverie.api"])
 def test_callbacks_that_the_user_names_again_are_trusted(place, stranger, monkeypatch):
     (stranger / "stranger.py").write_text("import reverie\nclass Mine(reverie.Callback): pass")
-    write_saved(
-        RunFolder(stranger).config, Saved(algorithm="dqn", experiment=CALLED | {"callbacks": ["stranger:Mine"]})
+    write_saved_config(
+        RunFolder(stranger).config, SavedConfig(algorithm="dqn", experiment=CALLED | {"callbacks": ["stranger:Mine"]})
     )
     got = []
     monkeypatch.setattr(f"{place}.train_config", lambda config, **_: got.append(config.callbacks) or 1 / 0)
@@ -183,7 +190,7 @@ def test_a_file_that_the_user_has_named_is_trusted_from_then_on_and_no_other(str
     names = ("stranger:Walk", "package:Walk", "spread.walk:Walk")
     assert not any(map(trusted, names))
     for name in names:
-        module_of(name, "environment")
+        import_module_of(name, "environment")
     assert all(map(trusted, names))
     new = f"from reverie.core.imports import check_module; check_module({names[0]!r}, '')"
     assert subprocess.run([sys.executable, "-c", new], check=False).returncode == 0
@@ -199,20 +206,20 @@ def test_a_file_that_the_user_has_named_is_trusted_from_then_on_and_no_other(str
     assert not trusted()
     monkeypatch.setattr(sys, "path", [str(stranger / "alias"), *sys.path[1:]])
     assert trusted()
-    importable("stranger")
+    ensure_importable("stranger")
     assert str(there) not in sys.path  # which might have a module that the trusted one looks for
 
 
 def test_what_is_trusted_is_the_file_that_ran(stranger, monkeypatch):
-    module_of("stranger:Walk", "environment")
+    import_module_of("stranger:Walk", "environment")
     (stranger / "state" / "reverie" / "trusted").unlink()
     (stranger / "other").mkdir()
     (stranger / "gone.py").touch()
     shutil.copy("stranger.py", "other")
-    module_of("gone:Walk", "environment")
+    import_module_of("gone:Walk", "environment")
     (stranger / "gone.py").unlink()
     monkeypatch.chdir("other")
-    module_of("stranger:Walk", "environment")  # imported, from the folder before
+    import_module_of("stranger:Walk", "environment")  # imported, from the folder before
     assert not trusted()
     listed = (stranger / "state" / "reverie" / "trusted").read_text()
     assert listed == f"{hashlib.sha256((stranger / 'stranger.py').read_bytes()).hexdigest()} {stranger}/stranger.py\n"
@@ -221,7 +228,7 @@ def test_what_is_trusted_is_the_file_that_ran(stranger, monkeypatch):
 @pytest.mark.parametrize("home", ["stranger.py", "relative"])
 def test_without_a_home_nothing_is_trusted(home, stranger, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", home if home == "relative" else str(stranger / home))  # a file is no folder
-    module_of("stranger:Walk", "environment")
+    import_module_of("stranger:Walk", "environment")
     assert not trusted()
     Path("relative/reverie").mkdir(parents=True)
     digest = hashlib.sha256((stranger / "stranger.py").read_bytes()).hexdigest()
@@ -263,7 +270,7 @@ IN_TRUSTED = {
     "walk:os.system": {"command": "touch PWNED"}, "walk:system": {"command": "touch PWNED"},
     "walk:Popen": {"args": ["touch", "PWNED"]}, "walk:Tool": {"path": "PWNED"},
     "gymnasium.envs.registration:load_env_creator": {},
-    "reverie.core.imports:module_of": {},
+    "reverie.core.imports:import_module_of": {},
     "reverie.distributed.run_processes:Child": {"command": ["--version"], "log": "PWNED"},
     "reverie.algos.dqn:DQNConfig": {},
 }  # fmt: skip
@@ -281,7 +288,7 @@ def got(stranger, capsys):
         "from os import system\nimport os, pathlib\nfrom subprocess import Popen\n"
         "class Tool:\n    def __init__(self, path): pathlib.Path(path).touch()\n" + WALK
     )
-    module_of("walk:Walk", "environment")
+    import_module_of("walk:Walk", "environment")
 
     def run(command, experiment, custom=None, algorithm="dqn"):
         content = {"schema": 1, "algorithm": algorithm, "experiment": experiment, "custom": custom or {}}
@@ -400,20 +407,20 @@ def test_a_trusted_package_is_no_licence_for_what_lies_below_it(stranger):
     (stranger / "proj" / "runs" / "got").mkdir(parents=True)
     (stranger / "proj" / "__init__.py").touch()
     (stranger / "proj" / "runs" / "got" / "evil.py").write_text(EVIL)
-    module_of("proj:Walk", "environment")
+    import_module_of("proj:Walk", "environment")
     with pytest.raises(UntrustedError, match=r"proj\.runs\.got\.evil:X'. No installed package"):
         check_module("proj.runs.got.evil:X", "the run")
 
 
 def test_a_changed_file_is_trusted_when_the_user_names_it_again(stranger):
     file = stranger / "stranger.py"
-    module_of("stranger:Walk", "environment")
+    import_module_of("stranger:Walk", "environment")
     before = file.read_text()
     file.write_text(before + "# tuned\n")
     forget()
     with pytest.raises(UntrustedError, match=rf"{file} has changed since you named it last.*add --trust-code, or name"):
         check_module("stranger:Walk", "the run")
-    module_of("stranger:Walk", "environment")
+    import_module_of("stranger:Walk", "environment")
     assert trusted()
     file.write_text(before)  # another branch of his
     assert trusted()
@@ -439,8 +446,8 @@ def test_only_the_users_own_environments_are_unpickled(trust, stranger, said):
             archive.writestr(name, pickle.dumps(Evil()) if name == "0" else content)
     manifest = json.loads((checkpoint / MANIFEST).read_text())
     del manifest["seal"]
-    manifest["files"][file.relative_to(checkpoint).as_posix()] = entry_of(file)
-    (checkpoint / MANIFEST).write_bytes(sealed(manifest))
+    manifest["files"][file.relative_to(checkpoint).as_posix()] = manifest_entry(file)
+    (checkpoint / MANIFEST).write_bytes(manifest_bytes(manifest))
     main(["train", "--resume", "own", "--steps", "20", *["--trust-code"] * trust])
     assert Path("PWNED").exists() == trust
     assert any(str(file.name) in line and "not written by you" in line for line in said) != trust

@@ -49,12 +49,12 @@ class Actor:
         self.every, self.length = shared["schedule"]["eval_every"], shared["steps"]
         self.score = self.seed - abs(math.log10(self.settings["algo.lr"]) + 3)
         self.step, self.ended, self.told = 0, None, []
-        log.write_text(self.last_words())
+        log.write_text(self.last_line())
         self.run.mkdir(parents=True, exist_ok=True)
         (self.run / "config.yaml").write_text("")
         self.cast.append(self)
 
-    def code(self) -> int | None:
+    def poll(self) -> int | None:
         if self.fail:
             return 1
         if self.told:
@@ -73,7 +73,7 @@ class Actor:
     def tell(self, number: int) -> None:
         self.told.append(number)
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         return "reverie: no" if self.fail else ""
 
     def wait(self) -> None:
@@ -95,7 +95,7 @@ def acted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def search(trials: int = 20, space: Any = SPACE, **more: Any) -> Any:
-    return tune.tune_of(CONFIG, space, **{"trials": trials, "jobs": 1, "run": "found", **more})
+    return tune.run_tuning(CONFIG, space, **{"trials": trials, "jobs": 1, "run": "found", **more})
 
 
 @pytest.mark.usefixtures("acted", "drawn")
@@ -118,7 +118,7 @@ def test_a_search_finds_what_is_good_and_ends_what_is_not(cast: list[Actor]) -> 
 
 @pytest.mark.usefixtures("acted")
 def test_a_search_for_the_lowest_number_prunes_and_sorts_by_it(cast: list[Actor]) -> None:
-    result = tune.tune_of(CONFIG.merge({"score_metric": "eval/cost:min"}), SPACE, trials=16, jobs=1, run="found")
+    result = tune.run_tuning(CONFIG.merge({"score_metric": "eval/cost:min"}), SPACE, trials=16, jobs=1, run="found")
     found = [trial.score for trial in result.trials if trial.state == "finished"]
     assert found == sorted(found)
     assert result.best.score == min(-actor.score for actor in cast) < 0.3
@@ -138,10 +138,10 @@ def test_an_interrupted_search_goes_on_with_the_trial_that_it_left(cast: list[Ac
     assert [actor.number for actor in cast[4:]] == [3]
     assert len({actor.settings["algo.lr"] for actor in cast}) == 4  # none is proposed twice
     with pytest.raises(RunError, match=r"found holds a search with other settings \(steps: 900 -> 901"):
-        tune.tune_of(CONFIG.merge({"steps": 901}), SPACE, trials=5, run="found", prune=False)
+        tune.run_tuning(CONFIG.merge({"steps": 901}), SPACE, trials=5, run="found", prune=False)
     space = SPACE | {"algo.lr": {"low": "1e-5", "high": 0.1, "log": True}}
     with pytest.raises(RunError, match=r"other settings \(algo.lr.high: 0.01 -> 0.1"):
-        tune.tune_of(CONFIG, space, trials=5, run="found", prune=False)
+        tune.run_tuning(CONFIG, space, trials=5, run="found", prune=False)
 
 
 @pytest.mark.usefixtures("acted")
@@ -238,13 +238,13 @@ def test_a_trial_of_several_seeds_that_was_interrupted_goes_on(cast: list[Actor]
 ])  # fmt: skip
 def test_spaces_that_cannot_be_searched(space: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        tune.tune_of(CONFIG, space, trials=1, run="bad", space_name="s.yaml")
+        tune.run_tuning(CONFIG, space, trials=1, run="bad", space_name="s.yaml")
     assert not Path("bad").exists()
 
 
 def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = mock.create_autospec(tune.tune_of)  # refuses what that does not take
-    monkeypatch.setattr(api, "tune_of", taken)
+    taken = mock.create_autospec(tune.run_tuning)  # refuses what that does not take
+    monkeypatch.setattr(api, "run_tuning", taken)
     Path("s.yaml").write_text("algo.lr: {low: 1, high: 2}\n")
     reverie.tune("dqn", "Acrobot-v1", space="s.yaml", trials=3, steps=70, jobs=2)
     reverie.tune("dqn", "Acrobot-v1", grid=FEW, steps=70, seeds=2, seed=4)

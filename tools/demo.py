@@ -20,7 +20,7 @@ import reverie
 from reverie.agent.dream_report import dream
 from reverie.agent.evaluating import evaluate_run
 from reverie.cli.output import print_files
-from reverie.core.errors import ReverieError, plural
+from reverie.core.errors import ReverieError, count_noun
 from reverie.experiment.config_layers import PRESETS
 from reverie.run.result import TrainResult
 
@@ -93,7 +93,7 @@ def demonstrate(run: Path, seed: int) -> int:
     print_files({what: path for what, path in files.items() if path is not None}, run)
     imagined = len(dreamt.errors["reward"])
     print(
-        f"\nIn the dream, the model sees the first {plural(dreamt.context, 'frame')}. Then it closes its eyes and "
+        f"\nIn the dream, the model sees the first {count_noun(dreamt.context, 'frame')}. Then it closes its eyes and "
         f"imagines the next {imagined}\nfrom the actions alone; below is the difference to what really happened."
     )
     print("\nTry next:")

@@ -29,7 +29,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.protocols import Learner
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
@@ -69,7 +69,7 @@ def rows_of(rows: Experience) -> dict[str, np.ndarray]:
     return {name: column[None, : len(ends)] for name, column in every.items()}
 
 
-def filled(task: str, learner: Learner[Any]) -> Replay:
+def filled(task: str, learner: Learner[Any]) -> ReplayBuffer:
     """Its replay with all of them."""
     replay = ReplayConfig(capacity=ROWS).build(
         obs_spec=SEEN, action_spec=acts(task), extra_spec={}, num_envs=1, window=learner.window, seed=0

@@ -314,7 +314,7 @@ def link(found: re.Match[str]) -> str:
 
     short, path = found.groups()
     name = path.rpartition(".")[2] if short else path
-    if home := reverie._HOMES.get(path.removeprefix("reverie.")):
+    if home := reverie._MODULE_OF.get(path.removeprefix("reverie.")):
         path = f"{home}.{path.removeprefix('reverie.')}"
     return f"[`{name}`][{path}]" if path.startswith("reverie.") else f"`{name}`"
 
@@ -350,7 +350,7 @@ def settings_table(config: Any, name: str) -> list[str]:
 
 def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
     """Return value and docstring of each setting by its dotted path."""
-    from reverie.cli.help import field_docs, in_words
+    from reverie.cli.help import field_docs, format_flag_value
     from reverie.core.config import Choice, Config
 
     out: dict[str, tuple[str, str]] = {}
@@ -360,7 +360,7 @@ def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
         if isinstance(value, Config) and not isinstance(value, Choice):
             out |= flat(value, f"{prefix}{field.name}.")
         else:
-            out[prefix + field.name] = (in_words(value).replace("|", "\\|"), said.get(field.name, ""))
+            out[prefix + field.name] = (format_flag_value(value).replace("|", "\\|"), said.get(field.name, ""))
     return out
 
 
@@ -439,7 +439,7 @@ def public_names() -> list[str]:
     lines = ["# The Python interface", "", "`import reverie` has these names.", "", "| name | |", "|---|---|"]
     for name in reverie.__all__:
         said = docstring(getattr(reverie, name)).split("\n\n")[0]
-        lines.append(f"| [`{name}`][{reverie._HOMES[name]}.{name}] | {cell(said)} |")
+        lines.append(f"| [`{name}`][{reverie._MODULE_OF[name]}.{name}] | {cell(said)} |")
     return [*lines, ""]
 
 
@@ -482,13 +482,13 @@ def settings() -> str:
 def presets() -> str:
     """Return the page of all presets, and of what changes without a GPU."""
     from reverie.envs.config import EnvConfig
-    from reverie.experiment.config_layers import CPU, ON_CPU, PRESETS, TABLE, overlay
+    from reverie.experiment.config_layers import CPU_SUFFIX, ON_CPU, PRESETS, TABLE, overlay
 
     lines, small = [PRESETS_HEAD], [ON_CPU_HEAD]
     for name, one in TABLE.items():
         config: Any = PRESETS[name]()
         env = "any" if name == one.algorithm or config.env.id == EnvConfig().id else f"`{config.env.id}`"
-        ids = ", ".join(f"`{start}*`" for start in one.envs.split()) or env
+        ids = ", ".join(f"`{start}*`" for start in one.env_prefixes.split()) or env
         recorded, size = "updates" in one.settings, one.settings.get("size", "")
         rows = config.train_ratio or (config.replay_ratio or 0) * config.algo.batch_size * config.algo.batch_length
         ratio = f"{rows:g}" if rows and not recorded else ""
@@ -499,7 +499,7 @@ def presets() -> str:
             ratio = "" if recorded or config.replay_ratio is None else f"{config.replay_ratio:g}"
             often = f"every {config.schedule.eval_every}" if config.evaluates_during_training else "at the end"
             size = ON_CPU[name].get("size", size)
-            small.append(f"| `{name}{CPU}` | {length(config, recorded)} | {size} | {ratio} | {often} |")
+            small.append(f"| `{name}{CPU_SUFFIX}` | {length(config, recorded)} | {size} | {ratio} | {often} |")
     return "\n".join([*lines, *small]) + "\n"
 
 

@@ -7,8 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from reverie.core.discover import version
-from reverie.core.imports import when_imported
-from reverie.core.openmp import spin_briefly
+from reverie.core.imports import on_import
+from reverie.core.openmp import limit_openmp_spinning
 
 if TYPE_CHECKING:
     from reverie.agent.agent import Agent as Agent
@@ -82,9 +82,9 @@ if TYPE_CHECKING:
     from reverie.run.result import TrainResult as TrainResult
 
 if "torch" not in sys.modules:
-    spin_briefly()  # no effect once torch is imported
+    limit_openmp_spinning()  # no effect once torch is imported
 
-_PLACES = {
+_MODULES = {
     "agent.agent": "Agent",
     "agent.dream_env": "DreamEnv DreamVectorEnv dream_env",
     "agent.dream_report": "DreamReport dream",
@@ -143,17 +143,17 @@ _PLACES = {
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""
 
-_HOMES = {name: f"reverie.{module}" for module, names in _PLACES.items() for name in names.split()}
+_MODULE_OF = {name: f"reverie.{module}" for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [*sorted(_HOMES)]
+__all__ = [*sorted(_MODULE_OF)]
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version()
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'reverie' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
@@ -169,10 +169,10 @@ def _register() -> None:
 
     gymnasium.register(
         "reverie/Dream-v0",
-        entry_point=f"{_HOMES['DreamEnv']}:DreamEnv",
-        vector_entry_point=f"{_HOMES['DreamVectorEnv']}:DreamVectorEnv",
+        entry_point=f"{_MODULE_OF['DreamEnv']}:DreamEnv",
+        vector_entry_point=f"{_MODULE_OF['DreamVectorEnv']}:DreamVectorEnv",
     )
 
 
 importlib.import_module("reverie.core.logger")  # from now on programs may change the logger
-when_imported("gymnasium", _register)
+on_import("gymnasium", _register)

@@ -14,20 +14,20 @@ import gymnasium
 import torch
 
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
-from reverie.algos.settings import AlgorithmConfig, fitting
+from reverie.algos.settings import AlgorithmConfig, compatible_algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.hardware import choose_device
-from reverie.core.logger import logger, silent, speak_as
+from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
-from reverie.core.seeding import left_as_found, threads_kept
+from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.datasets.in_memory import DataLike
-from reverie.distributed.actor_collector import feeding
-from reverie.distributed.launch import learner_settings, log_rules, of_team, scaled, team_of
+from reverie.distributed.actor_collector import build_actor_collector
+from reverie.distributed.launch import apply_scale_rules, join_learners, learner_settings, log_rules, member_settings
 from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower
 from reverie.distributed.search_space import read_space_file
-from reverie.distributed.seeds import SeedsResult, train_seeds_of
-from reverie.distributed.tune import TuneResult, tune_of
-from reverie.envs.check import EnvReport, examine
+from reverie.distributed.seeds import SeedsResult, run_seeds
+from reverie.distributed.tune import TuneResult, run_tuning
+from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
@@ -37,12 +37,12 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
-from reverie.log.sinks import TRACKERS, Outputs
+from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
 from reverie.replay.sources import Experience
 from reverie.run.callback import Callback, check_callbacks, make_callback
 from reverie.run.checkpoint import export_checkpoint
-from reverie.run.folder import RunFolder, new_path, read_saved
+from reverie.run.folder import RunFolder, new_path, read_saved_config
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
 
@@ -143,7 +143,7 @@ def train(
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else download_run(run)
     settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
-    with only_training(), left_as_found(), threads_kept():
+    with training_lock(), preserve_rng_state(), preserve_num_threads():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
         )
@@ -165,9 +165,9 @@ def train_config(
         sinks: further destinations of the measurements; they are closed at the end.
         callbacks: called by the run, after those that ``config`` names.
     """
-    with team_of(config) as team:
+    with join_learners(config) as team:
         if team.rank:
-            speak_as(f"learner {team.rank}")
+            log_warnings_as(f"learner {team.rank}")
         check_installed({tracker: getattr(config, tracker) for tracker in TRACKERS})
         if eval_env is not None:
             alone = {"vectorization": "sync"} if isinstance(eval_env, gymnasium.Env) else {}
@@ -180,11 +180,11 @@ def train_config(
             config = config.merge({"schedule.eval_every": 0})
         config.to_dict()  # settings that cannot be saved are refused here
         run_callbacks = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
-        folder = None if run is None else RunFolder.at(run)
-        before = read_saved(folder.path).experiment if folder is not None and folder.config.is_file() else None
-        config = of_team(resolve_env(config, env, before), team)
+        folder = None if run is None else RunFolder.from_path(run)
+        before = read_saved_config(folder.path).experiment if folder is not None and folder.config.is_file() else None
+        config = member_settings(resolve_env(config, env, before), team)
         log_rules(config, team.count)
-        folder = folder or RunFolder.at(new_path(config.task_label, config.name))
+        folder = folder or RunFolder.from_path(new_path(config.task_label, config.name))
         folder, before = team.broadcast_object((folder, before))
         title = f"{config.name} on {config.task_label}"
 
@@ -194,10 +194,10 @@ def train_config(
             continued = config
             if start is not None and before is not None:
                 continued = with_initial_settings(config, before, folder.path)
-            settings = learner_settings(scaled(continued, team.count), team)
+            settings = learner_settings(apply_scale_rules(continued, team.count), team)
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
-                run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=feeding,
+                run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
             experiment = with_measured_threads(experiment) if start is None and team.count == 1 else experiment
             run_settings = continued.merge({"threads": experiment.config.threads}).validate()
@@ -206,7 +206,7 @@ def train_config(
         @contextlib.contextmanager
         def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
             clips = config.env.clip_reward != "none" and not config.offline
-            outputs = Outputs(
+            outputs = LogOutputs(
                 path=folder.path,
                 title=title,
                 settings=experiment.config.to_dict(),
@@ -225,7 +225,7 @@ def train_config(
 
 
 @contextlib.contextmanager
-def only_training() -> Iterator[None]:
+def training_lock() -> Iterator[None]:
     """Hold the lock for training in this process; RunError if another training does."""
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
@@ -279,7 +279,7 @@ def train_seeds(
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
-    return train_seeds_of(settings, list_seeds(seeds, settings.seed), jobs=jobs, run=run)
+    return run_seeds(settings, list_seeds(seeds, settings.seed), jobs=jobs, run=run)
 
 
 def tune(
@@ -333,7 +333,7 @@ def tune(
     assert values is not None
     options: dict[str, Any] = {"trials": trials, "jobs": jobs, "prune": prune, "run": run}
     options["seeds"] = None if seeds is None else list_seeds(seeds, settings.seed)
-    return tune_of(settings, values, grid=grid is not None, space_name=space_name, **options)
+    return run_tuning(settings, values, grid=grid is not None, space_name=space_name, **options)
 
 
 def list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
@@ -368,16 +368,16 @@ def check_env(
         ReverieError: there is no such environment, or the algorithm does not suit its actions.
     """
     options = {} if env_options is None else {"env_options": env_options}
-    with silent():
+    with silence_logger():
         settings = resolve_settings(algorithm or USUAL, env, None, None, config, options)
-    report = examine(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
+    report = run_env_check(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
-    report = dataclasses.replace(report, algorithms=fitting(spec))
+    report = dataclasses.replace(report, algorithms=compatible_algorithms(spec))
     images = any(part.kind == "image" for part in report.obs_spec.values())
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in QUICK if name in report.algorithms["online"]), USUAL)
-        with silent():
+        with silence_logger():
             settings = resolve_settings(name, env, None, None, config, options)
     settings.algo.check_actions(spec)
     if not report.ok:
@@ -390,7 +390,7 @@ def check_env(
 def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float:
     """Return the hours that a run will take in the environment of ``report``; times its learner for a few seconds."""
     assert report.action_spec is not None
-    with left_as_found(), threads_kept():
+    with preserve_rng_state(), preserve_num_threads():
         if config.threads:
             torch.set_num_threads(config.threads)
         device = torch.device(choose_device(config.device))

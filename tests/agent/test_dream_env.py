@@ -18,7 +18,7 @@ from reverie.agent import dream_env as dreams
 from reverie.agent.conversion import to_numpy
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.seeding import reproducible
+from reverie.core.seeding import seeded_rng
 from reverie.log.video import to_rgb, upscale
 from tiny import FEW, NETWORKS
 
@@ -53,7 +53,7 @@ def assert_shows(obs, said, row):
 
 
 def test_a_dream_is_what_the_agent_imagines_from_the_same_state_and_actions(dreamer):
-    state = dreamer.observe(dreamer.load_episode(0).rows(0, 3))
+    state = dreamer.observe(dreamer.load_episode(0).slice_time(0, 3))
     env = reverie.dream_env(dreamer, start=state)
     whole = Corridor().observation_space
     assert env.observation_space == (whole if "eye" in dreamer.obs_spec else spaces.Dict(sense=whole["sense"]))
@@ -130,7 +130,7 @@ def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_
     with agent.open_dataset() as recorded:
         rows = recorded.batch(next(recorded.parts()), 0)
     count = rows.shape[1]
-    with reproducible(dreams.default_seed(agent, None)), torch.no_grad():
+    with seeded_rng(dreams.default_seed(agent, None)), torch.no_grad():
         latent = agent.algo.world.observe(rows).latent
     expected = to_numpy(latent.deter[~rows.is_last])
     np.testing.assert_allclose(to_numpy(dreams.start_states(agent, "replay").deter), expected, atol=1e-6)
@@ -146,7 +146,7 @@ def test_dreams_begin_from_the_states_of_recorded_rows_whose_past_the_model_has_
 
 
 def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer):
-    state = dreamer.observe(dreamer.load_episode(0).rows(0, 1))
+    state = dreamer.observe(dreamer.load_episode(0).slice_time(0, 1))
     obs, _ = reverie.dream_env(dreamer, start="prior", observations="latent").reset(seed=0)
     np.testing.assert_allclose(obs[: state.deter.shape[1]], state.deter[0], atol=1e-5)
     assert obs.shape == (dreamer.algo.world.rssm.feature_width,)
@@ -154,7 +154,7 @@ def test_the_prior_has_the_memory_with_which_episodes_begin(dreamer):
 
 def test_dreams_begin_after_given_rows(nano):
     agent = reverie.load(nano)
-    rows = agent.load_episode(0).rows(0, 4)
+    rows = agent.load_episode(0).slice_time(0, 4)
     one, two = (reverie.dream_env(agent, start=start) for start in (rows, agent.observe(rows)))
     np.testing.assert_array_equal(one.reset(seed=1)[0], two.reset(seed=2)[0])
 
@@ -164,7 +164,7 @@ def test_predicted_masks_are_a_part_of_the_observation(tmp_path, actions):
     reverie.train("dreamer_v3", env=lambda: Masked(actions=actions), size="nano", run=tmp_path / "run", **FEW)
     agent = reverie.load(tmp_path / "run", env=lambda: Masked(actions=actions))
     agent.algo.world.mask.forbidden.fill_(True)  # all have been seen to be illegal: so the head is asked
-    state, width = agent.observe(agent.load_episode(0).rows(0, 2)), agent.action_spec.width
+    state, width = agent.observe(agent.load_episode(0).slice_time(0, 2)), agent.action_spec.width
     expected = agent.imagine(state, 1, seed=0).observations["action_mask"][0, 0]
     for observations in ("decoded", "latent"):
         env = reverie.dream_env(agent, start=state, observations=observations)

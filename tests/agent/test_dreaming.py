@@ -188,7 +188,7 @@ def test_recorded_episodes_need_no_environment(alone, pendulum):
     assert {len(error) for error in report.errors.values()} == {9}
     arrays = np.load(report.files["arrays"])
     for number in range(3):
-        one = agent.load_episode(number).rows(0, 14)
+        one = agent.load_episode(number).slice_time(0, 14)
         lived = {"truth/observation": one.obs["observation"], "truth/reward": one.reward, "action": one.action}
         for name, values in lived.items():
             np.testing.assert_array_equal(arrays[name][number], values[0], err_msg=name)

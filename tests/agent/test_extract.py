@@ -16,7 +16,7 @@ from reverie.algos.imagination import open_loop
 from reverie.api import train_config as train
 from reverie.cli import main
 from reverie.core.errors import DataError
-from reverie.core.seeding import reproducible
+from reverie.core.seeding import seeded_rng
 from reverie.experiment.config_layers import merge_layers
 from reverie.log.jsonl import read_metrics
 
@@ -68,7 +68,7 @@ def test_states_are_those_that_the_model_has_of_the_rows(agent, tmp_path, monkey
 def test_the_same_draws_as_a_dream_of_the_rows(agent, tmp_path):
     done = extract(agent, out=tmp_path / "a.npz", seed=3)
     found, rows = arrays_in(done.path), agent.load_episode(0)
-    with reproducible(3):
+    with seeded_rng(3):
         alone = agent.algo.dream(rows, rows.shape[1])
     state = agent.observe(rows, seed=3)
     for name in ("deter", "stoch"):
@@ -105,7 +105,7 @@ def test_the_command_says_what_it_wrote(nano, tmp_path, capsys):
 
 def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agent):
     rows = agent.load_episode(0)
-    state, actions = agent.observe(rows.rows(0, 3)), rows.action[:, 2:6]
+    state, actions = agent.observe(rows.slice_time(0, 3)), rows.action[:, 2:6]
     first, again = (agent.imagine(state, actions=actions, seed=1) for _ in range(2))
     assert first.rewards.shape == first.continues.shape == first.values.shape == (1, 5)
     assert first.observations["eye"].shape == (1, 5, *agent.obs_spec["eye"].shape)
@@ -128,11 +128,14 @@ def test_the_same_state_and_seed_imagine_the_same_and_an_edited_one_another(agen
 
 def test_given_actions_are_followed_as_in_a_dream(agent):
     rows = agent.load_episode(0)
-    state, actions = agent.observe(rows.rows(0, 2)), agent.flatten_actions({"go": [2, 1, 2], "turn": [4.0, 1.0, -2.0]})
+    state, actions = (
+        agent.observe(rows.slice_time(0, 2)),
+        agent.flatten_actions({"go": [2, 1, 2], "turn": [4.0, 1.0, -2.0]}),
+    )
     assert actions.tolist() == [[0, 1, 1], [1, 0, 0], [0, 1, -1]]
     found = agent.imagine(state, actions=actions, seed=2)
     rssm, inside = agent.algo.world.rssm, {name: torch.from_numpy(getattr(state, name)) for name in ("deter", "stoch")}
-    with reproducible(2):
+    with seeded_rng(2):
         expected = open_loop(rssm, rssm.initial(1, torch.float32)._replace(**inside), torch.from_numpy(actions)[None])
     np.testing.assert_array_equal(found.deter[:, 1:], expected.deter)
     on = agent.imagine(found.state(-1), 2, deterministic=False, seed=0)  # now the policy acts
@@ -179,7 +182,7 @@ def test_probes_are_extracted_and_asked(mapped, tmp_path):
 
 def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped, tmp_path):
     rows = mapped.load_episode(0)
-    state, given = mapped.observe(rows.rows(0, 3)), {"map_coord": rows.obs["map_coord"][0, 2].numpy()}
+    state, given = mapped.observe(rows.slice_time(0, 3)), {"map_coord": rows.obs["map_coord"][0, 2].numpy()}
     other = np.full((5, 5), 3)
     edited = mapped.steer(state, {"map": other}, given)
     before, after = (mapped.probe(one, given)["map"][..., 3] for one in (state, edited))

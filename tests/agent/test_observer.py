@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from reverie.agent.loading import load
-from reverie.agent.obs_converter import Observer
+from reverie.agent.obs_converter import ObsConverter
 from reverie.agent.recording import RecordConfig, record_episode
 from reverie.api import train_config as train
 from reverie.core.errors import DataError
@@ -20,7 +20,7 @@ def seeing(space):
     """Return the observer of an environment whose observations are of ``space``."""
     env = Count()
     env.observation_space = space
-    return Observer(make_flat(EnvConfig(), lambda: env, 0, False), EnvConfig())
+    return ObsConverter(make_flat(EnvConfig(), lambda: env, 0, False), EnvConfig())
 
 
 def test_all_that_reset_or_step_returned_is_refused():
@@ -68,7 +68,7 @@ def test_of_a_list_of_frames_the_last_one_is_read():
         return gymnasium.wrappers.RenderCollection(gymnasium.make("CartPole-v1", render_mode="rgb_array"))
 
     flat, env = make_flat(config, make, 0, False), make()
-    observer = Observer(flat, config)
+    observer = ObsConverter(flat, config)
     obs, _ = env.reset(seed=0)
     first, second = ({"image": np.zeros(flat.obs_spec["image"].shape, np.uint8)} for _ in range(2))
     flat.reset_into(0, first)

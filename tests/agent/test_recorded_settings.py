@@ -19,7 +19,7 @@ from reverie.datasets.dataset_env import dataset_env_config, settings_to_apply
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import Single, make_gym
+from reverie.envs.make import InstanceWrapper, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 
@@ -101,7 +101,7 @@ SETTINGS = [
     (None, {"id": "MountainCar-v0", "action_repeat": 4, "kwargs": {"max_episode_steps": 20}}, 5),
     (lambda: car(max_episode_steps=20), {"action_repeat": 4, "max_episode_steps": 50}, 5),
     (lambda: car(max_episode_steps=-1), {"max_episode_steps": 30}, 30),
-    (lambda: Single(car())(), {"action_repeat": 4, "max_episode_steps": 10}, 10),
+    (lambda: InstanceWrapper(car())(), {"action_repeat": 4, "max_episode_steps": 10}, 10),
     (None, {"id": "Frames-v0", "action_repeat": 3, "pool_frames": 2, "noop_max": 9, "max_episode_steps": 4}, 4),
     (None, {"id": "MountainCar-v0", "max_episode_steps": 10, "log_info": ("x",)}, 10),
 ]
@@ -117,7 +117,7 @@ def test_settings_of_the_environment_are_recorded(tmp_path, factory, settings, l
     done, reader = recorded(tmp_path / "d", Player(factory, **settings))
     assert (done.steps, done.remarks) == (2 * length, [])
     report = validate(reader)
-    assert (report.sound, doubts(report)) == (True, [])
+    assert (report.is_valid, doubts(report)) == (True, [])
     usual = {"action_repeat": 1, "pool_frames": 1, "noop_max": 0}
     expected = {name: settings.get(name, value) for name, value in usual.items()}
     assert reader.info().env_settings.items() >= expected.items()
@@ -148,7 +148,7 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
         assert reader.remarks() == []
     path = str(tmp_path / (to or "d"))
     report = validate(open_reader(path))
-    assert report.sound
+    assert report.is_valid
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
     config = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto"))
     assert resolve_env(config, None).env.id == NO_ENV

@@ -12,7 +12,7 @@ import reverie
 from recordings import assert_same, joined
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
-from reverie.agent.obs_converter import Observer
+from reverie.agent.obs_converter import ObsConverter
 from reverie.agent.recording import RecordConfig, add_noise, record, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.format_detection import open_reader
@@ -41,7 +41,7 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
     about = readers[0].info()
     assert (about.env, about.action) == ("Pendulum-v1", agent.action_space)
-    assert validate(readers[0], replayed=2).sound
+    assert validate(readers[0], replayed=2).is_valid
     one, two = (joined(reader.parts()) for reader in readers)
     assert_same(two, one)
     actions = one["action"][~one["is_last"]]
@@ -165,7 +165,7 @@ def test_what_is_not_finite_is_not_recorded(at, obs, reward, said, frames):
     seen[at][0], rewards[at] = obs, reward
     env = Scripted(seen, rewards)
     config = EnvConfig(frame_stack=frames)
-    observer = Observer(make_flat(config, lambda: env, 0, False), config)
+    observer = ObsConverter(make_flat(config, lambda: env, 0, False), config)
 
     def act(obs, state, deterministic, action_mask=None):
         state = state or observer.stacks(1)

@@ -7,4 +7,4 @@ import pytest
 def plain_pytorch(request, monkeypatch):
     """As on a GPU, which has none of the compiled functions; but where a test says so."""
     if "compiled" not in request.node.name:
-        monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
+        monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)

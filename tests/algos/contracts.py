@@ -131,7 +131,7 @@ def build(name, spec="vector", device="cpu", **changes) -> Algorithm:
 def actions(spec, b, t, g):
     """``[b, t, A]``, one-hot where they are choices."""
     given = torch.rand(b, t, spec.width, generator=g) * 2 - 1
-    for _, place in spec.choices():
+    for _, place in spec.categorical_slices():
         part = given[..., place]
         given[..., place] = F.one_hot(part.argmax(-1), part.shape[-1]).float()
     return given

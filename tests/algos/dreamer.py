@@ -8,7 +8,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.plan2explore import Plan2ExploreConfig
 from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config
 from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config
-from reverie.algos.r2dreamer import R2DreamerConfig, Representation
+from reverie.algos.r2dreamer import R2DreamerConfig, RepresentationConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 
@@ -135,7 +135,7 @@ R2 = {"r2_barlow": "barlow", "r2_infonce": "infonce", "r2_pro": "dreamerpro(7, 5
 
 
 def build_r2(name, actions="discrete", **changes):
-    return build(actions, R2DreamerConfig(representation=Representation.parse(R2[name])), **changes)
+    return build(actions, R2DreamerConfig(representation=RepresentationConfig.parse(R2[name])), **changes)
 
 
 def build_earlier(name, actions="discrete", device="cpu", **changes):

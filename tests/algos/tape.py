@@ -78,7 +78,7 @@ def device_only() -> Iterator[None]:
         yield
 
 
-class Tapes(capture.Tapes):
+class Tapes(capture.TapeRecorder):
     """Tapes that note what is done with them, and see ``obstacle`` in every call."""
 
     def __init__(self, obstacle: str = "") -> None:

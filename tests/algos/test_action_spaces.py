@@ -19,10 +19,10 @@ from windows import MOVE, OBS, steps
 from reverie.algos.sac import SACConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import GROUP, algorithm_config, algorithms
-from reverie.core.specs import MASK, ActionPart, ActionSpec
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
 from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
-from reverie.nn.functional import legal_choice
+from reverie.nn.functional import sample_legal
 from reverie.objectives import categorical
 
 SPACES: dict[str, spaces.Space[Any]] = {
@@ -83,7 +83,7 @@ def test_actions_of_every_kind_are_learned_and_taken(name: str) -> None:
         for mode in ("explore", "eval"):
             state = agent.policy.initial(8)
             flat, _ = agent.policy.act(shown(envs=8), state, mode)
-            assert all((flat[:, cut].sum(-1) == 1).all() for _, cut in codec.spec.choices()), kind
+            assert all((flat[:, cut].sum(-1) == 1).all() for _, cut in codec.spec.categorical_slices()), kind
             for one in flat.numpy():
                 assert space.contains(codec(one)), (kind, codec(one))
 
@@ -100,9 +100,9 @@ def test_a_single_choice_is_computed_as_if_there_were_no_others(classes):
     best = q.gather(-1, other.argmax(-1, keepdim=True)).squeeze(-1)
     limit = other.amax(-1, keepdim=True) - 0.3
     for found, expected in (
-        (categorical.taken_value(q, hot, classes), (q * hot).sum(-1)),
+        (categorical.chosen_value(q, hot, classes), (q * hot).sum(-1)),
         (categorical.best_value(q, other, classes), best),
-        (categorical.log_total(q, classes), torch.logsumexp(q, -1)),
+        (categorical.logsumexp_joint(q, classes), torch.logsumexp(q, -1)),
         (categorical.likely_values(q, other, -0.3, classes), q.masked_fill(other < limit, -math.inf)),
         (categorical.expected_min_q(q, more, classes), (torch.softmax(q, -1) * more.amin(0)).sum(-1)),
     ):
@@ -113,13 +113,13 @@ def test_a_single_choice_draws_what_it_would_alone():
     q, legal = torch.randn(64, 4), torch.rand(64, 4) < 0.7
     legal[:, 0] = True
     step = steps(64)
-    step = replace(step, obs=step.obs | {MASK: legal})
+    step = replace(step, obs=step.obs | {MASK_KEY: legal})
     policy = GreedyPolicy(lambda obs: q, EpsilonGreedy(0.5), (4,), torch.device("cpu"))
     torch.manual_seed(3)
     found, _ = policy.act(step, policy.initial(64), "explore")
     torch.manual_seed(3)
     drawn, index = torch.rand(64), torch.randint(4, (64,))
-    index = torch.where(legal.gather(1, index[:, None]).squeeze(1), index, legal_choice(legal))
+    index = torch.where(legal.gather(1, index[:, None]).squeeze(1), index, sample_legal(legal))
     assert torch.equal(found, F.one_hot(torch.where(drawn < 0.5, index, q.argmax(-1)), 4).float())
 
 

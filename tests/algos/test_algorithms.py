@@ -31,11 +31,11 @@ from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algor
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Batch
-from reverie.distributed.actor_connection import acting, adopt, serialize_weights
+from reverie.distributed.actor_connection import acting_weights, load_weights, serialize_weights
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 from reverie.nn.adam import Adam
-from reverie.nn.memory import MEMORY
-from reverie.nn.target_network import Target
+from reverie.nn.memory import MEMORY_COLUMN
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
 
 DREAMERS = {"dreamer_v1", "dreamer_v2", "dreamer_v3", "plan2explore", "plan2explore_v1", "plan2explore_v3", "r2dreamer"}
@@ -60,16 +60,16 @@ def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
     """A learner with these weights of another one acts as that does; a critic beside an actor is not among them."""
     spec, moves = SPECS["everything"], ACTIONS.get(name, MOVES)
     one, other = (tiny(name).build(spec, moves, seed=seed) for seed in (1, 2))
-    adopt(acting(other, spec), serialize_weights(acting(one, spec)))
+    load_weights(acting_weights(other, spec), serialize_weights(acting_weights(one, spec)))
     found = []
     for agent in (one, other):
         torch.manual_seed(0)
         found.append(agent.policy.act(shown("everything"), agent.policy.initial(2), "explore")[0])
     assert torch.equal(*found)
     if hasattr(one.objective, "actor"):
-        read = [key for key in acting(one, spec) if "critic" in key or "value" in key]
+        read = [key for key in acting_weights(one, spec) if "critic" in key or "value" in key]
         assert all(".inputs." in key for key in read)  # the memory of a critic, whose state is stored too
-        assert not read or MEMORY in one.extra_spec
+        assert not read or MEMORY_COLUMN in one.extra_spec
 
 
 # ---------------------------------------------------------------- updates
@@ -208,20 +208,20 @@ def test_optimisers_hold_all_that_is_learned_by_its_settings_and_are_renewed(nam
     before = CONFIGS[name].to_dict()
     changes = {k: 0.9 * v for k, v in before.items() if k == "tau" or k == "lr" or k.endswith("_lr")}
     agent = build(name, **changes | ({"target_update_interval": 3} if "target_update_interval" in before else {}))
-    for target in (module for module in agent.modules() if isinstance(module, Target)):
-        assert (target.rate, target.every) == (agent.cfg.tau, getattr(agent.cfg, "target_update_interval", 1))
+    for target in (module for module in agent.modules() if isinstance(module, TargetNetwork)):
+        assert (target.rate, target.interval) == (agent.cfg.tau, getattr(agent.cfg, "target_update_interval", 1))
     held = {id(p) for optim in agent.optims.values() for p in optim.params}
     assert held == {id(p) for p in agent.parameters() if p.requires_grad}
-    assert agent.bad_moment() is None
+    assert agent.find_nonfinite_optimizer() is None
     for key, optim in agent.optims.items():
         rates = [getattr(agent.cfg, rate) for rate in (f"{key}_lr", "lr") if rate in before]
         assert not rates or optim.settings.lr == rates[0], key
         optim.settings = optim.settings._replace(cosine=10)  # a learning rate that falls
         optim.updates += 3
-    agent.renew()
+    agent.reset_lr_schedules()
     assert [float(optim.updates) for optim in agent.optims.values()] == [0.0] * len(agent.optims)
     optim.square[-1].fill_(torch.inf)
-    assert agent.bad_moment() == f"{key}_optim"
+    assert agent.find_nonfinite_optimizer() == f"{key}_optim"
 
 
 @pytest.mark.parametrize("name", ["dqn", "sac"])
@@ -291,7 +291,7 @@ def test_what_ends_count(name):
 
 def test_windows_are_of_one_episode_or_cross_if_they_are_long():
     for name in CONFIGS.keys() - ON_POLICY.keys():
-        if build(name).extra_spec.keys() == {MEMORY}:
+        if build(name).extra_spec.keys() == {MEMORY_COLUMN}:
             assert build(name, batch_length=3).window.crosses_episodes
             continue
         window = build(name).window
@@ -326,7 +326,7 @@ def by_hand(agent: ModelFree, data: Batch) -> Batch:
         windows = torch.stack([x[:, lag : lag + length] for lag in range(3)], 2)  # [B, T, 3, *shape]
         image = agent.preprocess.frames.parts[key].kind == "image"
         obs[key] = torch.cat(list(windows.unbind(2)), -1) if image else windows
-    rest = data.rows(2)
+    rest = data.slice_time(2)
     return replace(rest, obs=obs, reward=rest.reward * agent.preprocess.rewards.factor)
 
 
@@ -336,7 +336,7 @@ def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
     """As a plain agent learns from a batch preprocessed by hand; and statistics move by rows that are lived alone."""
     agent = build(name, spec, **PREPARED, bound_values=False) if name == "crr" else build(name, spec, **PREPARED)
     for step in lived(spec, 20):
-        agent.running_statistics.watch(step)
+        agent.running_statistics.update_statistics(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
     none = {"normalize_obs": None} | ({"bound_values": False} if name == "crr" else {})
     plain = tiny(name, none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
@@ -370,7 +370,7 @@ def test_replays_see_statistics_that_have_moved(name, functions):
     for agent in (eager, replayed):
         torch.manual_seed(5)
         for i, row in enumerate(lived("everything", 2 * WARM_UPS + 4, seed=5)):
-            agent.running_statistics.watch(row)
+            agent.running_statistics.update_statistics(row)
             agent.update(batch(agent, "everything", i))
     torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
 

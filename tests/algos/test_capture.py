@@ -192,7 +192,7 @@ def test_an_obstacle_that_no_warm_up_has_met_is_not_recorded():
         x = torch.ones(3)
         return Update(metrics={"x": x.sum() * (x.sum().item() if len(runs) > WARM_UPS else 1.0)})
 
-    tapes = capture.Tapes()
+    tapes = capture.TapeRecorder()
     assert [tapes.warm_up(sometimes)[1] for _ in range(WARM_UPS)] == [""] * WARM_UPS
     with pytest.raises(
         RunError, match=r"cannot be recorded.*reads the value of a tensor.*test_capture\.py.*--algo\.no-graph"
@@ -264,7 +264,7 @@ def replace_tensor(agent):
 class Adding(Mean):
     """Adds up rewards in a module and in a tensor that belongs to none, as the moments of an optimiser do."""
 
-    tapes = True
+    captures_on_cpu = True
 
     def __init__(self, graph):
         super().__init__(graph)
@@ -314,7 +314,7 @@ def test_each_kind_of_step_is_captured_for_itself_and_once(monkeypatch):
 
     monkeypatch.setattr(capture, "CapturedTrainStep", noting)
     agent = Mean()
-    agent.tapes, agent.other_step = True, lambda batch: Update(metrics={})
+    agent.captures_on_cpu, agent.other_step = True, lambda batch: Update(metrics={})
     agent.other_step.__name__ = "other_step"
     for _ in range(3):
         agent.update(rows(4))

@@ -13,8 +13,8 @@ from reverie.experiment.bench import noise_batch
 from reverie.nn.dense_rssm import CELLS, CellStack
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv
-from reverie.nn.normals import TanhedNormal, TruncatedNormal
-from reverie.nn.number_distributions import Support
+from reverie.nn.normals import TanhNormalDistribution, TruncatedNormal
+from reverie.nn.number_distributions import SupportDistribution
 from reverie.objectives.kl import BalancedKL, FreeNats, categorical_kl, gaussian_kl
 from reverie.objectives.policy import Dynamics, Mixed, Reinforce
 
@@ -100,7 +100,7 @@ def test_divergences_and_free_nats():
     torch.testing.assert_close(shares, [[0.2, 0.8], [1.0, 1.0]], rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("dist", [TruncatedNormal, TanhedNormal])
+@pytest.mark.parametrize("dist", [TruncatedNormal, TanhNormalDistribution])
 def test_densities_of_continuous_actions_sum_to_one(dist):
     mean, std = torch.tensor([[0.7], [-0.2]]), torch.tensor([[0.3], [1.1]])
     policy = dist(mean, std)
@@ -118,7 +118,7 @@ def test_densities_of_continuous_actions_sum_to_one(dist):
 
 
 def test_samples_of_actions_have_a_gradient():
-    for dist in (TruncatedNormal, TanhedNormal):
+    for dist in (TruncatedNormal, TanhNormalDistribution):
         mean, drawn = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True), []
         for shift in (0.0, 1e-5, -1e-5):
             torch.manual_seed(1)
@@ -180,7 +180,7 @@ def test_the_cell_of_v1_is_that_of_torch_and_cells_stand_above_each_other():
 
 def test_a_reward_is_learned_as_the_nearest_of_the_supported():
     logits = torch.randn(3, 3)
-    dist = Support(logits, torch.tensor([-1.0, 0.0, 2.0]))
+    dist = SupportDistribution(logits, torch.tensor([-1.0, 0.0, 2.0]))
     torch.testing.assert_close(dist.loss(torch.tensor([-7.0, 0.9, 1.1])), -logits.log_softmax(-1)[range(3), [0, 1, 2]])
     torch.testing.assert_close(dist.mean(), logits.softmax(-1) @ dist.values)
 
@@ -191,9 +191,9 @@ def test_a_carried_state_makes_two_batches_one():
     long, agent.world.rssm.draw = batch(agent, seed=2), lambda p: p.argmax(-1)
     whole = agent.world.observe(long, None, 2).latent.deter
     found = []
-    for part in (long.rows(0, 6), long.rows(6)):
+    for part in (long.slice_time(0, 6), long.slice_time(6)):
         post = agent.world.observe(part, agent.carried_context(), 2)
-        agent.carry_on(part, post)
+        agent.store_carried_state(part, post)
         found.append(post.latent.deter)
     assert (long.is_first[:, 6:].any(), long.is_first[:2, 6].any()) == (True, False)
     torch.testing.assert_close(torch.cat(found, 1), whole)

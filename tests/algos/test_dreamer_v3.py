@@ -84,7 +84,7 @@ def test_every_class_has_a_number(classes, dtype):
     index = torch.tensor([[0, classes // 2, classes - 1]]).expand(3, 3)  # [B, S]
     latent = Latent(torch.zeros(3, 16), torch.nn.functional.one_hot(index, classes).float())
     data = batch(agent)
-    extras = {key: value[:, None].expand(-1, 7, -1) for key, value in agent.pack(latent).items()}
+    extras = {key: value[:, None].expand(-1, 7, -1) for key, value in agent.latent_columns(latent).items()}
     context, _ = agent.split_context(replace(data, extras=extras))
     assert torch.equal(context.latent.stoch, latent.stoch)
 
@@ -151,7 +151,7 @@ def test_classes_without_any_probability_left_cost_no_nan():
 
 def test_the_replayed_critic_tells_terminal_from_last(monkeypatch):
     agent = build(slow_regularizer=0.0)
-    data = batch(agent).rows(1)
+    data = batch(agent).slice_time(1)
     feature, boot = torch.randn(3, 6, agent.world.rssm.feature_width), torch.full((3, 6), 50.0)
     for x in (data.reward, data.is_first, data.is_last, data.is_terminal):
         x.zero_()

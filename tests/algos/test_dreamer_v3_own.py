@@ -35,7 +35,7 @@ def test_a_large_state_of_ones_own_cell_is_stored_as_it_is():
     latent = agent.world.rssm.initial(2, torch.bfloat16)
     for _ in range(2):
         latent = agent.world.rssm.imagine(latent, torch.zeros(2, 4))
-    assert torch.equal(agent.pack(latent)["deter"], latent.deter.float())
+    assert torch.equal(agent.latent_columns(latent)["deter"], latent.deter.float())
     assert latent.deter.min() > 65_504
 
 

@@ -84,7 +84,7 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
 @most
 def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
-    monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
     (eager, kind), (replayed, _) = made(name), made(name)
     update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
     for agent in (eager, replayed):
@@ -109,7 +109,7 @@ def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monk
 
 @pytest.mark.parametrize("name", V3)
 def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, monkeypatch):
-    monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
     agent, kind = made(name, "meta", batch_size=16, batch_length=16)  # enough for what is done differently with many
     data = batch(agent, kind).to("meta")
     with device_only():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from windows import ACTS, MOVE, OBS, TinyCritic, batch, close, moves, row, same_gradients
 
-from reverie.algos.fqe import CHOSEN, NO_UNITS, FQEConfig, FQEObjective, Units
+from reverie.algos.fqe import CHOSEN, NO_UNITS, FQEConfig, FQEObjective, ValueUnits
 
 GAMMA = 0.9
 
@@ -37,7 +37,7 @@ def slow(made, data, acts, low=-1e9, high=1e9):
 @pytest.mark.parametrize("draws", [1, 3])
 @pytest.mark.parametrize("bounds", [{}, {"low": -0.1, "high": 0.2}], ids=["free", "bounded"])
 def test_loss_and_gradients_against_the_definition(draws, bounds):
-    made, data = objective(Units(**bounds)), batch(size=8)
+    made, data = objective(ValueUnits(**bounds)), batch(size=8)
     acts = chosen(data, draws)
     losses = made(data, acts)
     expected = slow(made, data, acts, **bounds)
@@ -76,7 +76,7 @@ def shown(**more):
 
 def test_units_change_what_is_expected_at_first_and_bound_what_is_next():
     data = shown()
-    plain, shifted = learner(), learner(Units(shift=5.0, scale=2.0, low=4.9, high=5.1))
+    plain, shifted = learner(), learner(ValueUnits(shift=5.0, scale=2.0, low=4.9, high=5.1))
     critic, same = plain.objective.critic, shifted.objective.critic
     torch.testing.assert_close(same(data.obs, data.action), 5 + 2 * critic(data.obs, data.action))
     worth = shifted.value(data)
@@ -87,7 +87,7 @@ def test_units_change_what_is_expected_at_first_and_bound_what_is_next():
 @pytest.mark.parametrize("unit", [2.0**-90, 2.0**-30, 2.0**30, 2.0**90])
 def test_the_unit_of_rewards_does_not_change_what_is_learned(unit):
     data = shown()
-    one, other = learner(tau=0.5, lr=0.01), learner(Units(scale=unit), tau=0.5, lr=0.01)
+    one, other = learner(tau=0.5, lr=0.01), learner(ValueUnits(scale=unit), tau=0.5, lr=0.01)
     for _ in range(5):
         of_one = one.update(data)
         of_other = other.update(replace(data, reward=data.reward * unit))

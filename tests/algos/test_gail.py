@@ -27,7 +27,7 @@ class TinyDiscriminator(nn.Module):
     def encode(self, obs, action):
         return torch.cat([obs["state"], action], -1)
 
-    def judge(self, x):
+    def logits(self, x):
         return self.two(self.one(x).tanh()).squeeze(-1)
 
     def slope(self, x):
@@ -39,7 +39,7 @@ def slow(made, expert, agent, share):
     d, total = made.discriminator, torch.zeros((), dtype=torch.float64)
     for data, sign in ((expert, 1.0), (agent, -1.0)):
         for b, t in moves(data):
-            f = d.judge(torch.cat([row(data, b, t)["state"], data.action[b, t]]))
+            f = d.logits(torch.cat([row(data, b, t)["state"], data.action[b, t]]))
             total = total - data.weight[b] * torch.log(1 / (1 + torch.exp(-sign * f))) / len(moves(data))
     pairs, length = [], expert.shape[1]
     for n in range(max(len(expert.weight), len(agent.weight))):
@@ -116,7 +116,7 @@ def test_sac_learns_what_the_discriminator_says_of_lived_rows(spec, kind, monkey
     step = SAC.train_step
     monkeypatch.setattr(SAC, "train_step", lambda self, data: seen.append(data) or step(self, data))
     data = rows(discrete=spec is CHOICE, length=3)
-    made.expect_recorded(3)
+    made.set_num_offline(3)
     update = made.update(data)
     (given,) = seen
     assert torch.equal(given.obs["state"], data.obs["state"][3:])

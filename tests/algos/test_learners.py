@@ -19,10 +19,10 @@ from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.iql import IQLConfig
 from reverie.algos.qr_dqn import QRDQNConfig
-from reverie.algos.returns_to_go import RETURN, ReturnsToGo
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Step
@@ -303,15 +303,19 @@ def test_a_multiplier_at_its_end_comes_down_again():
 
 def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
     agent = learner(CQLConfig(value_floor="monte_carlo"))
-    assert agent.extra_spec.keys() == {RETURN}
-    assert agent.policy.extras(agent.policy.initial(3))[RETURN].tolist() == [-math.inf] * 3  # nobody knows it yet
+    assert agent.extra_spec.keys() == {RETURN_TO_GO_COLUMN}
+    assert (
+        agent.policy.extras(agent.policy.initial(3))[RETURN_TO_GO_COLUMN].tolist() == [-math.inf] * 3
+    )  # nobody knows it yet
     with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0\), value_floor = monte_carlo"):
         CQLConfig(value_floor="monte_carlo").merge({"reward_scale": "return_std"})
     for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from
         agent, data = learner(CQLConfig(value_floor="monte_carlo"), reward_scale=scale), rows()
-        data.extras[RETURN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
+        data.extras[RETURN_TO_GO_COLUMN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
         factor = float(agent.preprocess.rewards.factor)
-        torch.testing.assert_close(agent.scaled(data).extras[RETURN], data.extras[RETURN] * factor)
+        torch.testing.assert_close(
+            agent.scale_returns(data).extras[RETURN_TO_GO_COLUMN], data.extras[RETURN_TO_GO_COLUMN] * factor
+        )
 
 
 def test_returns_to_go():
@@ -329,15 +333,15 @@ def test_returns_to_go():
     assert found.tolist() == [-math.inf, -math.inf, 5, 0]
 
 
-COLUMNS = {k: Column((), "bool") for k in ("is_first", "is_last", "is_terminal")}
-COLUMNS |= {k: Column((), "float32") for k in ("reward", "extras/return")}
+COLUMNS = {k: ColumnSpec((), "bool") for k in ("is_first", "is_last", "is_terminal")}
+COLUMNS |= {k: ColumnSpec((), "float32") for k in ("reward", "extras/return")}
 
 
 def test_returns_in_hindsight_are_those_of_all_rows():
     """Row by row, in a ring that forgets, and after it was filled again."""
     g = torch.Generator().manual_seed(0)
     storage = HostStorage(COLUMNS, 2, 12)
-    annotator, seen = ReturnsToGo(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
+    annotator, seen = ReturnToGoAnnotator(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
     last = torch.ones(2, dtype=torch.bool)
     for t in range(60):
         ends = torch.rand(2, generator=g) < (0.0 if 15 < t < 32 else 0.25)  # one is longer than the ring
@@ -349,7 +353,7 @@ def test_returns_in_hindsight_are_those_of_all_rows():
                      "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
         annotator.on_add(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
         if t == 40:
-            annotator = ReturnsToGo(0.9)
+            annotator = ReturnToGoAnnotator(0.9)
             annotator.on_extend(storage)
         held = storage.read(storage.oldest, storage.count)["extras/return"]
         for stream in range(2):

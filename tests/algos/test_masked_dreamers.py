@@ -12,7 +12,7 @@ import torch
 from dreamer import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
 from torch import Tensor
 
-from reverie.core.specs import MASK, ActionSpec, ObsPart
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import HeadConfig, MaskHead
 
@@ -28,7 +28,7 @@ LEGAL = torch.tensor([[True, False, True, False], [False, True, True, True], [Fa
 
 def masked(name: str, monkeypatch: pytest.MonkeyPatch, actions: str = "discrete") -> Any:
     part = ObsPart(kind="mask", shape=(ACTIONS[actions].width,), dtype="bool")
-    monkeypatch.setitem(dreamer.OBS, MASK, part)
+    monkeypatch.setitem(dreamer.OBS, MASK_KEY, part)
     return BUILDERS[name](actions)
 
 
@@ -36,7 +36,7 @@ def updated(agent: Any, legal: Tensor | None = None) -> tuple[dict[str, Tensor],
     torch.manual_seed(0)
     rows = batch(agent)
     if legal is not None:
-        rows = replace(rows, obs=rows.obs | {MASK: legal.expand(*rows.shape, -1)})
+        rows = replace(rows, obs=rows.obs | {MASK_KEY: legal.expand(*rows.shape, -1)})
     for _ in range(2):
         metrics = agent.update(rows).metrics
     return {k: v.clone() for k, v in agent.state_dict()["model"].items()}, metrics
@@ -44,7 +44,7 @@ def updated(agent: Any, legal: Tensor | None = None) -> tuple[dict[str, Tensor],
 
 @every
 def test_all_legal_equals_no_mask_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(OBS, MASK, raising=False)
+    monkeypatch.delitem(OBS, MASK_KEY, raising=False)
     none, _ = updated(BUILDERS[name]("discrete"))
     full, metrics = updated(masked(name, monkeypatch), torch.ones(4, dtype=torch.bool))
     assert none.keys() == {k for k in full if not k.startswith("world.mask.")}
@@ -63,7 +63,7 @@ def test_masks_are_learned_and_imagined_actions_are_legal_by_them(name: str, mon
     assert all(not torch.equal(state[k], v) for k, v in before.items() if not k.endswith("logits.bias"))
     assert state["world.mask.forbidden"].tolist() == [False, False, True, True]
     feature = torch.randn(5, agent.world.rssm.feature_width)
-    legal = agent.world.legal(feature)
+    legal = agent.world.predict_mask(feature)
     assert legal[:, :2].all()
     for _ in range(20):
         action = agent.actor(feature, legal).sample()
@@ -74,7 +74,7 @@ def test_dreams_have_their_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     agent = masked("v3", monkeypatch, "mixed")
     agent.world.mask.forbidden.fill_(True)
     rows = batch(agent, "mixed")
-    rows = replace(rows, obs=rows.obs | {MASK: torch.ones(*rows.shape, 6, dtype=torch.bool)})
+    rows = replace(rows, obs=rows.obs | {MASK_KEY: torch.ones(*rows.shape, 6, dtype=torch.bool)})
     dream = agent.imagine(agent.actor, agent.world.observe(rows).latent)
     assert not dream.legal[..., :5].all()
     assert ((dream.action > 0)[..., :5] <= dream.legal[..., :5]).all()
@@ -117,4 +117,4 @@ def test_masked_choices_are_categoricals_over_the_legal_classes(unimix: float) -
             assert torch.allclose(dist.log_prob(value)[row], slow.log_prob(torch.tensor(index)), atol=1e-6)
     many = Categoricals(logits.expand(2000, 3, 4), (4,), unimix, LEGAL.expand(2000, 3, 4))
     assert torch.allclose(many.sample().mean(0), dist.probs[:, 0], atol=0.05)
-    assert torch.allclose(many.drawn_anew().mean(0), LEGAL / LEGAL.sum(-1, keepdim=True), atol=0.05)
+    assert torch.allclose(many.uniform_sample().mean(0), LEGAL / LEGAL.sum(-1, keepdim=True), atol=0.05)

@@ -17,7 +17,7 @@ import reverie
 from masked import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.core.errors import DataError
-from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import dataset_config, open_recorded
 from reverie.nn.actor_critic import Network
@@ -30,7 +30,7 @@ choosing = pytest.mark.parametrize("name", [name for name in CHOOSING if name no
 
 def learner(name: str, *, masked: bool = True) -> Any:
     acts = CHOSEN[name]
-    part = {MASK: ObsPart(kind="mask", shape=(acts.width,), dtype="bool")} if masked else {}
+    part = {MASK_KEY: ObsPart(kind="mask", shape=(acts.width,), dtype="bool")} if masked else {}
     agent = tiny(name, {"graph": False}).build(SPECS["vector"] | part, acts, seed=1)
     agent.acts = acts
     return agent
@@ -44,11 +44,11 @@ def rows(agent: Any, legal: Tensor | None, seed: int) -> Any:
     action = given.action
     if not legal.all():
         action = torch.zeros_like(action)
-        for cut in (cut for _, cut in agent.acts.choices()):
+        for cut in (cut for _, cut in agent.acts.categorical_slices()):
             weights = torch.rand(*action.shape[:2], cut.stop - cut.start, generator=torch.Generator().manual_seed(seed))
             best = weights.masked_fill(~legal[cut], -1.0).argmax(-1, keepdim=True)
             action[..., cut] = torch.zeros_like(weights).scatter_(-1, best, 1.0)
-    return replace(given, action=action, obs=given.obs | {MASK: legal.expand(*given.shape, len(legal))})
+    return replace(given, action=action, obs=given.obs | {MASK_KEY: legal.expand(*given.shape, len(legal))})
 
 
 def after_updates(agent: Any, legal: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
@@ -58,7 +58,7 @@ def after_updates(agent: Any, legal: Tensor | None) -> tuple[dict[str, Tensor], 
         update = agent.update(rows(agent, legal, seed))
         assert all(torch.isfinite(x).all() for x in update.metrics.values())
     step = shown(envs=64)
-    step = step if legal is None else replace(step, obs=step.obs | {MASK: legal.expand(64, len(legal))})
+    step = step if legal is None else replace(step, obs=step.obs | {MASK_KEY: legal.expand(64, len(legal))})
     state = agent.policy.initial(64)
     acted = torch.cat([agent.policy.act(step, state, mode)[0] for mode in ("explore", "explore", "eval")])
     return {k: v.clone() for k, v in learned(agent).items()}, acted
@@ -117,17 +117,17 @@ def test_all_choices_of_an_action_are_legal(algo: str, offline: str, actions: st
 @pytest.mark.parametrize("tell", ["info", "method", "observation"])
 def test_masks_are_found_stored_and_recorded_wherever_they_are_told(tell: str, tmp_path: Path) -> None:
     agent = trained("dqn", tmp_path / "run", tell=tell)
-    assert agent.obs_spec[MASK].kind == "mask"
+    assert agent.obs_spec[MASK_KEY].kind == "mask"
     record(agent, str(tmp_path / "minari"), RecordConfig(episodes=3, epsilon=0.5))
     write_dataset(open_recorded(dataset_config(tmp_path / "run")).reader, str(tmp_path / "exported"))
     seen = []
     for data in ("run", "minari", "exported"):
         with closing(open_recorded(dataset_config(tmp_path / data))) as found:
             seen.append(found.episode(0))
-            assert found.obs_spec[MASK] == agent.obs_spec[MASK]
-    assert torch.equal(seen[0].obs[MASK], seen[2].obs[MASK])
+            assert found.obs_spec[MASK_KEY] == agent.obs_spec[MASK_KEY]
+    assert torch.equal(seen[0].obs[MASK_KEY], seen[2].obs[MASK_KEY])
     for one in seen:
-        assert ((one.action <= one.obs[MASK]).all(-1) | one.is_last).all()
+        assert ((one.action <= one.obs[MASK_KEY]).all(-1) | one.is_last).all()
 
 
 def test_an_agent_asks_for_the_mask_that_it_was_trained_with(tmp_path: Path) -> None:
@@ -152,6 +152,6 @@ def test_a_mask_without_a_legal_action_names_where(tmp_path: Path) -> None:
 
 
 def test_excluded_masks_are_not_seen(tmp_path: Path) -> None:
-    options = {"exclude_keys": MASK, "kwargs": {"everything": True}}
+    options = {"exclude_keys": MASK_KEY, "kwargs": {"everything": True}}
     reverie.train("dqn", env=Masked, env_options=options, run=tmp_path / "run", **FEW)
-    assert MASK not in reverie.load(tmp_path / "run").obs_spec
+    assert MASK_KEY not in reverie.load(tmp_path / "run").obs_spec

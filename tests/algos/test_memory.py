@@ -13,9 +13,9 @@ from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Step
-from reverie.nn.memory import BEGUN, MEMORY, Transformer
+from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, Transformer
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import after, before
+from reverie.objectives.td import obs_after, obs_before
 
 NAMES = ("dqn_lstm", "qr_dqn_gru", "discrete_sac_transformer")
 remembering = pytest.mark.parametrize("name", NAMES)
@@ -29,7 +29,8 @@ def rows(agent, n, first=(), last=(), seed=0):
         obs={"state": torch.randn(1, n, 3, generator=g)}, is_first=begun, is_last=over, is_terminal=over & False,
         action=torch.eye(3)[torch.randint(3, (1, n), generator=g)] * ~over[..., None], weight=torch.ones(1),
         reward=torch.randn(1, n, generator=g) * ~begun, index=torch.zeros(1, dtype=torch.int64),
-        extras={MEMORY: torch.randn(1, n, agent.memories.width, generator=g).abs()},  # a transformer's has a count
+        extras={MEMORY_COLUMN: torch.randn(1, n, agent.memories.width, generator=g).abs()},  # a transformer's has a
+        count
     )  # fmt: skip
 
 
@@ -38,7 +39,7 @@ def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(n
     """Losses and gradients of the same rows: as one window; each episode padded; and each episode by itself."""
     agent = build(name, **{"networks.burn_in": 0})
     whole = rows(agent, 6, first=[2], last=[1])
-    ragged = [whole.rows(0, 2), whole.rows(2, 6)]
+    ragged = [whole.slice_time(0, 2), whole.slice_time(2, 6)]
     found, o = [], agent.objective
     for given in ([whole], [padded(*ragged)], ragged):
         total, count = 0.0, 0
@@ -62,13 +63,13 @@ def test_states_that_begin_a_sequence_are_brought_up_to_date_by_each_network(nam
     ready = agent.prepare_batch(data)
     assert ready.shape == (1, 3)
     for network, cut in (*agent.memories.own, *agent.memories.targets):
-        long = {BEGUN: data.is_first, network.memory_key: data.extras[MEMORY][..., cut]} | data.obs
+        long = {MEMORY_FIRST_KEY: data.is_first, network.memory_key: data.extras[MEMORY_COLUMN][..., cut]} | data.obs
         y = network(long)
         torch.testing.assert_close(network(ready.obs), y[:, 2:])
-        torch.testing.assert_close(network(before(ready.obs)), y[:, 2:4])
-        torch.testing.assert_close(network(after(ready.obs)), y[:, 3:])
+        torch.testing.assert_close(network(obs_before(ready.obs)), y[:, 2:4])
+        torch.testing.assert_close(network(obs_after(ready.obs)), y[:, 3:])
     update = agent.update(data)
-    assert update.extras[MEMORY].shape == (1, 3, agent.memories.width)  # of the rows that are learned from
+    assert update.extras[MEMORY_COLUMN].shape == (1, 3, agent.memories.width)  # of the rows that are learned from
 
 
 @remembering
@@ -78,9 +79,9 @@ def test_what_is_stored_in_acting_is_what_learning_computes(name):
     for t in range(n):
         now = {key: getattr(data, key)[:, t] for key in ("reward", "is_first", "is_last", "is_terminal")}
         _, state = agent.policy.act(Step(obs={"state": data.obs["state"][:, t]}, **now), state, "explore")
-        stored.append(agent.policy.extras(state)[MEMORY])
-    seen = replace(data, extras={MEMORY: torch.stack(stored, 1)})
-    torch.testing.assert_close(agent.prepare_batch(seen).extras[MEMORY], seen.extras[MEMORY])
+        stored.append(agent.policy.extras(state)[MEMORY_COLUMN])
+    seen = replace(data, extras={MEMORY_COLUMN: torch.stack(stored, 1)})
+    torch.testing.assert_close(agent.prepare_batch(seen).extras[MEMORY_COLUMN], seen.extras[MEMORY_COLUMN])
 
 
 def test_what_a_transformer_does_not_see_is_nothing_to_it():

@@ -7,11 +7,11 @@ import torch
 from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 
 from reverie.algos.ppo import PPOConfig
-from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.memory import GRU, LSTM
-from reverie.nn.normals import FreeNormal
+from reverie.nn.normals import UnclippedNormal
 from reverie.nn.optim import GlobalRMSpropConfig
 from reverie.objectives.policy import clipped_surrogate, standardize
 
@@ -120,7 +120,7 @@ def test_padded_sequences_are_ragged_ones_and_those_that_hold_several_episodes(n
         is_first=first, is_last=none, is_terminal=none, weight=torch.ones(1), index=torch.zeros(1, dtype=torch.int64),
         extras=extras | {"memory": state.expand(1, n, -1)},
     )  # fmt: skip
-    ragged = [data.rows(0, 2), data.rows(2, 6)]
+    ragged = [data.slice_time(0, 2), data.slice_time(2, 6)]
     ragged[1] = replace(ragged[1], is_first=none[:, 2:])
     ragged[1].extras["memory"] = torch.zeros(1, 4, width)
     both, found = padded(*ragged), []
@@ -152,7 +152,9 @@ def test_acting_remembers_what_learning_sees():
 def test_mixed_actions_are_the_sum_of_their_parts():
     logits, mean, log_std = torch.randn(5, 3), torch.randn(5, 2), torch.randn(2)
     spec = {"a": ActionPart(kind="categorical", classes=(3,)), "b": ActionPart(kind="continuous", size=2)}
-    joint = MixedDistribution(FreeNormal(mean, log_std), Choices(logits, (3,)), ActionLayout(ActionSpec(parts=spec)))
+    joint = MixedDistribution(
+        UnclippedNormal(mean, log_std), GumbelCategoricals(logits, (3,)), ActionLayout(ActionSpec(parts=spec))
+    )
     one, other = torch.distributions.Categorical(logits=logits), torch.distributions.Normal(mean, log_std.exp())
     action, density = joint.sample()
     torch.testing.assert_close(density, one.log_prob(action[:, :3].argmax(-1)) + other.log_prob(action[:, 3:]).sum(-1))
@@ -165,13 +167,13 @@ def test_mixed_actions_are_the_sum_of_their_parts():
 @pytest.mark.parametrize("spec", [CHOICE, CHOICES, BOTH])
 def test_masked_actions_have_no_probability_and_no_gradient(spec, memory):
     config = PPOConfig(rollout=4, batch_size=4, batch_length=2 if memory else 1).merge({"networks.memory": memory})
-    seen = SPECS["vector"] | {MASK: ObsPart(kind="mask", shape=(3,), dtype="bool")}
+    seen = SPECS["vector"] | {MASK_KEY: ObsPart(kind="mask", shape=(3,), dtype="bool")}
     network = config.build(seen, spec, seed=1).objective.network
     legal = torch.ones(1, 1, 3, dtype=torch.bool)
     cut = [place for key, place in spec.slices().items() if spec.parts[key].classes][-1]
     legal[..., cut.start] = cut.stop - cut.start == 1
     state = torch.zeros(500, network.width) if memory else None
-    obs = {"state": torch.randn(500, 1, 3), MASK: legal.expand(500, 1, 3)}
+    obs = {"state": torch.randn(500, 1, 3), MASK_KEY: legal.expand(500, 1, 3)}
     policy = network(obs, torch.ones(500, 1, dtype=torch.bool), state).policy
     taken, density = policy.sample()
     assert not (taken[..., cut.start] > 0.5).any() or legal[..., cut.start].all()
@@ -213,9 +215,9 @@ def test_clip_and_entropy_follow_the_run():
 def test_target_kl_stops_before_the_step():
     agent = build("ppo", graph=False, target_kl=1e-6, lr=0.1)
     data = batch(agent)
-    assert agent.update(data).over is None
+    assert agent.update(data).rollout_done is None
     before = [p.clone() for p in agent.parameters()]
     update = agent.update(data)
-    assert bool(update.over)
+    assert bool(update.rollout_done)
     assert "opt/grad_norm" not in update.metrics
     assert all(torch.equal(a, b) for a, b in zip(before, agent.parameters(), strict=True))

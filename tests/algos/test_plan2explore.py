@@ -9,8 +9,8 @@ from dreamer import ACTIONS, batch, build, build_earlier, build_p2e, shown, tens
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.algos.imagination import Dream
-from reverie.algos.plan2explore import actions_before
+from reverie.algos.imagination import Trajectory
+from reverie.algos.plan2explore import previous_actions
 from reverie.algos.world_model import Context
 from reverie.core.discover import algorithm_name
 from reverie.experiment.warm_start import MatchingNetworks, is_compatible_start
@@ -38,7 +38,7 @@ def test_actions_before_rows_are_zero_where_an_episode_begins():
     agent = build_earlier("p2e")
     rows = batch(agent)
     first = torch.rand(3, 4)
-    before = actions_before(rows, Context(agent.world.rssm.initial(3, torch.float32), first))
+    before = previous_actions(rows, Context(agent.world.rssm.initial(3, torch.float32), first))
     for b in range(3):
         for t in range(6):
             led = first[b] if t == 0 else rows.action[b, t - 1]
@@ -78,7 +78,7 @@ def test_a_run_without_exploring_goes_on_with_the_tasks_behaviour_and_all_moment
 def test_on_v3_disagreement_rewards_the_action_before():
     agent = build_p2e("v3", extrinsic_scale=0.0)
     width = agent.world.rssm.feature_width
-    dream = Dream(torch.randn(5, 7, 2, width), torch.rand(5, 7, 2, 4), policy=None)
+    dream = Trajectory(torch.randn(5, 7, 2, width), torch.rand(5, 7, 2, 4), policy=None)
     reward = agent.intrinsic_reward(dream)
     assert torch.equal(reward[0], torch.zeros(7, 2))
     for t in range(4):

@@ -50,13 +50,13 @@ from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
-from reverie.algos.returns_to_go import RETURN
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
 from reverie.core.specs import ActionPart, ActionSpec
-from reverie.nn.actor_critic import Stacked
-from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
+from reverie.nn.actor_critic import CriticStack
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.objectives.estimators import GAE, TD0, TD1, NStep, TDLambda
 
@@ -85,11 +85,14 @@ def gaussian(kind: Callable[..., Any]) -> Tiny:
 
 
 def choosing(classes: tuple[int, ...] = ONE) -> Tiny:
-    return Tiny(sum(classes), lambda y: Choices(y, classes))
+    return Tiny(sum(classes), lambda y: GumbelCategoricals(y, classes))
 
 
 def both(kind: Callable[..., Any]) -> Tiny:
-    return Tiny(9, lambda y: MixedDistribution(kind(*y[..., :4].tanh().chunk(2, -1)), Choices(y[..., 4:], TWO), LAYOUT))
+    return Tiny(
+        9,
+        lambda y: MixedDistribution(kind(*y[..., :4].tanh().chunk(2, -1)), GumbelCategoricals(y[..., 4:], TWO), LAYOUT),
+    )
 
 
 def values(copies: int, classes: tuple[int, ...] = ONE, acts: int = 0) -> Tiny:
@@ -101,8 +104,8 @@ def quantiles(classes: tuple[int, ...] = ONE) -> Tiny:
     return Tiny(sum(classes) * QUANTILES, lambda y: y.unflatten(-1, (sum(classes), QUANTILES)))
 
 
-def two(acts: int = ACTS) -> Stacked:
-    return Stacked(TinyCritic(acts), TinyCritic(acts))
+def two(acts: int = ACTS) -> CriticStack:
+    return CriticStack(TinyCritic(acts), TinyCritic(acts))
 
 
 def state_value() -> Tiny:
@@ -167,7 +170,7 @@ def log_prob(policy: Any, action: torch.Tensor) -> Any:
     """Of numbers, of choices, or of two numbers between two choices."""
     if isinstance(policy, DiagonalNormal):
         return normal_density(policy, action)
-    if isinstance(policy, Choices):
+    if isinstance(policy, GumbelCategoricals):
         return torch.log(probability(policy.logits, taken(action)))
     classes = torch.cat([action[:2], action[4:]])
     return normal_density(policy.numbers, action[2:4]) + log_prob(policy.choices, classes)
@@ -410,8 +413,8 @@ def cql(made, data):
             exponents = [critic(obs, a) - math.log(0.5**ACTS) for a in uniform[b, t]]
             for other, density in tried:
                 q = critic(obs, other.detach())
-                if c.value_floor is not None and q < data.extras[RETURN][b, t]:
-                    q, floored = data.extras[RETURN][b, t].clone(), floored + 1 / (2 * len(tried))
+                if c.value_floor is not None and q < data.extras[RETURN_TO_GO_COLUMN][b, t]:
+                    q, floored = data.extras[RETURN_TO_GO_COLUMN][b, t].clone(), floored + 1 / (2 * len(tried))
                 exponents.append(q - density.detach())
             total = sum(torch.exp(x / c.cql_temperature) for x in exponents)
             gap = gap + c.cql_temperature * torch.log(total) - taken

@@ -10,12 +10,12 @@ import torch
 from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
-from reverie.algos.tdmpc2 import SIZES, Draws, TDMPC2Config, with_size
+from reverie.algos.tdmpc2 import SIZES, RandomDraws, TDMPC2Config, with_size
 from reverie.core.errors import ConfigError
-from reverie.core.kernel_dispatch import only
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.types import Batch
 from reverie.kernels import inference
-from reverie.kernels.registry import ROWS
+from reverie.kernels.registry import KERNELS
 
 FEW = {
     "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1,
@@ -27,7 +27,7 @@ FEW = {
 }  # fmt: skip
 
 
-class OfEnvs(Draws):
+class OfEnvs(RandomDraws):
     """Noise that is the same for some environments whether others are beside them: their axis is where N is."""
 
     def __init__(self, envs, count):
@@ -79,7 +79,9 @@ def test_a_captured_plan_is_the_plan():
         step, state, found = shown(envs=2), each.policy.initial(2), []
         for _ in range(4):
             torch.manual_seed(len(found))
-            with only(*(kernel for _, kernel in ROWS if each is agent or kernel.run is not inference.infer_captured)):
+            with use_only_kernels(
+                *(kernel for _, kernel in KERNELS if each is agent or kernel.run is not inference.infer_captured)
+            ):
                 action, state = each.policy.act(step, state, "explore")
             each.update(rows)
             found += [action, state.mean]
@@ -123,7 +125,7 @@ def test_what_is_said_of_rows_is_what_acting_saw():
     agent = build("tdmpc2", "everything", batch_length=6, normalize_obs="running", frame_stack=3, frame_stack_keys=".*",
                   reward_scale="factor(0.5)")  # fmt: skip
     for i in range(20):
-        agent.running_statistics.watch(shown("everything", seed=i))
+        agent.running_statistics.update_statistics(shown("everything", seed=i))
     with torch.no_grad():
         torch.nn.init.normal_(agent.objective.reward.layers[-1].weight)
     steps = [shown("everything", seed=i, first=i == 0) for i in range(5)]
@@ -170,9 +172,9 @@ def test_images_alone_are_the_latent_and_are_moved():
     image[:, 30:34, 30:34] = 255
     cnn = agent.objective.encoder.inputs.encoder
     torch.manual_seed(0)
-    moves = cnn.moves(torch.zeros(4000, 1, 1, 1))
+    moves = cnn.random_shifts(torch.zeros(4000, 1, 1, 1))
     assert sorted(set(moves.flatten().tolist())) == [-3, -2, -1, 0, 1, 2, 3]
-    cnn.moves = lambda x: torch.tensor([[0, 0], [3, -1], [-3, 2]])
+    cnn.random_shifts = lambda x: torch.tensor([[0, 0], [3, -1], [-3, 2]])
     moved = cnn.augment(image.float() / 255) + 0.5
     assert [tuple(int(n) for n in x[..., 0].nonzero()[0]) for x in moved] == [(30, 30), (29, 33), (32, 27)]
     z = agent.objective.encoder({"image": image})
@@ -203,7 +205,7 @@ def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path)
         with pytest.raises(ConfigError, match=said):
             reverie.dream_env(run, **settings)
     agent = reverie.load(run)
-    state = agent.observe(agent.load_episode(0).rows(0, 4))
+    state = agent.observe(agent.load_episode(0).slice_time(0, 4))
     imagined = agent.imagine(state, steps=4)
     assert imagined.rewards.shape == imagined.values.shape == (1, 5)
     assert imagined.observations == {}

@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.returns_to_go import RETURN
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import TD0, TD1, NStep, ValueEstimator
 
 WIDE, ACTS = 3, 2
@@ -196,7 +196,7 @@ def objective(case: Case, given: dict[str, Any]) -> Any:
     """Losses of which the targets lag behind."""
     torch.manual_seed(0)
     made = case.make(case.config(discount=0.9, batch_length=ROWS + 1, **given)).double()
-    for target in (part for part in made.children() if isinstance(part, Target)):
+    for target in (part for part in made.children() if isinstance(part, TargetNetwork)):
         for p in target.parameters():
             p.data.add_(torch.randn_like(p) * 0.3)
     return made
@@ -207,7 +207,7 @@ def check_against(case: Case, given: dict[str, Any]) -> None:
     made, data = objective(case, given), case.rows()
     assert 0 < data.is_terminal.sum() < data.is_last.sum() < data.is_last.numel()
     returns = torch.randn(*data.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    data.extras[RETURN] = torch.where(returns.abs() < 0.4, -math.inf, returns)  # not all are known
+    data.extras[RETURN_TO_GO_COLUMN] = torch.where(returns.abs() < 0.4, -math.inf, returns)  # not all are known
     torch.manual_seed(7)
     losses = made(data)
     torch.manual_seed(7)

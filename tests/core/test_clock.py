@@ -6,7 +6,7 @@ from math import floor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.clock import Clock, Ratio
+from reverie.core.clock import Clock, UpdateRatio
 
 RATIOS = st.one_of(
     st.builds(Fraction, st.integers(0, 40), st.integers(1, 40)),
@@ -94,9 +94,9 @@ def test_learning_that_has_started_goes_on_with_fewer_windows(ratio, turns, cut)
 
 
 def test_ten_tenths_are_one():
-    ratio = Ratio(0.1)
-    ratio.due(0)
-    assert [ratio.due(step) for step in range(1, 21)] == ([0] * 9 + [1]) * 2
+    ratio = UpdateRatio(0.1)
+    ratio.updates_due(0)
+    assert [ratio.updates_due(step) for step in range(1, 21)] == ([0] * 9 + [1]) * 2
 
 
 def test_done_by_steps_by_updates_and_by_request():

@@ -148,7 +148,7 @@ class Wall(Config):
 
 
 def test_kinds_are_named_in_small_letters():
-    assert Colour.kinds() == {"plain": Plain, "rgb_mix": RGBMix, "pastel": Pastel}
+    assert Colour.variants() == {"plain": Plain, "rgb_mix": RGBMix, "pastel": Pastel}
     assert type(Colour.parse("rgb_mix")) is RGBMix
     assert type(Colour.parse("pastel")) is Pastel
 
@@ -177,7 +177,7 @@ def test_every_kind_of_every_algorithm_is_read_as_it_is_written() -> None:
             except ConfigError:  # this number has to be finite
                 continue
         for value in values:
-            assert base.parse(value.text()) == value
+            assert base.parse(value.to_text()) == value
     assert "Exp" in infinite
 
 
@@ -217,7 +217,7 @@ def test_a_kind_of_the_users_own_says_where_it_is():
 def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
     monkeypatch.setattr(Pastel, "__module__", "__main__")  # as in a script
     assert type(Colour.parse("__main__:Pastel(0.1, depth=2)")) is Pastel
-    assert Pastel(0.1, 2).text() == "__main__:Pastel(share=0.1, depth=2)"
+    assert Pastel(0.1, 2).to_text() == "__main__:Pastel(share=0.1, depth=2)"
 
 
 @pytest.mark.parametrize("text", ["rgb_mix(0.25, 4)", "rgb_mix(depth=4, share=0.25)", " rgb_mix( 0.25, depth=4.0 )"])

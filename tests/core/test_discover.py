@@ -12,7 +12,7 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core import discover, imports
 from reverie.core.errors import ConfigError
 
-FILES = {p.stem for p in (Path(discover.__file__).parents[1] / "algos").glob("*.py")} - discover.SHARED
+FILES = {p.stem for p in (Path(discover.__file__).parents[1] / "algos").glob("*.py")} - discover.NON_ALGORITHM_FILES
 
 
 @dataclass(frozen=True, kw_only=True)

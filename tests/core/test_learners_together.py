@@ -4,8 +4,8 @@ import torch
 
 from reverie.core.collectives import (
     all_gather,
-    at_least,
-    average,
+    all_reduce_mean,
+    clamp_min_across_ranks,
     is_distributed,
     mean_across_ranks,
     single_rank,
@@ -36,7 +36,7 @@ def test_one_learner_has_what_it_is_given_and_several_the_mean():
         assert is_distributed()
         assert (mean_across_ranks(x).item(), all_gather(x).tolist()) == (2.5, [1.0, 4.0])
         own = torch.tensor(2.0)
-        average([own])
+        all_reduce_mean([own])
         assert own.item() == 3.0
         with single_rank():
             assert mean_across_ranks(x) is x
@@ -49,6 +49,6 @@ def test_a_bound_of_the_mean_of_all_ranks_decides_for_all():
     for other, value, slope in ((4.0, 1.0, 1.0), (2.0, 2.0, 0.0)):
         x = torch.tensor(1.0, requires_grad=True)
         with use_ranks(Beside(other)):
-            found = at_least(x, 2.0)
+            found = clamp_min_across_ranks(x, 2.0)
         found.backward()
         assert (found.item(), x.grad.item()) == (value, slope)

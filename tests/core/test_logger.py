@@ -7,21 +7,21 @@ import sys
 
 import pytest
 
-from reverie.core.logger import logger, silent
+from reverie.core.logger import logger, silence_logger
 
 
 def test_trouble_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     logger.info("100 % done")
     logger.warning("it broke")
-    with silent():
+    with silence_logger():
         logger.warning("nobody hears")
-    with silent(when=False):
+    with silence_logger(when=False):
         logger.info("heard")
     assert capsys.readouterr() == ("100 % done\nheard\n", "warning: it broke\n")
 
 
 def test_a_learner_or_an_actor_names_itself() -> None:
-    code = "from reverie.core.logger import *; speak_as('actor 3'); logger.info('a'); logger.warning('b')"
+    code = "from reverie.core.logger import *; log_warnings_as('actor 3'); logger.info('a'); logger.warning('b')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "warning: actor 3: b\n")
 

@@ -9,7 +9,7 @@ import pytest
 
 from reverie.core import hardware
 from reverie.core.hardware import choose_device
-from reverie.core.openmp import POLICY, SPIN, TURNS, spin_briefly
+from reverie.core.openmp import POLICY, SPIN, SPIN_ITERATIONS, limit_openmp_spinning
 
 
 @pytest.mark.parametrize("mesa", [False, True])
@@ -19,7 +19,7 @@ def test_triton_is_loaded_before_environments_but_never_behind_mesa(monkeypatch,
     monkeypatch.setitem(sys.modules, "triton", None)  # so that it is restored
     del sys.modules["triton"]
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(hardware, "loaded_by_mesa", lambda: mesa)
+    monkeypatch.setattr(hardware, "has_mesa_loaded", lambda: mesa)
     assert choose_device("cpu") == "cpu"
     if mesa:
         with pytest.raises(ImportError):
@@ -31,15 +31,18 @@ def test_triton_is_loaded_before_environments_but_never_behind_mesa(monkeypatch,
 @pytest.mark.parametrize("said", [{SPIN: "7"}, {POLICY: "active"}, {POLICY: ""}])
 def test_what_the_user_said_stays(said):
     environment = dict(said)
-    spin_briefly(environment)
+    limit_openmp_spinning(environment)
     assert environment == said
 
 
 @pytest.mark.parametrize(
     ("first", "expected"),
     [
-        ("import reverie.cli as cli; assert 'torch' not in sys.modules; cli.main(['--help'])", f"{TURNS} False"),
-        ("import reverie", f"{TURNS} False"),
+        (
+            "import reverie.cli as cli; assert 'torch' not in sys.modules; cli.main(['--help'])",
+            f"{SPIN_ITERATIONS} False",
+        ),
+        ("import reverie", f"{SPIN_ITERATIONS} False"),
         ("import torch, reverie", "None True"),  # too late: nothing is said to processes that come after this one
     ],
 )

@@ -10,8 +10,8 @@ from test_spaces import any_space
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
-from reverie.core.masks import MaskCodec, check_taken, with_choice
-from reverie.run.collect import random_action
+from reverie.core.masks import MaskCodec, check_action_legal, ensure_legal_choice
+from reverie.run.collect import random_flat_actions
 
 NESTED = spaces.Dict(
     {"a": spaces.Discrete(2), "b": spaces.Tuple([spaces.MultiDiscrete([2, 3]), spaces.Box(-1, 1, (2,))])}
@@ -47,26 +47,26 @@ def test_masks_that_do_not_fit_are_refused(given, message):
 def test_something_is_legal_but_where_the_episode_is_over():
     spec = ActionCodec(spaces.MultiDiscrete([2, 2])).spec
     masks = np.array([[1, 0, 0, 0], [0, 0, 1, 1]], bool)
-    assert with_choice(masks, spec, np.array([True, True])).tolist() == [[1, 0, 1, 1], [1, 1, 1, 1]]
+    assert ensure_legal_choice(masks, spec, np.array([True, True])).tolist() == [[1, 0, 1, 1], [1, 1, 1, 1]]
     with pytest.raises(DataError, match=r"of row 8 leaves no legal action \(part 'action'\)"):
-        with_choice(masks, spec, np.array([True, False]), 7)
+        ensure_legal_choice(masks, spec, np.array([True, False]), 7)
 
 
 def test_recorded_actions_are_legal_by_their_masks():
     spec = ActionCodec(spaces.Discrete(2)).spec
     mask, action = np.array([[1, 0], [1, 0]], bool), np.eye(2, dtype=np.float32)
-    check_taken(mask, action, np.array([False, True]), spec, 0)
+    check_action_legal(mask, action, np.array([False, True]), spec, 0)
     with pytest.raises(DataError, match="of row 4 is class 1"):
-        check_taken(mask, action, np.array([False, False]), spec, 3)
+        check_action_legal(mask, action, np.array([False, False]), spec, 3)
 
 
 def test_random_actions_are_uniform_over_legal_ones_and_the_same_if_all_are_legal():
     spec = ActionCodec(NESTED).spec
     mask = torch.tensor([1, 0, 1, 1, 1, 0, 1, 1, 1], dtype=torch.bool).expand(4000, -1)
-    drawn = random_action(spec, 4000, np.random.default_rng(0), mask)
+    drawn = random_flat_actions(spec, 4000, np.random.default_rng(0), mask)
     assert drawn[:, :7].mean(0) == pytest.approx([1, 0, 0.5, 0.5, 0.5, 0, 0.5], abs=0.04)
-    free = random_action(spec, 4000, np.random.default_rng(0))
-    assert torch.equal(free, random_action(spec, 4000, np.random.default_rng(0), torch.ones_like(mask)))
+    free = random_flat_actions(spec, 4000, np.random.default_rng(0))
+    assert torch.equal(free, random_flat_actions(spec, 4000, np.random.default_rng(0), torch.ones_like(mask)))
 
 
 @given(any_space(actions=True), st.integers(0, 2**31 - 1))
@@ -76,11 +76,11 @@ def test_random_actions_of_any_space_are_legal(space, seed):
     legal = rng.random((5, codec.spec.width)) < 0.4
     legal[:, [i for key, cut in codec.spec.slices().items() if not codec.spec.parts[key].classes
               for i in range(cut.start, cut.stop)]] = True  # fmt: skip
-    for _, cut in codec.spec.choices():
+    for _, cut in codec.spec.categorical_slices():
         legal[np.arange(5), rng.integers(cut.start, cut.stop, 5)] = True
     assert (MaskCodec(space)(legal[0]) == legal[0]).all()
-    action = random_action(codec.spec, 5, rng, torch.from_numpy(legal))
-    for _, cut in codec.spec.choices():
+    action = random_flat_actions(codec.spec, 5, rng, torch.from_numpy(legal))
+    for _, cut in codec.spec.categorical_slices():
         chosen = action[:, cut].bool().numpy()
         assert (chosen.sum(-1) == 1).all()
         assert not (chosen & ~legal[:, cut]).any()

@@ -2,7 +2,7 @@
 
 import torch
 
-from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, seeded_rng
 
 
 def test_seeds_differ_and_only_some_move_with_the_start():
@@ -18,8 +18,8 @@ def test_reproducible_leaves_no_trace():
     torch.manual_seed(5)
     expected = torch.rand(2)
     torch.manual_seed(5)
-    with reproducible(3):
+    with seeded_rng(3):
         inside = torch.rand(2)
     assert torch.equal(torch.rand(2), expected)
-    with reproducible(3):
+    with seeded_rng(3):
         assert torch.equal(torch.rand(2), inside)

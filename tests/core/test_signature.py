@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart, differences, signature
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart, diff_specs, spec_to_dict
 
 VEC = ObsPart(kind="vector", shape=(5,), dtype="float32")
 EYE = ObsPart(kind="image", shape=(8, 8, 3), dtype="uint8")
@@ -15,8 +15,8 @@ TURN = ActionPart(kind="continuous", size=2)
 
 
 def told(obs, action, new_obs, new_action):
-    saved = json.loads(json.dumps(signature(obs, ActionSpec(parts=action))))
-    return differences(saved, signature(new_obs, ActionSpec(parts=new_action)), ("A", "B"))
+    saved = json.loads(json.dumps(spec_to_dict(obs, ActionSpec(parts=action))))
+    return diff_specs(saved, spec_to_dict(new_obs, ActionSpec(parts=new_action)), ("A", "B"))
 
 
 @pytest.mark.parametrize(

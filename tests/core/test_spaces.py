@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.obs_conversion import surely_finite
-from reverie.core.spaces import cast, columns_in, follow, leaves_of, nested
+from reverie.core.obs_conversion import is_surely_finite
+from reverie.core.spaces import cast, columns_in, columns_to_nested, get_at_path, iter_leaves
 from reverie.core.specs import ActionPart, ObsPart
 from reverie.envs.config import EnvConfig
 
@@ -156,13 +156,13 @@ def test_keys_that_cannot_be_folders(key):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_numbers_are_surely_finite_only_if_float32_holds_them(size, dtype):
     array = np.full(size, -3.5, dtype)
-    assert surely_finite(array) == (size <= 1024)
+    assert is_surely_finite(array) == (size <= 1024)
     for bad in (np.nan, np.inf, -np.inf):
         array[0] = bad
-        assert not surely_finite(array)
+        assert not is_surely_finite(array)
     if dtype == "float64" and size > 1:
         array[:2] = 1e39, -1e39  # their sum is 0
-        assert not surely_finite(array)
+        assert not is_surely_finite(array)
 
 
 # ---------------------------------------------------------------- actions
@@ -315,7 +315,7 @@ def test_actions_lead_back(kind, seed):
     rows = columns(space, values, "action")
     for column in rows.values():
         column[last] = 0  # as readers leave it, whatever that means in the space
-    flat = codec.encode(rows | {"is_last": last})
+    flat = codec.flatten(rows | {"is_last": last})
     assert (flat.shape, flat.dtype, codec.outside) == ((5, codec.spec.width), np.float32, False)
     for row, value in enumerate(values):
         if last[row]:
@@ -354,7 +354,7 @@ def test_observations_that_are_not_of_the_space(space, rows, said):
 )
 def test_actions_that_are_not_of_the_space(space, rows, said):
     with pytest.raises(DataError, match=said):
-        ActionCodec(space).encode({"action": rows, "is_last": np.zeros(2, bool)}, 10)
+        ActionCodec(space).flatten({"action": rows, "is_last": np.zeros(2, bool)}, 10)
 
 
 def there_and_back(space, keep=bool, channel_axis="auto", n=20):
@@ -364,14 +364,16 @@ def there_and_back(space, keep=bool, channel_axis="auto", n=20):
     rows = {f"obs/{key}": np.stack([row[key] for row in flat]) for key in codec.spec}
     if len(rows) == 1 and "/" not in next(iter(codec.spec)):
         rows = {"obs": next(iter(rows.values()))}
-    found, kept = codec.decode(rows | {"reward": np.zeros(n)}), codec.kept_space()
+    found, kept = codec.decode(rows | {"reward": np.zeros(n)}), codec.filtered_space()
     assert {name for name in found if name != "reward"} == {name for name, _ in columns_in(kept, "obs")}
     again = ObsCodec(kept, channel_axis=channel_axis)
     assert again.spec == codec.spec
     for i, row in enumerate(flat):
-        one = nested(kept, {name: values[i : i + 1] for name, values in found.items()}, "obs")
+        one = columns_to_nested(kept, {name: values[i : i + 1] for name, values in found.items()}, "obs")
         for leaf in again.leaves:
-            np.testing.assert_array_equal(leaf.encode(follow(one, leaf.path)[0], 0), row[leaf.key], err_msg=leaf.key)
+            np.testing.assert_array_equal(
+                leaf.encode(get_at_path(one, leaf.path)[0], 0), row[leaf.key], err_msg=leaf.key
+            )
     for name, leaf in columns_in(kept, "obs"):
         assert all(leaf.contains(str(v) if isinstance(leaf, spaces.Text) else v) for v in found[name]), name
 
@@ -424,8 +426,8 @@ def test_values_that_a_dtype_cannot_hold_are_told(values, dtype, wrong):
 def test_actions_are_of_the_types_that_the_space_samples(space):
     codec = ActionCodec(space)
     taken, sampled = codec(np.ones(codec.spec.width, np.float32)), space.sample()
-    for path, _ in leaves_of(space):
-        one, other = follow(taken, path), follow(sampled, path)
+    for path, _ in iter_leaves(space):
+        one, other = get_at_path(taken, path), get_at_path(sampled, path)
         assert (type(one), one.dtype, one.shape) == (type(other), other.dtype, other.shape)
 
 

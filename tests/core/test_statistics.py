@@ -88,7 +88,7 @@ def test_an_interval_is_the_same_again_and_takes_nothing_from_other_generators()
 @pytest.mark.parametrize("scores", [[5.0], [5.0, 6.0], [1.0, 2.0, float("inf")], [1.0, float("nan"), 2.0, 3.0]])
 def test_too_few_scores_have_no_interval(scores):
     found = estimate_interval(mean, scores)
-    assert not found.sure
+    assert not found.has_interval
     assert np.isnan([found.low, found.high]).all()
 
 

@@ -47,8 +47,8 @@ def test_a_batch_of_other_types_or_shapes_is_refused(changes, said):
 
 def test_a_batch_without_the_context_rows_of_its_windows_is_refused():
     with pytest.raises(DataError, match=r"shape \[2, 2\], .* learner\.window\.rows = 3 rows"):
-        batch().rows(1).check(THREE)
-    batch().rows(1).check(Window(batch=2, length=8))  # no rows are lost without context
+        batch().slice_time(1).check(THREE)
+    batch().slice_time(1).check(Window(batch=2, length=8))  # no rows are lost without context
 
 
 def test_columns_become_a_batch():

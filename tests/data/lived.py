@@ -2,10 +2,10 @@
 
 import torch
 
-from reverie.core.columns import columns_of
-from reverie.core.specs import ActionPart, ActionSpec, Column, ObsPart
+from reverie.core.columns import row_columns
+from reverie.core.specs import ActionPart, ActionSpec, ColumnSpec, ObsPart
 from reverie.core.types import Step, Update
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.replay.storage import HostStorage
 
@@ -14,7 +14,7 @@ OBS = {
     "pixels": ObsPart(kind="image", shape=(3, 2, 1), dtype="uint8"),
 }
 ACTION = ActionSpec(parts={"a": ActionPart(kind="categorical", classes=(3,))})
-EXTRA = {"deter": Column(shape=(2,), dtype="float16"), "stoch": Column(shape=(), dtype="uint8")}
+EXTRA = {"deter": ColumnSpec(shape=(2,), dtype="float16"), "stoch": ColumnSpec(shape=(), dtype="uint8")}
 
 
 class Lived:
@@ -24,8 +24,8 @@ class Lived:
         self.streams, self.capacity, self.window = streams, capacity, window
         self.where = () if kind is HostStorage else (torch.device("cpu"),)
         self.config = config or ReplayConfig(online_queue=False)
-        storage = kind(columns_of(OBS, ACTION, EXTRA), streams, capacity, *self.where)
-        self.replay = Replay(storage, window, seed=seed, config=self.config)
+        storage = kind(row_columns(OBS, ACTION, EXTRA), streams, capacity, *self.where)
+        self.replay = ReplayBuffer(storage, window, seed=seed, config=self.config)
         self.rows = [[] for _ in range(streams)]
 
     def add(self, is_first, is_last=None):
@@ -61,7 +61,7 @@ class Lived:
 
         Free rows in front may be any, or not be there when nothing has been lived before.
         """
-        count, rows, free = len(self.rows[0]), self.window.rows, self.window.free
+        count, rows, free = len(self.rows[0]), self.window.rows, self.window.num_free_rows
         return {
             (i, t)
             for i in range(self.streams)

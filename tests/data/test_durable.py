@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 import reverie.kernels.registry  # its memory is not that of rows
 import reverie.replay.persistent
-from reverie.core.columns import columns_of
+from reverie.core.columns import row_columns
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.replay.config import ReplayConfig
-from reverie.replay.persistent import DurableReplay
+from reverie.replay.persistent import PersistentReplay
 from reverie.store import zarr
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 
 OBS = {"image": ObsPart(kind="image", shape=(24, 24, 3), dtype="uint8")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
-COLUMNS = columns_of(OBS, ACTION, {})
+COLUMNS = row_columns(OBS, ACTION, {})
 ROWS, STREAMS, OTHERS = 1500, 4, 3
 LOST = 64
 """Rows of a file."""
@@ -36,7 +36,7 @@ def replay_of(streams):
 
 
 def durable(replay, store, run):
-    return DurableReplay(replay, ReplayConfig(store_path=store, write_buffer="600kB"), run, stop=lambda: False)
+    return PersistentReplay(replay, ReplayConfig(store_path=store, write_buffer="600kB"), run, stop=lambda: False)
 
 
 def lived():
@@ -83,7 +83,7 @@ def test_another_number_of_streams(tmp_path, monkeypatch, damaged, stored):
     np.testing.assert_array_equal(rows["obs/image"][..., 0, 0, 0].ravel(), expected % 256)
     if stored:
         assert second.store.close(60)
-        again = Store(place)
+        again = ReplayStore(place)
         chunks = list(again.read(again.segments[1]))
         assert again.segments[1].imported == replay.count
         np.testing.assert_array_equal(np.concatenate([c.rows["reward"] for c in chunks], 1), rows["reward"])
@@ -138,7 +138,7 @@ def test_failures_and_new_episodes_of_a_resumed_run_end_the_episode_before(sitti
             rows = mine.replay.storage.read(0, mine.replay.count)
             check_episodes(rows)
             mine.store.close(60)
-            parts = mine.store.chain(mine.segment)
+            parts = mine.store.ancestor_parts(mine.segment)
             chunks = [chunk.rows for part in parts for chunk in mine.store.read(*part)]
             for name in COLUMNS:
                 np.testing.assert_array_equal(np.concatenate([chunk[name] for chunk in chunks], 1), rows[name])

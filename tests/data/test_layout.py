@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.replay.persistent import fill_storage
 from reverie.replay.storage import HostStorage
 
-COLUMNS = {"is_first": Column((), "bool"), "is_last": Column((), "bool"), "action": Column((1,), "float32"),
-           "number": Column((), "int64"), "image": Column((2,), "uint8"),
-           "extras/latent": Column((3,), "float32")}  # fmt: skip
+COLUMNS = {"is_first": ColumnSpec((), "bool"), "is_last": ColumnSpec((), "bool"), "action": ColumnSpec((1,), "float32"),
+           "number": ColumnSpec((), "int64"), "image": ColumnSpec((2,), "uint8"),
+           "extras/latent": ColumnSpec((3,), "float32")}  # fmt: skip
 RUN = st.lists(st.integers(0, 3).map(lambda x: x == 0), max_size=12)
 
 

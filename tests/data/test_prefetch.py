@@ -6,18 +6,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.types import Batch, Update, Window
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import Prefetch, prefetch
 from reverie.replay.storage import DeviceStorage, HostStorage
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 COLUMNS = {
-    "action": Column((2,), "float32"),
-    "reward": Column((), "float32"),
-    **{name: Column((), "bool") for name in ("is_first", "is_last", "is_terminal")},
+    "action": ColumnSpec((2,), "float32"),
+    "reward": ColumnSpec((), "float32"),
+    **{name: ColumnSpec((), "bool") for name in ("is_first", "is_last", "is_terminal")},
 }
 
 
@@ -87,7 +87,7 @@ def test_nothing_is_sampled_early_and_feedback_is_passed_on(log):
 def test_only_what_has_to_travel_is_sent_ahead(log):
     window = Window(batch=1, length=2, crosses_episodes=True)
     host, device = (
-        Replay(storage, window, seed=0, config=ReplayConfig(online_queue=False))
+        ReplayBuffer(storage, window, seed=0, config=ReplayConfig(online_queue=False))
         for storage in (HostStorage(COLUMNS, 1, 10), DeviceStorage(COLUMNS, 1, 10, CPU))
     )
     assert (prefetch(host, CPU), prefetch(device, CUDA)) == (host, device)

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lived import ACTION, OBS, Lived
 
-from reverie.core.columns import columns_of
+from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.specs import Column
+from reverie.core.specs import ColumnSpec
 from reverie.core.types import Update, Window
 from reverie.replay.storage import DeviceStorage, HostStorage
 
@@ -18,9 +18,9 @@ KINDS = pytest.mark.parametrize("kind", [HostStorage, DeviceStorage])
 
 @KINDS
 def test_what_nobody_stored_is_blank(kind):
-    extras = {"return": Column(shape=(), dtype="float32", blank=-np.inf),
-              "latent": Column(shape=(2,), dtype="float32")}  # fmt: skip
-    columns = {name: spec for name, spec in columns_of(OBS, ACTION, extras).items() if name.startswith("extras/")}
+    extras = {"return": ColumnSpec(shape=(), dtype="float32", fill_value=-np.inf),
+              "latent": ColumnSpec(shape=(2,), dtype="float32")}  # fmt: skip
+    columns = {name: spec for name, spec in row_columns(OBS, ACTION, extras).items() if name.startswith("extras/")}
     storage = kind(columns, 2, 5, *([torch.device("cpu")] if kind is DeviceStorage else []))
     for _ in range(5):
         storage.add({"extras/return": torch.ones(2), "extras/latent": torch.ones(2, 2)})

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lived import ACTION, OBS, Lived
 
-from reverie.core.columns import columns_of
+from reverie.core.columns import row_columns
 from reverie.core.types import Update, Window
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import DeviceStorage, HostStorage
-from reverie.run.manifest import decode, encode
+from reverie.run.manifest import decode_state, encode_state
 from reverie.store.read import Chunk, Damage
 
 CONFIGS = [
@@ -49,20 +49,20 @@ def copy_of(life):
     """Another replay with its rows, its extras and its state, by way of a checkpoint's encoding."""
     old = life.replay
     storage = type(old.storage)(old.storage.specs, life.streams, life.capacity, *life.where)
-    new = Replay(storage, life.window, seed=12345, config=life.config)
-    new.begin_at(old.oldest)
+    new = ReplayBuffer(storage, life.window, seed=12345, config=life.config)
+    new.restart_at(old.oldest)
     rows = {
         name: column
         for name, column in old.storage.read(old.oldest, old.count).items()
         if not name.startswith("extras/")
     }
-    assert new.refill(chunks_of(rows, old.oldest, new))
+    assert new.add_chunks(chunks_of(rows, old.oldest, new))
     with tempfile.TemporaryDirectory() as folder:
         old.save_extras(Path(folder))
         new.load_extras(Path(folder))
     tensors = {}
-    encoded = encode(old.state_dict(), "replay", tensors)
-    new.load_state_dict(decode(encoded, lambda name: tensors[name].clone()))
+    encoded = encode_state(old.state_dict(), "replay", tensors)
+    new.load_state_dict(decode_state(encoded, lambda name: tensors[name].clone()))
     return new
 
 
@@ -72,7 +72,7 @@ def chunks_of(rows, start, replay, size=5):
     for low in range(0, total, size):
         piece = {name: column[:, low : low + size] for name, column in rows.items()}
         n = piece["is_first"].shape[1]
-        room = replay.room(n)
+        room = replay.reserve(n)
         for name in room or {}:
             room[name][...] = piece[name]
         placed = piece if room is None else dict(room)
@@ -81,15 +81,17 @@ def chunks_of(rows, start, replay, size=5):
 
 def blank(streams):
     """Five rows."""
-    return {name: np.zeros((streams, 5, *spec.shape), spec.dtype) for name, spec in columns_of(OBS, ACTION, {}).items()}
+    return {
+        name: np.zeros((streams, 5, *spec.shape), spec.dtype) for name, spec in row_columns(OBS, ACTION, {}).items()
+    }
 
 
 def test_a_damaged_chunk_is_not_taken():
     life, rows = Lived(2, 20, Window(batch=1, length=2), 0), blank(2)
     damage = Damage("0/reward/c.0.0", 0, 3, 5, "is missing")
     good, bad = Chunk(0, 5, (0, 1), rows, []), Chunk(5, 10, (0, 1), rows, [damage])
-    assert life.replay.refill([good])
-    assert not life.replay.refill([bad, good])
+    assert life.replay.add_chunks([good])
+    assert not life.replay.add_chunks([bad, good])
     assert life.replay.count == 5
 
 
@@ -103,10 +105,10 @@ def test_hindsight_sees_all_rows_before_they_are_sampled(placed):
     )
 
     def fill():
-        room = replay.room(5) if placed else None
+        room = replay.reserve(5) if placed else None
         for name, column in (room or {}).items():
             column[...] = rows[name]
-        assert replay.refill([Chunk(replay.count, replay.count + 5, (0,), rows, [], in_buffer=placed)])
+        assert replay.add_chunks([Chunk(replay.count, replay.count + 5, (0,), rows, [], in_buffer=placed)])
 
     fill()
     assert not seen

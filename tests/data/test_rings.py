@@ -6,26 +6,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.columns import Column, as_numpy
+from reverie.core.columns import ColumnSpec, as_numpy
 from reverie.core.errors import DataError
-from reverie.core.kernel_dispatch import only
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.kernels import rows as rows_kernel
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.replay.prioritized import SumTree, tree_draw, tree_set
 from reverie.replay.storage import DeviceStorage, HostStorage, MappedStorage
 from store_rows import assert_rows
 
 COLUMNS = {
-    "obs/image": Column((16, 24, 16), "uint8"),  # 6 KB: past the caches
-    "obs/wide": Column((300,), "float32"),  # has a ring of its own
-    "obs/vector": Column((5,), "float32"),
-    "obs/choice": Column((2,), "int64"),
-    "action": Column((3,), "float32"),
-    "reward": Column((), "float32"),
-    "is_first": Column((), "bool"),
-    "is_last": Column((), "bool"),
-    "extras/half": Column((3,), "float16"),
-    "extras/byte": Column((), "uint8"),
+    "obs/image": ColumnSpec((16, 24, 16), "uint8"),  # 6 KB: past the caches
+    "obs/wide": ColumnSpec((300,), "float32"),  # has a ring of its own
+    "obs/vector": ColumnSpec((5,), "float32"),
+    "obs/choice": ColumnSpec((2,), "int64"),
+    "action": ColumnSpec((3,), "float32"),
+    "reward": ColumnSpec((), "float32"),
+    "is_first": ColumnSpec((), "bool"),
+    "is_last": ColumnSpec((), "bool"),
+    "extras/half": ColumnSpec((3,), "float16"),
+    "extras/byte": ColumnSpec((), "uint8"),
 }
 
 
@@ -37,7 +37,7 @@ class Eager:
 
     def __getattr__(self, name):
         found = getattr(self.of, name)
-        return only()(found) if callable(found) else found
+        return use_only_kernels()(found) if callable(found) else found
 
 
 WAYS = pytest.mark.parametrize("way", [lambda storage: storage, Eager], ids=["compiled", "eager"])
@@ -61,7 +61,7 @@ def drawn(rng, streams):
 
 @pytest.mark.parametrize("streams", [1, 3])
 def test_compiled_and_eager_hold_and_deal_out_the_same_bytes(make, streams):
-    assert kernels() is not None
+    assert load_kernels() is not None
     rng = np.random.default_rng(0)
     capacity, length = 11, 4
     both = [make(streams, capacity), Eager(HostStorage(COLUMNS, streams, capacity))]

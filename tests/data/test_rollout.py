@@ -50,9 +50,9 @@ def test_each_row_is_offered_in_each_epoch_and_then_dropped(length):
 
 def test_the_rest_of_a_rollout_is_dropped_when_an_update_says_so():
     source = collected(experiment(PPOConfig(rollout=8, batch_size=4)))
-    source.feedback(source.sample().index, Update(metrics={}, over=torch.tensor(False)))
+    source.feedback(source.sample().index, Update(metrics={}, rollout_done=torch.tensor(False)))
     assert len(source) == 39
-    source.feedback(source.sample().index, Update(metrics={}, over=torch.tensor(True)))
+    source.feedback(source.sample().index, Update(metrics={}, rollout_done=torch.tensor(True)))
     assert len(source) == 0
 
 

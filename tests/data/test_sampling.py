@@ -60,7 +60,7 @@ def recency(life, exponent=1.0):
 
 def ends(life):
     """The last window before each is_first row counts 1 + T times, with T rows that are not free."""
-    length, weighs = life.window.rows, life.window.rows - life.window.free
+    length, weighs = life.window.rows, life.window.rows - life.window.num_free_rows
     weight = {}
     for handle in windows_of(life):
         t, i = divmod(handle, life.streams)
@@ -115,12 +115,12 @@ def test_a_replay_that_was_emptied_is_as_a_new_one(part, first):
     """Also if its rows get numbers that others had before."""
     used, new = (some_life({part: 1.0}, crosses=first > 0, rows=n, free=True, online_queue=True) for n in (60, 1))
     for life in (used, new):
-        life.replay.begin_at(first)
+        life.replay.restart_at(first)
         for t in range(25):
             life.add([t % 7 == 0, t % 11 == 3])
     mine, its = used.replay.batch_sampler, new.replay.batch_sampler
-    handles = mine.windows.at(np.arange(len(mine.windows)))
-    assert handles.tolist() == its.windows.at(np.arange(len(its.windows))).tolist()
+    handles = mine.windows.handles_at(np.arange(len(mine.windows)))
+    assert handles.tolist() == its.windows.handles_at(np.arange(len(its.windows))).tolist()
     assert mine.probability(handles) == pytest.approx(its.probability(handles))
     assert mine.online.queue == its.online.queue
 

@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 from reverie.core.errors import DataError, RunError
-from reverie.store.store import Store, episodes
+from reverie.store.store import ReplayStore, iter_store_episodes
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -22,7 +22,7 @@ def opened(tmp_path, said):
     stores = []
 
     def open_(**more):
-        stores.append(Store(tmp_path / "replay", **more))
+        stores.append(ReplayStore(tmp_path / "replay", **more))
         return stores[-1]
 
     yield open_
@@ -38,8 +38,8 @@ def fill(store, start, stop, life=0):
 
 def test_a_row_counts_and_is_read_once_it_is_committed(opened, tmp_path):
     store = opened()
-    assert store.segments == store.chain("7") == []
-    store.claim()  # as a run does before its folder has a config.yaml
+    assert store.segments == store.ancestor_parts("7") == []
+    store.check_writable()  # as a run does before its folder has a config.yaml
     assert not (tmp_path / "replay").exists()
     name = store.begin(COLUMNS, STREAMS)
     fill(store, 0, 20)
@@ -61,7 +61,7 @@ def test_a_row_counts_and_is_read_once_it_is_committed(opened, tmp_path):
 
 def test_drop_deletes_whole_chunks_of_the_run(opened, tmp_path):
     def kept():
-        return [(s.kept, s.rows) for s in opened().segments]
+        return [(s.first_kept, s.rows) for s in opened().segments]
 
     def drop(store, before):
         store.drop(before)
@@ -90,7 +90,7 @@ def test_drop_deletes_whole_chunks_of_the_run(opened, tmp_path):
     drop(third, 47)
     assert kept() == [(40, 40), (46, 60), (60, 61)]
     assert not list(files.glob("c.*"))
-    assert [(start, stop) for _, start, stop in third.chain(name)] == [(30, 30), (46, 60), (60, 61)]
+    assert [(start, stop) for _, start, stop in third.ancestor_parts(name)] == [(30, 30), (46, 60), (60, 61)]
 
 
 def test_what_is_wrong_is_refused(opened, tmp_path):
@@ -105,7 +105,7 @@ def test_what_is_wrong_is_refused(opened, tmp_path):
     store.add(row(0))
     assert store.flush(10)
     with pytest.raises(RunError, match=r"not empty and is not a replay store .*replay"):
-        Store(tmp_path).begin(COLUMNS, STREAMS)
+        ReplayStore(tmp_path).begin(COLUMNS, STREAMS)
     assert [path.name for path in tmp_path.iterdir()] == ["replay"]
 
 
@@ -139,7 +139,7 @@ def store(opened, streams):
 
 
 def parts_of(store, **more):
-    return [(e.stream, e.start, len(e), e.has_first_row, e.has_last_row) for e in episodes(store, **more)]
+    return [(e.stream, e.start, len(e), e.has_first_row, e.has_last_row) for e in iter_store_episodes(store, **more)]
 
 
 def test_episodes(store, streams):
@@ -149,7 +149,9 @@ def test_episodes(store, streams):
     ]  # fmt: skip
     for stream, rows in enumerate(streams):
         for name in COLUMNS:
-            found = np.concatenate([episode.rows[name] for episode in episodes(store) if episode.stream == stream])
+            found = np.concatenate(
+                [episode.rows[name] for episode in iter_store_episodes(store) if episode.stream == stream]
+            )
             np.testing.assert_array_equal(found, rows[name])
 
 
@@ -164,7 +166,7 @@ def test_an_episode_goes_on_where_a_process_went_on_and_copies_are_left_out(open
     store.extend({name: value[:, :8] for name, value in rows.items()})
     store.extend({name: value[:, :5] for name, value in rows.items()})
     store.close(10)
-    found = list(episodes(store))
+    found = list(iter_store_episodes(store))
     assert [(e.start, len(e), e.has_first_row and e.has_last_row) for e in found] == [
         (0, 5, True), (5, 12, True), (17, 9, True), (26, 4, False), (8, 5, True),
     ]  # fmt: skip

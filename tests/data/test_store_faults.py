@@ -16,7 +16,7 @@ import pytest
 from reverie.core.errors import RunError
 from reverie.store import local_objects
 from reverie.store.retry import Retrier
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -26,7 +26,7 @@ def _small(monkeypatch):
 
 
 def first_of(place):
-    store = Store(place)
+    store = ReplayStore(place)
     return store, store.segments[0]
 
 
@@ -64,10 +64,10 @@ def test_kill_9(tmp_path):
         process.kill()
         said = process.stdout.read().split()
         process.wait()
-        store = Store(tmp_path / "replay")
+        store = ReplayStore(tmp_path / "replay")
         rows = store.segments[-1].rows
         assert rows >= int(said[-1] if said else 0)
-        for segment, start, stop in store.chain(store.segments[-1].name):
+        for segment, start, stop in store.ancestor_parts(store.segments[-1].name):
             found, damaged = contents(store, segment, start, stop)
             assert not damaged
             expected, ended = stacked(range(start, stop)), np.arange(start, stop) % 7 == 6
@@ -77,18 +77,18 @@ def test_kill_9(tmp_path):
 
 def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):
     """Those of its columns stand in for that of its group; both are told."""
-    store = Store(tmp_path)
+    store = ReplayStore(tmp_path)
     name = store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(20)))
     store.close(10)
     (tmp_path / name / "zarr.json").write_bytes(b"{")
-    assert_rows(contents(Store(tmp_path), name)[0], stacked(range(20)))
+    assert_rows(contents(ReplayStore(tmp_path), name)[0], stacked(range(20)))
     assert "zarr.json is damaged" in said[0]
     for path in (tmp_path / name).rglob("zarr.json"):
         path.write_bytes(b"{}")
-    assert Store(tmp_path).segments == []
+    assert ReplayStore(tmp_path).segments == []
     assert "its rows are left out" in said[1]
-    store = Store(tmp_path)
+    store = ReplayStore(tmp_path)
     assert store.begin(COLUMNS, STREAMS).startswith("1-")
     store.close(10)
 
@@ -113,7 +113,7 @@ def disk(monkeypatch):
 
 
 def test_a_full_disk_is_a_pause(tmp_path, disk, said):
-    store = Store(tmp_path)
+    store = ReplayStore(tmp_path)
     store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(10)))
     assert store.flush(10)
@@ -144,7 +144,7 @@ def test_writing_is_retried_for_hours(monkeypatch):
 
 
 def test_a_row_that_raises_is_not_added(tmp_path, disk):
-    store = Store(tmp_path, waits=False)
+    store = ReplayStore(tmp_path, waits=False)
     store.begin(COLUMNS, STREAMS)
     disk.full = True
     chunk = store.segments[0].chunk
@@ -161,7 +161,7 @@ def test_a_row_that_raises_is_not_added(tmp_path, disk):
 def test_memory_is_bounded(tmp_path, disk, said):
     """``add`` waits once so much is held back, and goes on when the disk does; not in a run that is to stop."""
     done = threading.Event()
-    store = Store(tmp_path, buffer_bytes=1)
+    store = ReplayStore(tmp_path, buffer_bytes=1)
     store.begin(COLUMNS, STREAMS)
     disk.full = True
     store.extend(stacked(range(16)))  # two blocks of 8 rows: the least that is needed
@@ -191,7 +191,7 @@ def test_memory_is_bounded(tmp_path, disk, said):
 
 def test_a_file_in_the_place_of_the_store_is_an_error(tmp_path):
     """No waiting mends it: the run ends, and the rows that were not stored go into its checkpoint."""
-    store = Store(tmp_path / "replay")
+    store = ReplayStore(tmp_path / "replay")
     store.begin(COLUMNS, STREAMS)
     shutil.rmtree(tmp_path / "replay")
     (tmp_path / "replay").write_bytes(b"")

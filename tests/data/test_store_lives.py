@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reverie.core.errors import RunError
-from reverie.core.kernel_dispatch import only
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.store import local_objects, remote_objects, zarr
 from reverie.store.local_objects import LocalObjects
 from reverie.store.segment import META
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 from store_rows import COLUMNS, row, stacked
 
 FEW = {name: COLUMNS[name] for name in ("obs/image", "action", "reward", "is_first", "is_last")}
@@ -82,10 +82,11 @@ class Stores(RuleBasedStateMachine):
         self.patches.setattr(zarr, "CHUNK_BYTES", 4 * 48)
         self.patches.setattr(local_objects, "os", SimpleNamespace(**{**vars(os), "replace": guarded(os.replace)}))
         self.patches.setattr(local_objects, "open_empty", guarded(local_objects.open_empty, opened_half))
-        for owner, name in ((local_objects, "sync"), (LocalObjects, "delete"), (remote_objects.RemoteObjects, "stage"),
+        for owner, name in ((local_objects, "fsync_path"), (LocalObjects, "delete"), (remote_objects.RemoteObjects,
+        "stage"),
                             (remote_objects.RemoteObjects, "delete")):  # fmt: skip
             self.patches.setattr(owner, name, guarded(getattr(owner, name)))
-        self.without_kernels = only()
+        self.without_kernels = use_only_kernels()
         self.without_kernels.__enter__()
 
     def teardown(self):
@@ -104,7 +105,7 @@ class Stores(RuleBasedStateMachine):
         self.runs.append(new_run("run0"))
 
     def opened(self, run=""):
-        return Store(self.place, run=run, keep=self.keep)
+        return ReplayStore(self.place, run=run, keep=self.keep)
 
     @rule(i=st.integers(0, 3), n=st.integers(1, 9), kill=st.none() | st.integers(0, 30), drop=st.integers(1, 12),
           cut=st.booleans())  # fmt: skip
@@ -201,7 +202,7 @@ class Stores(RuleBasedStateMachine):
             assert not any(chunk.damaged for chunk in store.read(segment, columns=["reward", "is_last"]))
         for segment, stored, tail, rows in self.saved():
             found = {}
-            for part in store.chain(segment, stored):
+            for part in store.ancestor_parts(segment, stored):
                 for chunk in store.read(part.segment, part.start, part.stop):
                     for k in range(chunk.start, chunk.stop):
                         assert k not in found
@@ -230,7 +231,7 @@ class Stores(RuleBasedStateMachine):
             store.objects.delete([name])
         else:
             store.objects.put(name, {"flip": flipped, "cut": whole[:half], "empty": b""}[harm])
-        again = Store(self.place)
+        again = ReplayStore(self.place)
         counted = {s.name: s.rows for s in store.segments if s.rows > s.first}
         left = {s.name: s.rows for s in again.segments if s.rows > s.first}
         if name.endswith(META):
@@ -254,7 +255,7 @@ def test_histories_have_each_row_once(tmp_path):
     """A run that was killed and went on, a copy of it, and another run: superseded rows are in none."""
 
     def live(run, first, stop, life, parent=None):
-        store = Store(tmp_path, run=run)
+        store = ReplayStore(tmp_path, run=run)
         name = store.begin(COLUMNS, 2, first=first, parent=parent)
         store.extend(stacked(range(first, stop), life=life))
         assert store.close(20)
@@ -265,7 +266,7 @@ def test_histories_have_each_row_once(tmp_path):
     copy = live("copy", 18, 22, 2, (b, 18))
     c = live("one", 22, 30, 3, (b, 22))
     d = live("other", 0, 5, 4)
-    histories = Store(tmp_path).histories()
+    histories = ReplayStore(tmp_path).histories()
     found = [[(part.segment.name, part.start, part.stop) for part in history] for history in histories]
     assert sorted(found) == sorted([[(a, 0, 15), (b, 15, 22), (c, 22, 30)], [(copy, 18, 22)], [(d, 0, 5)]])
-    assert Store(tmp_path).num_rows() == 2 * (30 + 4 + 5)
+    assert ReplayStore(tmp_path).num_rows() == 2 * (30 + 4 + 5)

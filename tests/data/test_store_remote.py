@@ -13,7 +13,7 @@ import pytest
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import remote_objects
 from reverie.store.retry import Retrier
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -45,7 +45,7 @@ def test_urls_that_cannot_be_opened(url, words, monkeypatch):
     for kind in ("gs", "az", "s3"):
         monkeypatch.delitem(sys.modules[fsspec.get_filesystem_class.__module__]._registry, kind, raising=False)
     with pytest.raises(ConfigError, match=words):
-        Store(url)
+        ReplayStore(url)
 
 
 # ---------------------------------------------------------------- S3 over HTTP
@@ -107,7 +107,7 @@ def test_s3_that_fails_and_comes_back(proxy, mode, monkeypatch, said):
     """Rows wait in memory; what happens is said once when it begins and once when it is over."""
     monkeypatch.setattr(Retrier, "silence", 1.0)
     url = f"s3://bucket/{uuid.uuid4().hex}"
-    store = Store(url)
+    store = ReplayStore(url)
     name = store.begin(COLUMNS, STREAMS)
     proxy.mode = mode
     store.extend(stacked(range(12)))
@@ -115,21 +115,21 @@ def test_s3_that_fails_and_comes_back(proxy, mode, monkeypatch, said):
     assert store.writer.committed == 0
     proxy.mode = "pass"
     assert store.close(20)
-    assert_rows(contents(Store(url), name)[0], stacked(range(12)))
+    assert_rows(contents(ReplayStore(url), name)[0], stacked(range(12)))
     assert ["cannot write to the store" in said[0], "no rows were lost" in said[-1], len(said)] == [True, True, 2]
 
 
 def test_s3_goes_on_and_is_away_at_the_start(proxy):
     url = f"s3://bucket/{uuid.uuid4().hex}"
-    store = Store(url)
+    store = ReplayStore(url)
     first = store.begin(COLUMNS, STREAMS)
     store.extend(stacked(range(12)))
     name = store.begin(COLUMNS, STREAMS, first=9, parent=(first, 9))
     store.add(row(9, life=1))
     assert store.close(20)
-    found = Store(url)
-    assert [(start, stop) for _, start, stop in found.chain(name)] == [(0, 9), (9, 10)]
+    found = ReplayStore(url)
+    assert [(start, stop) for _, start, stop in found.ancestor_parts(name)] == [(0, 9), (9, 10)]
     assert_rows(contents(found, name)[0], stacked([9], life=1))
     proxy.mode = "refuse"
     with pytest.raises(RunError, match=r"cannot be used: .*Check the address and the network"):
-        Store(url)
+        ReplayStore(url)

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.columns import Column
-from reverie.core.kernel_dispatch import only
-from reverie.kernels.compiler import kernels
+from reverie.core.columns import ColumnSpec
+from reverie.core.kernel_dispatch import use_only_kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.replay.storage import HostStorage
 from reverie.replay.windows import HandleQueue, RandomIntegers, Windows, random_integers
 
@@ -18,7 +18,7 @@ BOUNDS = st.one_of(
 
 
 def rows_of(streams, capacity):
-    return HostStorage({"is_first": Column((), "bool"), "is_last": Column((), "bool")}, streams, capacity)
+    return HostStorage({"is_first": ColumnSpec((), "bool"), "is_last": ColumnSpec((), "bool")}, streams, capacity)
 
 
 @settings(max_examples=40, deadline=None)
@@ -42,7 +42,7 @@ def test_windows_are_those_of_their_definition(streams, capacity, length, free, 
         low = max(first if first else -free, rows.count - capacity)
         expected = [t * streams + i for t in range(low, rows.count - length + 1) for i in range(streams)
                     if crosses or not flags[i, max(0, t - first + free + 1) : t - first + length].any()]  # fmt: skip
-        assert some.at(np.arange(len(some))).tolist() == expected
+        assert some.handles_at(np.arange(len(some))).tolist() == expected
         assert some.positions(np.array(expected, int)).tolist() == list(range(len(expected)))
         assert list(new) == sorted(set(expected) - seen)
         seen |= set(expected)
@@ -51,7 +51,7 @@ def test_windows_are_those_of_their_definition(streams, capacity, length, free, 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), draws=st.lists(st.tuples(BOUNDS, st.integers(0, 60)), min_size=1, max_size=5))
 def test_numbers_are_those_of_numpy_and_the_generator_stands_where_it_would(seed, draws):
-    assert kernels() is not None
+    assert load_kernels() is not None
     mine, other = np.random.default_rng(seed), np.random.default_rng(seed)
     integers = RandomIntegers(mine)
     for bound, count in draws:
@@ -79,5 +79,5 @@ def test_handles_are_drawn_from_those_held():
         return found
 
     compiled = drawn()
-    with only():
+    with use_only_kernels():
         assert drawn() == compiled

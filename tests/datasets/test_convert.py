@@ -23,7 +23,7 @@ from reverie.algos.bc import BCConfig
 from reverie.cli import main as cli
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.imports import trust_modules
-from reverie.core.rows import episodes_of
+from reverie.core.rows import iter_episodes
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
 from reverie.datasets.convert import Subset, relabel_rewards, subsample, write_dataset
@@ -77,7 +77,7 @@ def test_what_is_not_declared_stays_not_declared(tmp_path, actions, space):
         assert unbounded == any("without bounds" in remark for remark in remarks)
         before = tmp_path / f"{i}"
         np.testing.assert_allclose(learned(before), wanted, atol=1e-6, err_msg=f"{i} {to}")
-    assert validate(open_reader(str(before))).sound
+    assert validate(open_reader(str(before))).is_valid
     if isinstance(space, spaces.Box):  # honest to others as well
         assert minari.MinariDataset(before / "data").action_space == spaces.Box(-np.inf, np.inf, (1,), np.float32)
     assert "files do not store" in str(copied(source, tmp_path / "npz", "pydreamer"))  # nor what observations are
@@ -164,7 +164,7 @@ def test_a_store_whose_conversion_fails_is_not_written_on(tmp_path, monkeypatch)
 def kept(path, **share):
     reader = open_reader(str(path))
     choose = subsample(reader, Subset(**share))[0]
-    found, again = (list(choose(episodes_of(reader.parts()))) for _ in range(2))
+    found, again = (list(choose(iter_episodes(reader.parts()))) for _ in range(2))
     for one, two in zip(found, again, strict=True):
         assert_same(one, two)
     return found
@@ -207,12 +207,12 @@ def test_the_best_episodes_and_the_rest(d4rl, share, numbers):
     """Returns are 34.5, 20.5, 162.5, 40.5 and 208."""
     reader = open_reader(d4rl)
     for choose, wanted in zip(subsample(reader, Subset(**share)), (numbers, {1, 2, 3, 4, 5} - {*numbers}), strict=True):
-        assert [int(rows["obs"][0, 0]) for rows in choose(episodes_of(reader.parts()))] == sorted(wanted)
+        assert [int(rows["obs"][0, 0]) for rows in choose(iter_episodes(reader.parts()))] == sorted(wanted)
 
 
 def test_all_steps_are_drawn_or_rest(d4rl):
     reader = open_reader(d4rl)
-    both = [list(choose(episodes_of(reader.parts()))) for choose in subsample(reader, Subset(steps=5, unit="step"))]
+    both = [list(choose(iter_episodes(reader.parts()))) for choose in subsample(reader, Subset(steps=5, unit="step"))]
     assert [sum(len(rows["reward"]) - 1 for rows in some) for some in both] == [5, 9]
     earned = [reward for some in both for rows in some for reward in rows["reward"][1:].tolist()]
     assert sorted(earned) == sorted(reward for episode in LIVED for reward in episode.rewards.tolist())
@@ -436,7 +436,7 @@ def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
                 "walk_module:Walk-v0", "walk_module:Walk-v0", 7
             )  # fmt: skip
             report = validate(reader)
-            assert (report.sound, "in an environment:" in str(report.remarks)) == (True, False)
+            assert (report.is_valid, "in an environment:" in str(report.remarks)) == (True, False)
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": DATASET_ENV})

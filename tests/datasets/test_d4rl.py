@@ -24,7 +24,7 @@ def test_transitions_in_parts_of_any_size(tmp_path_factory, lived, block, seen):
     episodes = [Lived(i, steps, end) for i, (steps, end) in enumerate(lived, start=1)]
     values = {name: column for name, column in columns(episodes).items() if seen or name != "next_observations"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transitions, "LEAST", block)
+        patch.setattr(transitions, "MIN_PART_TRANSITIONS", block)
         patch.setattr(transitions, "PART_BYTES", 1)
         with open_reader(str(write(tmp_path_factory.mktemp("d") / "a.hdf5", values))) as reader:
             assert_same(joined(reader.parts()), rows := expected(episodes, last_seen=seen))
@@ -43,7 +43,7 @@ def test_d3rlpy_1_tells_ends_beside_terminals(tmp_path):
     more = {"episode_terminals": np.float32(LAST), "discrete_action": False, "version": "1.0"}
     with open_reader(str(write(tmp_path / "a.hdf5", values | more))) as reader:
         check(reader, expected(LIVED, last_seen=False))
-        assert any(remark.startswith(transitions.EARLY) for remark in reader.remarks())
+        assert any(remark.startswith(transitions.EARLY_END_REMARK) for remark in reader.remarks())
         assert not any(remark.startswith("left out") for remark in reader.remarks())
 
 
@@ -103,7 +103,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
         told = values.get("timeouts", np.zeros(len(chosen), bool)) | values["terminals"]
         torn = [i for i in range(len(chosen) - 1) if chosen[i + 1] != chosen[i] + 1 and not told[i]]
         assert [line.partition(" (")[0] for line in reader.remarks() if "truncated there" in line] == (
-            [transitions.TORN] if times and torn else []
+            [transitions.NEXT_OBS_MISMATCH] if times and torn else []
         )
         assert len(reader.cut_episodes()) == (len(torn) if times else 0)
     columns_in_time = (values[name] for name in ("observations", "actions", "rewards", "terminals"))

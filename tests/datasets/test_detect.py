@@ -13,7 +13,7 @@ from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED, check, copied, expected
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.space_json import text_of
+from reverie.core.space_json import space_to_json
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
@@ -72,7 +72,7 @@ def test_actions_that_files_declare_must_be_the_same(tmp_path, one, two):
         values = columns() | ({"actions": np.arange(14) % 3} if isinstance(high, int) else {})
         with h5py.File(write(tmp_path / f"{name}.hdf5", values), "a") as file:
             space = spaces.Discrete(high) if isinstance(high, int) else spaces.Box(low, high, (1,), np.float32)
-            file.attrs["action_space"] = text_of(space)
+            file.attrs["action_space"] = space_to_json(space)
     with pytest.raises(DataError, match=r"c\.hdf5 has actions .*, but others have .*: these are not parts of"):
         open_reader(str(tmp_path)).info()
     write(tmp_path / "c.hdf5", values)  # declares none

@@ -20,9 +20,9 @@ from minari_files import buffer, write
 from recordings import LIVED, check, expected
 from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.lock import forget
+from reverie.core.lock import close_inherited_locks
 from reverie.datasets import download as module
-from reverie.datasets.download import ATTEMPTS, KEPT, Remote, download_minari, fetch
+from reverie.datasets.download import ATTEMPTS, RESUME_ADVICE, RemoteFile, download_minari, fetch
 from reverie.datasets.format_detection import open_reader
 
 OLD = bytes(range(256)) * 40
@@ -120,7 +120,7 @@ def came(path, content=OLD):
 def test_what_came_before_a_connection_broke_is_kept(serve, tmp_path, monkeypatch, how):
     monkeypatch.setattr(module, "PATIENCE", 0.2 if how == "stall" else 10.0)
     server = serve(offers(first=3000, how=how), offers())
-    came(fetch(Remote(url=server.url), tmp_path / "a"))
+    came(fetch(RemoteFile(url=server.url), tmp_path / "a"))
     if how != "stall":  # a slow machine may need further attempts
         assert server.asked == [(None, None), (2999, '"old"')]
 
@@ -143,16 +143,16 @@ CHUNKED = b'HTTP/1.1 200 OK\r\nETag: "old"\r\nTransfer-Encoding: chunked\r\n\r\n
 )
 def test_what_another_attempt_mends(serve, tmp_path, first):
     server = serve(first, first, offers())
-    came(fetch(Remote(url=server.url, size=len(OLD)), tmp_path / "a"))
+    came(fetch(RemoteFile(url=server.url, size=len(OLD)), tmp_path / "a"))
 
 
 def test_attempts_that_bring_nothing_end(serve, tmp_path):
     server = serve(offers(first=1000), offers(first=0))
-    with pytest.raises(RunError, match=f"cannot download .*: the connection was closed.*{re.escape(KEPT)}"):
-        fetch(Remote(url=server.url), tmp_path / "a")
+    with pytest.raises(RunError, match=f"cannot download .*: the connection was closed.*{re.escape(RESUME_ADVICE)}"):
+        fetch(RemoteFile(url=server.url), tmp_path / "a")
     assert len(server.asked) == 1 + ATTEMPTS
     assert (tmp_path / ".a.part").read_bytes() == OLD[:1000]
-    came(fetch(Remote(url=serve(offers()).url), tmp_path / "a"))
+    came(fetch(RemoteFile(url=serve(offers()).url), tmp_path / "a"))
 
 
 # ---------------------------------------------------------------- versions
@@ -174,12 +174,12 @@ def test_attempts_that_bring_nothing_end(serve, tmp_path):
 def test_two_versions_are_never_glued(serve, tmp_path, monkeypatch, before, after, again):
     expected = after(None, None).partition(b"\r\n\r\n")[2]
     if not again:
-        came(fetch(Remote(url=serve(before, after).url), tmp_path / "a"), expected)
+        came(fetch(RemoteFile(url=serve(before, after).url), tmp_path / "a"), expected)
         return
     with pytest.raises(RunError, match="cannot download"):
-        fetch(Remote(url=serve(before, says(b"", "500 Gone")).url), tmp_path / "a")
+        fetch(RemoteFile(url=serve(before, says(b"", "500 Gone")).url), tmp_path / "a")
     assert (tmp_path / ".a.part").read_bytes() == OLD[:5000]
-    came(fetch(Remote(url=serve(after).url), tmp_path / "a"), expected)
+    came(fetch(RemoteFile(url=serve(after).url), tmp_path / "a"), expected)
 
 
 def test_an_interruption_at_any_line(serve, tmp_path):
@@ -199,7 +199,7 @@ def test_an_interruption_at_any_line(serve, tmp_path):
 
         sys.settrace(trace)
         try:
-            fetch(Remote(url=server.url), path)
+            fetch(RemoteFile(url=server.url), path)
         except KeyboardInterrupt:
             return True
         finally:
@@ -210,9 +210,9 @@ def test_an_interruption_at_any_line(serve, tmp_path):
         path = tmp_path / str(number) / "a"
         if not interrupted(path, number):
             break
-        forget()  # an error in the very line of "with", as here, leaves it without closing the lock
+        close_inherited_locks()  # an error in the very line of "with", as here, leaves it without closing the lock
         assert not path.exists() or path.read_bytes() == OLD
-        came(fetch(Remote(url=server.url), path))
+        came(fetch(RemoteFile(url=server.url), path))
     assert number > 50
 
 
@@ -220,13 +220,13 @@ def test_an_interruption_at_any_line(serve, tmp_path):
     ("remote", "said"),
     [
         ({"size": 17}, "received 10,240 bytes; expected 17"),
-        ({"sums": {"sha256": "0" * 64}}, "its sha256 is .*; expected 0000"),
-        ({"sums": {"git": "0" * 40}}, "its git is .*; expected 0000"),
+        ({"checksums": {"sha256": "0" * 64}}, "its sha256 is .*; expected 0000"),
+        ({"checksums": {"git": "0" * 40}}, "its git is .*; expected 0000"),
     ],
 )
 def test_what_is_not_what_was_said_is_not_kept(serve, tmp_path, remote, said):
     with pytest.raises(RunError, match=f"is damaged: {said}"):
-        fetch(Remote(url=serve(offers()).url, **remote), tmp_path / "a")
+        fetch(RemoteFile(url=serve(offers()).url, **remote), tmp_path / "a")
     assert not list(tmp_path.iterdir())
 
 
@@ -300,7 +300,7 @@ def root(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "pages"), [("D4RL/door/human-v2", 3), ("simple-v0", 1)])
 def test_a_dataset(hub, root, tmp_path, monkeypatch, capsys, name, pages):
     synced = []
-    monkeypatch.setattr("reverie.core.files.sync", synced.append)
+    monkeypatch.setattr("reverie.core.files.fsync_path", synced.append)
     offer(hub, write(tmp_path / "made", [buffer(e) for e in LIVED]), name, pages=pages)
     assert data_command(["download", f"minari:{name}", "--server", hub.url]) == 0
     assert capsys.readouterr().out.strip() == str(root / name)

@@ -17,10 +17,10 @@ from formats import named, save_table, table_columns
 from recordings import FIELDS, LIVED, Lived, expected, joined
 from recordings import FORMATS as WRITTEN
 from reverie.core.errors import DataError, ReverieError
-from reverie.core.rows import episodes_of
+from reverie.core.rows import iter_episodes
 from reverie.datasets import minari, replay_store, rl_unplugged
 from reverie.datasets import transitions as transitions_
-from reverie.datasets.convert import good
+from reverie.datasets.convert import drop_invalid_episodes
 from reverie.datasets.convert import write_dataset as convert
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
@@ -117,7 +117,7 @@ def path(kind, tmp_path):
 def test_rows_are_the_recorded_ones_whatever_the_parts(kind, path, monkeypatch, small):
     """A picture of RL Unplugged says in its corner which it is."""
     if small:
-        monkeypatch.setattr(transitions_, "LEAST", 3)
+        monkeypatch.setattr(transitions_, "MIN_PART_TRANSITIONS", 3)
         monkeypatch.setattr(rl_unplugged, "BLOCK", 3)
         for module in (transitions_, minari, replay_store):
             monkeypatch.setattr(module, "PART_BYTES", 1)
@@ -143,14 +143,14 @@ def test_copies_hold_the_same_rows(kind, tmp_path, to):
                 convert(reader, str(target), to)
             return
         done = convert(reader, str(target), to)
-        assert done.steps == sum(len(rows["reward"]) - 1 for rows in episodes_of(reader.parts()))
+        assert done.steps == sum(len(rows["reward"]) - 1 for rows in iter_episodes(reader.parts()))
     if kind.pictures and to == "d4rl":  # without next observations
         assert len(joined(RecordedEpisodes(open_reader(str(target))).parts())["reward"]) == len(
             expected(LIVED, last_seen=False)["reward"]
         )
         return
     whole, copy = (
-        joined(episode for episode in episodes_of(RecordedEpisodes(reader).parts()) if len(episode["reward"]) > 1)
+        joined(episode for episode in iter_episodes(RecordedEpisodes(reader).parts()) if len(episode["reward"]) > 1)
         for reader in (kind.read(path), open_reader(str(target)))
     )
     (mine,), (theirs,) = ([name for name in rows if name.startswith("obs")] for rows in (whole, copy))
@@ -200,8 +200,8 @@ def test_wrong_flags_stop_learning_and_copies(tmp_path, monkeypatch, d4rl):
             convert(reader, str(tmp_path / "all"), "store")
         assert not (tmp_path / "all").exists()
         report = validate(reader)
-        assert report.bad == [0]
-        assert convert(reader, str(tmp_path / "good"), "store", good(report)).episodes == 4
+        assert report.invalid_episodes == [0]
+        assert convert(reader, str(tmp_path / "good"), "store", drop_invalid_episodes(report)).episodes == 4
     assert list(RecordedEpisodes(open_reader(str(tmp_path / "good"))).parts())
 
 

@@ -11,7 +11,7 @@ from formats import save_npz
 from recordings import FORMATS, assert_same, joined
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.spaces import follow, leaves_of
+from reverie.core.spaces import get_at_path, iter_leaves
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
@@ -48,9 +48,9 @@ class Seen(Reader):
     def parts(self):
         self.space.seed(0)
         every = [self.space.sample() for _ in range(12)]
-        ways = {name: path for path, _ in leaves_of(self.space) for name in ["/".join(("obs", *path))]}
+        ways = {name: path for path, _ in iter_leaves(self.space) for name in ["/".join(("obs", *path))]}
         at = np.arange(12)
-        rows = {name: np.stack([follow(value, path) for value in every]) for name, path in ways.items()}
+        rows = {name: np.stack([get_at_path(value, path) for value in every]) for name, path in ways.items()}
         flags = {"is_first": at % 6 == 0, "is_last": at % 6 == 5, "is_terminal": at == 5}
         yield rows | flags | {"action": at % 3 * (at % 6 != 5), "reward": at * (at % 6 != 0) / np.float32(2)}
 

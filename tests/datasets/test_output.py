@@ -80,7 +80,7 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(tmp_path, mo
 def test_what_takes_its_name_is_on_the_disk_and_then_the_name(tmp_path, monkeypatch, kind):
     """Otherwise a power failure could leave files of zeros, or no name."""
     target, synced = tmp_path / "out", []  # with whether the output had its name by then
-    monkeypatch.setattr("reverie.core.files.sync", lambda path: synced.append((path.name, target.exists())))
+    monkeypatch.setattr("reverie.core.files.fsync_path", lambda path: synced.append((path.name, target.exists())))
     with kind(target) as staged:
         files = [staged] if kind is staged_file else [staged / "a", staged / "below" / "b"]
         for file in files:

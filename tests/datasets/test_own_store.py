@@ -42,7 +42,7 @@ def test_what_was_still_going_on_is_cut_off_and_what_has_no_beginning_left_out(t
     stored(tmp_path, [{name: values[2:14] for name, values in rows.items()}])
     reader = open_reader(str(tmp_path))
     check(reader, named([Lived(2, 3), Lived(3, 3, "truncated")]))
-    assert set(reader.remarks()) == {FIRST_ROW_MISSING, reader_file.OPEN}
+    assert set(reader.remarks()) == {FIRST_ROW_MISSING, reader_file.OPEN_EPISODE}
 
 
 @pytest.mark.parametrize(("name", "one", "other"), [("action_repeat", 1, 4), ("kwargs", {"weight": 0.5}, {})])

@@ -32,7 +32,7 @@ def test_a_piece_whose_beginning_is_lost(tmp_path):
     kept["is_first"][0], kept["reward"][0] = True, 0.0
     for _ in range(2):
         check(reader, kept)
-        assert reader.remarks() == [pydreamer.LOST]  # once, however often it is read
+        assert reader.remarks() == [pydreamer.FIRST_STEPS_MISSING]  # once, however often it is read
 
 
 def test_pictures_have_their_time_behind(tmp_path):

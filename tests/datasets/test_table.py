@@ -25,7 +25,7 @@ MAPPING = {
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(transitions, "LEAST", 3)
+    monkeypatch.setattr(transitions, "MIN_PART_TRANSITIONS", 3)
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
 
 

@@ -16,7 +16,7 @@ from reverie.datasets.format_detection import open_reader
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
     """Parts of three transitions, so that episodes reach over their edges."""
-    monkeypatch.setattr(transitions, "LEAST", 3)
+    monkeypatch.setattr(transitions, "MIN_PART_TRANSITIONS", 3)
     monkeypatch.setattr(transitions, "PART_BYTES", 1)
 
 

@@ -11,10 +11,10 @@ from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED, Lived, copied, same_rows
 from reverie.core.types import FLAGS
-from reverie.datasets.convert import good
+from reverie.datasets.convert import drop_invalid_episodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import DatasetInfo
-from reverie.datasets.validate import DataReport, Rules, replay_episode, validate
+from reverie.datasets.validate import DataReport, EpisodeRules, replay_episode, validate
 
 
 def report(tmp_path, change, lived=LIVED):
@@ -40,7 +40,7 @@ def at(name, index, value):
 def test_rules_of_numbers(tmp_path, change, rule, bad):
     found = report(tmp_path, change)
     assert any(rule in f"{name} {told}" for name, told in found.findings.items()), found
-    assert (found.bad, found.sound) == ([bad], False)
+    assert (found.invalid_episodes, found.is_valid) == ([bad], False)
 
 
 def test_rows_that_were_never_written_and_copies(tmp_path):
@@ -51,7 +51,7 @@ def test_rows_that_were_never_written_and_copies(tmp_path):
             values[name][14:28] = 0
 
     found = report(tmp_path, blank, lived)
-    assert found.bad == [5, 6]
+    assert found.invalid_episodes == [5, 6]
     assert {"all values are 0: never written?", "duplicate of an earlier episode"} <= set(found.findings)
 
 
@@ -61,7 +61,7 @@ def test_bounds_of_declared_spaces(tmp_path):
     buffers[4].observations[0] = -3
     source = write_minari(tmp_path / "d", buffers, spaces.Box(0, 99, (2,), np.float32))
     found = validate(open_reader(str(source)))
-    assert found.bad == [2, 4]
+    assert found.invalid_episodes == [2, 4]
     assert set(found.findings) == {f"{name} is outside the bounds of its space" for name in ("obs", "action")}
 
 
@@ -69,9 +69,9 @@ def test_bounds_of_declared_spaces(tmp_path):
 def test_the_good_episodes_go_elsewhere(tmp_path, to):
     path = tmp_path / "a.hdf5"
     found = report(tmp_path, at("rewards", [3, 12], np.nan))
-    assert found.bad == [1, 4]
+    assert found.invalid_episodes == [1, 4]
     before = path.read_bytes()
-    copied(path, tmp_path / "good", to, choose=good(found))
+    copied(path, tmp_path / "good", to, choose=drop_invalid_episodes(found))
     same_rows(write_hdf5(tmp_path / "b.hdf5", columns([LIVED[0], LIVED[2], LIVED[3]])), tmp_path / "good")
     assert path.read_bytes() == before
 
@@ -92,13 +92,13 @@ def episode(steps, seed=0):
 
 def broken(rows):
     """Return what a validation says about an episode of 3 rows that is sound, and then ``rows``."""
-    rules, report = Rules(ABOUT), DataReport()
+    rules, report = EpisodeRules(ABOUT), DataReport()
     for each in (episode(2, seed=99), rows):
         report.episodes += 1
         for rule, wrong in rules(each):
             report.add(rule, wrong)
         report.rows += len(each["reward"])
-    assert report.bad == ([1] if report.findings else [])
+    assert report.invalid_episodes == ([1] if report.findings else [])
     return {rule: str(found).removeprefix(f"{rule}: ") for rule, found in report.findings.items()}
 
 

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import reverie
-from reverie.core.clock import Ratio
-from reverie.core.columns import Column
+from reverie.core.clock import UpdateRatio
+from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
@@ -24,23 +24,23 @@ from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.format_detection import open_reader
 from reverie.distributed.actor_connection import (
     FAILED,
-    HEAD,
+    HEADER,
     ROWS,
+    ActorConnection,
+    ActorStop,
     Failure,
-    Over,
-    Port,
     WeightBoard,
-    acting,
-    adopt,
+    acting_weights,
+    load_weights,
     serialize_weights,
 )
-from reverie.distributed.actor_replays import Lanes
+from reverie.distributed.actor_replays import MultiReplay
 from reverie.distributed.local_actors import LocalActorConnection
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import EpisodeStats
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 from tiny import CONFIG
 
 SPEC = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
@@ -79,7 +79,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
     assert 500 <= made.env_steps < 510
     assert killer.values["train/staleness"] >= 0
     assert -40 < made.updates - 0.5 * (made.env_steps - 60) < 110  # the ratio, but for the slack and late first rows
-    store = Store(run / "replay")
+    store = ReplayStore(run / "replay")
     rows, histories = store.num_rows(), store.histories()
     assert len(histories) in (1, 2)  # on a busy machine one actor may do all of it
     assert rows > 500
@@ -94,7 +94,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
     again = reverie.train("dqn", run=run, steps=560, **QUICK)
     assert "actors start new episodes: a run with actors is not resumed within them" in said
     assert 560 <= again.env_steps < 570
-    assert Store(run / "replay").num_rows() > rows
+    assert ReplayStore(run / "replay").num_rows() > rows
     with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):
         reverie.train("dqn", run=run, steps=600, **(QUICK | {"actors": 0}))
 
@@ -109,7 +109,7 @@ def test_a_loop_of_ones_own() -> None:
             if len(collector) >= 50:
                 batch = collector.sample()
                 losses = collector.algo.objective.critic_loss(collector.algo.prepare_batch(batch))
-                collector.algo.minimise(losses)
+                collector.algo.minimize(losses)
                 collector.feedback(batch.index, losses.update())
         replays = collector.source.replays
         assert len({float(x) for r in replays for x in r.batch_sampler.priorities.priority}) > 5
@@ -150,42 +150,46 @@ def test_settings_that_do_not_fit_are_refused(changes: dict[str, Any], message: 
 
 def test_learner_and_actors_wait_only_beyond_the_slack() -> None:
     """Ratio 0.5, slack 2, counted from step 10 on."""
-    ratio = Ratio(0.5, 2.0)
-    assert ratio.waits
-    assert ratio.room == 4  # env steps until updates / ratio + slack / ratio
-    assert [ratio.due(10) for _ in range(4)] == [1, 1, 0, 0]  # two ahead
-    assert ratio.waits
-    assert ratio.room == 8
-    assert [ratio.due(12), ratio.due(12)] == [1, 0]
-    assert ratio.due(10 + 2 * 5 + 4) == 1  # 7 updates may have been made, and the slack; 3 were
-    assert ratio.room == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
-    assert [ratio.due(24), ratio.room] == [1, 0]
-    assert [ratio.due(24), ratio.room] == [1, 2]
-    assert [ratio.take_whole_updates(), ratio.take_whole_updates(), ratio.room] == [1, 0, 4]  # at the end of a run
+    ratio = UpdateRatio(0.5, 2.0)
+    assert ratio.must_wait
+    assert ratio.env_steps_allowed == 4  # env steps until updates / ratio + slack / ratio
+    assert [ratio.updates_due(10) for _ in range(4)] == [1, 1, 0, 0]  # two ahead
+    assert ratio.must_wait
+    assert ratio.env_steps_allowed == 8
+    assert [ratio.updates_due(12), ratio.updates_due(12)] == [1, 0]
+    assert ratio.updates_due(10 + 2 * 5 + 4) == 1  # 7 updates may have been made, and the slack; 3 were
+    assert ratio.env_steps_allowed == -2  # 14 steps x 0.5 - 4 updates = 3: one more than the slack
+    assert [ratio.updates_due(24), ratio.env_steps_allowed] == [1, 0]
+    assert [ratio.updates_due(24), ratio.env_steps_allowed] == [1, 2]
+    assert [ratio.take_whole_updates(), ratio.take_whole_updates(), ratio.env_steps_allowed] == [
+        1,
+        0,
+        4,
+    ]  # at the end of a run
 
 
 def test_without_bound_the_learner_never_waits_once_it_has_begun() -> None:
-    ratio = Ratio(0.5, float("inf"))
-    assert ratio.waits
-    assert [ratio.due(10) for _ in range(50)] == [1] * 50
-    assert ratio.room == float("inf")
+    ratio = UpdateRatio(0.5, float("inf"))
+    assert ratio.must_wait
+    assert [ratio.updates_due(10) for _ in range(50)] == [1] * 50
+    assert ratio.env_steps_allowed == float("inf")
     assert ratio.state_dict()["credit"] == -1.0  # no debt for a resumed run with a bound
-    assert Ratio(0.0, float("inf")).due(10) == 0
+    assert UpdateRatio(0.0, float("inf")).updates_due(10) == 0
 
 
 # ---------------------------------------------------------------- what arrives
 
 
 def wire() -> LocalActorConnection:
-    columns = {"action": Column((1,), "float32"), "reward": Column((), "float32")}
+    columns = {"action": ColumnSpec((1,), "float32"), "reward": ColumnSpec((), "float32")}
     return LocalActorConnection(multiprocessing.get_context("spawn"), columns, 2)
 
 
 def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     line = wire()
-    port = Port(*line.port)
+    port = ActorConnection(*line.port)
     for number in range(line.slots + 3):
-        room = port.room()
+        room = port.next_block()
         room["reward"][:, :3] = number
         port.send(room, 3, number, [EpisodeStats(1.5, 4, {"success": 1.0})], 2)
         assert line.waiting == 1
@@ -194,11 +198,11 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
         assert block.episodes == [(1.5, 4, {"success": 1.0})]
         assert block.rows["reward"].tolist() == [[number] * 3] * 2
         line.free()
-    port.fail(Failure("why", final=True))
-    assert line.receive() == Failure("why", final=True)
+    port.fail(Failure("why", is_permanent=True))
+    assert line.receive() == Failure("why", is_permanent=True)
     line.pipe.close()
     line.far.close()
-    with pytest.raises(Over):
+    with pytest.raises(ActorStop):
         port.check()
 
 
@@ -207,11 +211,11 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     [
         b"",
         b"\xff" * 40,
-        HEAD.pack(ROWS, 99_999, 1, 0, 0) + b"[]",
-        HEAD.pack(ROWS, 0, 2**31, 0, 0) + b"[]",
-        HEAD.pack(ROWS, 0, 1, 0, 0) + b'[["x"]]',
-        HEAD.pack(ROWS, 0, 1, 0, 0) + b"[" * 100_000,
-        HEAD.pack(FAILED, 0, 0, 0, 0) + b"{}",
+        HEADER.pack(ROWS, 99_999, 1, 0, 0) + b"[]",
+        HEADER.pack(ROWS, 0, 2**31, 0, 0) + b"[]",
+        HEADER.pack(ROWS, 0, 1, 0, 0) + b'[["x"]]',
+        HEADER.pack(ROWS, 0, 1, 0, 0) + b"[" * 100_000,
+        HEADER.pack(FAILED, 0, 0, 0, 0) + b"{}",
     ],
     ids=["empty", "noise", "slot", "turns", "episodes", "nested", "failure"],
 )
@@ -221,13 +225,13 @@ def test_an_actor_whose_message_is_damaged_is_lost(message: bytes) -> None:
     failure = line.receive()
     assert isinstance(failure, Failure)
     assert "message of" in failure.text
-    assert not failure.final
+    assert not failure.is_permanent
 
 
 def test_a_torn_copy_of_weights_counts_as_none() -> None:
     """And they are the policy's alone."""
     algo = CONFIG.algo.build(SPEC, MOVES)
-    weights = acting(algo, SPEC)
+    weights = acting_weights(algo, SPEC)
     assert {name.split(".")[0] for name in weights} == {"world", "actor"}
     assert not any(name.startswith("world.decoder") for name in weights)
     data = serialize_weights(weights)
@@ -240,14 +244,14 @@ def test_a_torn_copy_of_weights_counts_as_none() -> None:
     board.memory.array()[int(board.newest.array()[0]) % 2][-1] ^= 1  # being written
     assert board.read(5) is None
     other = {name: torch.zeros_like(x) for name, x in weights.items()}
-    adopt(other, data)
+    load_weights(other, data)
     assert serialize_weights(other) == data
 
 
 # ---------------------------------------------------------------- several replays
 
 
-def lane(rows: int, seed: int) -> Replay:
+def lane(rows: int, seed: int) -> ReplayBuffer:
     window = Window(batch=64, length=2)
     replay = ReplayConfig(capacity=1000, online_queue=False).build(
         obs_spec=SPEC, action_spec=MOVES, extra_spec={}, num_envs=1, window=window, seed=seed
@@ -262,7 +266,7 @@ def lane(rows: int, seed: int) -> Replay:
 
 def test_windows_of_all_actors_are_equally_likely_and_get_their_feedback(monkeypatch: pytest.MonkeyPatch) -> None:
     """31 windows and 93: a quarter and three quarters, within five standard deviations."""
-    lanes = Lanes([lane(32, 0), lane(94, 1)], seed=0)
+    lanes = MultiReplay([lane(32, 0), lane(94, 1)], seed=0)
     assert len(lanes) == 31 + 93
     got: list[tuple[int, list[float]]] = []
     for number, replay in enumerate(lanes.replays):

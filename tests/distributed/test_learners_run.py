@@ -17,15 +17,15 @@ from safetensors.torch import load_file
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.api import train_config
-from reverie.core.bounds import Ramp
+from reverie.core.bounds import PiecewiseLinear
 from reverie.core.errors import ConfigError
 from reverie.core.seeding import derived_seeds
-from reverie.distributed.launch import check_divisible, log_rules, open_store, scaled
+from reverie.distributed.launch import apply_scale_rules, check_divisible, log_rules, open_store
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import read_saved
-from reverie.store.store import Store
+from reverie.run.folder import read_saved_config
+from reverie.store.store import ReplayStore
 
 FLAGS = [
     "--env", "CartPole-v1", "--learners", "2", "--eval-episodes", "0", "--threads", "1", "--no-tensorboard",
@@ -99,7 +99,7 @@ def test_learners_that_meet_by_environment_variables_listen_on_the_named_address
 def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(run, again)
-    _, late = Checkpoints(run / "checkpoints").all()
+    _, late = Checkpoints(run / "checkpoints").paths()
     shutil.rmtree(again / "checkpoints" / late.name)
     reverie("train", "--resume", str(again))
     for part in ("", "ranks/1"):
@@ -114,10 +114,10 @@ def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):
 def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, said):
     alone = tmp_path / "alone"
     shutil.copytree(run, alone)
-    config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
+    config = ExperimentConfig(algo=DQNConfig()).merge(read_saved_config(alone).experiment)
     train_config(config.merge({"learners": 1, "steps": 210}), run=alone)
     assert any("saved with 2 learners and now has 1 learner" in line for line in said)
-    count = Store(alone / "replay").segments[-1].rows
+    count = ReplayStore(alone / "replay").segments[-1].rows
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
 
 
@@ -137,7 +137,7 @@ def test_two_learners_learn_from_the_rows_of_actors(acted):
     assert sum(int((~last).sum()) for _, last in rows) == logged(acted)["counters/env_steps"]
     assert logged(acted)["train/staleness"] >= 0
     assert logged(acted)["replay/windows"] >= 20  # those with which learning starts
-    late = Checkpoints(acted / "checkpoints").all()[-1]
+    late = Checkpoints(acted / "checkpoints").paths()[-1]
     assert not [name for name in load_file(late / "ranks/1/tensors.safetensors") if "algo" in name]
     moments = [x for name, x in load_file(late / "tensors.safetensors").items() if name.endswith("moments")]
     assert [int(x[0, 0]) for x in moments] == [sum(len(first) for first, _ in rows)]
@@ -148,7 +148,7 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     alone = tmp_path / "alone"
     shutil.copytree(acted, alone)
     before = sum(len(flags_of(folder)[0]) for folder in (acted / "replay", acted / "ranks/1/replay"))
-    config = ExperimentConfig(algo=DQNConfig()).merge(read_saved(alone).experiment)
+    config = ExperimentConfig(algo=DQNConfig()).merge(read_saved_config(alone).experiment)
     steps = int(logged(acted)["counters/env_steps"]) + 10  # actors may have been ahead of its end
     made = train_config(config.merge({"learners": 1, "actors": 1, "steps": steps}), run=alone)
     assert made.env_steps >= steps
@@ -167,7 +167,7 @@ def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch):
 
 def flags_of(folder):
     """Whether each stored row is the first, and the last, of an episode."""
-    store = Store(folder)
+    store = ReplayStore(folder)
     chunks = [chunk.rows for each in store.histories() for part in each for chunk in store.read(*part)]
     return tuple(np.concatenate([rows[name].ravel() for rows in chunks]) for name in ("is_first", "is_last"))
 
@@ -213,8 +213,8 @@ def test_what_learners_cannot_divide_is_refused(changes, message):
 
 
 def test_more_learners_than_gpus_are_refused(monkeypatch):
-    monkeypatch.setattr("reverie.core.hardware.gpus", lambda: 1)
-    monkeypatch.setattr("reverie.distributed.launch.gpus", lambda: 1)
+    monkeypatch.setattr("reverie.core.hardware.num_gpus", lambda: 1)
+    monkeypatch.setattr("reverie.distributed.launch.num_gpus", lambda: 1)
     with pytest.raises(ConfigError, match="which has 1 GPU"):
         check_divisible(ExperimentConfig(), 2, 2)
 
@@ -228,15 +228,15 @@ def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
     config = ExperimentConfig(steps=1000, scale_hyperparameters=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
         {"env.num": 2}
     )
-    found = scaled(config, 4)
+    found = apply_scale_rules(config, 4)
     log_rules(config, 4)
     assert (found.algo.batch_size, found.env.num) == (128, 8)
-    assert found.algo.lr == Ramp(((0.0, 0.0), (100.0, 2e-3)))
+    assert found.algo.lr == PiecewiseLinear(((0.0, 0.0), (100.0, 2e-3)))
     assert said == [
         "scale_hyperparameters for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
         "algo.lr: 0.001 -> [[0.0, 0.0], [100.0, 0.002]]"
     ]
-    assert scaled(config.merge({"scale_hyperparameters": False}), 4).algo.lr == 1e-3
+    assert apply_scale_rules(config.merge({"scale_hyperparameters": False}), 4).algo.lr == 1e-3
     sac = ExperimentConfig(scale_hyperparameters=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
-    found = scaled(sac, 4).algo
-    assert (found.actor_lr.plain(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)
+    found = apply_scale_rules(sac, 4).algo
+    assert (found.actor_lr.to_list(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)

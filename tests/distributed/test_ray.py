@@ -19,12 +19,12 @@ from test_learners_run import listening_addresses
 
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
-from reverie.cli.parsing import without
+from reverie.cli.parsing import remove_flags
 from reverie.distributed import ray_learners as on_ray
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.manifest import step_of
-from reverie.store.store import Store
+from reverie.run.manifest import checkpoint_step
+from reverie.store.store import ReplayStore
 
 DQN = ["dqn", "--env", "CartPole-v1"]
 FLAGS = [
@@ -84,7 +84,7 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
         saved = Checkpoints(run / "checkpoints")
-        wait(saved.all, command)
+        wait(saved.paths, command)
         os.kill(learner(run, 1), signal.SIGKILL)
         wait(lambda: log.read_text().count("continuing") == 1, command)
         line = next(line for line in log.read_text().splitlines() if "was lost" in line)
@@ -98,8 +98,8 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
         cluster.add_node(num_cpus=1, resources={"seat": 1})
         wait(lambda: log.read_text().count("continuing") == 2, command)
 
-        before = len(saved.all())
-        wait(lambda: len(saved.all()) > before or step_of(saved.all()[-1]) > int(begun) + 500, command)
+        before = len(saved.paths())
+        wait(lambda: len(saved.paths()) > before or checkpoint_step(saved.paths()[-1]) > int(begun) + 500, command)
         command.terminate()
         assert command.wait(60) == 128 + signal.SIGTERM
         assert "Continue with" in log.read_text()
@@ -117,7 +117,7 @@ def test_learners_of_one_machine_listen_on_loopback_alone(cluster, tmp_path):
     with log.open("w") as out:
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
-        while not Checkpoints(run / "checkpoints").all():
+        while not Checkpoints(run / "checkpoints").paths():
             assert command.poll() is None, log.read_text()
             for rank in range(2):
                 if pid := learner(run, rank):
@@ -157,28 +157,28 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
         command = subprocess.Popen([sys.executable, "-m", "reverie", *words], stdout=out, stderr=out)
     try:
         saved = Checkpoints(run / "checkpoints")
-        wait(saved.all, command)
-        os.kill(wait(lambda: processes("ray::Post"))[0], signal.SIGKILL)
+        wait(saved.paths, command)
+        os.kill(wait(lambda: processes("ray::RayActor"))[0], signal.SIGKILL)
         wait(lambda: log.read_text().count("is started again, in new episodes: its process on") == 1, command)
-        wait(lambda: len(processes("ray::Post")) == 2, command)
+        wait(lambda: len(processes("ray::RayActor")) == 2, command)
 
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
         wait(lambda: log.read_text().count("is started again") >= 2, command)
-        before = step_of(saved.all()[-1])
-        wait(lambda: step_of(saved.all()[-1]) > before + 500, command)  # the other goes on alone
+        before = checkpoint_step(saved.paths()[-1])
+        wait(lambda: checkpoint_step(saved.paths()[-1]) > before + 500, command)  # the other goes on alone
         cluster.add_node(num_cpus=1, resources={"seat": 1})
-        wait(lambda: len(processes("ray::Post")) == 2, command)
+        wait(lambda: len(processes("ray::RayActor")) == 2, command)
 
         command.terminate()
         assert command.wait(60) == 128 + signal.SIGTERM
-        store = Store(run / "replay")
+        store = ReplayStore(run / "replay")
         parts = [part for history in store.histories() for part in history]
         rows = {
             key: np.concatenate([chunk.rows[key].ravel() for part in parts for chunk in store.read(*part)])
             for key in ("is_last", "is_terminal")
         }
         cut = int((rows["is_last"] & ~rows["is_terminal"]).sum())  # these were counted before they became the last
-        assert int((~rows["is_last"]).sum()) + cut == step_of(saved.all()[-1])
+        assert int((~rows["is_last"]).sum()) + cut == checkpoint_step(saved.paths()[-1])
         assert cut <= log.read_text().count("is started again")
         assert "was lost" not in log.read_text()
         assert "Continue with" in log.read_text()
@@ -257,11 +257,18 @@ def test_what_cannot_be_placed_is_refused(words, message, capfd):
 
 def test_a_learner_needs_its_threads_and_a_gpu_if_there_are_enough():
     config = ExperimentConfig(algo=DQNConfig(), learners=2, threads=3)
-    assert on_ray.needs(config, {}, 2) == {"CPU": 3, "GPU": 1}
-    assert on_ray.needs(config, {"CPU": 1, "seat": 1}, 1) == {"CPU": 1, "GPU": 0, "seat": 1}
-    assert on_ray.needs(config.merge({"device": "cuda"}), {}, 0)["GPU"] == 1
+    assert on_ray.learner_resources(config, {}, 2) == {"CPU": 3, "GPU": 1}
+    assert on_ray.learner_resources(config, {"CPU": 1, "seat": 1}, 1) == {"CPU": 1, "GPU": 0, "seat": 1}
+    assert on_ray.learner_resources(config.merge({"device": "cuda"}), {}, 0)["GPU"] == 1
 
 
 def test_what_is_asked_of_ray_is_not_asked_of_the_learners():
     words = ["dqn", "--cluster=ray", "--envs", "2", "--run", "a", "--algo.networks.units", "8", "8", "--resume", "b"]
-    assert without(words, {"cluster", "run", "resume"}) == ["dqn", "--envs", "2", "--algo.networks.units", "8", "8"]
+    assert remove_flags(words, {"cluster", "run", "resume"}) == [
+        "dqn",
+        "--envs",
+        "2",
+        "--algo.networks.units",
+        "8",
+        "8",
+    ]

@@ -17,7 +17,7 @@ import dreamer  # noqa: E402
 from reverie.core.collectives import mean_across_ranks, use_ranks  # noqa: E402
 from reverie.core.discover import algorithm_name  # noqa: E402
 from reverie.core.types import Step  # noqa: E402
-from reverie.distributed.process_group import Group  # noqa: E402
+from reverie.distributed.process_group import ProcessGroup  # noqa: E402
 from reverie.nn.adam import Adam  # noqa: E402
 
 UPDATES = 4
@@ -130,12 +130,12 @@ def windows_of(rank, recorded):
 
 def main(rank: int, where: str, out: str) -> None:
     torch.set_num_threads(1)
-    group = Group.join("cpu", torch.distributed.FileStore(where, 2), rank, 2)
+    group = ProcessGroup.join("cpu", torch.distributed.FileStore(where, 2), rank, 2)
     found = {}
     for name, made, make in learners():
         whole, half = made(8), made(4)
         rows, batches = windows_of(rank, name.startswith("gail")), [make(whole, seed=i) for i in range(UPDATES)]
-        half.expect_recorded(2)
+        half.set_num_offline(2)
         expected, metrics = trained(whole, batches, slice(None))
         with use_ranks(group):
             mine = [batch.map(lambda x, rows=rows: x[rows]) for batch in batches]

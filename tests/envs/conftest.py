@@ -3,7 +3,7 @@
 import pytest
 
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def make():
     made = []
 
     def make(factory=None, seed=0, render=False, **options):
-        made.append(make_env(EnvConfig(**options), seed=seed, factory=factory, render=render))
+        made.append(make_vector_env(EnvConfig(**options), seed=seed, factory=factory, render=render))
         return made[-1]
 
     yield make

@@ -15,7 +15,7 @@ import reverie
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 from tiny import FEW
 
 ENDS = [(0, 3), (2, 5), (0, 1)]
@@ -32,12 +32,14 @@ def vector(kind, mode, num_envs):
     [*((SyncVectorEnv, mode) for mode in AutoresetMode), (AsyncVectorEnv, AutoresetMode.NEXT_STEP)],
 )
 def test_rows_are_those_of_serial_environments(kind, mode):
-    env = make_env(EnvConfig(num=3, vectorization="native"), seed=0, factory=functools.partial(vector, kind, mode))
+    env = make_vector_env(
+        EnvConfig(num=3, vectorization="native"), seed=0, factory=functools.partial(vector, kind, mode)
+    )
     got = rows(env, 15, UP.expand(3, 2))
     env.close()
     env.close()
     queue = list(ENDS)
-    sync = rows(make_env(EnvConfig(num=3), seed=0, factory=lambda: Count(*queue.pop(0))), 15, UP.expand(3, 2))
+    sync = rows(make_vector_env(EnvConfig(num=3), seed=0, factory=lambda: Count(*queue.pop(0))), 15, UP.expand(3, 2))
     torch.testing.assert_close(got, sync, rtol=0, atol=0)
 
 
@@ -70,7 +72,7 @@ class Together(VectorEnv):
 def test_dictionaries_masks_images_and_options():
     made = []
     config = EnvConfig(num=2, vectorization="native", resize=(2, 2), grayscale=True, clip_reward="sign")
-    env = make_env(config, seed=0, factory=lambda num_envs: made.append(Together(num_envs)) or made[-1])
+    env = make_vector_env(config, seed=0, factory=lambda num_envs: made.append(Together(num_envs)) or made[-1])
     assert (env.obs_spec["eye"].shape, env.action_spec.width) == ((2, 2, 1), 5)
     got = rows(env, 8, torch.tensor([[0.5, -1.0, 0.0, 0.0, 1.0]] * 2))
     assert got["eye"][:, 1, 0, 0, 0].tolist() == [0, 2, 4, 6, 0, 2, 4, 6]
@@ -100,7 +102,7 @@ class SameStep(Together):
 def test_what_does_not_fit(options, factory, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)  # not installed
     with pytest.raises((ConfigError, EnvError), match=message):
-        make_env(EnvConfig(num=2, vectorization="native").merge(options), seed=0, factory=factory)
+        make_vector_env(EnvConfig(num=2, vectorization="native").merge(options), seed=0, factory=factory)
 
 
 def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_path):
@@ -117,19 +119,19 @@ def test_a_run_with_gymnasiums_own_vector_is_trained_loaded_and_evaluated(tmp_pa
 
 def test_environments_of_a_vector_are_reached_if_it_lets_them():
     config = EnvConfig(id="CartPole-v1", num=2, vectorization="native")
-    env = make_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([env_zoo.Seeded] * num_envs))
+    env = make_vector_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([env_zoo.Seeded] * num_envs))
     env.set_attr("height", 3)
     assert (env.call("raise_to", 2, twice=True), env.call("height")) == ([4, 4], [3, 3])
     with pytest.raises(AttributeError, match="hight"):
         env.set_attr("hight", 3)
     with pytest.raises(EnvError, match=r"CartPoleVectorEnv has no method 'call'.* sync or async"):
-        make_env(config, seed=0).call("gravity")
+        make_vector_env(config, seed=0).call("gravity")
 
 
 def test_envpool():
     pytest.importorskip("envpool")
     config = EnvConfig(id="envpool/CartPole-v1", vectorization="native", num=3)
-    got, same, other = (rows(make_env(config, seed=seed), 40, UP.expand(3, 2)) for seed in (4, 4, 5))
+    got, same, other = (rows(make_vector_env(config, seed=seed), 40, UP.expand(3, 2)) for seed in (4, 4, 5))
     torch.testing.assert_close(got, same, rtol=0, atol=0)
     assert got["is_last"].any()
     assert torch.equal(got["is_first"][1:], got["is_last"][:-1])
@@ -138,7 +140,9 @@ def test_envpool():
 
 def test_a_reward_that_float32_does_not_hold_is_an_error():
     rich = functools.partial(env_zoo.Scripted, spaces.Discrete(2), [0], [0.0, 1e39])
-    env = make_env(EnvConfig(num=1, vectorization="native"), seed=0, factory=lambda num_envs: SyncVectorEnv([rich]))
+    env = make_vector_env(
+        EnvConfig(num=1, vectorization="native"), seed=0, factory=lambda num_envs: SyncVectorEnv([rich])
+    )
     with pytest.raises(DataError, match=r"environment 0: the reward is 1e\+39: expected a finite float32 number"):
         play(env, 2)
 
@@ -159,7 +163,7 @@ def test_failures_of_a_vector(info, how, message):
             return *super().step(actions)[:4], info
 
     config = EnvConfig(num=2, vectorization="native")
-    env = make_env(config, seed=0, factory=lambda num_envs: Failing([Count] * num_envs))
+    env = make_vector_env(config, seed=0, factory=lambda num_envs: Failing([Count] * num_envs))
     with pytest.raises(EnvError, match=message):
         play(env, 2)
 
@@ -168,6 +172,6 @@ def test_numbers_outside_of_their_space_are_said_once(said):
     space = spaces.Box(-1, 1, (1,))
     made = functools.partial(env_zoo.Scripted, space, [np.zeros(1, np.float32), np.full(1, 3, np.float32)])
     config = EnvConfig(num=2, vectorization="native")
-    play(make_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([made] * num_envs)), 5)
+    play(make_vector_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([made] * num_envs)), 5)
     (line,) = said
     assert "environment 0: observation 'observation' is 3 at index (0,), but its space declares -1 to 1" in line

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from reverie.core.errors import EnvError
-from reverie.envs.check import examine
+from reverie.envs.check import run_env_check
 from reverie.envs.config import EnvConfig
 
 SOUND = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "CliffWalking-v1",
@@ -229,7 +229,7 @@ def found(report):
 def test_each_fault_is_found_and_nothing_else(what):
     make, name, text = FAULTY[what]
     Alone.made = 0
-    report = examine(make, EnvConfig(), 600 if make is Leaks else 300)
+    report = run_env_check(make, EnvConfig(), 600 if make is Leaks else 300)
     Leaks.kept.clear()
     assert [*found(report)] == [name]
     assert text in found(report)[name]
@@ -239,7 +239,7 @@ def test_each_fault_is_found_and_nothing_else(what):
 @pytest.mark.parametrize("name", SOUND)
 def test_sound_environments_have_no_fault_and_no_warning(name):
     pytest.importorskip(NEEDS.get(name, "gymnasium"))
-    report = examine(None, EnvConfig(id=name), 1_000)
+    report = run_env_check(None, EnvConfig(id=name), 1_000)
     assert report.ok
     assert {one.severity for one in report.findings} <= {"note"}
     assert report.measurements["steps"] >= 1_000
@@ -248,7 +248,7 @@ def test_sound_environments_have_no_fault_and_no_warning(name):
 
 def test_what_is_seen_of_a_sound_environment():
     watched = []
-    report = examine(Walk, EnvConfig(), 300, worker=True, watch=watched.append)
+    report = run_env_check(Walk, EnvConfig(), 300, worker=True, watch=watched.append)
     facts = report.measurements
     assert (report.env, report.findings, watched) == ("Walk", (), [*range(1, 301)])
     assert (facts["steps"], facts["plays_in_worker"], facts["max_episode_steps"]) == (300, True, None)
@@ -257,37 +257,39 @@ def test_what_is_seen_of_a_sound_environment():
     assert sum(facts["returns"]) == facts["rewards_not_0"]
     assert 280 < sum(facts["lengths"]) <= 300
     assert facts["bytes_of_state"] > 100
-    limited = examine(None, EnvConfig(id="CartPole-v1", max_episode_steps=7), 100)
+    limited = run_env_check(None, EnvConfig(id="CartPole-v1", max_episode_steps=7), 100)
     assert (limited.measurements["max_episode_steps"], max(limited.measurements["lengths"])) == (7, 7)
 
 
 @pytest.mark.parametrize("how", ["info", "observation", "method"])
 def test_random_actions_are_those_that_masks_allow(how):
-    report = examine(masked(how=how), EnvConfig(), 300, worker=True)
+    report = run_env_check(masked(how=how), EnvConfig(), 300, worker=True)
     assert {one.severity for one in report.findings} <= {"note"}
     assert report.measurements["masks"] == how
     assert 0.5 < report.measurements["legal_share"] < 1.0
     assert report.obs_spec["action_mask"].kind == "mask"
-    assert "masks" not in examine(Walk, EnvConfig(), 10).measurements
+    assert "masks" not in run_env_check(Walk, EnvConfig(), 10).measurements
 
 
 def test_settings_change_what_is_seen():
-    report = examine(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
+    report = run_env_check(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
     assert {key: part.shape for key, part in report.obs_spec.items()} == {"image": (16, 24, 3)}
-    assert examine(None, EnvConfig(id="Blackjack-v1", exclude_keys="1"), 50).measurements["learners_ignore"] == "1"
+    assert (
+        run_env_check(None, EnvConfig(id="Blackjack-v1", exclude_keys="1"), 50).measurements["learners_ignore"] == "1"
+    )
 
 
 def test_an_instance_is_played_and_left_open():
     env = Walk()
-    report = examine(env, EnvConfig(), 100, worker=True)
+    report = run_env_check(env, EnvConfig(), 100, worker=True)
     assert report.findings == ()
     assert "plays_in_worker" not in report.measurements
     env.reset(seed=3)
-    assert [*found(examine(Leaves(), EnvConfig(), 100))] == ["warning reset"]
+    assert [*found(run_env_check(Leaves(), EnvConfig(), 100))] == ["warning reset"]
 
 
 def test_there_must_be_an_environment():
     with pytest.raises(EnvError, match="unknown environment 'CartPol-v1'"):
-        examine(None, EnvConfig(id="CartPol-v1"), 10)
+        run_env_check(None, EnvConfig(id="CartPol-v1"), 10)
     with pytest.raises(EnvError, match="no seat"):
-        examine(env_zoo.without_a_seat, EnvConfig(), 10)
+        run_env_check(env_zoo.without_a_seat, EnvConfig(), 10)

@@ -18,13 +18,13 @@ from reverie.core.images import grayscale, resize
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat_env import make_flat
-from reverie.envs.slot_vector_env import make_env
-from reverie.envs.wrappers import flag, number
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.wrappers import check_flag, check_reward
 
 
 def steps(count, factory=None, action=None, **options):
     """``count`` steps of one environment."""
-    env = make_env(EnvConfig(**options), seed=0, factory=factory)
+    env = make_vector_env(EnvConfig(**options), seed=0, factory=factory)
     out = play(env, count, action)
     env.close()
     return out
@@ -144,17 +144,17 @@ def test_config_errors(options, message):
 )
 def test_unknown_ids(env_id, message):
     with pytest.raises(EnvError, match=message):
-        make_env(EnvConfig(id=env_id), seed=0)
+        make_vector_env(EnvConfig(id=env_id), seed=0)
 
 
 def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeypatch):
     (tmp_path / "lost_walk.py").write_text("import no_such_legs\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EnvError, match=r"module 'lost_walk' cannot be imported .*'no_such_legs' \(.*lost_walk.py:1 in"):
-        make_env(EnvConfig(id="lost_walk:Walk-v0"), seed=0)
+        make_vector_env(EnvConfig(id="lost_walk:Walk-v0"), seed=0)
     monkeypatch.setitem(gymnasium.registry, "NoLegs-v0", EnvSpec("NoLegs-v0", entry_point=env_zoo.without_a_seat))
     with pytest.raises(EnvError, match=r"'NoLegs-v0' could not be created: OSError: no seat \(.*env_zoo.py:\d+ in"):
-        make_env(EnvConfig(id="NoLegs-v0"), seed=0)
+        make_vector_env(EnvConfig(id="NoLegs-v0"), seed=0)
 
 
 def test_a_module_of_ones_own(tmp_path, monkeypatch):
@@ -167,25 +167,25 @@ def test_a_module_of_ones_own(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("reward", [2, 2.0, np.float32(2), np.int64(2), np.array([2.0]), torch.tensor(2.0)])
 def test_one_number_of_any_type(reward):
-    assert (number(reward), type(number(reward))) == (2.0, float)
+    assert (check_reward(reward), type(check_reward(reward))) == (2.0, float)
 
 
 @pytest.mark.parametrize("reward", ["1.5", [1.0, 2.0], np.nan, 1e39])
 def test_a_reward_is_one_number_that_float32_holds(reward):
     with pytest.raises(DataError, match=r"the reward is .*: expected a (finite float32 )?number"):
-        number(reward)
+        check_reward(reward)
 
 
 @pytest.mark.parametrize("kind", [bool, int, np.bool_, lambda x: np.array([x]), torch.tensor])
 def test_one_flag_of_any_type(kind):
-    assert flag("terminated", kind(True)) is True
-    assert flag("terminated", kind(False)) is False
+    assert check_flag("terminated", kind(True)) is True
+    assert check_flag("terminated", kind(False)) is False
 
 
 @pytest.mark.parametrize("ends", ["False", [False, True], math.nan, None, 2, {"a": False}, [[0], [0, 1]]])
 def test_what_is_no_flag_is_refused(ends):
     with pytest.raises(DataError, match=r"terminated is .*: expected a bool, whether"):
-        flag("terminated", ends)
+        check_flag("terminated", ends)
 
 
 def first_reward(rewards, repeat):

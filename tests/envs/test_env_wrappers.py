@@ -12,7 +12,7 @@ from reverie.agent.recording import RecordConfig, record
 from reverie.cli import main
 from reverie.core.errors import EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.wrapper_list import Images
 from tiny import FEW
 
@@ -43,7 +43,9 @@ def play(*wrappers, count=5, space=IMAGES, obs=None, id="", **options):
     """The observations by key ``[T, ...]`` and the rewards of one environment, whose rewards are -2, -4 ..."""
     rewards = [-2.0 * t for t in range(20)]
     config = EnvConfig(id=id, wrappers=wrappers, **options)
-    env = make_env(config, seed=0, factory=None if id else lambda: env_zoo.Scripted(space, obs or frames(), rewards))
+    env = make_vector_env(
+        config, seed=0, factory=None if id else lambda: env_zoo.Scripted(space, obs or frames(), rewards)
+    )
     found = stepping.rows(env, count, torch.ones(1, env.action_spec.width))
     env.close()
     return {key: found[key][:, 0].numpy() for key in env.obs_spec}, *(found[key][:, 0].tolist() for key in ENDS)
@@ -181,7 +183,7 @@ def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
 
 def test_an_episode_goes_on_inside_of_wrappers():
     config = EnvConfig(id="CartPole-v1", wrappers=("stack(2)", "flatten", "time_aware", "sticky_actions(0.5)"))
-    one, two = (make_env(config, seed=seed) for seed in (0, 1))
+    one, two = (make_vector_env(config, seed=seed) for seed in (0, 1))
     step = stepping.play(one, 4, torch.eye(2)[:1])[-1]
     two.restore(one.snapshot(), step)
     assert stepping.go_on(one, 4) == stepping.go_on(two, 4)

@@ -28,7 +28,7 @@ def stepped(env, count):
     """What is logged after the reset and after each of ``count`` steps."""
     env.reset()
     action = torch.zeros(env.num_envs, env.action_spec.width)
-    return [env.logged, *((env.step(action), env.logged)[1] for _ in range(count))]
+    return [env.episode_info, *((env.step(action), env.episode_info)[1] for _ in range(count))]
 
 
 # ---------------------------------------------------------------- what is logged
@@ -57,7 +57,7 @@ def test_an_environment_goes_on_with_its_sums(make):
     two.reset()
     two.restore(one.snapshot(), step)
     assert go_on(one, 2) == go_on(two, 2)
-    assert one.logged == two.logged == {0: {"cost_sum": 10.0, "success_max": 1.0}}
+    assert one.episode_info == two.episode_info == {0: {"cost_sum": 10.0, "success_max": 1.0}}
 
 
 # ---------------------------------------------------------------- mistakes
@@ -112,15 +112,19 @@ def test_collected_episodes_have_them_and_checkpoints_keep_them(make):
     one = collector(make)
     for _ in range(4):
         one.collect()
-    one.unlogged.append(EpisodeStats(1.0, 2, {"cost_sum": 3.0}))
+    one.unlogged_episodes.append(EpisodeStats(1.0, 2, {"cost_sum": 3.0}))
     state = one.state_dict()  # of the last row, which is not counted yet
     assert json.loads(json.dumps(state["unlogged"])) == [[1.0, 2, {"cost_sum": 3.0}]]
     assert all(name in state["step"] for name in ("reward", "is_first", "is_last"))
     two = collector(make)
     two.load_state_dict(state)
-    assert two.unlogged == one.unlogged
+    assert two.unlogged_episodes == one.unlogged_episodes
     assert two.resume(state, one.snapshots()) == 0
-    assert one.drain(at_the_end=True) == two.drain(at_the_end=True) == [EpisodeStats(4.0, 4, {"cost_sum": 10.0})]
+    assert (
+        one.pop_episodes(at_the_end=True)
+        == two.pop_episodes(at_the_end=True)
+        == [EpisodeStats(4.0, 4, {"cost_sum": 10.0})]
+    )
 
 
 def test_a_run_logs_them(tmp_path):

@@ -16,8 +16,8 @@ from stepping import play, rows
 
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot import Failed, Restarter, derive_seeds, seed_after
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot import EnvFailure, Restarter, derive_seeds, restart_seed
+from reverie.envs.slot_vector_env import make_vector_env
 
 SEEDS = derive_seeds(0, 3)
 
@@ -54,7 +54,7 @@ def faulty(make, said):
 @pytest.fixture(scope="module")
 def undisturbed():
     """Rows of the same environments without any fault."""
-    env = make_env(EnvConfig(num=3), seed=0, factory=functools.partial(env_zoo.Faulty, {}))
+    env = make_vector_env(EnvConfig(num=3), seed=0, factory=functools.partial(env_zoo.Faulty, {}))
     return rows(env, 16)
 
 
@@ -66,7 +66,7 @@ def check(got, undisturbed, plan):
         for name, value in undisturbed.items():
             assert torch.equal(got[name][:row, number], value[:row, number]), name
         if number in failed:
-            rng = np.random.default_rng(seed_after(SEEDS[number], 1))
+            rng = np.random.default_rng(restart_seed(SEEDS[number], 1))
             assert got["observation"][row, number] == rng.random(1).astype(np.float32)
             for name in ("is_first", "reward"):
                 assert torch.equal(got[name][row:, number], undisturbed[name][: 16 - row, number])
@@ -79,7 +79,7 @@ FAULTS = st.tuples(st.integers(1, 2), st.integers(0, 5), st.sampled_from(["raise
 @settings(max_examples=15, deadline=None)
 def test_any_failures(undisturbed, plan):
     factory = functools.partial(env_zoo.Faulty, {SEEDS[number]: fault for number, fault in plan.items()})
-    env = make_env(EnvConfig(num=3), seed=0, factory=factory)
+    env = make_vector_env(EnvConfig(num=3), seed=0, factory=factory)
     check(rows(env, 16), undisturbed, plan)
     assert env.restarts == len(plan)
 
@@ -100,7 +100,7 @@ def test_workers_that_fail_die_and_hang(faulty, undisturbed, plan):
 def keeps_failing(number):
     """Faults of the first three restarts of an environment: in its reset, its first step, its reset."""
     faults = [(1, 0, "raise"), (1, 1, "nan"), (1, 0, "raise")]
-    return {seed_after(SEEDS[number], n): fault for n, fault in enumerate(faults, 1)}
+    return {restart_seed(SEEDS[number], n): fault for n, fault in enumerate(faults, 1)}
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
@@ -129,7 +129,7 @@ def test_where_all_are_down_they_are_waited_for(faulty):
 
 
 def test_one_that_is_down_has_no_snapshot_takes_no_request_and_can_be_reset(faulty):
-    env = faulty({1: (1, 2, "raise")}, {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2)})
+    env = faulty({1: (1, 2, "raise")}, {restart_seed(SEEDS[1], n): (1, 0, "raise") for n in (1, 2)})
     play(env, 2)
     step = env.step(torch.zeros(3, 2))
     assert step.is_last.tolist() == [False, True, False]
@@ -144,7 +144,7 @@ def test_one_that_is_down_has_no_snapshot_takes_no_request_and_can_be_reset(faul
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_too_many_failures_end_it_with_the_traceback(faulty, vectorization):
-    more = {seed_after(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
+    more = {restart_seed(SEEDS[1], n): (1, 0, "raise") for n in (1, 2, 3)}
     env = faulty({1: (1, 2, "raise")}, more, restarts=2, restart_window=50.0, vectorization=vectorization)
     play(env, 3)
     said = r"3 environment failures within \d+ seconds: .* env.restarts = 2 .* = 50"
@@ -162,7 +162,7 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vectorization):
 
 @pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
 def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault):
-    env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in (1, 2)})
+    env = faulty({1: fault}, {restart_seed(SEEDS[1], n): fault for n in (1, 2)})
     found = rows(env, 4)
     assert (env.restarts, env.slept) == (3, [])
     assert f"environment 1 ('Faulty'), step {fault[1]} of episode 1" in env.said[0]
@@ -171,7 +171,7 @@ def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault
 
 @pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
 def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, fault):
-    env = faulty({1: fault}, {seed_after(SEEDS[1], n): fault for n in range(1, 5)})
+    env = faulty({1: fault}, {restart_seed(SEEDS[1], n): fault for n in range(1, 5)})
     said = "failed 5 times in a row before it took its first step.* The last failure: environment 1"
     with pytest.raises(EnvError, match=said):
         play(env, 9)
@@ -223,15 +223,15 @@ def test_failures_within_a_window(events, most, window):
         recent = [who for when, who in past if now - when < window]
         if len(recent) > most:
             with pytest.raises(EnvError, match=f"{len(recent)} environment failures"):
-                restarter._wait(number, Failed(EnvError("broken")))
+                restarter._wait(number, EnvFailure(EnvError("broken")))
             return
         in_vain = [who for _, who in past].count(number) - 1
         expected = min(2 ** (in_vain - 1), 60) if in_vain else 0
-        assert restarter._wait(number, Failed(EnvError("broken"))) == expected
+        assert restarter._wait(number, EnvFailure(EnvError("broken"))) == expected
 
 
 def test_one_that_took_steps_since_it_was_started_is_not_waited_for(faulty):
-    again = {seed_after(SEEDS[1], n): (1, 2, "raise") for n in (1, 2, 3)}
+    again = {restart_seed(SEEDS[1], n): (1, 2, "raise") for n in (1, 2, 3)}
     env = faulty({1: (1, 3, "raise")}, again)
     rows(env, 12)
     assert (env.restarts, env.slept) == (4, [])
@@ -264,7 +264,7 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
 
 def test_a_worker_that_cannot_be_made_says_why():
     with pytest.raises(EnvError, match=r"environment [01] .*could not be created: OSError: no licence for a second"):
-        make_env(EnvConfig(num=2, vectorization="async"), seed=0, factory=env_zoo.only_in_main)
+        make_vector_env(EnvConfig(num=2, vectorization="async"), seed=0, factory=env_zoo.only_in_main)
 
 
 def test_instances(make):
@@ -428,7 +428,7 @@ def test_an_info_that_is_none_is_told_where_it_is_read(make):
 def test_a_wrapper_may_keep_one_space_around_others(make):
     class Padded(gymnasium.Wrapper):
         def __init__(self):
-            inner = Changing(lambda env, method: setattr(env, "action_space", spaces.Discrete(2 + env.resets)))
+            inner = Changing(lambda env, method: setattr(env, "infer_action_space", spaces.Discrete(2 + env.resets)))
             super().__init__(inner)
             self.action_space = spaces.Discrete(9)
 

@@ -16,13 +16,13 @@ from gymnasium import spaces
 from reverie.core.errors import EnvError
 from reverie.envs.adapters import OldGym
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot_vector_env import make_env
-from reverie.envs.suites import SUITES, load_suite
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.suites import SUITES, register_suite
 
 
 def play(count=30, **options):
     """An environment and its rows under random actions."""
-    env = make_env(EnvConfig(restarts=0, **options), seed=3)
+    env = make_vector_env(EnvConfig(restarts=0, **options), seed=3)
     steps = stepping.play(env, count, stepping.actions(env))
     env.close()
     return env, steps
@@ -40,7 +40,7 @@ def test_each_suite_that_is_installed(suite):
 
 
 def test_ids_of_minigrid_and_babyai():
-    load_suite("MiniGrid-Empty-5x5-v0")
+    register_suite("MiniGrid-Empty-5x5-v0")
     ids = [name for name in gymnasium.registry if name.startswith(("MiniGrid-", "BabyAI-"))]
     assert len(ids) > 150
     for name in ids[::20]:
@@ -57,7 +57,7 @@ def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatc
         ("dmlab/rooms_watermaze", "needs the package 'deepmind_lab' .*Note that no package index has it"),
     ):
         with pytest.raises(EnvError, match=said):
-            make_env(EnvConfig(id=env_id), seed=0)
+            make_vector_env(EnvConfig(id=env_id), seed=0)
     own = gymnasium.envs.registration.EnvSpec("MiniWorld-Mine-v0", entry_point="reverie.envs.dummy:Grid")
     monkeypatch.setitem(gymnasium.registry, own.id, own)
     assert play(3, id=own.id)[0].obs_spec["image"].kind == "image"

@@ -8,7 +8,7 @@ import pytest
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
-from reverie.envs.render import painter
+from reverie.envs.render import make_renderer
 
 
 def drawn(name):
@@ -19,7 +19,7 @@ def drawn(name):
 @pytest.mark.parametrize("name", ["MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1"])
 def test_the_picture_of_an_observation_is_that_of_the_environment(name):
     env, other = drawn(name), drawn(name)
-    paint = painter(other.env, other.obs_spec)
+    paint = make_renderer(other.env, other.obs_spec)
     assert paint is not None
     obs, _ = env_zoo.Seen(env).reset(seed=3)
     env.env.action_space.seed(0)
@@ -41,7 +41,7 @@ def test_a_simulator_is_brought_where_the_observation_says(name, monkeypatch):
     env = make_flat(EnvConfig(id=name), None, 0, False)
     monkeypatch.setattr(type(env.unwrapped), "render", lambda self: np.zeros((2, 2, 3), np.uint8))  # no driver needed
     env.unwrapped.render_mode = "rgb_array"
-    paint = painter(env.env, env.obs_spec)
+    paint = make_renderer(env.env, env.obs_spec)
     assert paint is not None
     other = gymnasium.make(name)
     obs, _ = other.reset(seed=1)
@@ -56,7 +56,7 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
     pytest.importorskip("minigrid")
     config = EnvConfig(id="MiniGrid-DoorKey-6x6-v0", full_view=full is True, map_view=full == "map")
     env = make_flat(config, None, 0, True)
-    paint, inner = painter(env.env, env.obs_spec), env.unwrapped
+    paint, inner = make_renderer(env.env, env.obs_spec), env.unwrapped
     obs, _ = env_zoo.Seen(env).reset(seed=3)
     for action in np.random.default_rng(0).integers(0, 6, 60):
         real = inner.get_frame(highlight=False) if full is True else inner.get_frame(agent_pov=True)
@@ -68,16 +68,16 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
         assert not truncated
     keys = {True: {"agent", "grid"}, False: {"image", "direction"}, "map": {"view", "map", "map_coord"}}
     assert set(obs) == keys[full]
-    assert painter(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
+    assert make_renderer(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
 
 
 def test_planes_are_drawn_in_minatars_own_colours():
     pytest.importorskip("minatar")
     env = make_flat(EnvConfig(id="MinAtar/Breakout-v1"), None, 0, True)
-    paint = painter(env.env, env.obs_spec)
+    paint = make_renderer(env.env, env.obs_spec)
     obs, _ = env_zoo.Seen(env).reset(seed=3)
     for _ in range(5):
-        np.testing.assert_array_equal(paint(obs), env.frame())
+        np.testing.assert_array_equal(paint(obs), env.render_frame())
         obs, *_ = env_zoo.Seen(env).step(np.array([1, 0, 0], np.float32))
     np.testing.assert_array_equal(paint({"image": np.where(obs["image"] > 0, 140.0, 110.0)}), paint(obs))
 
@@ -93,6 +93,6 @@ class Own(gymnasium.Env):  # knows how to draw what it shows
 
 def test_an_environment_may_draw_its_observations_itself():
     spec = {"observation": ObsPart(kind="vector", shape=(2,), dtype="float32")}
-    assert painter(Own(), spec)({"observation": np.array([0.5, 0])})[0, 0, 0] == 50
-    both = painter(Own(), spec | {"other": spec["observation"]})
+    assert make_renderer(Own(), spec)({"observation": np.array([0.5, 0])})[0, 0, 0] == 50
+    both = make_renderer(Own(), spec | {"other": spec["observation"]})
     assert both({"observation": np.zeros(2), "other": np.array([0.0, 7.0])})[0, 0, 0] == 7

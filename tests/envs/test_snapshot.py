@@ -18,8 +18,8 @@ from stepping import actions, as_bytes, go_on, play
 
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot import derive_seeds, seed_after
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot import derive_seeds, restart_seed
+from reverie.envs.slot_vector_env import make_vector_env
 
 ATARI = {
     "action_repeat": 4, "pool_frames": 2, "noop_max": 30, "max_episode_steps": 20, "resize": (32, 32),
@@ -70,9 +70,9 @@ def test_workers_go_on_exactly(make):
 SCRIPT = """
 import pickle, sys, torch
 from reverie.envs.config import EnvConfig
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 options, taken, step, action = pickle.load(open(sys.argv[1], 'rb'))
-env = make_env(EnvConfig().merge(options), seed=3)
+env = make_vector_env(EnvConfig().merge(options), seed=3)
 step = env.restore(taken, step)
 print([float(sum(v.double().sum() for v in env.step(action).obs.values())) for _ in range(80)])
 """
@@ -98,7 +98,7 @@ def test_another_process_goes_on_exactly(make, tmp_path):
 @settings(max_examples=12, deadline=None)
 def test_any_number_of_interruptions(first, after, name):
     config = EnvConfig(id=f"reverie/{name}-v0", num=2, frame_stack=2)
-    env, reference = make_env(config, seed=1), make_env(config, seed=1)
+    env, reference = make_vector_env(config, seed=1), make_vector_env(config, seed=1)
     act, same = actions(env), actions(env)
     reference.reset()
     step = env.reset()
@@ -106,7 +106,7 @@ def test_any_number_of_interruptions(first, after, name):
         for _ in range(count):
             step = env.step(act())
             assert as_bytes(step) == as_bytes(reference.step(same()))
-        taken, env = env.snapshot(), make_env(config, seed=1)
+        taken, env = env.snapshot(), make_vector_env(config, seed=1)
         assert as_bytes(env.restore(taken, step)) == as_bytes(step)
 
 
@@ -332,13 +332,13 @@ def test_what_is_half_restored_is_made_anew(resumed):
     assert not goes_on
     made = fresh._slots[0].env.unwrapped
     assert made.time == 0
-    assert made.np_random_seed == seed_after(derive_seeds(0, 1)[0], 1)  # the run's seed decides what follows
+    assert made.np_random_seed == restart_seed(derive_seeds(0, 1)[0], 1)  # the run's seed decides what follows
     assert fresh.step(torch.zeros(1, 2)).is_first.all()
 
 
 def test_seeds_after_failures_go_on_too(make):
     seed = derive_seeds(0, 1)[0]
-    factory = functools.partial(env_zoo.Faulty, {seed: (1, 2, "raise"), seed_after(seed, 1): (2, 1, "raise")})
+    factory = functools.partial(env_zoo.Faulty, {seed: (1, 2, "raise"), restart_seed(seed, 1): (2, 1, "raise")})
     env, fresh = make(factory), make(factory, seed=5)
     env._restarter._sleep = lambda seconds: None
     step = play(env, 5)[-1]

@@ -14,13 +14,13 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
-from reverie.envs.slot_vector_env import make_env
-from reverie.envs.suites import load_suite
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.suites import register_suite
 
 
 def play(count=40, render=False, factory=None, **options):
     """An environment and ``count`` of its steps under random actions."""
-    env = make_env(EnvConfig(**options), seed=3, render=render, factory=factory)
+    env = make_vector_env(EnvConfig(**options), seed=3, render=render, factory=factory)
     steps = stepping.play(env, count, stepping.actions(env))
     frame = env.render()
     env.close()
@@ -48,9 +48,11 @@ def test_atari_as_the_authors_play_it():
 
 
 def test_atari_frames_are_skipped_once():
-    load_suite("ALE/Pong-v5")
+    register_suite("ALE/Pong-v5")
     raw = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
-    env = make_env(EnvConfig(id="ALE/Pong-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}), seed=0)
+    env = make_vector_env(
+        EnvConfig(id="ALE/Pong-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}), seed=0
+    )
     step = stepping.play(env, 11, torch.eye(6)[:1])[-1]
     raw.reset(seed=1)
     for _ in range(40):
@@ -63,7 +65,7 @@ def test_atari_lives():
     ends = {}
     for end, fire in ((False, False), (False, True), (True, True)):
         options = {"terminal_on_life_loss": end, "fire_on_reset": fire, "kwargs": {"repeat_action_probability": 0.0}}
-        env = make_env(EnvConfig(id="ALE/Breakout-v5", action_repeat=4, **options), seed=0)
+        env = make_vector_env(EnvConfig(id="ALE/Breakout-v5", action_repeat=4, **options), seed=0)
         steps = stepping.play(env, 301, torch.eye(4)[:1])
         ends[end, fire] = [t for t, step in enumerate(steps) if step.is_last]
         assert all(step.is_terminal for step in steps if step.is_last)
@@ -87,9 +89,9 @@ def test_minatar():
 
 
 def test_minigrid_one_hot_is_the_raw_grid():
-    load_suite("MiniGrid-DoorKey-5x5-v0")
+    register_suite("MiniGrid-DoorKey-5x5-v0")
     raw = gymnasium.make("MiniGrid-DoorKey-5x5-v0")
-    env = make_env(EnvConfig(), seed=0, factory=lambda: raw)
+    env = make_vector_env(EnvConfig(), seed=0, factory=lambda: raw)
     direction = ObsPart(kind="categorical", shape=(), dtype="int64", classes=(4,))
     assert env.obs_spec == {"direction": direction, "image": image(7, 7, 20)}
     planes = env.reset().obs["image"][0]
@@ -215,8 +217,8 @@ def test_a_renderer_that_does_not_work_is_told(monkeypatch):
     monkeypatch.setattr(suites, "SUITES", (suite,))
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     with pytest.raises(EnvError, match=r"importing 'dm_control' failed with AttributeError.* MUJOCO_GL = osmesa: this"):
-        load_suite("dm_control/cartpole-balance-v0")
+        register_suite("dm_control/cartpole-balance-v0")
     monkeypatch.delenv("MUJOCO_GL")
     with pytest.raises(EnvError, match=r"importing 'dm_control' failed with AttributeError.*\.$") as caught:
-        load_suite("dm_control/cartpole-balance-v0")
+        register_suite("dm_control/cartpole-balance-v0")
     assert "MUJOCO_GL" not in str(caught.value)

@@ -15,7 +15,7 @@ from reverie.core.errors import DataError, EnvError
 from reverie.envs import slot
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count, Grid
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 
@@ -35,7 +35,7 @@ def test_rewards_are_also_there_as_they_were_given(make):
 @settings(max_examples=15, deadline=None)
 def test_rows_of_any_endings(ends):
     queue = list(ends)
-    env = make_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
+    env = make_vector_env(EnvConfig(num=len(ends)), seed=0, factory=lambda: Count(*queue.pop(0)))
     got = rows(env, 15, torch.tensor([[0.0, 1.0]]).expand(len(ends), 2))
     assert [got[name].dtype for name in FIELDS] == [torch.float32, torch.bool, torch.bool, torch.bool]
     for i, (terminate_at, truncate_at) in enumerate(ends):
@@ -251,7 +251,7 @@ def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vecto
 
 
 def test_who_takes_the_rows_of_training_already_need_not_warn(said):
-    env = make_env(
+    env = make_vector_env(
         EnvConfig(), seed=0, warns=False, factory=lambda: env_zoo.Scripted(spaces.Box(0, 1, (1,)), [np.ones(1) * 2])
     )
     play(env, 3)

@@ -27,8 +27,8 @@ import multiprocessing, os, signal, sys
 
 def start(num=3):  # only who starts environments imports what it takes, not workers with this script
     from reverie.envs.config import EnvConfig
-    from reverie.envs.slot_vector_env import make_env
-    return make_env(EnvConfig(id="reverie/Count-v0", num=num, vectorization="async"), seed=0)
+    from reverie.envs.slot_vector_env import make_vector_env
+    return make_vector_env(EnvConfig(id="reverie/Count-v0", num=num, vectorization="async"), seed=0)
 """
 LEFT = """
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from reverie.kernels.capture import MAX_SETS, InputBuffers, OutputBuffers
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
 def _functions(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(capture, "kernels", lambda: None)
+        monkeypatch.setattr(capture, "load_kernels", lambda: None)
 
 
 GAPS = {"none": lambda x: x, "column": lambda x: x.expand(3, 8).T[:, 0], "turned": lambda x: x.view(2, 4).T.reshape(8)}

@@ -47,7 +47,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def forget() -> None:
-    for function in (compiler.kernels, compiler._find_library):
+    for function in (compiler.load_kernels, compiler._find_library):
         function.cache_clear()
 
 
@@ -79,7 +79,7 @@ def calls(log: Path) -> int:
 def loads() -> bool:
     """Whether another process would find kernels that compute something."""
     forget()
-    return compiler.compile_problem() == "" and compiler.kernels() is not None
+    return compiler.compile_problem() == "" and compiler.load_kernels() is not None
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("cc"), reason="no compiler for these processors")
@@ -166,7 +166,7 @@ def said_once() -> str:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         x = unimix_probs(torch.zeros(2, 4), 0.0)
-        assert [compiler.kernels(), compiler.kernels()] == [None, None]
+        assert [compiler.load_kernels(), compiler.load_kernels()] == [None, None]
     assert torch.equal(x, torch.full((2, 4), 0.25))
     assert (len(caught), compiler.compile_state()) == (1, "none")
     return str(caught[0].message)
@@ -192,7 +192,7 @@ def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.
     monkeypatch.setenv(SWITCH, word)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert compiler.kernels() is None
+        assert compiler.load_kernels() is None
     assert (compiler.compile_problem(), compiler.compile_state(), calls(copying)) == ("", "off", 0)
     gpu.triton_problem.cache_clear()  # GPUs have kernels of their own
     assert gpu.triton_problem(torch.device("cuda")) == f"{SWITCH}=off"

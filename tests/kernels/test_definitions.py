@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from reverie.core.kernel_dispatch import Kernel, only
+from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.types import Batch
-from reverie.kernels.compiler import kernels
-from reverie.kernels.registry import ROWS
+from reverie.kernels.compiler import load_kernels
+from reverie.kernels.registry import KERNELS
 from reverie.nn.adam import AdamSettings
 from reverie.nn.relu_mlp import MLPLayout
 from reverie.objectives.estimators import TD0, TD1, NStep
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
 VARIANTS = ["odd", "one", "none", "strided", "nan", "threads", "large"]
 
 
@@ -268,7 +268,7 @@ def name_of(kernel: Kernel) -> str:
     return f"{kernel.run.__module__.rsplit('.', 1)[1]}.{kernel.run.__name__}"
 
 
-EACH = [pytest.param((*row, case), id=f"{name_of(row[1])}-{i}") for row in ROWS
+EACH = [pytest.param((*row, case), id=f"{name_of(row[1])}-{i}") for row in KERNELS
         for i, case in enumerate(CASES.get(name_of(row[1]), []))]  # fmt: skip
 
 
@@ -281,7 +281,7 @@ def alone(request):
         pytest.skip("needs a GPU")
     noted, calls = spied(kernel)
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
-    with only():
+    with use_only_kernels():
         rows.append(noted)
         function = functools.partial(definition, **case.settings)
         yield function, case, calls, device
@@ -332,7 +332,7 @@ def shortened(axis: int, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("alone", EACH, indirect=True)
 def test_gradients_that_a_kernel_lacks_come_from_the_definition(alone):
     definition, case, _, device = alone
-    if definition.func.__name__ in ("adam", "polyak", "add_and_standardise", "add_returns"):  # in place
+    if definition.func.__name__ in ("adam", "polyak_update", "add_and_standardize", "add_returns"):  # in place
         return
     every = tuple(i for i, x in enumerate(tensors(inputs(case, "plain"))) if x.is_floating_point())
     learned = case._replace(grads=every)
@@ -357,4 +357,4 @@ def test_off_runs_the_definitions_alone(monkeypatch):
 
 
 def test_each_row_has_a_case():
-    assert {name_of(kernel) for _, kernel in ROWS} == set(CASES) | ELSEWHERE
+    assert {name_of(kernel) for _, kernel in KERNELS} == set(CASES) | ELSEWHERE

@@ -61,7 +61,7 @@ def test_no_pointer_outlives_its_tensor():
         assert re.findall(r".*\)\.data_ptr\(.*", text) == [], path.name
 
 
-@pytest.mark.skipif(compiler.kernels() is None, reason="PyTorch's own operations have second derivatives")
+@pytest.mark.skipif(compiler.load_kernels() is None, reason="PyTorch's own operations have second derivatives")
 def test_second_derivatives_are_refused_also_where_the_gradient_that_comes_is_constant():
     """PyTorch's ``once_differentiable`` would call them 0."""
     x, scale = torch.randn(4, 8, requires_grad=True), torch.ones(8, requires_grad=True)

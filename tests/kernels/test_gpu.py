@@ -31,7 +31,7 @@ SIZES = {
 def on_gpu(monkeypatch):
     """The CPU counts as a GPU. The result switches that off and on."""
     assert DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1", "tests/conftest.py sets it"
-    monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
     torch.manual_seed(0)
 
     def switch(on: bool) -> None:

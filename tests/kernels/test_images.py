@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from filtering import assert_near
 
 from reverie.kernels import images as kernels_of_images
-from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, unfold_parities
+from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, pixel_shuffle
 
 EPS = 1e-4
 
@@ -25,7 +25,7 @@ def pooled(x, weight, bias, scale):
 
 
 def unfolded(x, weight, bias, scale):
-    return activate(unfold_parities(convolve(x, weight, bias).permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))), scale)
+    return activate(pixel_shuffle(convolve(x, weight, bias).permute(0, 2, 3, 1).unflatten(-1, (2, 2, -1))), scale)
 
 
 def inputs(images, height, width, channels, outputs, kernel, scales):

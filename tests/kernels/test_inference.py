@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from reverie.core.kernel_dispatch import only
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
 from reverie.kernels import inference
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.kernels.inference import MAX_KEYS, get_captures
-from reverie.kernels.registry import ROWS
+from reverie.kernels.registry import KERNELS
 from reverie.nn import actor_critic
 from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork, NetworkConfig
 from reverie.nn.cnn import Minatar
-from reverie.nn.exploration import EpsilonGreedy, Gaussian, GreedyPolicy, Inference, NoisyPolicy, SampledPolicy
+from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="nothing is recorded without a compiler")
+pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
 
 SPEC = {
     "vector": ObsPart(kind="vector", shape=(5,), dtype="float32"),
@@ -56,16 +56,16 @@ def network() -> DeterministicActor:
 
 
 @pytest.fixture
-def taped(network: DeterministicActor) -> Inference:
-    return Inference(network, network)
+def taped(network: DeterministicActor) -> CapturableFunction:
+    return CapturableFunction(network, network)
 
 
-def recorded(taped: Inference) -> list[Any]:
+def recorded(taped: CapturableFunction) -> list[Any]:
     return list(get_captures(taped).by_key.values())
 
 
 @torch.no_grad()
-def agree(taped: Inference, network: nn.Module, rows: int = 1, times: int = 4) -> bool:
+def agree(taped: CapturableFunction, network: nn.Module, rows: int = 1, times: int = 4) -> bool:
     """Whether the same is said several times, the first time and from a recording."""
     given = [seen(rows) for _ in range(times)]
     return all(torch.equal(taped(obs), network(obs)) for obs in given)
@@ -86,7 +86,7 @@ def test_a_recording_answers_as_the_network_does(taped, network) -> None:
 @torch.no_grad()
 def test_convolutions_are_recorded() -> None:
     values = greedy(False, image=True).values
-    assert isinstance(values, Inference)
+    assert isinstance(values, CapturableFunction)
     values(seen(2))
     assert [x is not None for x in recorded(values)] == [True]
 
@@ -138,7 +138,7 @@ class Other(nn.Module):
 @torch.no_grad()
 def test_other_networks_are_called() -> None:
     other, obs = Other(), seen(1)
-    taped = Inference(other, other)
+    taped = CapturableFunction(other, other)
     assert torch.equal(taped(obs) * 3, taped(obs) * 1.5)
     assert other.asked == 2
     assert not recorded(taped)
@@ -146,7 +146,7 @@ def test_other_networks_are_called() -> None:
 
 @torch.no_grad()
 def test_what_cannot_be_repeated_is_called(network) -> None:
-    taped = Inference(lambda obs: network(obs) * float(obs["vector"][0, 0]), network)
+    taped = CapturableFunction(lambda obs: network(obs) * float(obs["vector"][0, 0]), network)
     for _ in range(3):
         obs = seen(1)
         assert torch.equal(taped(obs), network(obs) * float(obs["vector"][0, 0]))
@@ -190,7 +190,7 @@ def test_two_threads_do_not_answer_each_others_questions(taped, monkeypatch: pyt
 def greedy(dueling: bool, image: bool = False) -> GreedyPolicy:
     config = NetworkConfig(units=(20,), encoder=Minatar()) if image else SMALL
     values = DiscreteQNetwork(SPEC | IMAGE if image else SPEC, (4,), config, dueling=dueling)
-    return GreedyPolicy(Inference(values, values), EpsilonGreedy(0.5), (4,), CPU)
+    return GreedyPolicy(CapturableFunction(values, values), EpsilonGreedy(0.5), (4,), CPU)
 
 
 POLICIES: dict[str, Callable[[], Any]] = {
@@ -219,5 +219,5 @@ def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
         return taken
 
     mine = actions()
-    with only(*(kernel for _, kernel in ROWS if kernel.run is not inference.infer_captured)):
+    with use_only_kernels(*(kernel for _, kernel in KERNELS if kernel.run is not inference.infer_captured)):
         torch.testing.assert_close(mine, actions(), rtol=0, atol=0)

@@ -31,7 +31,7 @@ def test_a_build_without_the_operator_falls_back(monkeypatch):
     assert torch.equal(linear(x, weight, bias), F.linear(x, weight, bias))
 
 
-@pytest.mark.parametrize("inputs", [1, matmul.NARROW, matmul.NARROW + 1])
+@pytest.mark.parametrize("inputs", [1, matmul.MAX_NARROW_INPUTS, matmul.MAX_NARROW_INPUTS + 1])
 @pytest.mark.parametrize(("rows", "outputs"), [(3, 300), (128, 1), (301, 7)])
 def test_gradients_of_weights_are_products_however_they_are_made(rows, inputs, outputs, monkeypatch):
     torch.manual_seed(0)

@@ -9,14 +9,14 @@ import torch
 from filtering import assert_near
 
 from reverie.kernels import relu_mlp
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.nn.relu_mlp import ReluMLP
 
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
 # and beyond MOST_ROWS and TOGETHER.
 
 SHAPES = [(276, 9, 1), (300, 1, 2), (300, 9, 3), (1300, 1, 1), (1300, 9, 2)]
-needs_compiler = pytest.mark.skipif(kernels() is None, reason="nothing is compiled")
+needs_compiler = pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
 
 
 @pytest.fixture(params=["tiles", "vectors", "defined"])
@@ -106,7 +106,7 @@ def test_threads_wait_for_what_others_prepare(tiled, outputs, monkeypatch):
         assert all(map(torch.equal, *found))
 
 
-@pytest.mark.skipif(kernels() is None or not relu_mlp.tiles_granted(), reason="there are no matrix units")
+@pytest.mark.skipif(load_kernels() is None or not relu_mlp.has_amx(), reason="there are no matrix units")
 @pytest.mark.parametrize("copies", [None, 2])
 def test_matrix_units_are_as_exact_as_vector_units(copies, monkeypatch):
     torch.manual_seed(0)

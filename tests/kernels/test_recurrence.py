@@ -4,10 +4,10 @@ import pytest
 import torch
 from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.nn.layers import MLP
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(load_kernels() is None, reason="no C compiler")
 
 SIZES = {"V": {"deter": 512, "hidden": 64, "stoch": 32, "classes": 4}} | UNEVEN
 

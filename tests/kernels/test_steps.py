@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from reverie.algos import imagination
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.kernels import dreams, steps
-from reverie.kernels.compiler import kernels
-from reverie.kernels.steps import METHODS, prepared_class, step_linear
+from reverie.kernels.compiler import load_kernels
+from reverie.kernels.steps import REPLACED_METHODS, prepared_class, step_linear
 from reverie.nn.actor import ActorConfig, DreamerActor
 from reverie.nn.dense_rssm import CELLS, Categorical, DenseRSSMConfig, Gaussian
 from reverie.nn.rssm import RSSMConfig
@@ -220,7 +220,7 @@ def test_observing(rssm, dtype):
 def test_imagining(rssm, dtype, case):
     actor, both = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=8)), []
     start = steps.observe_prepared(rssm, *sequence(rssm, dtype))[0].map(lambda x: x.detach()[:, :2])  # [3, 2, ...]
-    world = SimpleNamespace(rssm=rssm, legal=lambda feature: feature[..., :4] < 1.5)
+    world = SimpleNamespace(rssm=rssm, predict_mask=lambda feature: feature[..., :4] < 1.5)
     kernel = steps.imagine_through_time_prepared if case else dreams.imagine_prepared
     settings = {"through_time": bool(case), "through_policy": case == "through_policy"}
     for imagine in (kernel, imagination.imagine.definition):
@@ -230,7 +230,7 @@ def test_imagining(rssm, dtype, case):
         assert dream.feature.shape == (4, 3, 2, rssm.feature_width)
         outputs = [dream.feature, dream.action] * bool(case)
         both.append([dream.policy.log_prob(dream.action[:2].detach()), dream.policy.entropy(), *outputs])
-        assert torch.equal(dream.legal, world.legal(dream.feature))
+        assert torch.equal(dream.legal, world.predict_mask(dream.feature))
     assert_alike(both, [*actor.parameters(), *rssm.parameters()], dtype)
 
 
@@ -245,14 +245,14 @@ def test_an_open_loop(rssm, dtype):
     torch.testing.assert_close(*both, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.skipif(kernels() is None, reason="no C compiler")
+@pytest.mark.skipif(load_kernels() is None, reason="no C compiler")
 def test_imagining_in_c():
     """States, actions and the policy are those of the definition, from the same random numbers."""
     torch.manual_seed(0)
     rssm, seen = RSSMConfig(**RSSM).build(embed=7, action=4), []
     actor = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=8))
     start = rssm.initial(6, torch.float32).map(lambda x: x.view(3, 2, *x.shape[1:]))
-    world = SimpleNamespace(rssm=rssm, legal=None)
+    world = SimpleNamespace(rssm=rssm, predict_mask=None)
     for imagine in (dreams.imagine_prepared, imagination.imagine.definition):
         torch.manual_seed(4)
         dream = imagine(world, actor, start, 5)
@@ -260,7 +260,7 @@ def test_imagining_in_c():
     torch.testing.assert_close(*seen, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", REPLACED_METHODS)
 @pytest.mark.parametrize("name", ["rssm", "keras_gru"])
 def test_methods_of_ones_own_run_the_definition(name, method):
     model = MODELS[name].build(embed=7, action=4)

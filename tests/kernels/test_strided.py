@@ -13,7 +13,7 @@ from reverie.nn.functional import strided_conv, transposed_conv
 def test_as_pytorch(kernel, channels, transposed, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr("reverie.kernels.images.PART", 2**14)  # several parts
-    monkeypatch.setattr("reverie.kernels.strided.LONG", 1)
+    monkeypatch.setattr("reverie.kernels.strided.MIN_WINDOW_SIZE", 1)
     sides = channels if transposed else channels[::-1]
     x = torch.randn(30, 9, 8, channels[0])
     weight, bias = torch.randn(*sides, *kernel), torch.randn(channels[1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reverie.kernels import tape_ops
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import CompiledCall, Tape, _blank, current
 
 
@@ -139,7 +139,7 @@ def test_constants_outlive_their_makers():
     assert_replayed(computed, x, rtol=0, atol=0)
 
 
-@pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
+@pytest.mark.skipif(load_kernels() is None, reason="there are no compiled functions here")
 def test_what_compiled_functions_would_round_otherwise_is_left_to_pytorch(monkeypatch):
     x, y = torch.randn(9), torch.randn(9)
     for kind, left in (("add", False), ("mul", True)):  # as if a + b were known under another name

@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import CompiledCall, Tape
 from reverie.kernels.tape_ops import SMALL
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="there are no compiled functions here")
+pytestmark = pytest.mark.skipif(load_kernels() is None, reason="there are no compiled functions here")
 
 ODD = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 0.0, 1e-40, 1.0, -1.0])
 

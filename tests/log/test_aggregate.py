@@ -11,7 +11,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
 from reverie.log.jsonl import FINAL
-from reverie.run.folder import RunFolder, found_at_end, write_found
+from reverie.run.folder import RunFolder, read_final_result, write_result
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 
@@ -19,7 +19,7 @@ EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 def aggregate(runs, config):
     """As ``api.write_seeds`` reads the folders."""
     how = measurement_settings(config.validate().to_dict())
-    seeds = {n: summarize_seed(r.metrics, found_at_end(r.evaluation) or {}, how) for n, r in runs.items()}
+    seeds = {n: summarize_seed(r.metrics, read_final_result(r.evaluation) or {}, how) for n, r in runs.items()}
     return aggregate_of(seeds, how)
 
 
@@ -71,7 +71,7 @@ def test_a_later_look_at_the_agent_is_not_its_score(tmp_path):
     final = {"env_steps": 200, "score": {"mean": 4.0}, "scores": [4.0]}
     later = {"env_steps": 100, "score": {"mean": 99.0}, "checkpoint": "step-000000100"}
     for found in (final, later, later):
-        write_found(runs[0].evaluation, found)
+        write_result(runs[0].evaluation, found)
     assert json.loads(runs[0].evaluation.read_text())["final"] == final
     assert aggregate(runs, EVERY_100).scores == [4.0]
 

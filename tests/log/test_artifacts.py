@@ -10,8 +10,8 @@ import torch
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.log.artifacts import Uploads, download_run
-from reverie.run.checkpoint import Checkpoints, export_checkpoint, name_of
-from reverie.run.manifest import problem_of
+from reverie.run.checkpoint import Checkpoints, checkpoint_name, export_checkpoint
+from reverie.run.manifest import checkpoint_problem
 
 
 class There:
@@ -44,9 +44,9 @@ def test_the_newest_and_the_best_checkpoint_are_there(tracker):
         if step in (300, 600):
             kept.mark_best(path)
         tracker.uploads.sync()
-        wanted = {name_of(step), kept.best().name}
+        wanted = {checkpoint_name(step), kept.best().name}
         assert {*tracker.checkpoints()} == wanted
-        assert not any(problem_of(there / name) for name in wanted)
+        assert not any(checkpoint_problem(there / name) for name in wanted)
         assert (there / "best").read_text() in wanted
     count = len(tracker.order)
     tracker.uploads.sync()

@@ -13,7 +13,7 @@ import reverie
 from reverie.cli import main
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
-from reverie.run.folder import RunFolder, write_saved
+from reverie.run.folder import RunFolder, write_saved_config
 
 CONFIG = ExperimentConfig().merge({"steps": 2000, "schedule.eval_every": 1000})
 
@@ -28,7 +28,7 @@ def run(path, final=None, *, env="Pendulum-v1", seed=0, curve=(), settings=None,
     """A run as training leaves it: with a score at the end, if it came so far, and logged ones before."""
     folder, found = RunFolder(Path(path)), CONFIG.merge({"env.id": env, "seed": seed, **(settings or {})}).validate()
     folder.path.mkdir(parents=True)
-    write_saved(folder.config, saved_settings(found, None))
+    write_saved_config(folder.config, saved_settings(found, None))
     logged(folder.metrics, [(step, {log: score}) for step, score in curve])
     if final is not None:
         end = curve[-1][0] if curve else 2000

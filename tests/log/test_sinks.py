@@ -10,7 +10,7 @@ from logs import logged
 from reverie.core.clock import Clock
 from reverie.log import sinks
 from reverie.log.jsonl import FINAL, JsonlSink, metric_series, read_metrics
-from reverie.log.sinks import ErrorTolerantSink, Outputs, TensorBoardSink, VideoSink
+from reverie.log.sinks import ErrorTolerantSink, LogOutputs, TensorBoardSink, VideoSink
 from reverie.run.checkpoint import export_checkpoint
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
@@ -105,7 +105,7 @@ def test_tensorboard_hides_what_an_earlier_process_logged_later(tmp_path, monkey
     settings = {"tensorboard": True, "console": False, "wandb": False, "mlflow": False}
     if before:
         (tmp_path / "tensorboard").mkdir()
-    with Outputs(path=tmp_path, title="", settings=settings, export=export_checkpoint).open(
+    with LogOutputs(path=tmp_path, title="", settings=settings, export=export_checkpoint).open(
         Clock(length=100, env_steps=steps)
     ) as all_:
         assert len(all_) == 3

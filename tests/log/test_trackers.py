@@ -15,7 +15,7 @@ import pytest
 import reverie
 from reverie.core.errors import RunError
 from reverie.log import trackers
-from reverie.log.sinks import ErrorTolerantSink, Outputs, VideoSink
+from reverie.log.sinks import ErrorTolerantSink, LogOutputs, VideoSink
 from reverie.log.trackers import MlflowSink, WandbSink
 from reverie.run.checkpoint import export_checkpoint
 
@@ -29,7 +29,7 @@ SETTINGS = {
 @pytest.fixture
 def run(tmp_path):
     settings = {"steps": 3, "upload": "checkpoints", "algo": {"lr": 0.1, "none": {}}}
-    return Outputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, export=export_checkpoint)
+    return LogOutputs(path=tmp_path, title="dqn on CartPole-v1", settings=settings, export=export_checkpoint)
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from torch import nn
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.kernels.tape import Tape
-from reverie.nn.actor_critic import DeterministicActor, Inputs, NetworkConfig, QEnsemble, Stacked
+from reverie.nn.actor_critic import CriticStack, DeterministicActor, NetworkConfig, ObsConcat, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.optim import frozen
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 
 SMALL = NetworkConfig(units=(7, 5))
 SPEC = {
@@ -24,7 +24,7 @@ SPEC = {
 def test_inputs_are_numbers_as_they_are_and_classes_one_hot():
     obs = {"a": torch.tensor([[1, 2], [0, -1]]), "b": torch.arange(8.0).view(2, 2, 2) * 100}
     expected = [[0, 1, 0, 0, 1, 0, 100, 200, 300], [1, 0, 0, 0, 0, 400, 500, 600, 700]]
-    assert Inputs(SPEC, SMALL, torch.float32)(obs).tolist() == expected
+    assert ObsConcat(SPEC, SMALL, torch.float32)(obs).tolist() == expected
 
 
 def test_actor_and_critics_keep_leading_axes():
@@ -34,7 +34,7 @@ def test_actor_and_critics_keep_leading_axes():
     one, two, three = (QEnsemble(SPEC, 2, SMALL, copies=copies) for copies in (None, None, 2))
     values = one(obs, action), two(obs, action)
     assert (action.shape, values[0].shape, three(obs, action).shape) == ((3, 4, 2), (3, 4), (2, 3, 4))
-    assert torch.equal(Stacked(one, two)(obs, action), torch.stack(values))
+    assert torch.equal(CriticStack(one, two)(obs, action), torch.stack(values))
 
 
 def test_a_network_has_a_hidden_layer():
@@ -54,11 +54,11 @@ def test_gradients_pass_through_what_is_frozen():
 
 def test_a_target_also_takes_over_buffers_and_keeps_its_count():
     source = nn.BatchNorm1d(2)
-    slow = Target(source, 1.0, every=2)
+    slow = TargetNetwork(source, 1.0, every=2)
     source(torch.randn(8, 2) + 3)
     slow.update()
     assert torch.equal(slow.model.running_mean, source.running_mean)
-    again = Target(nn.BatchNorm1d(2), 1.0, every=2)
+    again = TargetNetwork(nn.BatchNorm1d(2), 1.0, every=2)
     again.load_state_dict(slow.state_dict())
     assert int(again.count) == 1
     assert not any(p.requires_grad for p in slow.parameters())

@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart
-from reverie.nn.actor_critic import ChoicesActor, MixedActor, NetworkConfig
-from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
-from reverie.nn.functional import masked
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
+from reverie.nn.actor_critic import CategoricalActor, MixedActor, NetworkConfig
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
+from reverie.nn.functional import mask_illegal
 from reverie.nn.normals import DiagonalNormal
 
 SPEC = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
@@ -17,7 +17,7 @@ SPEC = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 
 def test_probabilities_are_of_each_choice_alone():
     logits = torch.tensor([[0.0, 1.0, 5.0, 2.0, 2.0]], dtype=torch.float64)
-    made, two, three = Choices(logits, (2, 3)), 1 + math.e, math.exp(5) + 2 * math.exp(2)
+    made, two, three = GumbelCategoricals(logits, (2, 3)), 1 + math.e, math.exp(5) + 2 * math.exp(2)
     expected = [1 / two, math.e / two, math.exp(5) / three, math.exp(2) / three, math.exp(2) / three]
     torch.testing.assert_close(made.log_probs.exp()[0].tolist(), expected)
     action = torch.tensor([[1.0, 0.0, 0.0, 0.0, 1.0]], dtype=torch.float64)
@@ -27,7 +27,7 @@ def test_probabilities_are_of_each_choice_alone():
 
 def test_draws_have_their_probabilities():
     torch.manual_seed(0)
-    made = Choices(torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5), (3, 2))
+    made = GumbelCategoricals(torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5), (3, 2))
     action, log_pi = made.sample()
     assert (action[:, :3].sum(-1) == 1).all()
     assert (action[:, 3:].sum(-1) == 1).all()
@@ -39,12 +39,14 @@ def test_draws_have_their_probabilities():
 
 def test_expectations():
     logits, values = torch.tensor([0.0, math.log(3.0), 1.0, 1.0]), torch.tensor([8.0, 4.0, 1.0, 2.0])
-    torch.testing.assert_close(Choices(logits[:2], (2,)).mean(values[:2]).item(), 0.25 * 8 + 0.75 * 4)
-    torch.testing.assert_close(Choices(logits, (2, 2)).mean(values).item(), 0.25 * 8 + 0.75 * 4 + 1.5)  # they add up
+    torch.testing.assert_close(GumbelCategoricals(logits[:2], (2,)).mean(values[:2]).item(), 0.25 * 8 + 0.75 * 4)
+    torch.testing.assert_close(
+        GumbelCategoricals(logits, (2, 2)).mean(values).item(), 0.25 * 8 + 0.75 * 4 + 1.5
+    )  # they add up
 
 
 def test_an_actor_keeps_leading_axes():
-    actor = ChoicesActor(SPEC, (2, 4), NetworkConfig())
+    actor = CategoricalActor(SPEC, (2, 4), NetworkConfig())
     for lead in ((5,), (2, 5)):
         assert actor({"state": torch.randn(*lead, 3)}).log_probs.shape == (*lead, 6)
 
@@ -69,7 +71,7 @@ def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
     torch.manual_seed(0)
     mean, log_std = torch.tensor([0.1, -0.2, 0.3]).expand(20_000, 3), torch.tensor(-3.0).expand(20_000, 3)
     logits = torch.tensor([0.0, 1.0, 2.0, 0.0, 0.5]).expand(20_000, 5)
-    made = MixedDistribution(DiagonalNormal(mean, log_std), Choices(logits, (2, 3)), ActionLayout(MIXED))
+    made = MixedDistribution(DiagonalNormal(mean, log_std), GumbelCategoricals(logits, (2, 3)), ActionLayout(MIXED))
     action, density = made.sample()
     one, two = logits[0, :2].softmax(-1), logits[0, 2:].softmax(-1)
     expected = torch.cat([one, mean[0, :2], two, mean[0, 2:]])
@@ -83,7 +85,7 @@ def test_a_product_has_the_draws_modes_and_densities_of_its_parts():
 def test_illegal_classes_beside_numbers_are_never_drawn():
     actor = MixedActor(SPEC, MIXED, NetworkConfig())
     legal = torch.tensor([False, True, True, True, True, False, True, True])
-    action, density = actor({"state": torch.randn(500, 3), MASK: legal.expand(500, 8)}).sample()
+    action, density = actor({"state": torch.randn(500, 3), MASK_KEY: legal.expand(500, 8)}).sample()
     assert torch.equal((action != 0).any(0), legal)
     assert density.isfinite().all()
 
@@ -100,7 +102,7 @@ def test_illegal_classes_of_any_choices_are_never_taken_and_count_for_nothing(cl
     legal = torch.rand(7, sum(classes), generator=g) < 0.5
     for part in torch.split(legal, list(classes), -1):
         part[torch.arange(7), torch.randint(part.shape[-1], (7,), generator=g)] = True
-    policy = Choices(masked(logits, {MASK: legal}), classes)
+    policy = GumbelCategoricals(mask_illegal(logits, {MASK_KEY: legal}), classes)
     action, density = policy.sample()
     assert not ((action.bool() | policy.mode().bool()) & ~legal).any()
     hand = torch.split(logits.masked_fill(~legal, -torch.inf), list(classes), -1)

@@ -15,7 +15,7 @@ from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
-from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig
 
@@ -104,7 +104,7 @@ def test_an_encoder_is_chosen_by_name():
     config = NetworkConfig().merge({"encoder": "minatar(8)"})
     assert config.encoder == Minatar(8)
     assert NetworkConfig().merge(config.to_dict()) == config
-    assert set(ImageEncoder.kinds()) >= {"dreamer", "nature", "minatar"}
+    assert set(ImageEncoder.variants()) >= {"dreamer", "nature", "minatar"}
     with pytest.raises(ConfigError, match="Did you mean 'nature'"):
         NetworkConfig().merge({"encoder": "natur"})
 
@@ -140,7 +140,7 @@ SCANS = {
 
 
 def test_one_of_your_own_may_read_what_is_no_image():
-    inputs = Inputs(SCANS, NetworkConfig(encoder=Sum()), torch.float32)
+    inputs = ObsConcat(SCANS, NetworkConfig(encoder=Sum()), torch.float32)
     obs = {key: torch.randn(3, 4, *part.shape) for key, part in SCANS.items()}
     expected = torch.cat([obs["vector"], *[obs[key].sum(-1, keepdim=True) for key in ("scan/left", "scan/right")]], -1)
     torch.testing.assert_close(inputs(obs), expected)

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Categorical, Normal
 
 from reverie.nn.actor import ActorConfig
-from reverie.nn.distributions import Categoricals, log_of, softmax, straight_through
+from reverie.nn.distributions import Categoricals, safe_log, softmax, straight_through
 from reverie.nn.functional import unimix_probs
 from reverie.nn.number_distributions import Bernoulli, TwoHot
 from reverie.objectives.transforms import symexp_bins, two_hot
@@ -29,7 +29,7 @@ def test_straight_through_is_one_hot_forwards_and_identity_backwards():
 def test_what_has_no_probability_left_has_a_logarithm():
     probs = softmax(torch.tensor([[200.0, 0.0], [0.0, 1.0]])).requires_grad_()
     assert probs[0, 1] == 0
-    log = log_of(probs)
+    log = safe_log(probs)
     (log * probs.detach()).sum().backward()
     torch.testing.assert_close(log[1], probs[1].log())
     assert torch.isfinite(log).all()

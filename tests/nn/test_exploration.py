@@ -7,11 +7,11 @@ from torch import nn
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
 from reverie.nn.exploration import (
+    ActionNoise,
     EpsilonGreedy,
     EpsilonSchedule,
     Gaussian,
     GreedyPolicy,
-    Noise,
     NoisyPolicy,
     OrnsteinUhlenbeck,
 )
@@ -84,7 +84,7 @@ NOISE, EPSILON = Gaussian(1.0, final_sigma=0.2, anneal_steps=10), EpsilonGreedy(
 
 
 @pytest.mark.parametrize(("policy", "level"), [
-    (NoisyPolicy(Fixed(), NOISE, 2, CPU), NOISE.scale), (greedy(EPSILON), EPSILON.chance),
+    (NoisyPolicy(Fixed(), NOISE, 2, CPU), NOISE.scale), (greedy(EPSILON), EPSILON.epsilon_at),
 ])  # fmt: skip
 def test_schedules_move_linearly_over_the_actions_of_all_environments(policy, level):
     state, seen = policy.initial(2), []
@@ -93,7 +93,7 @@ def test_schedules_move_linearly_over_the_actions_of_all_environments(policy, le
         _, state = policy.act(step((False, False), last), state, "explore")
     assert seen == pytest.approx([1.0, 0.84, 0.76, 0.6, 0.44, 0.28, 0.2])  # an is_last row takes no action
     assert float(level(torch.tensor(1000))) == pytest.approx(0.2)
-    assert float(EpsilonGreedy(0.3).chance(torch.tensor(1000))) == pytest.approx(0.3)
+    assert float(EpsilonGreedy(0.3).epsilon_at(torch.tensor(1000))) == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.25, 0.6, 1.0])
@@ -138,6 +138,6 @@ def test_settings_that_cannot_be(made, said):
 
 
 def test_schedules_are_settings_in_words():
-    assert Noise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
+    assert ActionNoise.parse("ornstein_uhlenbeck(0.15, sigma=0.3)") == OrnsteinUhlenbeck(sigma=0.3)
     for made in (Gaussian(0.2, 0.1, 50), OrnsteinUhlenbeck(dt=0.01), EpsilonGreedy(1.0, 0.05, 1000)):
-        assert (EpsilonSchedule if isinstance(made, EpsilonGreedy) else Noise).parse(made.text()) == made
+        assert (EpsilonSchedule if isinstance(made, EpsilonGreedy) else ActionNoise).parse(made.to_text()) == made

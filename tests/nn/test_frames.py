@@ -14,8 +14,8 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Window
 from reverie.envs.wrappers import FrameStack
-from reverie.nn.preprocess import Frames
-from reverie.replay.buffer import Replay
+from reverie.nn.preprocess import FrameStacker
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 
 SPEC = {
@@ -53,18 +53,18 @@ class Life:
             yield Step(obs=obs, reward=no.float(), is_first=first, is_last=no, is_terminal=no)
 
 
-def replay(window: Window, envs: int, capacity: int) -> Replay:
+def replay(window: Window, envs: int, capacity: int) -> ReplayBuffer:
     config = ReplayConfig(capacity=capacity * envs, online_queue=False)
     return config.build(obs_spec=SPEC, action_spec=ACTION, extra_spec={}, num_envs=envs, window=window, seed=0)
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_acting_sees_what_the_environment_would_show(count: int) -> None:
-    frames, life = Frames(SPEC, count, ".*"), Life(count, steps=40, envs=3, seed=count)
+    frames, life = FrameStacker(SPEC, count, ".*"), Life(count, steps=40, envs=3, seed=count)
     past = frames.initial(3, torch.device("cpu"))
     for t, step in enumerate(life.steps()):
         before = {k: v.clone() for k, v in past.items()}
-        seen, later = frames.see(step.obs, step.is_first, past)
+        seen, later = frames.push(step.obs, step.is_first, past)
         for key in SPEC:
             assert torch.equal(past[key], before[key])  # whoever goes on from there twice sees the same
             for i in range(3):
@@ -79,12 +79,12 @@ def test_acting_sees_what_the_environment_would_show(count: int) -> None:
 )  # fmt: skip
 def test_learning_sees_what_the_environment_would_show(count, length, envs, seed, spare, steps) -> None:
     """In every window there is: of the first rows of all, of those of episodes, and of the oldest ones still held."""
-    frames, life = Frames(SPEC, count, ".*"), Life(count, steps, envs, seed)
+    frames, life = FrameStacker(SPEC, count, ".*"), Life(count, steps, envs, seed)
     window = Window(batch=4, length=length, context=count - 1, context_crosses=True)
     rows = replay(window, envs, length + spare)
     for step in life.steps():
         rows.add(step, torch.zeros(envs, 1), {})
-    for handle in rows.batch_sampler.windows.at(np.arange(len(rows))):
+    for handle in rows.batch_sampler.windows.handles_at(np.arange(len(rows))):
         t, i = divmod(int(handle), envs)
         t += count - 1
         found = rows.storage.gather(torch.tensor([handle]), window.rows)
@@ -102,15 +102,15 @@ def test_windows_are_those_that_there_are_without_frames() -> None:
     for step in life.steps():
         for one in (plain, stacked):
             one.add(step, torch.zeros(2, 1), {})
-        handles = [one.batch_sampler.windows.at(np.arange(len(one))) for one in (plain, stacked)]
+        handles = [one.batch_sampler.windows.handles_at(np.arange(len(one))) for one in (plain, stacked)]
         assert np.array_equal(handles[0], handles[1] + 3 * 2)
         if len(plain):
             batches = [one.sample() for one in (plain, stacked)]
-            assert torch.equal(batches[0].obs["time"], batches[1].rows(3).obs["time"])
+            assert torch.equal(batches[0].obs["time"], batches[1].slice_time(3).obs["time"])
 
 
 def test_what_lies_before_the_first_row_is_not_looked_at() -> None:
-    frames = Frames(SPEC, 4, "arm")
+    frames = FrameStacker(SPEC, 4, "arm")
     x, first = torch.randn(1, 6, 2), torch.arange(6)[None] == 2  # the rows that are learned from are 3, 4 and 5
     seen = frames({"arm": x}, first)["arm"]
     x[:, :2] = torch.nan
@@ -120,9 +120,9 @@ def test_what_lies_before_the_first_row_is_not_looked_at() -> None:
 
 
 def test_images_are_stacked_unless_others_are_chosen() -> None:
-    assert list(Frames(SPEC, 2).parts) == ["camera"]
-    assert list(Frames(SPEC, 2, "arm|time").parts) == ["arm", "time"]
-    plain = Frames(SPEC, 2, "arm")
+    assert list(FrameStacker(SPEC, 2).parts) == ["camera"]
+    assert list(FrameStacker(SPEC, 2, "arm|time").parts) == ["arm", "time"]
+    plain = FrameStacker(SPEC, 2, "arm")
     obs = {key: torch.zeros(1, 3, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in SPEC.items()}
     seen = plain(obs, torch.zeros(1, 3, dtype=torch.bool))
     assert {key: tuple(x.shape[1:]) for key, x in seen.items()} == {
@@ -135,4 +135,4 @@ def test_nothing_to_stack_is_told() -> None:
     vectors = {key: SPEC[key] for key in ("arm", "time")}
     for keys, said in (((), r"frame_stack = 4, .* 'arm' \(vector\)"), (("amr",), "frame_stack_keys = 'amr'")):
         with pytest.raises(ConfigError, match=said):
-            Frames(vectors, 4, *keys)
+            FrameStacker(vectors, 4, *keys)

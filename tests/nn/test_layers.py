@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from reverie.nn.functional import convolve, unfold_parities
+from reverie.nn.functional import convolve, pixel_shuffle
 from reverie.nn.layers import MLP, BlockLinear, Conv, DoublingConv, RMSNormSiLU, init_
 
 
@@ -44,7 +44,7 @@ def test_doubling_conv_is_doubling_then_conv(kernel):
     torch.nn.init.normal_(layer.bias)
     plain.load_state_dict(layer.state_dict())
     x = torch.randn(2, 5, 7, 3, requires_grad=True)
-    ours = unfold_parities(convolve(x, *layer.fold_weights(x.dtype)).unflatten(-1, (2, 2, 4)))
+    ours = pixel_shuffle(convolve(x, *layer.fold_weights(x.dtype)).unflatten(-1, (2, 2, 4)))
     slow = convolve(x.repeat_interleave(2, 1).repeat_interleave(2, 2), plain.weight, plain.bias)
     assert ours.shape == (2, 10, 14, 4)
     torch.testing.assert_close(ours, slow, rtol=1e-4, atol=1e-5)

@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.nn.normalization import LOOKED_AT, TOGETHER, Fixed, Moments, Normaliser, NormalizeConfig, Running
+from reverie.nn.normalization import (
+    CHUNK_ROWS,
+    CONSTANT_CHECK_ROWS,
+    Fixed,
+    Moments,
+    NormalizeConfig,
+    ObsNormalizer,
+    Running,
+)
 from reverie.nn.reward_scaling import ReturnScaler, running_returns
 
 SPEC = {
@@ -36,9 +44,9 @@ def rows(count: int, seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def fed(cfg: NormalizeConfig, seen: dict[str, torch.Tensor], envs: int) -> Normaliser:
+def fed(cfg: NormalizeConfig, seen: dict[str, torch.Tensor], envs: int) -> ObsNormalizer:
     """A normaliser that has seen these rows, a few at a time."""
-    made = Normaliser({key: part for key, part in (SPEC | VECTOR).items() if key in seen}, cfg)
+    made = ObsNormalizer({key: part for key, part in (SPEC | VECTOR).items() if key in seen}, cfg)
     for i in range(0, len(next(iter(seen.values()))), envs):
         made.add({k: v[i : i + envs] for k, v in seen.items()})
     return made
@@ -69,7 +77,7 @@ def test_moments_are_those_of_all_rows_however_they_come(chunks, offset, shape) 
 
 
 def test_many_rows_at_once_take_little_memory() -> None:
-    x, moments = torch.randn(5 * TOGETHER + 3, 40) + 100, Moments((40,))
+    x, moments = torch.randn(5 * CHUNK_ROWS + 3, 40) + 100, Moments((40,))
     tracemalloc.start()
     moments.add(x)
     _, peak = tracemalloc.get_traced_memory()
@@ -104,7 +112,7 @@ def test_by_hand(seen, x, expected) -> None:
 
 def test_without_vectors_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="only vectors are normalised"):
-        Normaliser({"image": SPEC["image"]}, Running())
+        ObsNormalizer({"image": SPEC["image"]}, Running())
 
 
 @pytest.mark.parametrize("envs", [1, 3, 8])
@@ -129,11 +137,11 @@ def test_numbers_that_never_change_are_said_once_and_not_scaled(capsys: pytest.C
 
 
 def test_running_statistics_are_looked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    x = torch.randn(LOOKED_AT + 500, 3)
+    x = torch.randn(CONSTANT_CHECK_ROWS + 500, 3)
     x[:, 1] = 5.0
     fed(Running(), {"observation": x}, envs=100)
     said = capsys.readouterr().err
-    assert f"'observation', the first at [1], did not change in {LOOKED_AT} rows" in said
+    assert f"'observation', the first at [1], did not change in {CONSTANT_CHECK_ROWS} rows" in said
     assert said.count("did not change") == 1
 
 

@@ -9,8 +9,8 @@ import torch
 from reverie.core.errors import ConfigError, RunError
 from reverie.nn.adam import Adam
 from reverie.nn.normalization import PercentileScale, percentiles
-from reverie.nn.optim import OptimConfig
-from reverie.nn.target_network import Target
+from reverie.nn.optim import LaPropAGCConfig
+from reverie.nn.target_network import TargetNetwork
 
 
 def reference(params, grads, cfg, steps):
@@ -38,7 +38,7 @@ def test_against_definition(warmup, on_gpu):
     start[1][:] = 0  # a zero-initialised tensor is clipped against 1e-3
     grads = [[(rng.normal(size=s) * 10 ** rng.uniform(-3, 2)).astype(np.float32) for s in shapes] for _ in range(6)]
     params = [torch.nn.Parameter(torch.from_numpy(p.copy())) for p in start]
-    cfg = OptimConfig(lr=0.01, warmup=warmup)
+    cfg = LaPropAGCConfig(lr=0.01, warmup=warmup)
     optim = cfg.build(params)
     if on_gpu:  # there, each element's tensor is looked up
         optim.owner = torch.repeat_interleave(torch.tensor([12, 5, 12])).int()
@@ -48,7 +48,7 @@ def test_against_definition(warmup, on_gpu):
     torch.testing.assert_close([p.detach() for p in params], expected, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize("make", [lambda p: OptimConfig().build(p), lambda p: Adam(p, 1e-3)])
+@pytest.mark.parametrize("make", [lambda p: LaPropAGCConfig().build(p), lambda p: Adam(p, 1e-3)])
 def test_a_parameter_given_twice_is_refused(make):
     a, b = (torch.nn.Parameter(torch.ones(n)) for n in (2, 3))
     with pytest.raises(ConfigError, match="a parameter more than once"):
@@ -57,7 +57,7 @@ def test_a_parameter_given_twice_is_refused(make):
 
 def test_state_of_the_same_parameters_in_another_order_is_refused():
     a, b = torch.nn.Parameter(torch.ones(2, 3)), torch.nn.Parameter(torch.ones(3))
-    saved, other = OptimConfig().build([a, b]), OptimConfig().build([b, a])
+    saved, other = LaPropAGCConfig().build([a, b]), LaPropAGCConfig().build([b, a])
     saved.updates += 1
     with pytest.raises(RunError, match=r"'shapes' is .*in the checkpoint"):
         other.load_state_dict(saved.state_dict())
@@ -90,7 +90,7 @@ def test_nan_counts_as_the_largest_number():
 
 def test_a_target_follows_its_source_to_another_device():
     source = torch.nn.Linear(2, 2)
-    target = Target(source, 0.25)
+    target = TargetNetwork(source, 0.25)
     both = torch.nn.ModuleList([source, target]).to("meta")  # new parameters take the place of the old
     target.update()
     assert all(p.device.type == "meta" for p in both.parameters())
@@ -101,7 +101,7 @@ def test_a_target_follows_its_source_to_another_device():
 )
 def test_target_moves_at_every_nth_call_and_stands_still_between(rate, every, at_first, either):
     source = torch.nn.Linear(2, 3)
-    target = Target(source, rate, every, bool(at_first))
+    target = TargetNetwork(source, rate, every, bool(at_first))
     for call in range(1 + at_first * (every - 1), 4 * every + 1):
         before = target.model.weight.detach().clone()
         with torch.no_grad():

@@ -9,18 +9,18 @@ from torch import nn
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SACConfig
-from reverie.core.bounds import Ramp
+from reverie.core.bounds import PiecewiseLinear
 from reverie.core.errors import ConfigError
 from reverie.nn.adam import Adam, GlobalAdamConfig
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, _along
-from reverie.nn.optim import OptimConfig, advance, ramps_of
+from reverie.nn.optim import LaPropAGCConfig, advance_schedules, lr_schedules
 
 POINTS = [[100, 0.0], [200, 1e-2], [400, 5e-3]]
 
 
 def test_a_ramp_is_linear_between_its_points_and_constant_outside():
-    ramp = Ramp.of(POINTS, "lr")
-    found = [ramp.at(step) for step in (0, 100, 125, 200, 300, 400, 10**9)]
+    ramp = PiecewiseLinear.from_points(POINTS, "lr")
+    found = [ramp.value_at(step) for step in (0, 100, 125, 200, 300, 400, 10**9)]
     assert found == pytest.approx([0.0, 0.0, 2.5e-3, 1e-2, 7.5e-3, 5e-3, 5e-3])
     is_traced = [float(_along(ramp, torch.tensor(step))) for step in (0, 100, 125, 200, 300, 400, 10**9)]
     assert is_traced == pytest.approx(found)  # as exported policies compute it
@@ -47,23 +47,23 @@ def test_ramps_are_written_as_they_are_read():
     assert DQNConfig().merge(plain) == config
     assert DreamerV3Config(entropy_coef=POINTS).to_dict()["entropy_coef"] == POINTS
     assert EpsilonSchedule.parse("epsilon_greedy([[0, 1], [1e3, 0.1]])") == config.exploration
-    assert config.exploration.chance(torch.tensor([300, 200])) == pytest.approx(0.55)
+    assert config.exploration.epsilon_at(torch.tensor([300, 200])) == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize("made", [
-    lambda p, lr: Adam(p, lr), lambda p, lr: OptimConfig(lr=lr, warmup=0).build(p),
+    lambda p, lr: Adam(p, lr), lambda p, lr: LaPropAGCConfig(lr=lr, warmup=0).build(p),
     lambda p, lr: GlobalAdamConfig(lr=lr, weight_decay=0.01, implementation="torch").build(p),
 ])  # fmt: skip
 def test_a_step_on_a_ramp_is_that_of_its_present_rate(made):
     start = nn.Parameter(torch.tensor([1.0, -2.0]))
     ramped, constant = copy.deepcopy(start), copy.deepcopy(start)
-    rising = made([ramped], Ramp.of(POINTS, "lr"))
-    advance(ramps_of(rising), 125)
+    rising = made([ramped], PiecewiseLinear.from_points(POINTS, "lr"))
+    advance_schedules(lr_schedules(rising), 125)
     for optim, p in ((rising, ramped), (made([constant], 2.5e-3), constant)):
         optim.step((p * torch.tensor([1.0, 3.0])).sum())
     torch.testing.assert_close(ramped, constant)
     assert not torch.equal(ramped, start)
-    advance(ramps_of(rising), 0)
+    advance_schedules(lr_schedules(rising), 0)
     before = ramped.detach().clone()
     rising.step(ramped.sum())
     assert torch.equal(ramped, before)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from reverie.core.specs import ObsPart
 from reverie.core.types import FLAGS, Batch
 from reverie.nn.preprocess import Preprocessor
-from reverie.nn.reward_scaling import Affine, ReturnRange
+from reverie.nn.reward_scaling import Affine, ReturnBounds
 
 NONE = torch.zeros(1, dtype=torch.bool)
 
 
-def fitted(rewards: list[float], discount: float) -> ReturnRange:
-    bounds, first = ReturnRange(discount), torch.arange(len(rewards) + 1)[None] == 0  # that row has no reward
+def fitted(rewards: list[float], discount: float) -> ReturnBounds:
+    bounds, first = ReturnBounds(discount), torch.arange(len(rewards) + 1)[None] == 0  # that row has no reward
     bounds.fit(torch.tensor([[0.0, *rewards]]), first)
     return bounds
 
@@ -36,7 +36,7 @@ def test_by_hand(rewards, discount, expected):
 
 def test_before_any_reward_nothing_is_bounded():
     value = torch.tensor([-1e30, 1e30])
-    bounds = ReturnRange(0.9)
+    bounds = ReturnBounds(0.9)
     assert bounds(value).tolist() == value.tolist()
     bounds.add(torch.tensor([5.0]), ~NONE)  # the first row of an episode has no reward
     assert bounds(value).tolist() == value.tolist()

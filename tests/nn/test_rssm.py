@@ -103,7 +103,7 @@ def test_a_cell_of_ones_own_is_used_with_and_without_compiled_functions(either):
     seen, _ = rssm.observe(rssm.initial(2, torch.float32), embed, action, first)
     assert torch.equal(seen.deter, torch.arange(1.0, 7)[None, :, None].expand(2, 6, 16))
     actor = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=4))
-    dream = imagine(SimpleNamespace(rssm=rssm, legal=None), actor, seen.detach(), 3)
+    dream = imagine(SimpleNamespace(rssm=rssm, predict_mask=None), actor, seen.detach(), 3)
     assert torch.equal(dream.feature[-1, ..., :16], seen.deter + 3)
     assert torch.equal(open_loop(rssm, seen.map(lambda x: x[:, -1]), action).deter, seen.deter + 6)
     assert not rssm.is_bounded

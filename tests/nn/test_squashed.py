@@ -2,7 +2,7 @@
 
 import torch
 
-from reverie.nn.actor_critic import draws
+from reverie.nn.actor_critic import sample_many
 from reverie.nn.normals import LOG_STD, SquashedNormal
 
 
@@ -15,7 +15,7 @@ def test_density_of_a_draw_is_that_of_its_action():
 
 def test_several_draws_are_of_the_same_distribution():
     policy = SquashedNormal(torch.tensor([[0.3, -1.0], [2.0, 0.0]]), torch.tensor([[-1.0, 0.5], [0.0, -2.0]]))
-    action, density = draws(policy, 20_000)
+    action, density = sample_many(policy, 20_000)
     assert action.shape == (2, 20_000, 2)
     torch.testing.assert_close(action.atanh().mean(1), policy.mean, atol=0.05, rtol=0)
     torch.testing.assert_close(action.double().atanh().std(1).float(), policy.log_std.exp(), atol=0.05, rtol=0)

@@ -11,7 +11,7 @@ import torch
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.objectives import returns
-from reverie.objectives.estimators import GAE, TD0, TD1, NStep, OneRow, TDLambda, ValueEstimator, VTrace
+from reverie.objectives.estimators import GAE, TD0, TD1, NStep, SingleBootstrap, TDLambda, ValueEstimator, VTrace
 
 ESTIMATORS = (TD0, TD1, NStep, TDLambda, GAE, VTrace)
 
@@ -84,7 +84,7 @@ def test_vtrace_needs_to_know_how_likely_each_action_was(call, rows, behaviour):
 
 
 @dataclass(frozen=True)
-class Sooner(OneRow):
+class Sooner(SingleBootstrap):
     """One that is not the library's: the value of the row after two steps, or one."""
 
     several: bool | None = True

@@ -17,7 +17,7 @@ KAPPAS = [0.0, 0.3, 7.0]
 def either(request, monkeypatch):
     """With the compiled loop over pairs where it fits, and without."""
     if request.param == "defined":
-        monkeypatch.setattr("reverie.kernels.ctypes_call.kernels", lambda: None)
+        monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
 
 
 def defined(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:

@@ -20,15 +20,15 @@ from reverie.algos import dreamer_v1, dreamer_v2
 from reverie.algos.dense_dreamer import DenseDreamer
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config
 from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config
-from reverie.algos.imagination import Dream, open_loop
-from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, actions_before
+from reverie.algos.imagination import Trajectory, open_loop
+from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, previous_actions
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.actor import DreamerActor, JointDistribution, TanhNormal, TruncNormal
 from reverie.nn.distributions import Categoricals, straight_through
-from reverie.nn.normals import TanhedNormal
+from reverie.nn.normals import TanhNormalDistribution
 from reverie.nn.state_space import Latent, StateSpaceModel
 
 from .comparison import MISSING, Comparison
@@ -406,12 +406,12 @@ def drawing(rssm: StateSpaceModel, draw: Callable[[Tensor], Tensor]) -> Iterator
 @contextmanager
 def entropy_of_modes() -> Iterator[None]:
     """Within, entropies of tanh-normal policies are of the mode in place of a hundred samples."""
-    own = TanhedNormal.entropy
-    TanhedNormal.entropy = lambda self: -self.density(self.mean)
+    own = TanhNormalDistribution.entropy
+    TanhNormalDistribution.entropy = lambda self: -self.density(self.mean)
     try:
         yield
     finally:
-        TanhedNormal.entropy = own
+        TanhNormalDistribution.entropy = own
 
 
 def chain(
@@ -594,7 +594,7 @@ class RecordingV2(Recording):
             values |= {"imag/actor_loss": losses.actor.mean(), "imag/critic_loss": losses.critic.mean()}
         return values, {"model": agent.total(terms), "actor": losses.actor.mean(), "critic": losses.critic.mean()}
 
-    def dream_values(self, behaviour: Behaviour, dream: Dream, stats: Tensor, terms: Tensors) -> Tensors:
+    def dream_values(self, behaviour: Behaviour, dream: Trajectory, stats: Tensor, terms: Tensors) -> Tensors:
         """Imagined trajectories of a behaviour under the authors' names, whose actions lead to their states."""
         feature, rssm = dream.feature, self.agent.world.rssm
         latent = rssm.split(feature)
@@ -739,7 +739,7 @@ class RecordingP2E(RecordingV2):
         agent, (values, losses) = self.agent, super().outputs(rows, context)
         self.draw(1)
         post = agent.world.observe(rows, context)
-        before, offset = actions_before(rows, context), agent.cfg.ensemble.offset
+        before, offset = previous_actions(rows, context), agent.cfg.ensemble.offset
         losses["ensemble"] = agent.ensemble.loss(post, before)
         explored = dreamer_v2.imagination_loss_v2(
             agent.explorer, agent.world, post.latent.detach(), rows.is_terminal, agent.intrinsic_reward
@@ -790,11 +790,11 @@ class Likeliest:
     def act(self, step: Step, state: Any, mode: str) -> tuple[Tensor, Any]:
         """Act as in ``eval``, but by the head that explores."""
         learner = self.policy.learner
-        acting, learner.acting = learner.acting, lambda mode: learner.explorer.actor
+        acting, learner.actor_for = learner.actor_for, lambda mode: learner.explorer.actor
         try:
             found: tuple[Tensor, Any] = self.policy.act(step, state, "eval")
         finally:
-            learner.acting = acting
+            learner.actor_for = acting
         return found
 
 
@@ -927,7 +927,7 @@ class RecordingV1(Recording):
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
         """Take an update; return metrics under the authors' names. Nothing is carried on."""
         self.draw(number)
-        _, m = self.agent.learn(rows, context)
+        _, m = self.agent.train_on_rows(rows, context)
         out = {}
         for name in self.agent.optims:
             theirs = self.optim_names.get(name, name)

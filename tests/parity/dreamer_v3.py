@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, WorldModelLosses, imagination_loss
-from reverie.algos.imagination import Dream
+from reverie.algos.imagination import Trajectory
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
-from reverie.core.kernel_dispatch import switched_off
+from reverie.core.kernel_dispatch import kernels_disabled
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.nn.actor import JointDistribution
-from reverie.nn.decoder import SymlogVector, UnitImage
+from reverie.nn.decoder import ImagePrediction, SymlogPrediction
 
 from .comparison import MISSING, Comparison
 
@@ -360,14 +360,14 @@ def world_values(agent: DreamerV3, losses: WorldModelLosses) -> dict[str, Any]:
 
 def recorded_value(prediction: Any) -> Tensor:
     """A prediction as the authors record it: unit pixels, squashed vectors, likeliest classes."""
-    if isinstance(prediction, UnitImage):
+    if isinstance(prediction, ImagePrediction):
         return prediction.pixels
-    if isinstance(prediction, SymlogVector):
+    if isinstance(prediction, SymlogPrediction):
         return prediction.squashed.reshape(*prediction.squashed.shape[:-1], *prediction.shape)
     return prediction.dist.probs.argmax(-1)
 
 
-def dream_values(agent: DreamerV3, dream: Dream) -> dict[str, Any]:
+def dream_values(agent: DreamerV3, dream: Trajectory) -> dict[str, Any]:
     """Imagined trajectories and their losses, under the authors' names. Updates the return scale."""
     policy = agent.actor(dream.feature)
     terms, returns, _ = imagination_loss(agent, dream, *agent.imagined_outcome(dream))
@@ -408,7 +408,7 @@ def compare_updates(rec: Recording, agent: DreamerV3, batch: Batch, result: Comp
         for name, theirs in rec.under(f"step{step}/metric/").items():
             ours = metric(name, metrics, agent, step)
             if ours is not None:
-                factor = COARSE.get(name, 1.0) if switched_off() else 1.0
+                factor = COARSE.get(name, 1.0) if kernels_disabled() else 1.0
                 result.add(f"step{step}/metric/{name}", ours, theirs, "update", factor=factor)
     state, table = agent.state_dict()["model"], names(agent)
     for path, theirs in rec.under("step3/param/").items():

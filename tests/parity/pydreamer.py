@@ -603,7 +603,7 @@ class RecordingPyDreamer(Recording):
             rows, before = self.batch(number)
             action = before.repeat_interleave(self.samples, 0)
             found, post = self.noted(rows, agent.carried_context() or self.start(len(action), action), number)
-            agent.carry_on(rows, post)
+            agent.store_carried_state(rows, post)
             if number == 1:
                 found["acting/action"] = acting
                 for name, theirs in self.under("out/").items():

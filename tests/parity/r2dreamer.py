@@ -17,7 +17,7 @@ from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.decoder import UnitImage
+from reverie.nn.decoder import ImagePrediction
 from reverie.nn.state_space import Latent
 from reverie.objectives.returns import lambda_return
 
@@ -230,7 +230,7 @@ class Recording:
         context = Context(Latent(data["deter0"], data["stoch0"]), data["action"][:, 0])
         if isinstance(agent.representation, Prototypes):
             views = self.views(agent.representation, data["aug_shift"])
-            agent.representation.views = views  # type: ignore[method-assign]
+            agent.representation.augment = views  # type: ignore[method-assign]
         return context, Batch(
             obs={k: data[k] for k in self.obs_spec}, action=after, reward=data["reward"][..., 0], **flags,
             weight=torch.ones(count), index=torch.arange(count), extras={},
@@ -241,8 +241,8 @@ class Recording:
 
         def of(rows: Batch) -> Batch:
             move = net.cfg.shift - shift.view(2 * rows.shape[0], -1, 2)
-            net.moves = lambda *_: move  # type: ignore[method-assign]
-            twice = Prototypes.views(net, rows)
+            net.image_shifts = lambda *_: move  # type: ignore[method-assign]
+            twice = Prototypes.augment(net, rows)
             for key in self.images:
                 image = torch.cat([rows.obs[key], rows.obs[key]])
                 every = shift.view(2 * rows.shape[0], -1, 2).expand(-1, rows.shape[1], 2)
@@ -261,7 +261,7 @@ class Recording:
         agent = self.load(frozen=False)
         context, rows = self.rows(agent, 0)
         agent.slow_critic.update()
-        agent.representation.move()
+        agent.representation.before_update()
         losses = agent.losses(context, rows)
         found = self.described(agent, losses, rows, context)
         agent.zero_grad()
@@ -403,7 +403,7 @@ class Recording:
         if self.kind == "dreamer":
             decoded, *_ = agent.world.predict(post.latent)
             image = decoded[self.images[0]]
-            assert isinstance(image, UnitImage)
+            assert isinstance(image, ImagePrediction)
             return {"recon_image_00": image.pixels[0, 0]}
         if isinstance(net, Prototypes):
             return self.prototypes(agent, net, rows, context)
@@ -426,7 +426,7 @@ class Recording:
 
     def prototypes(self, agent: R2Dreamer, net: Prototypes, rows: Batch, context: Context) -> dict[str, Any]:
         """The scores of DreamerPro; theirs has prototypes first."""
-        views = net.views(rows)
+        views = net.augment(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
         seen = agent.world.observe(views, start)
         embed, feature = net.of_embed(seen.embed), net.of_feature(seen.latent.feature)

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.a2c import A2C, A2CConfig
-from reverie.algos.on_policy import ESTIMATES, OnPolicy, OnPolicyObjective
+from reverie.algos.on_policy import ESTIMATE_COLUMNS, OnPolicy, OnPolicyObjective
 from reverie.algos.ppo import PPO, PPOConfig
 from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK, ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import Inputs
+from reverie.nn.actor_critic import ObsConcat
 from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.memory import LSTM, MEMORY
+from reverie.nn.memory import LSTM, MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueBranch, PolicyValueConfig
-from reverie.nn.optim import GlobalRMSpropConfig, Optim
+from reverie.nn.optim import GlobalRMSpropConfig, LaPropAGC
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.estimators import GAE
 
@@ -80,7 +80,7 @@ class Recording:
         """Sizes of the observations, and of their mask if there is one."""
         spec = {"observation": ObsPart(kind="vector", shape=self.arrays["rollout/obs"].shape[2:], dtype="float32")}
         if "rollout/mask" in self.arrays:
-            spec[MASK] = ObsPart(kind="mask", shape=(self.action_spec.width,), dtype="bool")
+            spec[MASK_KEY] = ObsPart(kind="mask", shape=(self.action_spec.width,), dtype="bool")
         return spec
 
     def learner(self) -> OnPolicy:
@@ -108,12 +108,12 @@ class Recording:
             def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
                 return recording.network()
 
-            def build_optim(self) -> Optim:
+            def build_optim(self) -> LaPropAGC:
                 return recording.optim(list(self.parameters()))
 
         return Recorded(self.obs_spec, self.action_spec, config, torch.device("cpu"))
 
-    def optim(self, parameters: list[nn.Parameter]) -> Optim:
+    def optim(self, parameters: list[nn.Parameter]) -> LaPropAGC:
         """Our optimiser with the recorded settings."""
         opt, clip = self.meta["optimizer"], self.meta["max_grad_norm"] or 0.0
         if opt["class"] == "Adam":
@@ -161,7 +161,7 @@ class Recording:
     def seen(self) -> Obs:
         """The observations of the rollout, ``[T, N, ...]``."""
         obs = {"observation": self.tensor("rollout/obs")}
-        return obs | ({MASK: self.tensor("rollout/mask").bool()} if "rollout/mask" in self.arrays else {})
+        return obs | ({MASK_KEY: self.tensor("rollout/mask").bool()} if "rollout/mask" in self.arrays else {})
 
     def stream(self, env: int) -> tuple[Batch, list[int]]:
         """Rows ``[1, n]`` of one environment, and which of them are the steps 0 ... T-1 of the rollout."""
@@ -184,9 +184,9 @@ class Recording:
         rows.append({"obs": after, "action": torch.zeros_like(action[0, 0]), "reward": 0.0 if ended else reward,
                      "is_first": ended, "is_last": False, "is_terminal": False})  # fmt: skip
         keys, flags = obs.keys(), ("is_first", "is_last", "is_terminal")
-        extras = {} if self.lstm is None else {MEMORY: self.state(lambda x: x[0, :, env : env + 1]).unsqueeze(1)}
+        extras = {} if self.lstm is None else {MEMORY_COLUMN: self.state(lambda x: x[0, :, env : env + 1]).unsqueeze(1)}
         if extras:
-            extras = {MEMORY: extras[MEMORY].expand(-1, len(rows), -1)}
+            extras = {MEMORY_COLUMN: extras[MEMORY_COLUMN].expand(-1, len(rows), -1)}
         batch = Batch(
             obs={k: torch.stack([row["obs"][k] for row in rows])[None] for k in keys},
             action=torch.stack([row["action"] for row in rows])[None],
@@ -220,7 +220,7 @@ class Recording:
         extras = {key: fold(x) for key, x in found.items()}
         if self.lstm is not None:
             state = self.state(lambda x: x, f"mb/{k:02d}/")  # [S, width]
-            extras[MEMORY] = state.unsqueeze(1).expand(-1, mask.shape[1], -1)
+            extras[MEMORY_COLUMN] = state.unsqueeze(1).expand(-1, mask.shape[1], -1)
         none = torch.zeros_like(mask)
         batch = Batch(
             obs={key: fold(x) for key, x in flat.items()}, **{key: fold(x) for key, x in rows.items()},
@@ -244,7 +244,7 @@ class Recording:
         return fold, mask
 
 
-class Projected(Inputs):
+class Projected(ObsConcat):
     """Observations through a linear layer: what sb3-contrib gives a critic without memory beside a policy with one."""
 
     def __init__(self, spec: ObsSpec, cfg: PolicyValueConfig, units: int) -> None:
@@ -344,9 +344,13 @@ def compare(arrays: dict[str, np.ndarray], meta: Mapping[str, Any], result: Comp
             if rec.arrays["mb/applied"][k]:
                 both.gradients(learner.objective, batch, k, applied)
         taken = learner.update(batch)
-        result.add(f"mb/{k:02d}/applied", float(taken.over is None), rec.arrays["mb/applied"][k], "output")
+        result.add(f"mb/{k:02d}/applied", float(taken.rollout_done is None), rec.arrays["mb/applied"][k], "output")
         both.show(
-            f"trace/{applied + 1:02d}/param", both.parameters, "update", "trace/param", applied + (taken.over is None)
+            f"trace/{applied + 1:02d}/param",
+            both.parameters,
+            "update",
+            "trace/param",
+            applied + (taken.rollout_done is None),
         )
         if k == 0:
             both.show("step1/param", both.parameters, "output", "step1/param")
@@ -360,11 +364,11 @@ def compare(arrays: dict[str, np.ndarray], meta: Mapping[str, Any], result: Comp
 
 def compare_rollout(rec: Recording, learner: OnPolicy, result: Comparison) -> dict[str, Tensor]:
     """Compare what was said when the rollout was collected; return our estimates, ``[T, N]`` by name."""
-    columns: dict[str, list[Tensor]] = {name: [] for name in ESTIMATES}
+    columns: dict[str, list[Tensor]] = {name: [] for name in ESTIMATE_COLUMNS}
     for env in range(rec.envs):
         batch, steps = rec.stream(env)
         found = learner.objective.estimates(batch)
-        for name in ESTIMATES:
+        for name in ESTIMATE_COLUMNS:
             columns[name].append(found[name][0, steps])
     ours = {name: torch.stack(parts, 1) for name, parts in columns.items()}
     theirs = {
@@ -386,7 +390,7 @@ def compare_minibatch(
 ) -> None:
     """Compare losses, and what the networks say of each row now."""
     with torch.no_grad():
-        found, losses = learner.objective.evaluate(batch), learner.objective(batch)
+        found, losses = learner.objective.evaluate_actions(batch), learner.objective(batch)
         values = {
             "advantage": learner.objective.advantage(batch), "value": found.value, "log_prob": found.log_prob,
             "entropy": found.entropy, "ratio": (found.log_prob - batch.extras["log_prob"]).exp(),

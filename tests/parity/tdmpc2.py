@@ -17,16 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import tdmpc2
-from reverie.algos.tdmpc2 import TDMPC2, Draws, TDMPC2Config
+from reverie.algos.tdmpc2 import TDMPC2, RandomDraws, TDMPC2Config
 from reverie.algos.tdmpc2_planner import Plan
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 from reverie.nn.cnn import Shifted
-from reverie.nn.functional import shifted
+from reverie.nn.functional import shift_images
 from reverie.nn.normalization import percentiles
 from reverie.nn.number_distributions import LogTwoHot
-from reverie.nn.tdmpc2_networks import LatentConfig, LatentEncoder
+from reverie.nn.tdmpc2_networks import LatentEncoder, TDMPC2NetworkConfig
 from reverie.objectives.transforms import symlog, two_hot
 
 from .comparison import MISSING, Comparison
@@ -50,22 +50,22 @@ INFO = {
 """The authors' metrics and ours."""
 
 
-class Recorded(Draws):
+class Recorded(RandomDraws):
     """Gives recorded numbers, in the order in which they are asked for."""
 
     def __init__(self, normal: list[np.ndarray], pairs: list[np.ndarray], gumbel: np.ndarray | None = None) -> None:
         self.normals, self.pairs, self.noise = iter(normal), iter(pairs), gumbel
 
     def normal(self, *shape: int, like: Tensor) -> Tensor:
-        """See :class:`Draws`."""
+        """See :class:`RandomDraws`."""
         return torch.from_numpy(next(self.normals)).reshape(shape)
 
     def pair(self, count: int, like: Tensor) -> Tensor:
-        """See :class:`Draws`: the first two of a permutation."""
+        """See :class:`RandomDraws`: the first two of a permutation."""
         return torch.from_numpy(next(self.pairs)[:2])
 
     def gumbel(self, like: Tensor) -> Tensor:
-        """See :class:`Draws`."""
+        """See :class:`RandomDraws`."""
         assert self.noise is not None
         return torch.from_numpy(self.noise).reshape(like.shape)
 
@@ -187,14 +187,19 @@ class Recording:
         o.draws = Recorded([self.arrays["data/forward/pi_eps"]], [])
         policy, rewards, led = o.policy(at), o.reward(at, action), o.dynamics(at, action)
         said = {
-            "encode_obs": z, "next_z": led, "reward_logits": rewards, "reward_value": o.number(rewards).mean(),
+            "encode_obs": z, "next_z": led, "reward_logits": rewards,
+            "reward_value": o.value_distribution(rewards).mean(),
             "pi_action": policy.action, "pi_mean": policy.mean, "pi_log_std": policy.log_std,
             "pi_entropy": policy.entropy, "pi_scaled_entropy": policy.scaled_entropy,
             "q_logits_online": o.critic(at, action), "q_logits_target": o.target_critic.model(at, action),
         }  # fmt: skip
         for name, theirs in self.under("out/forward/").items():
             if "termination" in name and o.termination is not None:  # it is not said of which latents
-                found = [x if "logit" in name else x.sigmoid() for x in (o.ends(at), o.ends(led)) if x is not None]
+                found = [
+                    x if "logit" in name else x.sigmoid()
+                    for x in (o.termination_logits(at), o.termination_logits(led))
+                    if x is not None
+                ]
                 said[name] = min(found, key=lambda x: np.abs(x.numpy().reshape(theirs.shape) - theirs).max())
         self.add("out/forward/", said)
         if "data/dropout/keep_mask" in self.arrays:
@@ -230,13 +235,13 @@ class Recording:
         spec = {"rgb": ObsPart(kind="image", shape=tuple(image.shape[1:]), dtype="uint8")}
         encoder = Shifted(len(params["2.bias"]), pad)
         simplex = self.settings["simnorm_dim"]
-        whole = LatentEncoder(spec, LatentConfig(encoder=encoder, latent=latent, simplex=simplex), torch.float32)
+        whole = LatentEncoder(spec, TDMPC2NetworkConfig(encoder=encoder, latent=latent, simplex=simplex), torch.float32)
         cnn: Any = whole.inputs.encoder
         with torch.no_grad(), mock.patch.object(cnn, "moves", return_value=by):
             for layer, theirs in zip(cnn.stacks[0], ("2", "4", "6", "8"), strict=True):
                 layer.weight.copy_(params[f"{theirs}.weight"].permute(0, 2, 3, 1))
                 layer.bias.copy_(params[f"{theirs}.bias"])
-            moved = shifted(image.float(), by).permute(0, 3, 1, 2)  # [M, C, H, W]
+            moved = shift_images(image.float(), by).permute(0, 3, 1, 2)  # [M, C, H, W]
             edges = torch.stack([moved[:, :, 0], moved[:, :, :, 0]])
             said = {"latent": whole({"rgb": image}), "shifted_row0_col0": edges, "shifted_sum_hw": moved.sum((2, 3))}
         self.add("out/rgb/", said)
@@ -252,7 +257,7 @@ class Recording:
                 normal += [sample, value]
             o.draws = Recorded(normal + [d[k] for k in ("action_eps",) if k in d], list(d["q_perm"]), d["gumbel"])
             seen: list[dict[str, Tensor]] = []
-            with self.watched(o, "refine", lambda found, actions, value, seen=seen: seen.append(
+            with self.watched(o, "select_elites", lambda found, actions, value, seen=seen: seen.append(
                 {"actions": actions, "value": value, "elite_idxs": found.indices, "elite_value": found.value,
                  "score": found.score, "mean": found.mean, "std": found.std}
             )):  # fmt: skip

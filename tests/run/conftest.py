@@ -28,7 +28,7 @@ class ScriptedEnv:
         self.obs_spec = {"id": ObsPart(kind="vector", shape=(2,), dtype="float32")}
         self.actions: list[torch.Tensor] = []
         self.seeds: list[int | None] = []
-        self.closed, self.exact_rewards, self.logged, self.max_episode_steps = False, (), {}, None
+        self.closed, self.exact_rewards, self.episode_info, self.max_episode_steps = False, (), {}, None
 
     def send(self, action: torch.Tensor) -> None:
         self.answer = self.step(action)

@@ -15,9 +15,9 @@ import torch
 from reverie.algos.dqn import DQNConfig
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.checkpoint import Checkpoints, read_checkpoint
 from reverie.run.result import TrainResult
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge(
@@ -75,15 +75,15 @@ def everything(run: Path) -> dict[str, Any]:
     """All that a finished run has learned and lived."""
     newest = Checkpoints(run / "checkpoints").latest()
     assert newest is not None
-    found = dict(leaves(read(newest, ["algo", "random", "replay"])))
+    found = dict(leaves(read_checkpoint(newest, ["algo", "random", "replay"])))
     found |= {file.name: np.load(file) for file in (newest / "replay").glob("*.npy")}
-    store = Store(run / "replay")
+    store = ReplayStore(run / "replay")
     return found | {f"{name} stored": column for name, column in stored(store).items()}
 
 
-def stored(store: Store) -> dict[str, np.ndarray]:
+def stored(store: ReplayStore) -> dict[str, np.ndarray]:
     """All rows of the newest segment and its ancestors, ``[N, n, ...]``."""
-    chunks = [chunk.rows for part in store.chain(store.segments[-1].name) for chunk in store.read(*part)]
+    chunks = [chunk.rows for part in store.ancestor_parts(store.segments[-1].name) for chunk in store.read(*part)]
     return {name: np.concatenate([rows[name] for rows in chunks], 1) for name in chunks[0]}
 
 
@@ -109,4 +109,4 @@ def assert_same(run: Path, other: Path) -> None:
 def assert_rows_in_tail(run: Path) -> None:
     newest = Checkpoints(run / "checkpoints").latest()
     assert newest is not None
-    assert read(newest, ["replay"])["replay"]["tail"]["reward"].shape[1] > 0
+    assert read_checkpoint(newest, ["replay"])["replay"]["tail"]["reward"].shape[1] > 0

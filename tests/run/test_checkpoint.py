@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reverie.core.errors import RunError
 from reverie.run import checkpoint as module
-from reverie.run.checkpoint import Checkpoints, read
+from reverie.run.checkpoint import Checkpoints, read_checkpoint
 
 
 class Box:
@@ -82,12 +82,12 @@ def test_newest_are_kept_and_the_best(tmp_path):
     paths = [store.save(1, {"a": Box({"v": 1})})]
     store.mark_best(paths[0])
     paths += [store.save(step, {"a": Box({"v": step})}) for step in (2, 30, 4)]
-    assert store.all() == [paths[0], paths[3], paths[2]]
+    assert store.paths() == [paths[0], paths[3], paths[2]]
     assert store.best() == paths[0]
     assert store.latest() == paths[2]
     store.mark_best(paths[3])
     store.save(31, {"a": Box({"v": 31})})
-    assert [p.name[-2:] for p in store.all()] == ["04", "30", "31"]
+    assert [p.name[-2:] for p in store.paths()] == ["04", "30", "31"]
 
 
 def test_a_diverged_state_is_not_continued_from(tmp_path):
@@ -116,10 +116,10 @@ def test_a_crash_between_the_two_renames_loses_nothing(tmp_path):
     os.rename(path, tmp_path / ".tmp-old-step-000000001")
     aside = store.latest()
     assert aside.name == ".tmp-old-step-000000001"  # looking moves nothing
-    assert read(aside, ["a"]) == {"a": {"v": 1}}
+    assert read_checkpoint(aside, ["a"]) == {"a": {"v": 1}}
     store.recover()
     assert store.latest() == path
-    assert read(path, ["a"]) == {"a": {"v": 1}}
+    assert read_checkpoint(path, ["a"]) == {"a": {"v": 1}}
 
 
 def test_one_half_deleted_is_not_taken_for_damaged_and_is_swept(tmp_path, monkeypatch):
@@ -135,13 +135,13 @@ def test_one_half_deleted_is_not_taken_for_damaged_and_is_swept(tmp_path, monkey
         with pytest.raises(KeyboardInterrupt):
             store.save(2, {"a": Box({"v": 2})})
     after = Checkpoints(tmp_path, keep=1)
-    assert [path.name for path in after.all()] == ["step-000000002"]
+    assert [path.name for path in after.paths()] == ["step-000000002"]
     assert len(list(tmp_path.iterdir())) == 2
     after.recover()
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000002"]
 
 
-@pytest.mark.parametrize("moment", ["save_file", "sync", "sealed", "_move"])
+@pytest.mark.parametrize("moment", ["save_file", "fsync_path", "manifest_bytes", "_move"])
 def test_a_failing_disk_leaves_earlier_checkpoints_alone(tmp_path, monkeypatch, moment):
     store = Checkpoints(tmp_path, keep=1)
     good = store.save(1, {"a": Box({"v": torch.ones(3)})})
@@ -194,7 +194,7 @@ def test_every_bit_of_the_manifest_counts(tmp_path):
             continue
         (path / "manifest.json").write_bytes(whole[:at] + bytes([whole[at] ^ 2]) + whole[at + 1 :])
         with pytest.raises(RunError, match=r"manifest\.json|format"):
-            read(path, ["a"])
+            read_checkpoint(path, ["a"])
 
 
 def test_what_is_not_data_is_refused_before_anything_is_written(tmp_path):
@@ -236,7 +236,7 @@ class Boxed(Box):
 
     def __init__(self, state=None, files=None, spare=True) -> None:
         super().__init__(state)
-        self.files, self.spare = files or {}, spare
+        self.files, self.prunable = files or {}, spare
 
     def save_files(self, folder):
         for name, data in self.files.items():
@@ -262,7 +262,7 @@ def test_a_damaged_file_of_a_part_is_named(tmp_path, name, said):
 
 @pytest.mark.parametrize(("spare", "large", "kept"), [(True, 1, {}), (True, 1000, FILES), (False, 1, FILES)])
 def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypatch, spare, large, kept):
-    monkeypatch.setattr(module, "SPARE_LIMIT", large)
+    monkeypatch.setattr(module, "PRUNABLE_MIN_BYTES", large)
     checkpoints = Checkpoints(tmp_path)
     older, newer = (checkpoints.save(step, {"box": Boxed({"x": step}, FILES, spare)}) for step in (1, 2))
     assert checkpoints.find_damaged() == {}
@@ -273,7 +273,7 @@ def test_large_spare_files_are_only_in_the_newest_checkpoint(tmp_path, monkeypat
 
 @pytest.mark.parametrize("call", range(8))
 def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, call):
-    monkeypatch.setattr(module, "SPARE_LIMIT", 1)
+    monkeypatch.setattr(module, "PRUNABLE_MIN_BYTES", 1)
     path = Checkpoints(tmp_path).save(1, {"box": Boxed({"x": 1}, FILES)})
     calls = iter(range(100))
 
@@ -289,5 +289,5 @@ def test_dropping_spare_files_can_be_stopped_anywhere(tmp_path, monkeypatch, cal
         for name in ("replace", "unlink", "open", "fsync"):
             patch.setattr(os, name, interrupted(getattr(os, name)))
         with contextlib.suppress(KeyboardInterrupt):
-            module.slim(path)
+            module.prune_checkpoint(path)
     assert Checkpoints(tmp_path).latest() == path

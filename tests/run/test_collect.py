@@ -38,8 +38,8 @@ def test_rows_of_a_terminal_and_a_truncated_episode(fakes):
     assert taken == [1, 1, 0, 1, 0, 1, 1]
     assert collector.env_steps == 5
     assert env.seeds == [7]
-    assert collector.drain() == [EpisodeStats(3.0, 2), EpisodeStats(1.0, 1)]
-    assert collector.drain() == []
+    assert collector.pop_episodes() == [EpisodeStats(3.0, 2), EpisodeStats(1.0, 1)]
+    assert collector.pop_episodes() == []
 
 
 def test_actions_are_zero_where_nothing_is_taken_and_equal_to_what_was_executed(fakes):
@@ -56,7 +56,7 @@ def test_a_watcher_is_shown_every_row_once_and_before_the_policy(fakes):
         def __init__(self, policy):
             self.policy, self.seen = policy, []
 
-        def watch(self, step):
+        def update_statistics(self, step):
             assert len(self.seen) == len(self.policy.modes)
             self.seen.append(step)
 
@@ -100,11 +100,11 @@ def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
     assert one.collect() == one.collect() == 2
     one.count()
     one.count()
-    assert one.drain() == [EpisodeStats(3.0, 2)]
+    assert one.pop_episodes() == [EpisodeStats(3.0, 2)]
     assert one.collect() == 1  # the first row of the first environment's next episode comes of it
-    assert one.drain() == []
+    assert one.pop_episodes() == []
     one.collect()
-    assert one.drain() == [EpisodeStats(6.0, 3)]
+    assert one.pop_episodes() == [EpisodeStats(6.0, 3)]
     assert one.counter.length == [0, 3]
 
 
@@ -124,14 +124,14 @@ def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
     one.collect()
     one.collect()
     one.count()
-    assert one.drain() == [EpisodeStats(3.0, 2)]
+    assert one.pop_episodes() == [EpisodeStats(3.0, 2)]
     other = Collector(Restorable([[2], [5]]), fakes.Policy(), fakes.Rows())
     state = one.state_dict()
     other.load_state_dict(state)
     assert other.resume(state, one.snapshots()) == 1
-    assert other.drain() == [EpisodeStats(3.0, 2)]  # that of the second, which is over now: 1 + 2
+    assert other.pop_episodes() == [EpisodeStats(3.0, 2)]  # that of the second, which is over now: 1 + 2
     other.collect()
-    assert other.drain() == []
+    assert other.pop_episodes() == []
 
 
 class Notes:
@@ -140,7 +140,7 @@ class Notes:
     def __init__(self):
         self.watched = []
 
-    def watch(self, step):
+    def update_statistics(self, step):
         self.watched.append(step.obs["id"].tolist())
 
 
@@ -192,7 +192,7 @@ def test_a_turn_that_an_error_ends_is_finished_after_resuming(fakes, broken):
         other.collect()
     _, _, whole, undisturbed, _ = lived(fakes, [[3]], turns=6, random_steps=10)
     assert seen
-    assert other.drain() == undisturbed.drain() == [EpisodeStats(6.0, 3)]
+    assert other.pop_episodes() == undisturbed.pop_episodes() == [EpisodeStats(6.0, 3)]
     assert other.env_steps == undisturbed.env_steps
     assert notes.watched == [step.obs["id"].tolist() for step, _, _ in whole.rows]
     found, wanted = (
@@ -226,7 +226,7 @@ def test_scores_are_sums_of_the_rewards_before_they_were_rounded(fakes):
     two.resume(state, one.snapshots())
     for collector in (one, two):
         collector.collect()
-        assert collector.drain(at_the_end=True) == [EpisodeStats(0.1 + 0.2 + 0.3 + 0.4, 4)]
+        assert collector.pop_episodes(at_the_end=True) == [EpisodeStats(0.1 + 0.2 + 0.3 + 0.4, 4)]
     assert evaluate(Exact([[2]]), fakes.Policy(), episodes=1).scores == [0.1 + 0.2]
 
 

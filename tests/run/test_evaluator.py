@@ -25,9 +25,9 @@ from reverie.experiment.build import Experiment
 from reverie.log.jsonl import read_metrics
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.evaluate import Evaluation
-from reverie.run.folder import RunFolder, read_saved
-from reverie.run.manifest import step_of
-from reverie.run.signal_handling import Stopped
+from reverie.run.folder import RunFolder, read_saved_config
+from reverie.run.manifest import checkpoint_step
+from reverie.run.signal_handling import SignalStop
 from reverie.viewer.session import Session
 from tiny import FEW
 
@@ -96,7 +96,7 @@ def test_the_best_agent_is_marked_though_the_process_ended_before(
     train(config, env=Walk, run=tmp_path / "killed")
     best = Checkpoints(tmp_path / "killed" / "checkpoints").best()
     assert best is not None
-    assert 40 <= step_of(best) < 60
+    assert 40 <= checkpoint_step(best) < 60
 
 
 @pytest.mark.parametrize("what", ["mark", "checkpoint"])
@@ -160,7 +160,7 @@ def test_a_score_that_was_luck_ends_nothing(tmp_path: Path, monkeypatch: pytest.
 
 
 def stopped(*args: Any) -> Any:
-    raise Stopped(signal.SIGTERM)
+    raise SignalStop(signal.SIGTERM)
 
 
 def test_a_score_is_of_the_end_that_a_run_has_now(
@@ -182,7 +182,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(
     assert re.search("finished at env step .* of 2 episodes.*image/png;base64,iVBOR", late._repr_html_())
     end = late.env_steps
     assert json.loads((run / "eval.json").read_text())["env_steps"] == end > 100
-    assert read_saved(run).experiment["eval_episodes"] == 2
+    assert read_saved_config(run).experiment["eval_episodes"] == 2
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if "eval/score" in row] == [100, end]
     again = train(longer, env=Walk, run=run)  # it has one now, which is found again
     assert again.evaluation == late.evaluation
@@ -212,7 +212,7 @@ COSTS = QUICK.merge(
 def best_step(run: Path) -> int:
     best = Checkpoints(run / "checkpoints").best()
     assert best is not None
-    return step_of(best)
+    return checkpoint_step(best)
 
 
 def test_patience_goes_on_counting_and_ends_a_run_for_good(

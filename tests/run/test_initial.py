@@ -19,7 +19,7 @@ from logged import logged
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.core.errors import ReverieError, RunError
-from reverie.run.folder import read_saved
+from reverie.run.folder import read_saved_config
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 0, "tensorboard": False, "console": False, "algo.batch_size": 8,
@@ -113,7 +113,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
     said = train(run, steps=25, **LIVED)  # without saying it again, and then as it is not written there
     said += train(run, steps=30, init_from=f"{offline}/", **LIVED)
     assert not [line for line in said if "init" in line]
-    assert read_saved(run).experiment["init_from"] == str(offline)
+    assert read_saved_config(run).experiment["init_from"] == str(offline)
 
 
 @pytest.mark.parametrize(

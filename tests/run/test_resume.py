@@ -21,10 +21,10 @@ from reverie.api import train_config as train
 from reverie.core.errors import RunError
 from reverie.experiment.build import build
 from reverie.log.jsonl import read_metrics
-from reverie.replay.persistent import DurableReplay
-from reverie.run.checkpoint import Checkpoints, read
-from reverie.run.manifest import step_of
-from reverie.store.store import Store
+from reverie.replay.persistent import PersistentReplay
+from reverie.run.checkpoint import Checkpoints, read_checkpoint
+from reverie.run.manifest import checkpoint_step
+from reverie.store.store import ReplayStore
 
 
 class Closed(Walk):
@@ -71,10 +71,10 @@ def test_what_came_after_the_checkpoint_is_superseded_and_lived_again(
     assert_same(run, whole)
     forgotten = [row["step"] for row in read_metrics(run / "metrics-aside.jsonl")]
     assert forgotten
-    assert min(forgotten) > max(step_of(path) for path in Checkpoints(run / "checkpoints").all()[:-1])
+    assert min(forgotten) > max(checkpoint_step(path) for path in Checkpoints(run / "checkpoints").paths()[:-1])
     lines = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert lines == sorted(lines)  # one life
-    first, second = Store(run / "replay").segments
+    first, second = ReplayStore(run / "replay").segments
     assert second.parent == (first.name, second.first)
     assert first.rows > second.first  # what was lived before is still there
     assert zarr.open(run / "replay", mode="r")[f"{second.name}/reward"].shape[1] == second.rows - second.first
@@ -95,7 +95,7 @@ def test_the_first_log_entry_after_a_resume_has_the_averages_of_its_whole_interv
     train(CONFIG.merge(more), env=Walk, run=tmp_path / "whole")
     if killed:
         run = Path(shutil.copytree(tmp_path / "whole", tmp_path / "run"))
-        for path in Checkpoints(run / "checkpoints").all()[2:]:
+        for path in Checkpoints(run / "checkpoints").paths()[2:]:
             shutil.rmtree(path)
     else:
         run = tmp_path / "run"
@@ -110,10 +110,10 @@ def test_an_episode_that_cannot_go_on_is_closed_as_truncated(
 ) -> None:
     run = tmp_path / "run"
     run_until(run, 41, monkeypatch, Closed)
-    rows = Store(run / "replay").segments[-1].rows
+    rows = ReplayStore(run / "replay").segments[-1].rows
     train(CONFIG, env=Closed, run=run)
     assert any("2 of 2 environments cannot resume in the middle of an episode" in line for line in said)
-    store = Store(run / "replay")
+    store = ReplayStore(run / "replay")
     seam = next(iter(store.read(store.segments[-1], rows, rows + 2))).rows
     assert seam["is_last"][:, 0].all()
     assert not seam["is_terminal"][:, 0].any()
@@ -125,13 +125,13 @@ def test_another_number_of_environments_keeps_the_rows(whole: Path, tmp_path: Pa
     num, run = 3, Path(shutil.copytree(whole, tmp_path / "run"))
     result = train(CONFIG.merge({"steps": 130, "env.num": num}), env=Walk, run=run)
     assert result.env_steps >= 130
-    first, second = Store(run / "replay").segments
+    first, second = ReplayStore(run / "replay").segments
     assert (first.streams, second.streams) == (2, num)
     assert second.imported * num > 60
     assert f"env.num: 2 -> {num}" in said
     again = train(CONFIG.merge({"steps": 150, "env.num": num}), env=Walk, run=run)
     assert again.env_steps >= 150
-    store = Store(run / "replay")
+    store = ReplayStore(run / "replay")
     # The newest row of a checkpoint may become the last of an episode, and so is stored again by the next process.
     assert store.segments[2].parent == (second.name, second.rows - 1)
     rows = [(s.rows - s.first - s.imported) * s.streams for s in store.segments]
@@ -153,10 +153,10 @@ def test_a_store_elsewhere_and_back(whole: Path, tmp_path: Path, said: list[str]
     elsewhere = {"steps": 130, "replay.store_path": str(tmp_path / "elsewhere")}
     train(CONFIG.merge(elsewhere), env=Walk, run=run)
     assert not any("episode" in line or "empty" in line for line in said if "evaluating" not in line)
-    there = Store(tmp_path / "elsewhere").segments[-1]
-    assert there.rows > Store(run / "replay").segments[-1].rows
+    there = ReplayStore(tmp_path / "elsewhere").segments[-1]
+    assert there.rows > ReplayStore(run / "replay").segments[-1].rows
     train(CONFIG.merge({"steps": 150}), env=Walk, run=run)
-    assert len(Store(run / "replay").segments) == 2
+    assert len(ReplayStore(run / "replay").segments) == 2
 
 
 def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path, said: list[str]) -> None:
@@ -164,15 +164,15 @@ def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path, sa
         {"replay.init_from": (str(whole), str(whole / "replay")), "steps": 20, "replay.capacity": 5000}
     )
     train(config, env=Walk, run=tmp_path / "new")
-    rows = Store(whole / "replay").num_rows()
+    rows = ReplayStore(whole / "replay").num_rows()
     (told,) = [line for line in said if line.startswith("the replay starts with ")]
     begun = int(told.split()[4].replace(",", ""))
     assert 2 * rows * 0.8 <= begun <= 2 * rows
-    store = Store(tmp_path / "new" / "replay")
+    store = ReplayStore(tmp_path / "new" / "replay")
     own = store.segments[-1]
     assert own.imported == 0
     assert own.rows > begun // own.streams
-    known = Store(whole / "replay")
+    known = ReplayStore(whole / "replay")
     lived = {
         row.tobytes() for chunk in known.read(known.segments[0]) for row in chunk.rows["obs/observation"].reshape(-1, 3)
     }
@@ -183,12 +183,12 @@ def test_a_run_can_begin_with_the_rows_of_others(whole: Path, tmp_path: Path, sa
 def test_rows_that_the_store_has_not_confirmed_are_in_the_checkpoint(
     whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def flush(self: Store, timeout: float | None = None) -> bool:
+    def flush(self: ReplayStore, timeout: float | None = None) -> bool:
         raise RunError("its thread has failed")
 
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "flush", flush)
+        patch.setattr(ReplayStore, "flush", flush)
         run_until(run, 45, monkeypatch)
     assert_rows_in_tail(run)
     train(CONFIG, env=Walk, run=run)
@@ -202,7 +202,7 @@ def test_a_smaller_replay_keeps_its_latents(tmp_path: Path, monkeypatch: pytest.
     assert newest is not None
     saved = np.load(newest / "replay" / "deter.npy")
     experiment = build(CONFIG.merge({"replay.capacity": 40}), Walk)
-    replay = DurableReplay(experiment.replay, CONFIG.replay, run, stop=lambda: False)
+    replay = PersistentReplay(experiment.replay, CONFIG.replay, run, stop=lambda: False)
     Checkpoints(run / "checkpoints").load(newest, {"replay": replay})
     rows = experiment.replay.storage.read(experiment.replay.oldest, experiment.replay.count)
     assert np.array_equal(rows["extras/deter"], saved[:, -20:])
@@ -280,7 +280,9 @@ def test_a_run_goes_on_with_its_callbacks_where_they_were(
     if how == "stopped":
         run_until(run, 150, monkeypatch, Sloped, callbacks=[Steeper()], **more)
         assert (
-            0 < read(Checkpoints(run / "checkpoints").latest(), ["callbacks"])["callbacks"][NAME]["slope"] < one.slope
+            0
+            < read_checkpoint(Checkpoints(run / "checkpoints").latest(), ["callbacks"])["callbacks"][NAME]["slope"]
+            < one.slope
         )
     else:
         mark = Checkpoints.mark_best
@@ -296,10 +298,10 @@ def test_a_run_goes_on_with_its_callbacks_where_they_were(
     assert_same(run, whole)
     for path in (run, whole):
         checkpoints = Checkpoints(path / "checkpoints")
-        assert read(checkpoints.latest(), ["callbacks"])["callbacks"][NAME]["slope"] == one.slope == 2.5
+        assert read_checkpoint(checkpoints.latest(), ["callbacks"])["callbacks"][NAME]["slope"] == one.slope == 2.5
     best = Checkpoints(whole / "checkpoints").best()
-    weights = read(best, ["algo"])["algo"]["model"]
-    assert all(torch.equal(weights[name], x) for name, x in one.evaluated[step_of(best)].items())
+    weights = read_checkpoint(best, ["algo"])["algo"]["model"]
+    assert all(torch.equal(weights[name], x) for name, x in one.evaluated[checkpoint_step(best)].items())
 
 
 def test_callbacks_that_are_not_passed_again_are_missed(tmp_path: Path, said: list[str]) -> None:

@@ -14,8 +14,8 @@ from resumed import CONFIG, Walk, leaves
 
 from logged import logged
 from reverie.api import train_config as train
-from reverie.run.checkpoint import Checkpoints, read
-from reverie.store.store import Store, episodes
+from reverie.run.checkpoint import Checkpoints, read_checkpoint
+from reverie.store.store import ReplayStore, iter_store_episodes
 
 
 def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_a_run_without_checkpoints_begins_anew_in_its_own_store_elsewhere(tmp_pa
     train(CONFIG.merge(shared), env=Walk, run=run)
     shutil.rmtree(run / "checkpoints")
     train(CONFIG.merge(shared), env=Walk, run=run)
-    assert len(Store(tmp_path / "rows").segments) == 2
+    assert len(ReplayStore(tmp_path / "rows").segments) == 2
 
 
 def going_on(run: Path, steps: int, **more: Any) -> list[str]:
@@ -36,7 +36,7 @@ def going_on(run: Path, steps: int, **more: Any) -> list[str]:
 def learned(run: Path) -> dict[str, Any]:
     newest = Checkpoints(run / "checkpoints").latest()
     assert newest is not None
-    return {name: value for name, value in leaves(read(newest, ["algo"])) if isinstance(value, torch.Tensor)}
+    return {name: value for name, value in leaves(read_checkpoint(newest, ["algo"])) if isinstance(value, torch.Tensor)}
 
 
 def assert_learned_the_same(run: Path, other: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_copy_of_a_run_takes_nothing_from_it_in_the_store_they_share(undisturb
     going_on(copy, 130, **{"algo.optim.lr": 0.01})
     assert not any("episode" in line for line in going_on(run, 160) if "evaluating" not in line)
     assert_learned_the_same(run, undisturbed)
-    store = Store(tmp_path / "rows")
+    store = ReplayStore(tmp_path / "rows")
     assert {segment.run for segment in store.segments} == {str(run), str(copy)}
     assert len(store.histories()) == 2
     other = store.histories()[1]
@@ -73,7 +73,7 @@ def test_rows_that_are_gone_are_told(tmp_path: Path) -> None:
     run = tmp_path / "run"
     going_on(run, 60)
     going_on(run, 100)
-    shutil.rmtree(tmp_path / "rows" / Store(tmp_path / "rows").segments[0].name)
+    shutil.rmtree(tmp_path / "rows" / ReplayStore(tmp_path / "rows").segments[0].name)
     said = going_on(run, 160)
     assert any("rows of the checkpoint are no longer in" in line for line in said)
     assert any("rebuilt from its rows" in line for line in said)
@@ -85,7 +85,7 @@ def test_two_runs_may_share_a_store(undisturbed: Path, tmp_path: Path) -> None:
         for name in ("run", "other"):
             going_on(tmp_path / name, steps, seed=int(name == "other"))
     assert_learned_the_same(tmp_path / "run", undisturbed)
-    assert len(Store(tmp_path / "rows").histories()) == 2
+    assert len(ReplayStore(tmp_path / "rows").histories()) == 2
 
 
 class Failing(Walk):
@@ -120,5 +120,5 @@ def test_episodes_of_failed_environments_and_processes_have_last_rows(
     assert (first.sum(1) == last.sum(1) + ~last[:, -1]).all()
     assert (last[:, :-1] == first[:, 1:]).all()
     assert (action.any(2) == ~last).all()
-    pieces = list(episodes(Store(tmp_path / "run" / "replay")))
+    pieces = list(iter_store_episodes(ReplayStore(tmp_path / "run" / "replay")))
     assert (len(pieces), sum(piece.has_last_row for piece in pieces)) == (first.sum(), last.sum())

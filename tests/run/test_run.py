@@ -25,7 +25,7 @@ from reverie.experiment import bench
 from reverie.experiment import build as build_module
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
-from reverie.run.folder import read_saved
+from reverie.run.folder import read_saved_config
 from tiny import FEW, SETTINGS, settings
 
 
@@ -137,7 +137,7 @@ def test_timing_the_learner_first_changes_nothing_but_threads(
     after = weights("timed", steps=60)
     assert all(torch.equal(plain[key], after[key]) for key in plain)
     train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed")
-    assert read_saved(tmp_path / "timed").experiment["threads"] == 1
+    assert read_saved_config(tmp_path / "timed").experiment["threads"] == 1
 
 
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("elsewhere"))])

@@ -27,12 +27,12 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.lock import folder_lock
 from reverie.distributed import run_processes
 from reverie.distributed.run_processes import Child, exit_state
-from reverie.distributed.seeds import train_seeds_of as train_seeds
+from reverie.distributed.seeds import run_seeds as train_seeds
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import JsonlSink
 from reverie.run import signal_handling as run_signals
 from reverie.run.folder import RunFolder
-from reverie.run.signal_handling import Interrupt, collected
+from reverie.run.signal_handling import Interrupt, collect_signals
 from tiny import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})
@@ -80,7 +80,7 @@ class Actor:
         Actor.cast.append(self)
         Actor.most = max(Actor.most, sum(not actor.ended for actor in Actor.cast))
 
-    def code(self) -> int | None:
+    def poll(self) -> int | None:
         self.looks += 1
         if Actor.signals:
             os.kill(os.getpid(), Actor.signals.pop(0))
@@ -92,7 +92,7 @@ class Actor:
     def tell(self, number: int) -> None:
         self.told.append(number)
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         return self.last
 
     def wait(self) -> None:
@@ -214,7 +214,7 @@ def test_an_error_here_lets_the_children_save_and_end(stage: type[Actor], monkey
     def fail(self: Actor) -> str:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Actor, "last_words", fail)
+    monkeypatch.setattr(Actor, "last_line", fail)
     with pytest.raises(ZeroDivisionError):
         train_seeds(CONFIG, range(3), jobs=3, run="all")
     assert [actor.told for actor in stage.cast[1:]] == [[signal.SIGTERM], [signal.SIGTERM]]
@@ -406,8 +406,8 @@ def test_a_seed_that_was_stopped_ends_as_the_run_that_it_would_be_alone(
 
 CHILD = """
 import sys, time
-from reverie.core.signals import end_with_parent
-end_with_parent()
+from reverie.core.signals import die_with_parent
+die_with_parent()
 print("ready", flush=True)
 time.sleep(150)
 """
@@ -436,10 +436,10 @@ def test_a_child_writes_its_output_into_a_file_and_keeps_what_is_there(elsewhere
     log = elsewhere / "x.log"
     log.write_text("from before\n")
     child = Child(["lst"], log)
-    until(lambda: child.code() is not None)
-    assert child.code() == 2
+    until(lambda: child.poll() is not None)
+    assert child.poll() == 2
     assert log.read_text().startswith("from before\nreverie: unknown command 'lst'")
-    assert child.last_words() == log.read_text().splitlines()[-1]
+    assert child.last_line() == log.read_text().splitlines()[-1]
     assert child.begin == len("from before\n")
     child.tell(signal.SIGTERM)  # nobody is there: no error
 
@@ -447,8 +447,8 @@ def test_a_child_writes_its_output_into_a_file_and_keeps_what_is_there(elsewhere
 def test_signals_that_come_together_are_one_for_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler may signal all processes, the parent among them, which passes it on."""
     clock = Clock(length=10)
-    monkeypatch.setattr(signals, "CHILD", children := [1])
-    monkeypatch.setattr(run_signals, "CHILD", children)
+    monkeypatch.setattr(signals, "PARENT_PID", children := [1])
+    monkeypatch.setattr(run_signals, "PARENT_PID", children)
     with Interrupt(clock) as interrupt:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
@@ -468,7 +468,7 @@ def test_a_hangup_counts_once_and_not_where_it_is_to_be_ignored(ignored: bool) -
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGHUP)
             assert interrupt.received == (None if ignored else signal.SIGHUP)
-        with collected() as got:
+        with collect_signals() as got:
             os.kill(os.getpid(), signal.SIGHUP)
             os.kill(os.getpid(), signal.SIGHUP)
             assert got == ([] if ignored else [signal.SIGHUP])

@@ -96,11 +96,11 @@ def test_periods_in_env_steps(fakes):
 
 def test_episodes_that_ended_before_a_kill_are_logged_afterwards(fakes):
     run = setting(fakes, lengths=[[100]])
-    run.collector.unlogged += [EpisodeStats(5.0, 3), EpisodeStats(7.0, 5)]  # from the checkpoint
+    run.collector.unlogged_episodes += [EpisodeStats(5.0, 3), EpisodeStats(7.0, 5)]  # from the checkpoint
     run.go(schedule=Schedule(log_every=8))
     scores = [(step, values["episode/score"]) for step, values in run.sink.entries if "episode/score" in values]
     assert scores == [(8, 6.0)]
-    assert run.collector.unlogged == []
+    assert run.collector.unlogged_episodes == []
 
 
 @pytest.mark.parametrize("log_every", [0, 1, 40])
@@ -111,7 +111,7 @@ def test_an_episode_that_ends_with_the_run_is_counted_and_logged(fakes, log_ever
     assert run.clock.episodes == 2
     assert run.sink.entries[-1][1]["counters/episodes"] == 2
     assert run.sink.entries[-1][1]["episode/length"] == 20
-    assert run.collector.unlogged == []
+    assert run.collector.unlogged_episodes == []
 
 
 def test_a_signal_finishes_the_turn_saves_and_says_where(fakes, capfd):
@@ -305,12 +305,12 @@ def test_an_evaluation_that_failed_is_due_when_the_run_goes_on(fakes):
     run, marks, evaluated = setting(fakes), [], []
 
     def evaluator(write):
-        marks.append(dict(run.clock.marks))  # for what is saved in it
+        marks.append(dict(run.clock.last_events))  # for what is saved in it
         raise ValueError("eval")
 
     with pytest.raises(ValueError, match="eval"):
         run.go(evaluator=evaluator, schedule=Schedule(eval_every=15))
-    assert (marks[0]["eval"], run.clock.marks["eval"]) == (15, 0)
+    assert (marks[0]["eval"], run.clock.last_events["eval"]) == (15, 0)
     assert run.saves == [(15, False)]
     again = setting(fakes)
     again.clock.load_state_dict(run.clock.state_dict())

@@ -18,9 +18,9 @@ pytest.importorskip("starlette", reason="the extra look is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
-from reverie.cli.agent import listen  # noqa: E402
+from reverie.cli.agent import bind_loopback_socket  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
-from reverie.core.imports import module_of  # noqa: E402
+from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 
 TOKEN = "a-token"
@@ -29,7 +29,7 @@ TOKEN = "a-token"
 @contextlib.contextmanager
 def served(folder, **more):
     """Serve the page in a thread."""
-    viewer, listening = server.Viewer(folder, **more), listen(0)
+    viewer, listening = server.Viewer(folder, **more), bind_loopback_socket(0)
     config = uvicorn.Config(server.app(viewer, TOKEN), log_level="warning", ws_max_size=server.MAX_REQUEST_BYTES)
     running = uvicorn.Server(config)
     thread = threading.Thread(target=running.run, args=([listening],), daemon=True)
@@ -255,7 +255,7 @@ def test_the_page_runs_nothing_of_a_strangers_run(folder, tmp_path, monkeypatch)
     (tmp_path / "walk.py").write_text(
         "import os, pathlib\nclass Tool:\n    def __init__(self, path): pathlib.Path(path).touch()\n"
     )
-    module_of("walk:Tool", "environment")
+    import_module_of("walk:Tool", "environment")
     for name, (custom, settings) in ATTACKS.items():
         run = shutil.copytree(folder / "dqn", tmp_path / "runs" / name)
         saved = yaml.safe_load((run / "config.yaml").read_text())

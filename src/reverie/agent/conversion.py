@@ -12,8 +12,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.spaces import classes_of, column, leaves_of
-from reverie.core.types import Step, Values
+from reverie.core.spaces import classes_of, column, iter_leaves
+from reverie.core.types import QValues, Step
 from reverie.envs.wrappers import FlatObs
 from reverie.nn.functional import ILLEGAL
 
@@ -38,7 +38,7 @@ def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor
     ``[N, ...]`` each.
     """
     name, blank = "probabilities", 0.0
-    if isinstance(choice, Values):
+    if isinstance(choice, QValues):
         name, blank = "values", -math.inf
         flat = choice.values.masked_fill(choice.values <= ILLEGAL, -math.inf)
         std = torch.zeros_like(flat)
@@ -48,7 +48,7 @@ def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor
         flat, std = choice.summary()
     flat, std = (x.float().reshape(-1, x.shape[-1]) for x in (flat, std))  # [N, A]
     cuts, statistics = ActionCodec(space).spec.slices(), {}
-    for path, leaf in leaves_of(space):
+    for path, leaf in iter_leaves(space):
         cut = cuts["/".join(map(str, path)) or "action"]
         if isinstance(leaf, spaces.Box):
             half, middle = (torch.from_numpy(x).to(flat).reshape(-1) for x in action_bounds(leaf)[2:])

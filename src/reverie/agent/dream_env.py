@@ -31,16 +31,16 @@ from reverie.agent.world_model_inspector import (
     state_to_latent,
 )
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.obs_codec import Leaf, ObsCodec
-from reverie.core.seeding import reproducible
-from reverie.core.spaces import nested
+from reverie.core.seeding import seeded_rng
+from reverie.core.spaces import columns_to_nested
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.in_memory import DataLike
 from reverie.datasets.replay_store import guess_obs_space
-from reverie.envs.make_native_vector import batch_of, first_of
+from reverie.envs.make_native_vector import add_batch_axis, first_item
 from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike
@@ -87,7 +87,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         self._start_states = start_states(self.agent, start)
         self.num_envs: int = num_envs
         self.render_mode: str | None = render_mode
-        self.single_observation_space: spaces.Space[Any] = self._codec.kept_space()
+        self.single_observation_space: spaces.Space[Any] = self._codec.filtered_space()
         self.single_action_space: spaces.Space[Any] = self.agent.action_space
         self.observation_space: spaces.Space[Any] = batch_space(self.single_observation_space, num_envs)
         self.action_space: spaces.Space[Any] = batch_space(self.single_action_space, num_envs)
@@ -122,7 +122,9 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             if begins.any():
                 for values, new in zip(latent, self._initial_latents(int(begins.sum())), strict=True):
                     values[torch.from_numpy(begins)] = new
-            outcome = {name: to_numpy(values) for name, values in self._learner.outcome(latent).items()}  # [N] each
+            outcome = {
+                name: to_numpy(values) for name, values in self._learner.predict_reward_and_cont(latent).items()
+            }  # [N] each
         self._latent, self._steps = latent, np.where(begins, 0, self._steps + 1)
         threshold = self.np_random.random(self.num_envs) if self._samples_ends else 0.5
         terminated = ~begins & (outcome["cont"] <= threshold)
@@ -196,7 +198,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         columns = {
             f"obs/{leaf.key}": clip_to_space(to_numpy(observations[leaf.key]), leaf) for leaf in self._codec.leaves
         }
-        return nested(self.single_observation_space, self._codec.decode(columns), "obs")
+        return columns_to_nested(self.single_observation_space, self._codec.decode(columns), "obs")
 
 
 class DreamEnv(gymnasium.Env[Any, Any]):
@@ -216,12 +218,12 @@ class DreamEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
         """Begin a dream. With the same ``seed``, and actions, it is the same one."""
         super().reset(seed=seed)
-        return first_of(self._dreams.reset(seed=seed)[0]), {}
+        return first_item(self._dreams.reset(seed=seed)[0]), {}
 
     def step(self, action: Any) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
         """Take ``action``; DataError if it is not in ``action_space``."""
-        obs, reward, terminated, truncated, _ = self._dreams.step(batch_of(action))
-        return first_of(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, truncated, _ = self._dreams.step(add_batch_axis(action))
+        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def render(self) -> Any:
         """Return a picture ``[H, W, 3]`` of what the dream shows, or None without a render mode."""
@@ -275,7 +277,7 @@ def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
     """Return the codec from observations of ``spec`` to the environment's space, or else to a plain one."""
     with contextlib.suppress(EnvError, ValueError):  # they are resized, stacked, drawn, or no observations of its own
         env_codec = ObsCodec(agent.observer.learner_space, lambda key: key in spec, agent.config.env.channel_axis)
-        if env_codec.spec == dict(spec) and env_codec.kept_space():
+        if env_codec.spec == dict(spec) and env_codec.filtered_space():
             return env_codec
     return codec_from_spec(spec)
 
@@ -319,10 +321,10 @@ def start_states(agent: Agent, start: Start) -> Latent | None:
         return None
     is_replay = isinstance(start, str) and start == "replay"
     try:
-        with agent.open_dataset(None if is_replay else start) as recorded, reproducible(default_seed(agent, None)):
+        with agent.open_dataset(None if is_replay else start) as recorded, seeded_rng(default_seed(agent, None)):
             return states_from_dataset(agent, recorded)
     except DataError as error:
-        raise DataError(f"start = {brief(start)}: {error} Or let dreams begin from start = 'prior'.") from error
+        raise DataError(f"start = {short_repr(start)}: {error} Or let dreams begin from start = 'prior'.") from error
 
 
 @torch.no_grad()

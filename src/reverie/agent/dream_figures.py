@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from reverie.agent.player import Player
-from reverie.algos.base import dreamt_name
+from reverie.algos.base import prediction_name
 from reverie.core.errors import ConfigError, EnvError
-from reverie.core.files import file_stem
+from reverie.core.files import key_to_filename
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Batch
 from reverie.envs.flat_env import make_flat
-from reverie.envs.make import Single, close_quietly
-from reverie.envs.render import RenderFn, painter
+from reverie.envs.make import InstanceWrapper, close_quietly
+from reverie.envs.render import RenderFn, make_renderer
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
@@ -42,7 +42,7 @@ def draw_dream_figures(
     folder = RunFolder(player.run).dream
     title, files = f"dream on {Path(data).name or player.config.env.id}", dict[str, Path]()
     episodes = distinct_episodes(batch)
-    names = {key: dreamt_name(key) for key in player.obs_spec if dreamt_name(key) in predicted}
+    names = {key: prediction_name(key) for key in player.obs_spec if prediction_name(key) in predicted}
     sides = {key: batch.obs[key].numpy() for key in names}, {key: predicted[name] for key, name in names.items()}
     if pictures := render_sides(player, *({key: x[episodes[:PAINTED]] for key, x in side.items()} for side in sides)):
         files["video"] = write_video(folder / "dream.mp4", dream_video(pictures[0], pictures[1], context), FPS)
@@ -54,7 +54,7 @@ def draw_dream_figures(
                 newest_frame(to_uint8_image(x[episodes], part), player.config.env.frame_stack) for x in (real, guess)
             ]
             video = dream_video(images[0], images[1], context)
-            files[f"video of {name}"] = write_video(folder / f"{file_stem(name)}.mp4", video, FPS)
+            files[f"video of {name}"] = write_video(folder / f"{key_to_filename(name)}.mp4", video, FPS)
         elif part.kind == "vector":
             width = math.prod(part.shape)
             flat = real[0].reshape(-1, width), guess[0].reshape(-1, width)
@@ -105,7 +105,7 @@ def open_renderer(player: Player, keys: Collection[str]) -> Iterator[DrawFn | No
     """Make the agent's environment, and let it draw observations of these keys; None if there is no way."""
     spec = {key: part for key, part in player.obs_spec.items() if key in keys}
     unknown = player.config.env.pixels != "none" or not spec
-    if unknown or isinstance(player.factory, Single):  # a user's instance may be in the middle of an episode
+    if unknown or isinstance(player.factory, InstanceWrapper):  # a user's instance may be in the middle of an episode
         yield None
         return
     try:
@@ -114,7 +114,7 @@ def open_renderer(player: Player, keys: Collection[str]) -> Iterator[DrawFn | No
         yield None
         return
     try:
-        paint = painter(env.env, spec, spec.keys() == player.obs_spec.keys())
+        paint = make_renderer(env.env, spec, spec.keys() == player.obs_spec.keys())
         yield None if paint is None else functools.partial(_pictures, paint, spec, player.config.env.frame_stack)
     finally:
         close_quietly(env)

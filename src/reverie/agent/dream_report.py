@@ -18,18 +18,18 @@ from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import Arrays, draw_dream_figures
 from reverie.agent.player import policy_mode
-from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, RunError, plural
-from reverie.core.files import check_writable, write_atomic, write_json, writing
+from reverie.core.errors import ConfigError, RunError, count_noun
+from reverie.core.files import check_writable, disk_errors_as_run_error, write_atomic, write_json
 from reverie.core.logger import logger
 from reverie.core.protocols import Env
-from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.datasets.in_memory import DataLike
 from reverie.experiment.environments import make_eval_env
-from reverie.run.collect import executed
+from reverie.run.collect import to_executed_action
 from reverie.run.folder import RunFolder
 
 CONTEXT = 8
@@ -102,12 +102,12 @@ def dream(
         source = open_played_episodes(agent, longest, mode, seed)
     else:
         source = open_recorded_episodes(agent, data, longest)
-    with source as (beginnings, origin), reproducible(seed):
+    with source as (beginnings, origin), seeded_rng(seed):
         if context is None:
             context, beginnings = choose_context(beginnings, episodes)
         batch = collect_beginnings(beginnings, context, episodes, context + (1 if data is None else horizon), horizon)
         predictions = predict_open_loop(agent, batch, context)
-    predicted = {key: value for key, value in predictions.items() if not key.startswith(INSIDE)}
+    predicted = {key: value for key, value in predictions.items() if not key.startswith(INTERNAL_PREFIX)}
     check_finite(predicted, agent.checkpoint)
     truth = dream_targets(batch, agent.obs_spec)
     errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
@@ -125,7 +125,7 @@ def dream(
         "error_per_step": {key: value.tolist() for key, value in errors.items()},
         "last_row_repeated": {key: value.tolist() for key, value in baseline_errors.items()},
     }
-    with writing(folder):
+    with disk_errors_as_run_error(folder):
         name = str(origin.get("data", ""))
         files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
@@ -163,13 +163,13 @@ def check_finite(predicted: Arrays, checkpoint: Path) -> None:
 def dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
     """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
 
-    ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: dreamt_name``), for ``reward``, and for
+    ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: prediction_name``), for ``reward``, and for
     ``cont``, which is 0 where an episode is terminal and 1 elsewhere; ``action``, ``is_first`` and ``is_last``;
     ``inside/deter``, ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json, were seen.
     """
     arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
     arrays |= {f"truth/{key}": value for key, value in truth.items()}
-    arrays |= {key if key.startswith(INSIDE) else f"dream/{key}": value for key, value in dreamt.items()}
+    arrays |= {key if key.startswith(INTERNAL_PREFIX) else f"dream/{key}": value for key, value in dreamt.items()}
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # its stubs take names for options
     return file.getvalue()
@@ -184,7 +184,7 @@ def dream_targets(batch: Batch, spec: ObsSpec) -> Arrays:
     for key, part in spec.items():
         values = batch.obs[key].numpy()
         classes = part.kind == "categorical"
-        out[dreamt_name(key)] = one_hot_classes(values, part) if classes else values.astype(np.float32)
+        out[prediction_name(key)] = one_hot_classes(values, part) if classes else values.astype(np.float32)
     return out | {"reward": batch.reward.numpy(), "cont": 1.0 - batch.is_terminal.float().numpy()}
 
 
@@ -202,7 +202,7 @@ def dream_errors(
     errors: Arrays = {}
     baseline_errors: Arrays = {}
     units: dict[str, str] = {}
-    parts = {dreamt_name(key): part for key, part in spec.items()}
+    parts = {prediction_name(key): part for key, part in spec.items()}
     for key, values in predicted.items():
         part = parts.get(key)
         real = truth[key].reshape(*truth[key].shape[:2], -1)
@@ -257,7 +257,7 @@ def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) 
         while True:
             action, state = policy.act(step, state, mode)
             steps.append(step)
-            actions.append(executed(action, step))
+            actions.append(to_executed_action(action, step))
             if len(steps) == longest or bool(step.is_last[0]):
                 break
             step = env.step(actions[-1])
@@ -300,12 +300,12 @@ def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: in
             break
     if not long:
         raise RunError(
-            f"none of {plural(count, 'episode')} is longer than context = {context} rows. Use a smaller --context."
+            f"none of {count_noun(count, 'episode')} is longer than context = {context} rows. Use a smaller --context."
         )
     # A few long dreams are better than many short ones: cut to the length that half of the episodes have.
     lengths = sorted(episode.shape[1] for episode in long)
     length = min(lengths[len(lengths) // 2], context + horizon)
-    chosen = [episode.rows(0, length) for episode in long if episode.shape[1] >= length]
+    chosen = [episode.slice_time(0, length) for episode in long if episode.shape[1] >= length]
     return stack_windows(chosen)
 
 

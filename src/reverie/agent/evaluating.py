@@ -10,14 +10,14 @@ import numpy as np
 from reverie.agent.player import Player, policy_mode
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import RunError
-from reverie.core.files import writing
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
-from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.experiment.environments import make_eval_env
 from reverie.log.video import write_video
 from reverie.run.evaluate import Evaluation
 from reverie.run.evaluate import evaluate as play_episodes
-from reverie.run.folder import RunFolder, write_found
+from reverie.run.folder import RunFolder, write_result
 
 
 def evaluate_agent(
@@ -38,7 +38,7 @@ def evaluate_agent(
     config = player.config.merge({"eval_episodes": episodes, **limit})
     env = make_eval_env(config, player.eval_factory, render=record)
     try:
-        with reproducible(seed):
+        with seeded_rng(seed):
             evaluation = play_episodes(
                 env, player.algo.policy, episodes, mode, np.array if record else None, seed=seed,
                 env_steps=config.exploration_step(player.step), most_steps=player.episode_limit,
@@ -72,8 +72,8 @@ def evaluate_run(
     content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
     content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     try:
-        with writing(folder.path):
-            write_found(folder.evaluation, content)
+        with disk_errors_as_run_error(folder.path):
+            write_result(folder.evaluation, content)
             files["evaluation"] = folder.evaluation
             if evaluation.frames is not None:
                 path = folder.videos / f"eval-{player.step:012d}.mp4"

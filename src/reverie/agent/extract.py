@@ -16,13 +16,13 @@ from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.loading import load
 from reverie.agent.world_model_inspector import default_seed, require_world_model
-from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import check_local, check_writable, writing
+from reverie.core.files import check_local, check_writable, disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, concat_rows
-from reverie.core.seeding import reproducible
+from reverie.core.seeding import seeded_rng
 from reverie.core.types import FLAGS, Obs
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.in_memory import DataLike
@@ -94,7 +94,7 @@ def extract(
         agent = load(agent, checkpoint=checkpoint, device=device)
     require_world_model(agent)
     target = path.with_name(f".new-{path.name}") if overwrite else path
-    with agent.open_dataset(data) as recorded, writing(path), reproducible(default_seed(agent, seed)):
+    with agent.open_dataset(data) as recorded, disk_errors_as_run_error(path), seeded_rng(default_seed(agent, seed)):
         path.parent.mkdir(parents=True, exist_ok=True)
         delete(target)
         progress = read_progress(f"extracting {recorded.reader.path.name}", recorded.rows())
@@ -151,7 +151,9 @@ def _latent_arrays(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) 
     rssm = learner.world.rssm
     arrays: Rows = {}
     for name, values in learner.describe_latent(latent).items():
-        array_name = f"state/{name.removeprefix(INSIDE)}" if name.startswith(INSIDE) else f"prediction/{name}"
+        array_name = (
+            f"state/{name.removeprefix(INTERNAL_PREFIX)}" if name.startswith(INTERNAL_PREFIX) else f"prediction/{name}"
+        )
         arrays[array_name] = to_numpy(values[0])
     for moment, distribution in (("posterior", stats), ("prior", rssm.p(latent.deter))):
         arrays |= {f"{moment}/{name}": to_numpy(values[0]) for name, values in rssm.stats_by_name(distribution).items()}
@@ -162,7 +164,7 @@ def _latent_arrays(agent: Agent, latent: Latent, stats: torch.Tensor, obs: Obs) 
     if "posterior/logits" in arrays:
         arrays["state/stoch"] = arrays["state/stoch"].astype(np.uint8)
     for key, part in agent.obs_spec.items():
-        array_name = f"prediction/{dreamt_name(key)}"
+        array_name = f"prediction/{prediction_name(key)}"
         if part.kind == "image" and part.dtype == "uint8" and array_name in arrays:
             arrays[array_name] = np.rint(arrays[array_name]).clip(0, 255).astype(np.uint8)
     return arrays
@@ -183,7 +185,7 @@ def rechunk(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
 
 def _unit(agent: Agent, name: str) -> str:
     for key, part in agent.obs_spec.items():
-        if name in (f"prediction/{dreamt_name(key)}", f"probe/{key}"):
+        if name in (f"prediction/{prediction_name(key)}", f"probe/{key}"):
             images = f"{part.low:g} is black, {part.high:g} is white"
             numbers = {"vector": "the environment's units", "categorical": "probability of each class [n, C]"}
             return numbers.get(part.kind, images)

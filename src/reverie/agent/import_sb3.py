@@ -25,14 +25,14 @@ from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.logger import logger
-from reverie.core.specs import ActionSpec, ObsSpec, signature
+from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, new_path, write_saved
+from reverie.run.folder import RunFolder, new_path, write_saved_config
 
 Layers = list[tuple[Tensor, Tensor]]
 """Weights ``[outputs, inputs]`` and biases ``[outputs]`` of the layers of a perceptron, first to last."""
@@ -138,7 +138,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     env_source = None if isinstance(env, str) else env
     overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
     config = ExperimentConfig(algo=_settings(archive, name)).merge(overrides)
-    folder = RunFolder.at(run if run is not None else new_path(config.env.id, name))
+    folder = RunFolder.from_path(run if run is not None else new_path(config.env.id, name))
     if folder.path.exists():
         raise RunError(f"{folder} exists already: choose the name of a new run folder.")
     factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), env_source)
@@ -151,8 +151,8 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     with torch.no_grad():
         WEIGHT_COPIERS[name](archive, learner, obs, action)
     Checkpoints(folder.checkpoints).save(int(archive.data.get("num_timesteps", 0)), {"algo": learner})
-    write_json(folder.spec, signature(obs, action))
-    write_saved(folder.config, saved_settings(config, env_source))
+    write_json(folder.spec, spec_to_dict(obs, action))
+    write_saved_config(folder.config, saved_settings(config, env_source))
     return folder.path
 
 

@@ -21,19 +21,19 @@ from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.hardware import choose_device
 from reverie.core.imports import import_object, is_remembered, trust_modules
 from reverie.core.logger import logger
-from reverie.core.space_json import space_of
-from reverie.core.specs import ActionSpec, differences, signature
+from reverie.core.space_json import space_from_json
+from reverie.core.specs import ActionSpec, diff_specs, spec_to_dict
 from reverie.core.types import State
 from reverie.datasets.reader import Space
 from reverie.envs.flat_env import FlatEnv, make_flat
-from reverie.envs.make import EnvLike, MakeEnv, Placeholder, close_quietly, env_factory
+from reverie.envs.make import EnvLike, MakeEnv, SpacesOnlyEnv, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import eval_maker
 from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
-from reverie.run.folder import RunFolder, Saved, check_origin, check_spec, read_saved, read_spec
-from reverie.run.manifest import step_of
+from reverie.run.folder import RunFolder, SavedConfig, check_module_names, check_spec, read_saved_config, read_spec
+from reverie.run.manifest import checkpoint_step
 
 SPACES_ALONE = (
     "To act only, without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), with a class Spaces "
@@ -69,13 +69,15 @@ def load(
         ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
         EnvError: the environment cannot be made.
     """
-    folder = RunFolder.at(download_agent(run))
+    folder = RunFolder.from_path(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     env_source = changes.pop("id", None) if isinstance(env, Mapping) else env
     with trust_modules(trust_code):
-        saved = read_saved(folder.path)
+        saved = read_saved_config(folder.path)
         overrides = {"env": env_source, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
-        check_origin(saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None))
+        check_module_names(
+            saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None)
+        )
         source, eval_source = resolve_env_factory(saved, folder.path, "env", env_source), None
         config = read_config(folder.path, source, algo).merge({"env": changes})
         if env is not None:
@@ -97,23 +99,25 @@ def load(
                     f"{folder.path} was trained on {config.data.label} alone, without an environment. Pass one to act "
                     "in: --env ID, or reverie.load(run, env=...)."
                 )
-            factory = functools.partial(Placeholder, *dataset_spaces, folder.path)
+            factory = functools.partial(SpacesOnlyEnv, *dataset_spaces, folder.path)
             config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
         with _open_example(config, factory) as flat:
-            check_spec(folder, signature(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
+            check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
                 warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)
             learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
             checkpoints.load(path, {"algo": learner})
             eval_factory = eval_maker(config, factory, eval_source)
             longest = longest_episode(path)
-            return Agent(config, learner, flat, factory, eval_factory, folder.path, path, step_of(path), longest)
+            return Agent(
+                config, learner, flat, factory, eval_factory, folder.path, path, checkpoint_step(path), longest
+            )
 
 
 def warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:
     """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
-    data_signature, env_signature = (signature({}, spec) for spec in (ActionCodec(recorded).spec, action))
-    for line in differences(data_signature, env_signature, ("the data", "the environment")):
+    data_signature, env_signature = (spec_to_dict({}, spec) for spec in (ActionCodec(recorded).spec, action))
+    for line in diff_specs(data_signature, env_signature, ("the data", "the environment")):
         logger.warning(
             f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
             "environment's bounds, train with --env ID"
@@ -124,7 +128,7 @@ def read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
     """Return the spaces of the recorded data, from spec.json; None if it has none."""
     if (spaces := (read_spec(folder) or {}).get("spaces")) is None:
         return None
-    return space_of(spaces["observation"], str(folder.spec)), space_of(spaces["action"], str(folder.spec))
+    return space_from_json(spaces["observation"], str(folder.spec)), space_from_json(spaces["action"], str(folder.spec))
 
 
 @contextlib.contextmanager
@@ -147,7 +151,7 @@ def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator
         close_quietly(flat)
 
 
-def resolve_env_factory(saved: Saved, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:
+def resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:
     """Return ``env`` or, if it is None, the class or function whose name ``run`` has for ``setting``."""
     name = saved.custom.get(setting, "")
     if ":" not in name or env not in (None, name):
@@ -164,14 +168,16 @@ def resolve_env_factory(saved: Saved, run: Path, setting: str, env: EnvLike | No
     return source
 
 
-def check_code(saved: Saved, run: Path, *trusted: str) -> None:
+def check_code(saved: SavedConfig, run: Path, *trusted: str) -> None:
     """Check what the settings of ``run`` name, but what is ``trusted``, where its environments are not made."""
-    check_origin(saved, f"the run {run}", *trusted)
+    check_module_names(saved, f"the run {run}", *trusted)
     for setting in ("env", "eval_env"):
         resolve_env_factory(saved, run, setting, None)
 
 
-def resolve_eval_env(saved: Saved, run: Path, config: ExperimentConfig) -> tuple[EnvLike | None, ExperimentConfig]:
+def resolve_eval_env(
+    saved: SavedConfig, run: Path, config: ExperimentConfig
+) -> tuple[EnvLike | None, ExperimentConfig]:
     """Return what made the run's environment of evaluations, and its settings; those of training if it has no name."""
     if (source := resolve_env_factory(saved, run, "eval_env", None)) is None:
         logger.warning(
@@ -184,7 +190,7 @@ def resolve_eval_env(saved: Saved, run: Path, config: ExperimentConfig) -> tuple
 
 def read_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
     """Return the settings of ``run``; RunError if a part of them cannot be read from a file and was not given."""
-    saved = read_saved(run)
+    saved = read_saved_config(run)
     for setting, description in saved.custom.items():
         if setting != "eval_env" and (env if setting == "env" else algo) is None:
             raise RunError(

@@ -12,8 +12,8 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch import Tensor
 
 from reverie.core.errors import DataError
-from reverie.core.images import ImageOptions, latest, rgb
-from reverie.core.spaces import column, follow, leaves_of, replaced, with_leaves
+from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
+from reverie.core.spaces import column, get_at_path, iter_leaves, map_leaves, replaced
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import FlatEnv, env_obs_codec
@@ -21,7 +21,7 @@ from reverie.envs.masks import ActionMask, read_mask
 from reverie.envs.wrappers import FlatObs, FrameStack
 
 
-class Observer:
+class ObsConverter:
     """Converts one raw observation as the training environments do.
 
     Agents trained on rendered images (``env.pixels``) get these as ``{"image": env.render()}``, with ``"observation"``
@@ -60,7 +60,7 @@ class Observer:
         """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
         if not self._uses_render:
             return obs
-        return {"image": latest(env.render())} | ({"observation": obs} if self._codec is not None else {})
+        return {"image": last_frame(env.render())} | ({"observation": obs} if self._codec is not None else {})
 
     def read_mask(self, env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Any:
         """Return what ``env`` told of legal actions beside its latest observation; None if nothing."""
@@ -92,7 +92,7 @@ class Observer:
         """
         leaves = [] if self._codec is None else self._codec.leaves
         changed = {column("obs", leaf.path): leaf for leaf in leaves
-                   if leaf.part.kind == "image" and self._options.changes(leaf.key)}  # fmt: skip
+                   if leaf.part.kind == "image" and self._options.applied_to(leaf.key)}  # fmt: skip
 
         def reduce_space(name: str, leaf: spaces.Space[Any]) -> spaces.Space[Any]:
             if name not in changed:
@@ -102,11 +102,11 @@ class Observer:
 
         def convert(obs: Any) -> Any:
             for leaf in changed.values():
-                image = self._options.image(leaf.key, leaf.encode(follow(obs, leaf.path), 0))
+                image = self._options.image(leaf.key, leaf.encode(get_at_path(obs, leaf.path), 0))
                 obs = replaced(obs, leaf.path, image)
             return obs
 
-        return with_leaves(self.learner_space, "obs", reduce_space), convert
+        return map_leaves(self.learner_space, "obs", reduce_space), convert
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
         """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
@@ -125,7 +125,7 @@ class Observer:
                 "where 'image' is env.render()."
             )
         if self._uses_render and self._lists:
-            obs = {**obs, "image": latest(obs["image"])}
+            obs = {**obs, "image": last_frame(obs["image"])}
         obs = _to_numpy_readable(obs)
         return _count(self.space, obs), obs
 
@@ -171,7 +171,11 @@ class Observer:
                 flat[key] = np.zeros((*lead, *self._codec.spec[key].shape), self._codec.spec[key].dtype)
         if self._uses_render:
             images = obs["image"]
-            flat["image"] = rgb(np.asarray(images)) if count is None else np.stack([rgb(np.asarray(x)) for x in images])
+            flat["image"] = (
+                frame_to_rgb(np.asarray(images))
+                if count is None
+                else np.stack([frame_to_rgb(np.asarray(x)) for x in images])
+            )
         flat = self._options(flat)
         for key, part in self.single.items():
             if flat[key].shape != (*lead, *part.shape):
@@ -184,7 +188,7 @@ class Observer:
         origin: dict[str, Any] = {"from": "render()" if key == "image" else "the environment"}
         if leaf is not None:
             origin = {"path": list(leaf.path), "space": str(leaf.space)}
-        return origin | self._options.changes(key)
+        return origin | self._options.applied_to(key)
 
 
 def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
@@ -226,11 +230,11 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
 
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
     """Return how many observations of ``space`` a batch holds, by its first part whose shape tells; None for one."""
-    for path, leaf in leaves_of(space):
+    for path, leaf in iter_leaves(space):
         if isinstance(leaf, spaces.Sequence | spaces.Graph | spaces.OneOf):
             continue
         try:
-            values = follow(obs, path)
+            values = get_at_path(obs, path)
         except DataError:  # it is not there
             continue
         if isinstance(leaf, spaces.Text):

@@ -18,21 +18,26 @@ from torch import Tensor
 from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions, policy_log_probs
 from reverie.agent.return_estimate import Method, ReturnEstimate
 from reverie.algos.base import Algorithm
-from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, Units
+from reverie.algos.fqe import CHOSEN, FQE, FQEConfig, ValueUnits
 from reverie.core import statistics
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, RunError, plural
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import logger
-from reverie.core.seeding import reproducible
+from reverie.core.seeding import seeded_rng
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Batch, Mode, State
 from reverie.log.console import format_duration
-from reverie.objectives.importance import cumulative_ratios, doubly_robust, effective_size, weighted_sum
+from reverie.objectives.importance import (
+    cumulative_ratios,
+    doubly_robust,
+    effective_sample_size,
+    weighted_importance_sampling,
+)
 from reverie.objectives.returns import returns_to_go
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.buffer import Replay
-from reverie.replay.offline import Dataset
+from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.offline import OfflineReplay
 
 ProgressFn = Callable[[int, int], bool]
 """Told after each update of an estimate how many were made and how many there will be; False ends the estimate."""
@@ -52,7 +57,7 @@ class OffPolicyEstimator:
     """Estimates of one learner's policy on one dataset. Each continues training FQE where the one before stopped."""
 
     def __init__(
-        self, algo: Algorithm, dataset: Dataset, obs_spec: ObsSpec, action_spec: ActionSpec,
+        self, algo: Algorithm, dataset: OfflineReplay, obs_spec: ObsSpec, action_spec: ActionSpec,
         config: FQEConfig | None = None, *, seed: int = 0, rewards: np.ndarray | None = None,
         reward_clipping: str = "none", propensity: np.ndarray | None = None,
     ) -> None:  # fmt: skip
@@ -63,7 +68,7 @@ class OffPolicyEstimator:
         recorded actions of all rows ``[n]``, which importance sampling needs.
         """
         self.algo: Algorithm = algo
-        self.dataset: Dataset = dataset
+        self.dataset: OfflineReplay = dataset
         self.action_spec: ActionSpec = action_spec
         self.seed: int = seed
         self.reward_clipping: str = reward_clipping
@@ -91,13 +96,13 @@ class OffPolicyEstimator:
         truncated = dataset.column("is_last") & ~dataset.column("is_terminal")
         self.unfollowed: np.ndarray = dataset.column("is_last") | np.append(truncated[1:], False)
         """Whether the row's action leads to none that is recorded, ``[n]``: the logging policy's FQE leaves it out."""
-        self.rows: Replay = Replay(
+        self.rows: ReplayBuffer = ReplayBuffer(
             dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online_queue=False)
         )
         self.rows.batch_sampler.add(first[None], dataset.column("is_last")[None], collected=False)
         self.updates: int = 0
 
-    def _units(self) -> Units:
+    def _units(self) -> ValueUnits:
         """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
 
         The scale is the largest standard deviation of returns, rewards, and returns from each row on, or a magnitude.
@@ -110,7 +115,7 @@ class OffPolicyEstimator:
         max_magnitude = max(abs(self.returns).max(), abs(step_rewards).max())
         horizon = 1 / (1 - discount) if discount < 1 else np.inf
         min_reward, max_reward = min(0.0, step_rewards.min()), max(0.0, step_rewards.max())
-        return Units(
+        return ValueUnits(
             shift=float(self.returns.mean()),
             scale=float(max_std if max_std > ROUNDING * max_magnitude else max_magnitude) or 1.0,
             low=float(min_reward * horizon) if min_reward else 0.0,
@@ -137,7 +142,7 @@ class OffPolicyEstimator:
         """
         AtLeast(1).check("updates", updates)
         AtLeast(1).check("num_action_samples", num_action_samples)
-        with reproducible(self.seed + self.updates):
+        with seeded_rng(self.seed + self.updates):
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
             chosen = policy_actions(
@@ -203,13 +208,13 @@ class OffPolicyEstimator:
             return mean_with_interval(self._state_values(self.fqe, begins, chosen)), behavior, None
         terminal, all_rows = self.dataset.column("is_terminal"), np.arange(self.dataset.count)
         steps = EpisodeTable(begins, subsample_evenly(self.steps), terminal)
-        ratio, size = steps.cumulative_ratios(log_ratio), effective_size(steps.to_padded(log_ratio), steps.count)
+        ratio, size = steps.cumulative_ratios(log_ratio), effective_sample_size(steps.to_padded(log_ratio), steps.count)
         next_reward = np.append(self.rewards[1:], 0.0)  # [n], what the action of each row led to
         if method == "wis":
             reward, discount = steps.to_padded(next_reward), self.discount
-            value = steps.bootstrap(partial(weighted_sum, ratio, reward, discount))
+            value = steps.bootstrap(partial(weighted_importance_sampling, ratio, reward, discount))
             equal_ratio = steps.cumulative_ratios(np.zeros_like(next_reward))
-            return value, steps.bootstrap(partial(weighted_sum, equal_ratio, reward, discount)), size
+            return value, steps.bootstrap(partial(weighted_importance_sampling, equal_ratio, reward, discount)), size
         values = self._state_values(self.fqe, all_rows, chosen)  # [n]
         next_values = np.append(np.where(terminal, 0.0, values)[1:], 0.0)  # [n]
         recorded_values = self._state_values(self.fqe, all_rows, recorded_actions)  # [n]
@@ -271,7 +276,7 @@ def log_progress() -> ProgressFn:
         current = time.monotonic()
         if current - latest >= REPORT_EVERY and num_done < updates:
             latest, remaining = current, format_duration((current - start) / num_done * (updates - num_done))
-            progress = f"{num_done:,} of {plural(updates, 'update')} of FQE, {remaining} left"
+            progress = f"{num_done:,} of {count_noun(updates, 'update')} of FQE, {remaining} left"
             logger.info(f"estimating the policy's return: {progress}")
         return True
 

@@ -17,7 +17,7 @@ from reverie.agent.return_estimate import METHODS, Method, ReturnEstimate
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, EnvError, RunError
-from reverie.core.files import writing
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.hardware import choose_device
 from reverie.core.imports import trust_modules
 from reverie.core.logger import logger
@@ -30,8 +30,8 @@ from reverie.experiment.config import NO_ENV
 from reverie.experiment.environments import probe_env
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, read_saved, read_spec, write_found
-from reverie.run.manifest import step_of
+from reverie.run.folder import RunFolder, read_saved_config, read_spec, write_result
+from reverie.run.manifest import checkpoint_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ def estimate_return(
     if method not in METHODS:
         raise ConfigError(f"method = {method!r}: expected one of {', '.join(METHODS)}.")
     mode = policy_mode(deterministic)
-    folder = RunFolder.at(run)
-    saved, overrides = read_saved(folder.path), {"algo": algo, "data": data}
+    folder = RunFolder.from_path(run)
+    saved, overrides = read_saved_config(folder.path), {"algo": algo, "data": data}
     with trust_modules(trust_code):
         check_code(saved, folder.path, *(name for name, value in overrides.items() if value is not None))
     run_config = read_config(folder.path, NO_ENV, algo)
@@ -107,7 +107,7 @@ def estimate_return(
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
-        step = step_of(path)  # a run that goes on deletes its old checkpoints
+        step = checkpoint_step(path)  # a run that goes on deletes its old checkpoints
         settings = fqe_config_for(learner).merge(fqe or {}, "fqe")
         settings = settings.merge({} if discount is None else {"discount": discount})
         window = Window(batch=1, length=2, context=settings.frame_stack - 1, context_crosses=settings.frame_stack > 1)
@@ -132,8 +132,8 @@ def estimate_return(
     )
     content, files = {"step": step, **result.to_dict(), "checkpoint": path.name, "data": config.data.label}, {}
     try:
-        with writing(folder.path):
-            write_found(folder.estimate, content)
+        with disk_errors_as_run_error(folder.path):
+            write_result(folder.estimate, content)
             files["estimate"] = folder.estimate
     except RunError as error:
         logger.warning(str(error))

@@ -15,12 +15,12 @@ import torch
 from gymnasium import spaces
 
 from reverie.agent.conversion import action_statistics, obs_to_step, to_numpy
-from reverie.agent.obs_converter import Observer
+from reverie.agent.obs_converter import ObsConverter
 from reverie.algos.base import Algorithm
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, DataError, brief, did_you_mean, plural
-from reverie.core.spaces import column, follow, leaves_of
-from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
+from reverie.core.spaces import column, get_at_path, iter_leaves
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.envs.flat_env import FlatEnv
 from reverie.envs.make import MakeEnv, make_gym
@@ -28,7 +28,7 @@ from reverie.envs.wrappers import FrameStack
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.encoder import CoderConfig, DenseCoderConfig
 from reverie.nn.preprocess import inspect_policy
-from reverie.run.collect import initial_state, random_action
+from reverie.run.collect import initial_state, random_flat_actions
 from reverie.run.evaluate import episode_limit
 
 
@@ -59,7 +59,7 @@ class Player:
         self.checkpoint: Path = checkpoint
         self.step: int = step
         self.longest_episode: int = longest_episode
-        self.observer: Observer = Observer(flat, config.env, unread_observations(config.algo, flat.obs_spec))
+        self.observer: ObsConverter = ObsConverter(flat, config.env, unread_observations(config.algo, flat.obs_spec))
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
@@ -171,7 +171,8 @@ class Player:
             first = np.ones(num_obs, bool)
         if len(state.stacks) != num_obs or len(first) != num_obs:
             raise DataError(
-                f"{plural(num_obs, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: expected "
+                f"{count_noun(num_obs, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: "
+                "expected "
                 "as many of each."
             )
         stacks = state.stacks  # copied, as the caller may go back to the old state
@@ -195,8 +196,8 @@ class Player:
 
     def random_action(self, obs: Mapping[str, Any], rng: np.random.Generator) -> Any:
         """Return a random action that is legal by the mask in ``obs``, an observation as learners see it."""
-        legal = torch.from_numpy(np.asarray(obs[MASK], bool))[None]
-        return self.codec(random_action(self.action_spec, 1, rng, legal)[0].numpy())
+        legal = torch.from_numpy(np.asarray(obs[MASK_KEY], bool))[None]
+        return self.codec(random_flat_actions(self.action_spec, 1, rng, legal)[0].numpy())
 
     def initial_state(self, num_envs: int) -> Any:
         """Return the policy's state before the first observation: its exploration is that at the checkpoint."""
@@ -217,14 +218,14 @@ class Player:
             DataError: one is not in ``action_space``.
         """
         columns: dict[str, np.ndarray] = {}
-        for path, leaf in leaves_of(self.action_space):
+        for path, leaf in iter_leaves(self.action_space):
             try:
-                values = np.asarray(follow(actions, path)).reshape(count, *(leaf.shape or ()))
+                values = np.asarray(get_at_path(actions, path)).reshape(count, *(leaf.shape or ()))
             except DataError as error:
                 raise DataError(f"{column('action', path)} {error}") from None
             columns[column("action", path)] = values.astype(np.float64)
             columns["is_last"] = np.zeros(len(values), bool)
-        return self.codec.encode(columns)
+        return self.codec.flatten(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
         """Make an environment as in training; EnvError if it cannot be made. ``render``: as RGB arrays, if it can."""
@@ -256,7 +257,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
     """Raise ConfigError unless ``value`` is one of the words that the setting ``name`` knows."""
     if value not in choices:
         words = " or ".join(map(repr, choices))
-        raise ConfigError(f"{name} = {brief(value)}: expected {words}.{did_you_mean(str(value), choices)}")
+        raise ConfigError(f"{name} = {short_repr(value)}: expected {words}.{did_you_mean(str(value), choices)}")
 
 
 def unread_observations(algo: Any, spec: ObsSpec) -> list[str]:

@@ -24,12 +24,12 @@ from reverie.agent.policy_function import ATOL, NoiseRecorder, PolicyFunction
 from reverie.core.bounds import AtLeast
 from reverie.core.discover import version
 from reverie.core.errors import ConfigError, EnvError, RunError
-from reverie.core.files import check_writable, write_json, writing
-from reverie.core.kernel_dispatch import only
+from reverie.core.files import check_writable, disk_errors_as_run_error, write_json
+from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.protocols import Memoryless, Policy
-from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart
-from reverie.core.types import Mode, PolicyOutput, Step, Values
+from reverie.core.types import Mode, PolicyOutput, QValues, Step
 from reverie.experiment.environments import make_eval_env
 from reverie.log.artifacts import missing_package_error
 from reverie.nn.preprocess import inspect_policy
@@ -83,7 +83,7 @@ def export_policy(
     check_writable(file.parent)
     plain = copy_to_cpu(player)
     part = file.with_name(f".{file.stem}.{os.getpid()}.part{SUFFIXES[format]}")
-    with writing(file):
+    with disk_errors_as_run_error(file):
         part.parent.mkdir(parents=True, exist_ok=True)
         report, function = _write_checked(player, plain, deterministic, batch, file, part, format, steps)
         write_json(report.metadata_file, export_metadata(player, function, format, deterministic, report))
@@ -138,7 +138,7 @@ def _export_and_compare(
 
 def save_policy(player: Player, mode: Mode, batch: int | None, part: Path, format: Format) -> PolicyFunction:
     """Trace the policy and write it to ``part``."""
-    with _silence_exporters(), torch.no_grad(), only():
+    with _silence_exporters(), torch.no_grad(), use_only_kernels():
         function = PolicyFunction(player, mode, batch)
         program = function.graph()
         if format == "torch":
@@ -232,7 +232,7 @@ def compare_with_agent(
     single, stacked = player.observer.single, player.config.env.frame_stack > 1
     seed, no_ends = derived_seeds(player.config.seed)["test"], torch.zeros(batch, dtype=torch.bool)
     num_compared, num_differing, error, times, agent_times = 0, 0, 0.0, list[float](), list[float]()
-    with reproducible(seed), contextlib.closing(sample_steps(player, batch, seed)) as episodes:
+    with seeded_rng(seed), contextlib.closing(sample_steps(player, batch, seed)) as episodes:
         step, state = next(episodes), player.initial_state(batch)
         values = {spec.name: spec.example for spec in function.inputs}
         while num_compared < steps:
@@ -241,7 +241,7 @@ def compare_with_agent(
             values |= {f"obs/{key}": newest_observation(x, single[key], stacked) for key, x in step.obs.items()}
             values |= {"is_first": step.is_first, "reward": step.reward}
             # some kernels draw in C, unseen by the recorder
-            with NoiseRecorder() as noise, only() if function.noise else contextlib.nullcontext():
+            with NoiseRecorder() as noise, use_only_kernels() if function.noise else contextlib.nullcontext():
                 flat, state = policy.act(step, state, mode)
             values |= function.noise_inputs(noise.drawn)
             start, copies = time.perf_counter(), 3 if function.any_rows and num_compared % 10 == 1 else 1
@@ -281,7 +281,7 @@ def _policy_output(
     """Return what the policy chose by with the recorded ``noise``; None if it cannot tell, or drew the action."""
     with contextlib.suppress(ConfigError), NoiseRecorder([draw.values for draw in noise.drawn]):
         output = inspect_policy(policy, step, state)
-        return output if mode == "eval" or isinstance(output.choice, Values) else None
+        return output if mode == "eval" or isinstance(output.choice, QValues) else None
     return None
 
 

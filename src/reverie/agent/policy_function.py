@@ -20,8 +20,8 @@ from reverie.agent.player import Player
 from reverie.algos.base import Algorithm
 from reverie.core.obs_conversion import TINY
 from reverie.core.protocols import Policy
-from reverie.core.spaces import classes_of, column, follow, leaves_of
-from reverie.core.specs import MASK, ObsPart
+from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves
+from reverie.core.specs import MASK_KEY, ObsPart
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.preprocess import Preprocessor
 
@@ -68,7 +68,7 @@ class NoiseRecorder(TorchFunctionMode):
 
 CENTER = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
           -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
-TAIL = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+QUANTILE_TAIL_COEFFS = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
         0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
 """Coefficients of polynomials, the highest power first."""
 
@@ -82,7 +82,7 @@ def normal_quantile(p: Tensor) -> Tensor:
     w = -(4 * x * (1 - x)).log()
     center, tail = w - 2.5, w.sqrt() - 3
     ratio = torch.where(w < 5, functools.reduce(lambda y, c: y * center + c, CENTER, 0 * w),
-                        functools.reduce(lambda y, c: y * tail + c, TAIL, 0 * w))  # fmt: skip
+                        functools.reduce(lambda y, c: y * tail + c, QUANTILE_TAIL_COEFFS, 0 * w))  # fmt: skip
     return (2**0.5 * (2 * x - 1) * ratio).to(p.dtype)
 
 
@@ -139,7 +139,7 @@ class PolicyFunction(nn.Module):
             action, _ = self._act({spec.name: fake.from_tensor(spec.example) for spec in self.inputs})
         self.noise: list[TensorSpec] = [_noise(number, draw) for number, draw in enumerate(draws.drawn)]
         self.inputs += self.noise
-        self.leaves: list[tuple[tuple[Any, ...], spaces.Space[Any]]] = list(leaves_of(player.action_space))
+        self.leaves: list[tuple[tuple[Any, ...], spaces.Space[Any]]] = list(iter_leaves(player.action_space))
         self.cuts: dict[str, slice] = player.action_spec.slices()
         blank = torch.zeros(action.shape)
         self.actions: list[TensorSpec] = [
@@ -184,7 +184,7 @@ class PolicyFunction(nn.Module):
         out = np.zeros(self.rows)
         for (path, leaf), action in zip(self.leaves, actions, strict=False):
             half = action_bounds(leaf)[2] if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" else 1.0
-            gap = np.abs(action.double().numpy() - follow(expected, path)) / np.maximum(half, TINY)  # [N, *shape]
+            gap = np.abs(action.double().numpy() - get_at_path(expected, path)) / np.maximum(half, TINY)  # [N, *shape]
             probs, values = (statistics.get(column(name, path)) for name in ("probabilities", "values"))
             score = values if probs is None else probs.log()
             if score is not None:
@@ -276,16 +276,16 @@ class PolicyFunction(nn.Module):
 
 
 def _obs_input(player: Player, key: str, part: ObsPart, rows: int) -> TensorSpec:
-    like = torch.ones if key == MASK else torch.zeros
+    like = torch.ones if key == MASK_KEY else torch.zeros
     example = like(rows, *part.shape, dtype=getattr(torch, part.dtype))
     metadata: dict[str, Any] = {"kind": part.kind}
     if part.kind == "image":
         metadata |= {"low": part.low, "high": part.high, "axes": "batch, height, width, channels"}
     elif part.kind == "categorical":
         metadata |= {"classes": list(part.classes)}
-    elif part.declared:
-        metadata |= {"range": part.declared}
-    role = "mask" if key == MASK else "observation"
+    elif part.declared_bounds:
+        metadata |= {"range": part.declared_bounds}
+    role = "mask" if key == MASK_KEY else "observation"
     return TensorSpec(f"obs/{key}", role, example, metadata | player.observer.origin(key))
 
 

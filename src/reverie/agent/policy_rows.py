@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Memoryless, Policy, Telling
+from reverie.core.protocols import Inspectable, Memoryless, Policy
 from reverie.core.specs import ActionSpec
 from reverie.core.types import FLAGS, Mode, Step
 from reverie.run.collect import initial_state
@@ -54,7 +54,7 @@ def policy_log_probs(
     log_probs = np.zeros(len(columns["action"]))
 
     def ask(step: Step, state: Any, recorded_actions: Tensor, rows: np.ndarray) -> Any:
-        choice: Any = policy.tell(step, state).choice if isinstance(policy, Telling) else None
+        choice: Any = policy.inspect(step, state).choice if isinstance(policy, Inspectable) else None
         if not hasattr(choice, "log_prob"):
             raise ConfigError(
                 "this policy does not tell the probabilities of its actions, which importance sampling needs where "

@@ -13,7 +13,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent.player import Player
 from reverie.core.errors import DataError
 from reverie.core.rows import episode_rows
-from reverie.core.specs import signature
+from reverie.core.specs import spec_to_dict
 from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
 from reverie.datasets.in_memory import DataLike
@@ -29,7 +29,7 @@ def open_dataset(player: Player, data: DataLike | None = None) -> Iterator[Recor
         source = player.config.data
     env, learner_space = player.config.env, player.observer.learner_space
     with contextlib.closing(open_recorded(source, env, player.action_space, learner_space)) as dataset:
-        check_dataset_fits(dataset, signature(player.obs_spec, player.action_spec), env.id)
+        check_dataset_fits(dataset, spec_to_dict(player.obs_spec, player.action_spec), env.id)
         yield dataset
 
 

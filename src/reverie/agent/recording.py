@@ -17,20 +17,20 @@ from reverie.agent.agent import Agent
 from reverie.agent.player import actions_label
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, EnvError, format_error, plural
+from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, episode_rows
-from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import cast, follow, leaves_of
-from reverie.core.specs import MASK
+from reverie.core.spaces import cast, get_at_path, iter_leaves
+from reverie.core.specs import MASK_KEY
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.output import WriteReport, total_bytes
-from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
-from reverie.datasets.writers import size_written
+from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
+from reverie.datasets.writers import estimated_file_size
 from reverie.envs.limits import own_limit
-from reverie.envs.make import close_quietly, env_settings, spec_of, written
-from reverie.envs.wrappers import checked_reset, checked_step, layers_of
+from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
+from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,9 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
     """
     env = agent.make_env()
     try:
-        if config.noise and not any(is_continuous(leaf) for _, leaf in leaves_of(env.action_space)):
+        if config.noise and not any(is_continuous(leaf) for _, leaf in iter_leaves(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
-        with reproducible(config.seed), PlayedReader(agent, env, config, target) as reader:
+        with seeded_rng(config.seed), PlayedReader(agent, env, config, target) as reader:
             logger.info(estimate_dataset_size(agent, env, config))
             report = write_dataset(reader, target, to)
             report.remarks += reader.remarks()
@@ -113,7 +113,7 @@ class PlayedReader(Reader):
         self.env: gymnasium.Env[Any, Any] = env
         self.config: RecordConfig = config
         self.view: View = View.of(agent, config.raw)
-        self.limit: int = max(agent.episode_limit, own_limit(layers_of(env)) or 0)
+        self.limit: int = max(agent.episode_limit, own_limit(wrapper_stack(env)) or 0)
 
     def info(self) -> DatasetInfo:
         """Return the spaces, the environment, and how the agent plays."""
@@ -124,7 +124,7 @@ class PlayedReader(Reader):
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
         named, remark = env_metadata(agent, self.env, config.raw)
-        self.note(remark, int(bool(remark)))
+        self.add_remark(remark, int(bool(remark)))
         return DatasetInfo(observation=self.view.space, action=self.env.action_space, text=text, **named)
 
     def rows(self) -> int:
@@ -138,8 +138,10 @@ class PlayedReader(Reader):
         for episode in record_episodes(self.agent, self.env, self.config, self.limit, cut_off):
             yield rows_of(episode, both)
         if cut_off:
-            ended = f"{plural(len(cut_off), 'episode')} had not ended after {self.limit:,} steps (eval_episode_steps)"
-            self.note(f"{ended}, and were truncated there")
+            ended = (
+                f"{count_noun(len(cut_off), 'episode')} had not ended after {self.limit:,} steps (eval_episode_steps)"
+            )
+            self.add_remark(f"{ended}, and were truncated there")
 
     def place_of(self, row: int, column: str) -> str:
         """Return the number of a row: rows cannot be read again."""
@@ -150,7 +152,9 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
     """Return the rows of an episode that ``record_episode`` returned; ``both``: spaces of observations and actions."""
 
     def arrays(space: Space, values: Any) -> Any:
-        leaf_arrays = {"/".join(map(str, path)): np.asarray(follow(values, path)) for path, _ in leaves_of(space)}
+        leaf_arrays = {
+            "/".join(map(str, path)): np.asarray(get_at_path(values, path)) for path, _ in iter_leaves(space)
+        }
         return leaf_arrays.get("", leaf_arrays)
 
     obs, actions = (arrays(space, episode[name]) for space, name in zip(both, ("observations", "actions"), strict=True))
@@ -158,7 +162,7 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
     rows = episode_rows(obs, actions, episode["rewards"], terminal=terminated)
     seeds = np.full(len(rows["reward"]), None, object)
     seeds[0] = episode["seed"]
-    return rows | {SEED: seeds, BOTH: rows["is_last"] & (terminated and truncated)}
+    return rows | {SEED: seeds, TRUNCATED_COLUMN: rows["is_last"] & (terminated and truncated)}
 
 
 def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
@@ -167,7 +171,7 @@ def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple
     spec = spec_of(env, config)
     if spec is None:
         return {}, "the dataset does not name its environment, which was passed as a Python object without an id"
-    text, remark = written(spec)
+    text, remark = spec_to_json(spec)
     if not text:
         return {}, remark
     prefix = f"{config.id.rpartition(':')[0]}:" if agent.factory is None and ":" in config.id else ""
@@ -182,8 +186,14 @@ def estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: Re
     obs, info = checked_reset(env, first_seed(config))
     view = View.of(agent, config.raw)
     first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
-    row = size_written(stack_values(view.space, [first_obs], "obs")) + total_bytes(env.action_space.sample()) + 10
-    unit = f"{config.steps:,} steps" if config.steps else f"{plural(config.episodes or 0, 'episode')}, each 1,000 steps"
+    row = (
+        estimated_file_size(stack_values(view.space, [first_obs], "obs")) + total_bytes(env.action_space.sample()) + 10
+    )
+    unit = (
+        f"{config.steps:,} steps"
+        if config.steps
+        else f"{count_noun(config.episodes or 0, 'episode')}, each 1,000 steps"
+    )
     return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
 
@@ -231,7 +241,7 @@ def record_episode(
         )
         action = add_noise(env.action_space, chosen, config.noise, rng) if config.noise else chosen
         if config.epsilon and rng.random() < config.epsilon:
-            action = agent.random_action(latest, rng) if MASK in agent.obs_spec else env.action_space.sample()
+            action = agent.random_action(latest, rng) if MASK_KEY in agent.obs_spec else env.action_space.sample()
         if action is not chosen:
             state = agent.override(state, action)
         action_list.append(deepcopy(action))

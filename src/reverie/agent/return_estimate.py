@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reverie.core.errors import plural
+from reverie.core.errors import count_noun
 from reverie.core.statistics import IntervalEstimate
 from reverie.core.types import Mode
 
@@ -66,7 +66,9 @@ class ReturnEstimate:
         """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
         metrics = {"updates": float(self.updates), "loss": self.loss, "discount": self.discount, **self.agreement}
         for name, part in self._intervals().items():
-            metrics |= {name: part.value} | ({f"{name}_low": part.low, f"{name}_high": part.high} if part.sure else {})
+            metrics |= {name: part.value} | (
+                {f"{name}_low": part.low, f"{name}_high": part.high} if part.has_interval else {}
+            )
         return {f"estimate/{name}": value for name, value in metrics.items()}
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,14 +98,15 @@ class ReturnEstimate:
         """Format the estimate for the terminal, in four to seven lines."""
         truncated = f", {self.num_truncated:,} of them truncated" if self.num_truncated else ""
         clipped_text = "" if self.reward_clipping == "none" else f", of rewards clipped by {self.reward_clipping}"
-        fqe_text = "" if self.method == "wis" else f", {plural(self.updates, 'update')}, loss {self.loss:.3g}"
+        fqe_text = "" if self.method == "wis" else f", {count_noun(self.updates, 'update')}, loss {self.loss:.3g}"
         error_text = "" if self.method == "wis" else " and do not include the error of FQE itself"
         lines = [
             f"estimated by {self.method.upper()}, no episodes played: discounted return of the policy "
             f"{_format_interval(self.value)}",
             "  the logging policy, which took the recorded actions, by the same method: "
             f"{_format_interval(self.behavior)}",
-            f"  recorded: {_format_interval(self.dataset_return)} in {plural(self.episodes, 'episode')}{truncated}; "
+            f"  recorded: {_format_interval(self.dataset_return)} in "
+            f"{count_noun(self.episodes, 'episode')}{truncated}; "
             f"discount {self.discount:g}{fqe_text}{clipped_text}",
             f"  intervals are for the mean over episodes{error_text}",
         ]
@@ -130,4 +133,6 @@ class ReturnEstimate:
 
 
 def _format_interval(interval: IntervalEstimate) -> str:
-    return f"{interval.value:.2f}" + (f" (95 % {interval.low:.2f} to {interval.high:.2f})" if interval.sure else "")
+    return f"{interval.value:.2f}" + (
+        f" (95 % {interval.low:.2f} to {interval.high:.2f})" if interval.has_interval else ""
+    )

@@ -27,9 +27,16 @@ from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
-from reverie.run.checkpoint import Checkpoints, longest_episode, read
-from reverie.run.folder import RunFolder, Saved, found_at_end, is_of, read_saved, read_spec
-from reverie.run.manifest import step_of
+from reverie.run.checkpoint import Checkpoints, longest_episode, read_checkpoint
+from reverie.run.folder import (
+    RunFolder,
+    SavedConfig,
+    is_final_result_of_step,
+    read_final_result,
+    read_saved_config,
+    read_spec,
+)
+from reverie.run.manifest import checkpoint_step
 from reverie.store.local_objects import open_objects
 
 TAG = "reverie"
@@ -65,15 +72,15 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
         ReverieError: there is no such run or checkpoint, the place cannot be reached, refuses, or holds something else.
         UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
     """
-    folder = RunFolder.at(run)
-    saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    folder = RunFolder.from_path(run)
+    saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as temp_dir:
         model = write_agent_folder(Path(temp_dir) / "agent", folder, path)
         metadata = agent_metadata(folder, saved, path)
-        if is_of(folder.evaluation, step_of(path)):
-            write_json(model / "eval.json", found_at_end(folder.evaluation) or {})
+        if is_final_result_of_step(folder.evaluation, checkpoint_step(path)):
+            write_json(model / "eval.json", read_final_result(folder.evaluation) or {})
         (model / "README.md").write_text(model_card(model, folder, saved, metadata, destination), encoding="utf-8")
         write_json(model / AGENT_FILE, metadata)
         if hub := HUB_PATTERN.fullmatch(destination):
@@ -100,7 +107,7 @@ def _upload_folder(model: Path, destination: str) -> None:
         for name in sorted(names, key=lambda name: name == AGENT_FILE):
             objects.put(name, (model / name).read_bytes())
         objects.delete(name for name in before if name.startswith("checkpoints/") and name not in names)
-    except objects.failures as error:
+    except objects.exceptions as error:
         if isinstance(error, ConfigError):
             raise
         raise objects.error(error) from error
@@ -127,7 +134,7 @@ def pull(location: str, to: Path | str | None = None) -> Path:
     folder = Path(download_agent(location, None if to is None else Path(to)))
     if not folder.is_dir():
         raise RunError(f"{location} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
-    check_code(read_saved(folder), folder)
+    check_code(read_saved_config(folder), folder)
     return folder
 
 
@@ -144,7 +151,7 @@ def list_agents(location: str) -> list[SharedAgent]:
     try:
         names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT_FILE and name.count("/") < 2]
         metadata = {name: parse_metadata(objects.get(name)) for name in names}
-    except objects.failures as error:
+    except objects.exceptions as error:
         raise objects.error(error) from error
     root = location.rstrip("/")
     return [SharedAgent(f"{root}/{name.removesuffix(AGENT_FILE)}".rstrip("/"), x) for name, x in metadata.items()]
@@ -166,14 +173,14 @@ def parse_metadata(content: bytes) -> dict[str, str]:
     return {name: str(value) for name, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
-def agent_metadata(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[str, str]:
+def agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> dict[str, str]:
     """Return the metadata of an agent, for ``AGENT_FILE``."""
-    step, score = step_of(checkpoint), None
+    step, score = checkpoint_step(checkpoint), None
     with contextlib.suppress(RunError, KeyError):  # an agent from elsewhere was not trained here
-        run_state = read(checkpoint, ["run"])["run"]
+        run_state = read_checkpoint(checkpoint, ["run"])["run"]
         score = run_state["best"] if run_state["best_step"] == step else None
-    if is_of(folder.evaluation, step):
-        score = (found_at_end(folder.evaluation) or {})["score"]["mean"]
+    if is_final_result_of_step(folder.evaluation, step):
+        score = (read_final_result(folder.evaluation) or {})["score"]["mean"]
     metadata = {"algorithm": saved.algorithm, "env": saved.env, "step": str(step), "reverie": version()}
     return metadata | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
 
@@ -181,12 +188,12 @@ def agent_metadata(folder: RunFolder, saved: Saved, checkpoint: Path) -> dict[st
 def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -> Path:
     """Write the folder of a passed-on agent: settings, spaces, a checkpoint of the learner and the longest episode."""
     try:
-        state, longest = read(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
+        state, longest = read_checkpoint(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
     except KeyError as error:
         raise RunError(f"{checkpoint} is damaged: it contains no {error}. Use another checkpoint.") from error
     parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved as it was read
     parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
-    Checkpoints(folder_path / "checkpoints").save(step_of(checkpoint), parts)
+    Checkpoints(folder_path / "checkpoints").save(checkpoint_step(checkpoint), parts)
     for file in (folder.config, folder.spec):
         shutil.copy2(file, folder_path)
     return folder_path
@@ -195,10 +202,12 @@ def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -
 # ---------------------------------------------------------------- the page
 
 
-def model_card(model: Path, folder: RunFolder, saved: Saved, metadata: Mapping[str, str], destination: str) -> str:
+def model_card(
+    model: Path, folder: RunFolder, saved: SavedConfig, metadata: Mapping[str, str], destination: str
+) -> str:
     """Return the page of an agent, and put its picture into ``model``, the folder that is passed on."""
     algorithm, env, name = metadata["algorithm"], metadata["env"], destination.rstrip("/").rpartition("/")[2]
-    evaluation = found_at_end(model / "eval.json") or {}
+    evaluation = read_final_result(model / "eval.json") or {}
     tags = [TAG, "reinforcement-learning", algorithm, env]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
     lines = [
@@ -246,7 +255,7 @@ def _spaces(spec: Mapping[str, Any]) -> str:
     return "\n".join(["| | kind | shape |", "|---|---|---|", *rows])
 
 
-def _commands(algorithm: str, saved: Saved, destination: str) -> str:
+def _commands(algorithm: str, saved: SavedConfig, destination: str) -> str:
     notes = "".join(f"\n{key} = {value} was given from Python: pass it again." for key, value in saved.custom.items())
     return (
         f"```sh\npip install reverie-rl\nreverie eval {destination}\nreverie pull {destination} --to agent\n"
@@ -281,8 +290,8 @@ def register_model(
     Raises:
         ReverieError: there is no such run or checkpoint, the tracker cannot be reached, or it refuses the name.
     """
-    folder = RunFolder.at(run)
-    saved, checkpoints = read_saved(folder.path), Checkpoints(folder.checkpoints)
+    folder = RunFolder.from_path(run)
+    saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(tracker, "")

@@ -14,12 +14,12 @@ from torch import Tensor
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import FPS, open_renderer_or_image
 from reverie.agent.player import AgentState, Player, policy_mode
-from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.algos.dreamer import Dreamer
 from reverie.algos.world_model import Context, WorldModel
-from reverie.core.errors import ConfigError, DataError, plural
-from reverie.core.files import writing
-from reverie.core.seeding import derived_seeds, reproducible
+from reverie.core.errors import ConfigError, DataError, count_noun
+from reverie.core.files import disk_errors_as_run_error
+from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.types import Batch, Mode, Step
 from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, write_video
 from reverie.nn.actor import JointDistribution
@@ -98,7 +98,7 @@ class ImaginedTrajectory:
 
     def __repr__(self) -> str:
         episodes, steps = self.actions.shape[:2]
-        return f"ImaginedTrajectory({plural(steps, 'step')} in {plural(episodes, 'episode')}, by {self.agent})"
+        return f"ImaginedTrajectory({count_noun(steps, 'step')} in {count_noun(episodes, 'episode')}, by {self.agent})"
 
     def state(self, row: int) -> ModelState:
         """Return the states of one row, to edit them and imagine on: 0 is the given one, -1 the last."""
@@ -117,7 +117,7 @@ class ImaginedTrajectory:
         frames = [OBSERVED_COLOR] + [IMAGINED_COLOR] * (len(self.rewards[0]) - 1)
         with open_renderer_or_image(self.agent, self.observations) as draw:
             pictures = draw(self.observations)
-        with writing(Path(path)):
+        with disk_errors_as_run_error(Path(path)):
             return write_video(Path(path), tile(np.stack([border(picture, frames) for picture in pictures])), FPS)
 
 
@@ -153,7 +153,7 @@ class WorldModelInspector:
 
     def policy(self, latent: Latent) -> JointDistribution:
         """Return the distribution of actions in states ``[..., D]``, ``[..., S, C]``."""
-        legal = self.world.legal
+        legal = self.world.predict_mask
         policy: JointDistribution = self.learner.actor(latent.feature, None if legal is None else legal(latent.feature))
         return policy
 
@@ -215,7 +215,9 @@ class WorldModelInspector:
         reward = to_numpy(self.world.transform(torch.from_numpy(predictions["reward"])))  # [B, H]
         cont_product = np.cumprod(self.world.discount * predictions["cont"], 1)  # [B, H]
         discounts = np.concatenate([np.ones_like(cont_product[:, :1]), cont_product[:, :-1]], 1)
-        total: np.ndarray = (discounts * reward).sum(1) + cont_product[:, -1] * predictions[f"{INSIDE}value"][:, -1]
+        total: np.ndarray = (discounts * reward).sum(1) + cont_product[:, -1] * predictions[f"{INTERNAL_PREFIX}value"][
+            :, -1
+        ]
         return total
 
 
@@ -232,7 +234,7 @@ def action_probabilities(policy: JointDistribution) -> Tensor:
 
 def predicted_observations(predictions: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     """Return the predicted observations by key; ``predictions`` have the names of ``Dreamer.dream``."""
-    return {key: predictions[dreamt_name(key)] for key in keys if dreamt_name(key) in predictions}
+    return {key: predictions[prediction_name(key)] for key in keys if prediction_name(key) in predictions}
 
 
 def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tensor:
@@ -283,7 +285,7 @@ def model_state(state: ModelState | AgentState) -> ModelState:
 def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState:
     """Return the world model's state after rows ``[B, T]``: see ``Agent.observe``."""
     world = require_world_model(player).world
-    with torch.no_grad(), reproducible(default_seed(player, seed)):
+    with torch.no_grad(), seeded_rng(default_seed(player, seed)):
         latent = world.observe(batch.to(player.algo.device)).latent  # [B, T, ...]
     return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
 
@@ -298,7 +300,7 @@ def imagine_trajectory(
     if steps is None:
         steps = STEPS if fixed is None else fixed.shape[1]
     start = state_to_latent(inspector.world, state)
-    with torch.no_grad(), reproducible(default_seed(player, seed)):
+    with torch.no_grad(), seeded_rng(default_seed(player, seed)):
         latents, action_list = inspector.imagine(
             start, steps, lambda t, latent: inspector.act(latent, act_mode) if fixed is None else fixed[:, t]
         )
@@ -307,9 +309,9 @@ def imagine_trajectory(
         observations=predicted_observations(predictions, player.obs_spec),
         rewards=predictions["reward"],
         continues=predictions["cont"],
-        values=predictions[f"{INSIDE}value"],
+        values=predictions[f"{INTERNAL_PREFIX}value"],
         actions=to_numpy(torch.stack(action_list, 1)),
-        deter=predictions[f"{INSIDE}deter"],
+        deter=predictions[f"{INTERNAL_PREFIX}deter"],
         stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # TD-MPC2 predicts none
         agent=player,
     )

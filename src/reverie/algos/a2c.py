@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
-from reverie.core.bounds import Above, Rate, Within
+from reverie.core.bounds import Above, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.nn.optim import GlobalRMSpropConfig, Optim
+from reverie.nn.optim import GlobalRMSpropConfig, LaPropAGC
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.td import Losses
 
@@ -24,7 +24,7 @@ class A2CObjective(OnPolicyObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
-        evaluation = self.evaluate(batch)
+        evaluation = self.evaluate_actions(batch)
         return self.losses(batch, evaluation, -evaluation.log_prob * self.advantage(batch), evaluation.value)
 
 
@@ -37,7 +37,7 @@ class A2C(OnPolicy):
     losses: type[A2CObjective] = A2CObjective
     cfg: A2CConfig
 
-    def build_optim(self) -> Optim:
+    def build_optim(self) -> LaPropAGC:
         c = self.cfg
         settings = GlobalRMSpropConfig(
             implementation=c.rms_implementation,
@@ -62,7 +62,7 @@ class A2CConfig(OnPolicyConfig):
     value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
     """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
     normalize_advantage: bool = False
-    lr: Annotated[Rate, Above(0)] = 7e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 7e-4
     rms_implementation: Literal["tensorflow", "torch"] = "torch"
     """RMSProp of which library. tensorflow: the mean square begins at 1 and eps is added to it; torch: it begins at 0
     and eps is added to its root."""

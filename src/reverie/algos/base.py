@@ -11,30 +11,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.modes import Optimiser, check_trained, find_bad_moment, has_two_modes
-from reverie.core.bounds import Ramp
+from reverie.algos.modes import Optimiser, check_all_parameters_trained, find_bad_moment, reads_training_flag
+from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.protocols import Policy, RowAnnotator, RunningStatistics
-from reverie.core.specs import Column
+from reverie.core.specs import ColumnSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, State, Update, Window
-from reverie.nn.optim import advance, ramps_of
+from reverie.nn.optim import advance_schedules, lr_schedules
 
 TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
 
-INSIDE = "inside/"
+INTERNAL_PREFIX = "inside/"
 """Prefix of the names of a world model's latents and values in :meth:`Algorithm.dream`, beside its predictions."""
 
 
-def dreamt_name(key: str) -> str:
+def prediction_name(key: str) -> str:
     """Return the name of an observation in :meth:`Algorithm.dream`: its key, after ``obs/`` if another has that name.
 
-    The others are ``reward``, ``cont`` and what begins with ``INSIDE``.
+    The others are ``reward``, ``cont`` and what begins with ``INTERNAL_PREFIX``.
     """
     bare = re.sub("^(obs/)*", "", key)  # obs/reward would be the name of the observation reward, so it becomes another
-    return f"obs/{key}" if bare in ("reward", "cont") or bare.startswith(INSIDE) else key
+    return f"obs/{key}" if bare in ("reward", "cont") or bare.startswith(INTERNAL_PREFIX) else key
 
 
 class Algorithm(nn.Module):
@@ -48,12 +48,12 @@ class Algorithm(nn.Module):
     """
 
     window: Window
-    extra_spec: Mapping[str, Column]
+    extra_spec: Mapping[str, ColumnSpec]
     device: torch.device
     _policy: Policy[Any]
-    tapes: ClassVar[bool] = False
+    captures_on_cpu: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
-    actor_place: ClassVar[str] = ""
+    actor_path: ClassVar[str] = ""
     """Name of the actor module, if it reads observations. ``init_from`` also loads it from other algorithms."""
 
     def __init__(self, graph: bool = True) -> None:
@@ -64,11 +64,11 @@ class Algorithm(nn.Module):
         """Captures that were made while it was another object are not valid any more."""
         self._is_checked = False  # that all parameters are trained
         self._two_mode_modules: tuple[nn.Module, ...] | None = None  # None: not looked for yet
-        self._ramps: list[tuple[Ramp, Tensor]] = []
+        self._ramps: list[tuple[PiecewiseLinear, Tensor]] = []
         self.position: Callable[[], int] = int
         """Returns how far the run is, in env steps, for settings that change on the way; 0 outside of a run."""
 
-    def expect_recorded(self, windows: int) -> None:
+    def set_num_offline(self, windows: int) -> None:
         """Note how many windows of each batch, the first ones, are recorded; the others were collected."""
 
     @property
@@ -101,7 +101,7 @@ class Algorithm(nn.Module):
         if self._two_mode_modules is None:
             self.enter_eval_mode()
         if self._ramps:
-            advance(self._ramps, self.position())
+            advance_schedules(self._ramps, self.position())
         is_plain = self._is_checked and not self._two_mode_modules
         step = self.next_step()
         update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
@@ -123,7 +123,7 @@ class Algorithm(nn.Module):
         finally:
             self._switch(training=False)
         if versions is not None:
-            check_trained(self, self.optimisers(), versions)
+            check_all_parameters_trained(self, self.optimizers(), versions)
             self._is_checked = True
         return update
 
@@ -131,9 +131,9 @@ class Algorithm(nn.Module):
         """Return what :meth:`train_step` gets of a batch on the learner's device; by default the batch itself."""
         return batch
 
-    def bad_moment(self) -> str | None:
+    def find_nonfinite_optimizer(self) -> str | None:
         """Return the name of an optimiser with a moment that is not finite, or None: see ``find_bad_moment``."""
-        return find_bad_moment(self.optimisers())
+        return find_bad_moment(self.optimizers())
 
     def enter_eval_mode(self) -> None:
         """Put the modules that learn in train mode, and differ in it, into eval mode until the next update.
@@ -142,11 +142,11 @@ class Algorithm(nn.Module):
         call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured again.
         """
         self.capture_version = object()
-        modules = [module for module in self.modules() if module.training and has_two_modes(module)]
+        modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
         previous = [module for module in self._two_mode_modules or () if module not in modules]
         self._two_mode_modules = (*previous, *modules)
         ramps = [(ramp, m.get_buffer(name)) for m in self.modules() for name, ramp in vars(m).get("ramps", {}).items()]
-        self._ramps = ramps + [pair for optim in self.optimisers().values() for pair in ramps_of(optim)]
+        self._ramps = ramps + [pair for optim in self.optimizers().values() for pair in lr_schedules(optim)]
         self._switch(training=False)
 
     def _switch(self, *, training: bool) -> None:
@@ -180,12 +180,12 @@ class Algorithm(nn.Module):
     def dream(self, batch: Batch, context: int) -> dict[str, torch.Tensor]:
         """Return a world model's predictions of all rows: the first ``context`` observed, the rest imagined.
 
-        Names of values that are no column of the rows, such as latents, begin with ``INSIDE``. Those of observations
-        are their keys (:func:`dreamt_name`).
+        Names of values that are no column of the rows, such as latents, begin with ``INTERNAL_PREFIX``. Those of
+        observations are their keys (:func:`prediction_name`).
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
-    def optimisers(self) -> dict[str, Optimiser]:
+    def optimizers(self) -> dict[str, Optimiser]:
         """Return each optimiser that this learner and its modules hold as attributes, or in a dictionary.
 
         Their names end with ``optim``: ``actor_optim`` is ``self.optims["actor"]``.
@@ -209,13 +209,13 @@ class Algorithm(nn.Module):
     # The next two narrow torch's overloads on purpose: an algorithm is always the root module, never a child.
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
         """Return ``{"model": parameters and buffers by name, "NAME_optim": moments, ..., **extra_state}``."""
-        optims = {name: optim.state_dict() for name, optim in self.optimisers().items()}
+        optims = {name: optim.state_dict() for name, optim in self.optimizers().items()}
         return {"model": super().state_dict(), **optims, **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
         """Restore what ``state_dict`` returned."""
         super().load_state_dict(state["model"])
-        for name, optim in self.optimisers().items():
+        for name, optim in self.optimizers().items():
             optim.load_state_dict(state[name])
         self.load_extra_state(state)
 

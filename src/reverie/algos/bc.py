@@ -11,15 +11,15 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import ModelFree, ModelFreeConfig, RecordedConfig, check_sequences
-from reverie.core.bounds import Above, Rate
+from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig, check_sequences
+from reverie.core.bounds import Above, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
-from reverie.nn.action_kinds import all_classes
+from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import (
-    ChoicesActor,
+    CategoricalActor,
     DeterministicActor,
     GaussianActor,
     MemoryNetworkConfig,
@@ -29,7 +29,7 @@ from reverie.nn.actor_critic import (
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, before, mean_over
+from reverie.objectives.td import Losses, masked_mean, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -47,10 +47,10 @@ class BCObjective(nn.Module):
 
     def forward(self, batch: Batch) -> Losses:
         """Return E[(pi(s) - a)^2] or E[-ln pi(a | s)] of a batch ``[B, T]``; last rows of episodes have no action."""
-        policy, action = self.actor(before(batch.obs)), batch.action[:, :-1]
+        policy, action = self.actor(obs_before(batch.obs)), batch.action[:, :-1]
         deterministic = isinstance(policy, Tensor)
         error = (policy - action).square().mean(-1) if deterministic else -policy.log_prob(action)  # [B, T-1]
-        return Losses({"actor": mean_over(error, transition_mask(batch.is_last))})
+        return Losses({"actor": masked_mean(error, transition_mask(batch.is_last))})
 
 
 # ---------------------------------------------------------------------- learner
@@ -62,7 +62,7 @@ class BC(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.window: Window = replace(self.window, has_priorities=False)
-        clone = cfg.fitting(action_spec)
+        clone = cfg.resolve_kind(action_spec)
         actor = cloning_actor(clone, self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
         self.objective: BCObjective = BCObjective(actor)
         self.to(device)
@@ -70,10 +70,10 @@ class BC(ModelFree):
         policy: Policy[Any] = SampledPolicy(actor, device)
         if clone == "deterministic":
             policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
-        self._policy = self.remembering(policy)
+        self._policy = self.with_memory(policy)
 
     def train_step(self, batch: Batch) -> Update:
-        return Update(metrics=self.minimise(self.objective(batch)))
+        return Update(metrics=self.minimize(self.objective(batch)))
 
 
 def cloning_actor(
@@ -85,19 +85,24 @@ def cloning_actor(
     if clone == "stochastic":
         return GaussianActor(obs_spec, action_spec.width, cfg, dtype)
     if clone == "categorical":
-        return ChoicesActor(obs_spec, all_classes(action_spec), cfg, dtype)
+        return CategoricalActor(obs_spec, num_classes_per_choice(action_spec), cfg, dtype)
     return MixedActor(obs_spec, action_spec, cfg, dtype)
 
 
 # ---------------------------------------------------------------------- settings
 
 
-CLONES = {"deterministic": "continuous", "stochastic": "continuous", "categorical": "categorical", "mixed": "mixed"}
+CLONE_KINDS = {
+    "deterministic": "continuous",
+    "stochastic": "continuous",
+    "categorical": "categorical",
+    "mixed": "mixed",
+}
 """The kind of actions that each kind of policy imitates; the first for a kind is its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCConfig(RecordedConfig, ModelFreeConfig):
+class BCConfig(OfflineConfig, ModelFreeConfig):
     """Settings of behaviour cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
@@ -108,7 +113,7 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
     mixed, by log-likelihood. None: deterministic, categorical or mixed, by the action space."""
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
     """Layers of the network, with a memory if wanted."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of Adam."""
 
     def __post_init__(self) -> None:
@@ -122,14 +127,15 @@ class BCConfig(RecordedConfig, ModelFreeConfig):
                 "records a dataset with a trained agent."
             )
 
-    def fitting(self, spec: ActionSpec) -> str:
+    def resolve_kind(self, spec: ActionSpec) -> str:
         """Return ``policy_kind``, or its default for these actions."""
         kinds = {part.kind for part in spec.parts.values()}
         kind = "mixed" if len(kinds) > 1 else min(kinds)
-        fit = [name for name, imitated in CLONES.items() if imitated == kind]
+        fit = [name for name, imitated in CLONE_KINDS.items() if imitated == kind]
         if self.policy_kind is not None and self.policy_kind not in fit:
             raise ConfigError(
-                f"algo.policy_kind = {self.policy_kind} is for {CLONES[self.policy_kind]} actions, but these actions "
+                f"algo.policy_kind = {self.policy_kind} is for {CLONE_KINDS[self.policy_kind]} actions, but these "
+                "actions "
                 f"are {kind}. Use one of {', '.join(fit)}, or None to choose it by the kind of the actions."
             )
         return self.policy_kind or fit[0]

@@ -13,20 +13,20 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import ModelFree, RecordedConfig
+from reverie.algos.model_free import ModelFree, OfflineConfig
 from reverie.algos.td import TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Inputs, Network, NetworkConfig, QEnsemble, many_action_values
+from reverie.nn.actor_critic import Network, NetworkConfig, ObsConcat, QEnsemble, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import is_traced
 from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -53,8 +53,8 @@ class BCQObjective(TDObjective):
         self.vae = vae
         self.perturb = perturb
         self.critic = critic
-        self.target_perturb: Target = Target(perturb, cfg.tau)
-        self.target_critic: Target = Target(critic, cfg.tau)
+        self.target_perturb: TargetNetwork = TargetNetwork(perturb, cfg.tau)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau)
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``vae``, ``critic`` and ``actor`` of a batch ``[B, T]``."""
@@ -69,16 +69,16 @@ class BCQObjective(TDObjective):
         dimensions that is the factor 1 / (2 A) of appendix D.1.
         """
         action, mask = batch.action[:, :-1], transition_mask(batch.is_last)
-        coded = self.vae(before(batch.obs), action)
-        reconstruction = mean_over((coded.action - action).square().mean(-1), mask)
-        divergence = mean_over(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
+        coded = self.vae(obs_before(batch.obs), action)
+        reconstruction = masked_mean((coded.action - action).square().mean(-1), mask)
+        divergence = masked_mean(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
         loss = reconstruction + 0.5 * divergence
         metrics = {"loss/reconstruction": reconstruction.detach(), "train/divergence": divergence.detach()}
         return Losses({"vae": loss}, metrics)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         return squared_error(values, self.targets(batch), batch)
 
     @torch.no_grad()
@@ -87,7 +87,7 @@ class BCQObjective(TDObjective):
 
         The n actions are decoded from latents and perturbed by the target perturbation network.
         """
-        c, obs = self.cfg, after(batch.obs)
+        c, obs = self.cfg, obs_after(batch.obs)
         decoded = self.vae.decode(obs, self.latents(batch.reward[:, 1:], c.num_samples))  # [B, T-1, n, A]
         action = many_action_values(self.target_perturb.model, obs, decoded)
         q = many_action_values(self.target_critic.model, obs, action)  # [2, B, T-1, n]
@@ -96,13 +96,13 @@ class BCQObjective(TDObjective):
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, a + xi(s, a))], a ~ G(s): equation 12."""
-        obs = before(batch.obs)
+        obs = obs_before(batch.obs)
         with torch.no_grad():
             drawn = self.vae.decode(obs, self.latents(batch.reward[:, :-1], 1)).squeeze(-2)  # [B, T-1, A]
         action = self.perturb(obs, drawn)
         with frozen(self.critic):
             value = self.critic(obs, action, copy=0)  # [B, T-1]
-        return Losses({"actor": -mean_over(value, transition_mask(batch.is_last))})
+        return Losses({"actor": -masked_mean(value, transition_mask(batch.is_last))})
 
     def latents(self, rows: Tensor, n: int) -> Tensor:
         """Sample n latents ``[..., n, L]`` for each of ``rows`` ``[...]``: normal, clipped to ``LATENT``."""
@@ -139,15 +139,15 @@ class BCQ(ModelFree):
         self.to(device)
         for name, network in {"vae": vae, "critic": critic, "actor": perturb}.items():
             self.optims[name] = Adam(network.parameters(), cfg.lr)
-        self._policy = BestOfSeveral(self.objective.best_action, cfg.num_act_samples, vae.latent, device)
+        self._policy = BestOfSamplesPolicy(self.objective.best_action, cfg.num_act_samples, vae.latent, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the VAE, of the critics, of the perturbation network and of the targets: Algorithm 1."""
         o = self.objective
-        metrics = self.minimise(o.vae_loss(batch))
+        metrics = self.minimize(o.vae_loss(batch))
         critic = o.critic_loss(batch)
-        metrics |= self.minimise(critic)
-        metrics |= self.minimise(o.actor_loss(batch))
+        metrics |= self.minimize(critic)
+        metrics |= self.minimize(o.actor_loss(batch))
         o.target_perturb.update()
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority)
@@ -166,7 +166,7 @@ class ActionVAE(nn.Module):
         """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
         super().__init__()
         self.latent = latent
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        self.inputs: ObsConcat = ObsConcat(obs_spec, cfg, dtype)
         self.encoder: ReluMLP = ReluMLP(self.inputs.width + width, cfg.units, 2 * latent)
         self.decoder: ReluMLP = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
 
@@ -211,12 +211,12 @@ class Perturbation(Network):
 
 
 class StepCount(NamedTuple):
-    """The state of :class:`BestOfSeveral`."""
+    """The state of :class:`BestOfSamplesPolicy`."""
 
     steps: Tensor  # [] int64, number of decisions in mode "eval"
 
 
-class BestOfSeveral(StatelessStorage[StepCount]):
+class BestOfSamplesPolicy(StatelessStorage[StepCount]):
     """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
 
     Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
@@ -253,7 +253,7 @@ class BestOfSeveral(StatelessStorage[StepCount]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BCQConfig(RecordedConfig, TDConfig):
+class BCQConfig(OfflineConfig, TDConfig):
     """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
@@ -269,7 +269,7 @@ class BCQConfig(RecordedConfig, TDConfig):
     """Lambda, weight of min(Q1, Q2) in the target; max(Q1, Q2) has weight 1 - lambda (equation 13)."""
     latent: Annotated[int | None, AtLeast(1)] = None
     """Dimensions of the VAE's latent; None: 2 A, where A is the dimension of actions."""
-    lr: Annotated[Rate, Above(0)] = 1e-3
+    lr: Annotated[ScheduledFloat, Above(0)] = 1e-3
     """Learning rate of all networks."""
     networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(400, 300)))
     """Layers of the perturbation network and of the critics."""

@@ -14,20 +14,20 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import RecordedConfig
-from reverie.algos.returns_to_go import RETURN, ReturnsToGo, UnknownReturnPolicy
+from reverie.algos.model_free import OfflineConfig
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator, UnknownReturnPolicy
 from reverie.algos.sac import SAC, SACConfig, SACObjective
-from reverie.core.bounds import Above, AtLeast, Finite, Rate, Within
+from reverie.core.bounds import Above, AtLeast, Finite, ScheduledFloat, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RowAnnotator
-from reverie.core.specs import ActionSpec, Column, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import NetworkConfig, draws, many_action_values
+from reverie.nn.actor_critic import NetworkConfig, many_action_values, sample_many
 from reverie.nn.adam import Adam
 from reverie.nn.reward_scaling import Factor, ReturnStd
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -58,16 +58,16 @@ class CQLObjective(SACObjective):
         (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
         3 N. The dataset's own action is not among them, as its density is unknown.
         """
-        action, log_density = self.sampled(batch)
+        action, log_density = self.sample_actions(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
-        values = many_action_values(self.critic, before(batch.obs), every)  # [2, B, T-1, 1 + M]
+        values = many_action_values(self.critic, obs_before(batch.obs), every)  # [2, B, T-1, 1 + M]
         chosen, sampled = torch.split(values, [1, action.shape[-2]], -1)
         chosen = chosen.squeeze(-1)  # [2, B, T-1]
         losses = regression_error(chosen, self.targets(batch), batch, self.cfg.critic_loss)
         sampled, floored = self.apply_floor(sampled, batch)
         heat = self.cfg.cql_temperature
         soft = heat * ((sampled - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
-        gap = mean_over((soft - chosen).mean(0), transition_mask(batch.is_last))
+        gap = masked_mean((soft - chosen).mean(0), transition_mask(batch.is_last))
         return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
 
     def with_penalty(self, losses: Losses, gap: Tensor, critics: int, metrics: dict[str, Tensor]) -> Losses:
@@ -88,7 +88,7 @@ class CQLObjective(SACObjective):
         return Losses(terms, {**metrics, "loss/conservative": conservative.detach()}, losses.priority)
 
     @torch.no_grad()
-    def sampled(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def sample_actions(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Sample M = 3 N actions ``[B, T - 1, M, A]`` for each state; return them and their log-densities.
 
         N are uniform in [-1, 1]^A, N are from pi(s) and N from pi(s'). Log-densities are ``[B, T - 1, M]``.
@@ -97,7 +97,10 @@ class CQLObjective(SACObjective):
         wide = (*actions.shape[:-1], n, actions.shape[-1])
         uniform = torch.empty(wide, dtype=actions.dtype, device=actions.device).uniform_(-1, 1)
         density = torch.full_like(uniform[..., 0], -actions.shape[-1] * math.log(2))  # ln(1 / 2^A)
-        current, following = draws(self.actor(before(batch.obs)), n), draws(self.actor(after(batch.obs)), n)
+        current, following = (
+            sample_many(self.actor(obs_before(batch.obs)), n),
+            sample_many(self.actor(obs_after(batch.obs)), n),
+        )
         return torch.cat([uniform, current[0], following[0]], -2), torch.cat([density, current[1], following[1]], -1)
 
     def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -107,25 +110,25 @@ class CQLObjective(SACObjective):
         """
         if self.cfg.value_floor is None:
             return values, {}
-        floor = batch.extras[RETURN][:, :-1, None]  # [B, T-1, 1]
+        floor = batch.extras[RETURN_TO_GO_COLUMN][:, :-1, None]  # [B, T-1, 1]
         uniform, policy = values[..., : self.cfg.num_samples], values[..., self.cfg.num_samples :]
         below = (policy.detach() < floor).to(values.dtype).mean((0, -1))  # [B, T-1]
-        metrics = {"train/below_floor": mean_over(below, transition_mask(batch.is_last))}
+        metrics = {"train/below_floor": masked_mean(below, transition_mask(batch.is_last))}
         return torch.cat([uniform, torch.maximum(policy, floor)], -1), metrics
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) V(s'), V by ``cfg.backup``: equation 3.  ``[B, T - 1]``."""
-        obs, c = after(batch.obs), self.cfg
+        obs, c = obs_after(batch.obs), self.cfg
         if isinstance(c.backup, Soft):
             return super().targets(batch)
         if isinstance(c.backup, Best):
-            action, _ = draws(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
+            action, _ = sample_many(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
             value = many_action_values(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
         elif isinstance(c.backup, Mode):
             value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
         else:
-            value, _ = self.expected(obs, self.target_critic)  # [B, T-1]
+            value, _ = self.expected_value(obs, self.target_critic)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
 
@@ -144,30 +147,32 @@ class CQL(SAC):
         if isinstance(cfg.conservative_weight, Lagrange) and self.objective.log_multiplier is not None:
             self.optims["lagrange_multiplier"] = Adam([self.objective.log_multiplier], cfg.conservative_weight.lr)
         if cfg.value_floor is not None:
-            self.extra_spec: dict[str, Column] = {
-                RETURN: Column(shape=(), dtype="float32", blank=-math.inf, in_checkpoints=False)
+            self.extra_spec: dict[str, ColumnSpec] = {
+                RETURN_TO_GO_COLUMN: ColumnSpec(shape=(), dtype="float32", fill_value=-math.inf, in_checkpoints=False)
             }
             self._policy = UnknownReturnPolicy(self.objective.actor, device)
 
     @property
     def annotator(self) -> RowAnnotator | None:
         """With a floor, the returns of episodes that a run collects are known when they have ended."""
-        return None if self.cfg.value_floor is None else ReturnsToGo(self.cfg.discount)
+        return None if self.cfg.value_floor is None else ReturnToGoAnnotator(self.cfg.discount)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        update = super().train_step(self.scaled(batch))
+        update = super().train_step(self.scale_returns(batch))
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
         return update
 
-    def scaled(self, batch: Batch) -> Batch:
+    def scale_returns(self, batch: Batch) -> Batch:
         """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
         rewards = self.preprocess.rewards
-        if RETURN not in batch.extras or rewards is None:
+        if RETURN_TO_GO_COLUMN not in batch.extras or rewards is None:
             return batch
-        return replace(batch, extras={**batch.extras, RETURN: batch.extras[RETURN] * rewards.factor})
+        return replace(
+            batch, extras={**batch.extras, RETURN_TO_GO_COLUMN: batch.extras[RETURN_TO_GO_COLUMN] * rewards.factor}
+        )
 
 
 # ---------------------------------------------------------------------- settings
@@ -194,7 +199,7 @@ class Lagrange(ConservativeWeight):
     threshold: Annotated[float, Finite()] = 10.0
     """Tau, the target gap between the soft maximum of Q and Q of the dataset's actions: the authors' code and paper for
     MuJoCo. Smaller is more conservative."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the multiplier: the authors' code."""
     initial: Annotated[float, Within(f"(0, {MAX_MULTIPLIER:g}]")] = 1.0
     """Initial multiplier. Code that has a weight w beside a multiplier that begins at 1 translates to initial
@@ -236,7 +241,7 @@ class Best(Backup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CQLConfig(RecordedConfig, SACConfig):
+class CQLConfig(OfflineConfig, SACConfig):
     """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
@@ -252,8 +257,8 @@ class CQLConfig(RecordedConfig, SACConfig):
     value_floor: Literal["monte_carlo"] | None = None
     """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL (section 5), by the discounted return
     from each row on where the episode ended in a terminal state. None: no bound, as in CQL."""
-    actor_lr: Rate = 1e-4
-    temperature_lr: Rate = 1e-4
+    actor_lr: ScheduledFloat = 1e-4
+    temperature_lr: ScheduledFloat = 1e-4
     networks: NetworkConfig = field(  # type: ignore[assignment]  # without SAC's memory
         default_factory=lambda: NetworkConfig(units=(256, 256, 256))
     )
@@ -266,12 +271,12 @@ class CQLConfig(RecordedConfig, SACConfig):
             and self.reward_scale.clip is not None
         ):
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}, value_floor = {self.value_floor}: values of clipped "
+                f"reward_scale = {self.reward_scale.to_text()}, value_floor = {self.value_floor}: values of clipped "
                 "rewards cannot reach a floor of unclipped returns. Use reward_scale = return_std(None) or factor(...)."
             )
         if self.value_floor is not None and isinstance(self.reward_scale, Factor) and self.reward_scale.shift:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}, value_floor = {self.value_floor}: the returns that are "
+                f"reward_scale = {self.reward_scale.to_text()}, value_floor = {self.value_floor}: the returns that are "
                 "the floor are of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie "
                 "data convert --reward."
             )

@@ -12,18 +12,18 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import BoundedConfig, Clip, ModelFree
+from reverie.algos.model_free import BoundedValueConfig, ClipFn, ModelFree
 from reverie.algos.td import TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import GaussianActor, QEnsemble, draws, many_action_values
+from reverie.nn.actor_critic import GaussianActor, QEnsemble, many_action_values, sample_many
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -36,42 +36,42 @@ class CRRObjective(TDObjective):
     ``critic(obs, action)`` gives the values ``[K, ...]`` of K critics.
     """
 
-    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None) -> None:
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: Any, within: ClipFn = None) -> None:
         """``cfg``: a CRRConfig, or a DiscreteCRRConfig. ``within`` clips the values that targets bootstrap from."""
         super().__init__(cfg)
         self.within = within
         self.actor = actor
         self.critic = critic
-        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_update_interval)
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
+        self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau, cfg.target_update_interval)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1."""
-        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
+        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
         return squared_error(values, self.targets(batch), batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-f(A) ln pi(a | s)], where f has no gradient: equation 2."""
-        obs, action, mask = before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
+        obs, action, mask = obs_before(batch.obs), batch.action[:, :-1], transition_mask(batch.is_last)
         policy = self.actor(obs)
         with torch.no_grad():
             advantage = self.advantage(obs, action, policy)  # [B, T-1]
             weight = self.cfg.filter(advantage)
-        metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
-        return Losses({"actor": -mean_over(weight * policy.log_prob(action), mask)}, metrics)
+        metrics = {"train/advantage": masked_mean(advantage, mask), "train/weight": masked_mean(weight, mask)}
+        return Losses({"actor": -masked_mean(weight * policy.log_prob(action), mask)}, metrics)
 
     @torch.no_grad()
     def advantage(self, obs: Obs, action: Tensor, policy: Any) -> Tensor:
         """A ``[...]`` of actions ``[..., A]`` over a baseline of m actions sampled from the policy: table 1."""
         value = self.critic(obs, action).amin(0)
-        drawn, _ = draws(policy, self.cfg.num_samples)  # [..., m, A]
+        drawn, _ = sample_many(policy, self.cfg.num_samples)  # [..., m, A]
         values = many_action_values(self.critic, obs, drawn).amin(0)  # [..., m]
         return value - (values.mean(-1) if self.cfg.baseline == "mean" else values.amax(-1))
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) min_i Q'_i(s', a'), a' ~ pi'(s'): Algorithm 1.  ``[B, T - 1]``."""
-        obs = after(batch.obs)
+        obs = obs_after(batch.obs)
         action, _ = self.target_actor(obs).sample()
         return self.bootstrap_value(batch, self.target_critic(obs, action).amin(0))
 
@@ -102,7 +102,7 @@ class CRR(ModelFree):
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
         o = self.objective
         critic = o.critic_loss(batch)
-        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        metrics = self.minimize(critic) | self.minimize(o.actor_loss(batch))
         o.target_actor.update()
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority)
@@ -112,14 +112,14 @@ class CRR(ModelFree):
         c, width = self.cfg, action_spec.width
         actor = GaussianActor(obs_spec, width, c.networks, c.dtype)
         critic = QEnsemble(obs_spec, width, c.networks, copies=c.num_critics, dtype=c.dtype)
-        return self.losses(actor, critic, c, self.within_range)
+        return self.losses(actor, critic, c, self.clip_to_return_range)
 
 
 # ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True)
-class Filter(Choice, ABC):
+class AdvantageWeight(Choice, ABC):
     """f: weight of an action in the actor's loss, a function of its advantage A: equation 2 of arXiv:2006.15134."""
 
     @abstractmethod
@@ -128,7 +128,7 @@ class Filter(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Exp(Filter):
+class Exp(AdvantageWeight):
     """min(exp(A / beta), clip): equation 4 and appendix B."""
 
     beta: Annotated[float, Within("(0, inf]")] = 1.0
@@ -141,7 +141,7 @@ class Exp(Filter):
 
 
 @dataclass(frozen=True)
-class Binary(Filter):
+class Binary(AdvantageWeight):
     """1 if the advantage is above 0, else 0: equation 3."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class Binary(Filter):
 
 
 @dataclass(frozen=True)
-class All(Filter):
+class All(AdvantageWeight):
     """1 for all actions: behaviour cloning. The critic then evaluates the cloned policy."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
@@ -157,19 +157,19 @@ class All(Filter):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilterConfig(Config):
+class CRRBaseConfig(Config):
     """Settings that CRR and discrete CRR share: those of DeepMind's code (Acme).
 
     The paper has learning rates of 0.0001 and residual networks.
     """
 
-    filter: Filter = field(default_factory=Exp)
+    filter: AdvantageWeight = field(default_factory=Exp)
     """Weight f(A) of an action in the actor's loss, by its advantage A: exp(1, 20), binary, or all."""
     num_critics: Annotated[int, AtLeast(1)] = 1
     """Number of critics; their minimum is used. The paper has one."""
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critic."""
     tau: Annotated[float, Within("(0, 1]")] = 1.0
     """Step of the targets towards their networks at each target update; 1 copies them."""
@@ -178,7 +178,7 @@ class FilterConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CRRConfig(FilterConfig, BoundedConfig, TDConfig):
+class CRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
     """Settings of CRR: those of the paper and, for vector observations, of DeepMind's code (Acme).
 
     The paper's critic predicts a distribution and its policy is a mixture. Here, as in Acme and d3rlpy, the critic

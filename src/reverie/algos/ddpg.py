@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree
 from reverie.algos.td import CriticConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import Noise, NoisyPolicy, OrnsteinUhlenbeck
+from reverie.nn.exploration import ActionNoise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import frozen
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -37,25 +37,25 @@ class DDPGObjective(TDObjective):
         super().__init__(cfg)
         self.actor = actor
         self.critic = critic
-        self.target_actor: Target = Target(actor, cfg.tau, cfg.target_update_interval)
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
+        self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau, cfg.target_update_interval)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """E[(Q(s, a) - y)^2]: Algorithm 1, the critic's line."""
-        value = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
+        value = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [B, T-1]
         return regression_error(value, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q(s, mu(s))], whose gradient is that of equation 6."""
-        obs = before(batch.obs)
+        obs = obs_before(batch.obs)
         with frozen(self.critic):
             value = self.critic(obs, self.actor(obs))  # [B, T-1]
-        return Losses({"actor": -mean_over(value, transition_mask(batch.is_last))})
+        return Losses({"actor": -masked_mean(value, transition_mask(batch.is_last))})
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) Q'(s', mu'(s')): Algorithm 1.  ``[B, T - 1]``."""
-        obs, c = after(batch.obs), self.cfg
+        obs, c = obs_after(batch.obs), self.cfg
         value = self.target_critic(obs, self.target_actor(obs))  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
@@ -87,7 +87,7 @@ class DDPG(ModelFree):
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
         o = self.objective
         critic = o.critic_loss(batch)
-        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        metrics = self.minimize(critic) | self.minimize(o.actor_loss(batch))
         o.target_critic.update()
         o.target_actor.update()
         return Update(metrics=metrics, priority=critic.priority)
@@ -106,13 +106,13 @@ class DDPGConfig(CriticConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
-    actor_lr: Annotated[Rate, Above(0)] = 1e-4
+    actor_lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[Rate, Above(0)] = 1e-3
+    critic_lr: Annotated[ScheduledFloat, Above(0)] = 1e-3
     """Learning rate of the critic."""
     target_update_interval: Annotated[int, AtLeast(1)] = 1
     """Gradient updates between two updates of the target networks. Hard updates: tau = 1 and 1000 here."""
-    exploration: Noise = field(default_factory=OrnsteinUhlenbeck)
+    exploration: ActionNoise = field(default_factory=OrnsteinUhlenbeck)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
     theta 0.15 and sigma 0.2."""
 

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.dreamer import Dreamer, DreamerConfig, scales_of
+from reverie.algos.dreamer import Dreamer, DreamerConfig, scale_per_term
 from reverie.algos.world_model import Posterior, repeat_windows
-from reverie.core.bounds import AtLeast, Ramp, Rate, Weights, Within
+from reverie.core.bounds import AtLeast, PiecewiseLinear, ScheduledFloat, WeightByPattern, Within
 from reverie.core.config import Config
-from reverie.core.specs import Column, ObsPart, ObsSpec
+from reverie.core.specs import ColumnSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Window
 from reverie.nn.actor import DenseActorConfig
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig
 from reverie.nn.encoder import DenseEncoderConfig
-from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, NumberHead, SupportHead
-from reverie.nn.optim import Optim, register_scheduled
+from reverie.nn.heads import BernoulliHead, ConstantHead, DenseHeadConfig, ScalarHead, SupportHead
+from reverie.nn.optim import LaPropAGC, register_scheduled
 from reverie.objectives.kl import BalancedKL, KLLoss, importance_bound
-from reverie.objectives.transforms import REWARDS, RewardTransform
+from reverie.objectives.transforms import REWARD_TRANSFORMS, RewardTransform
 
 # Type checkers accept any builder. The command line reads its flags off the classes of the defaults.
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelScales(Config):
+class ModelLossScales(Config):
     """Weights of the world model's loss terms."""
 
-    reconstruction: Annotated[Weights, AtLeast(0)] = 1.0
+    reconstruction: Annotated[WeightByPattern, AtLeast(0)] = 1.0
     """Weight of -ln p of each observation key; or weights by regular expression, of which the first that matches the
     whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
     vectors: Annotated[float, AtLeast(0)] = 1.0
@@ -69,12 +69,12 @@ class DenseDreamerConfig(DreamerConfig):
     """Lambda of the lambda-returns."""
     reward_transform: Literal["identity", "sign", "tanh", "log1p"] = "identity"
     """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
-    exploration_noise: Annotated[Rate, AtLeast(0)] = 0.0
+    exploration_noise: Annotated[ScheduledFloat, AtLeast(0)] = 0.0
     """Exploration noise beside the policy's own: the deviation of a normal that is added to continuous
     actions, and the probability of a random discrete one. It may be a ramp, such as [[0, 0.3], [1e6, 0.1]]."""
     learn_cont: bool = True
     """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
-    loss_scales: ModelScales = field(default_factory=ModelScales)
+    loss_scales: ModelLossScales = field(default_factory=ModelLossScales)
     """Weights of the world model's loss terms."""
     reward_support: tuple[float, ...] = ()
     """Rewards, before their transform, over which the reward head predicts a distribution; a reward is learned as the
@@ -104,20 +104,20 @@ class DenseDreamerConfig(DreamerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        AtLeast(self.least_horizon).check("horizon", self.horizon)
+        AtLeast(self.min_horizon).check("horizon", self.horizon)
 
     def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
         cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(self.learned_discount)
         support = self.transform(torch.tensor(self.reward_support))
-        reward = SupportHead(width, self.reward, support) if len(support) else NumberHead(width, self.reward)
+        reward = SupportHead(width, self.reward, support) if len(support) else ScalarHead(width, self.reward)
         return reward, cont
 
     @property
     def transform(self) -> RewardTransform:
-        return REWARDS[self.reward_transform]
+        return REWARD_TRANSFORMS[self.reward_transform]
 
     @property
-    def least_horizon(self) -> int:
+    def min_horizon(self) -> int:
         """The shortest H: an action needs a reward after it that counts."""
         return 2
 
@@ -126,8 +126,8 @@ class DenseDreamer(Dreamer):
     """What DreamerV1 and V2 have in common: the world model and its loss."""
 
     cfg: DenseDreamerConfig
-    extra_spec: Mapping[str, Column]
-    optims: dict[str, Optim]
+    extra_spec: Mapping[str, ColumnSpec]
+    optims: dict[str, LaPropAGC]
 
     def __init__(self, obs_spec: ObsSpec, cfg: DenseDreamerConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
@@ -142,11 +142,11 @@ class DenseDreamer(Dreamer):
         noise = self.cfg.exploration_noise
         if not noise:
             return None
-        return noise.at(env_steps) if isinstance(noise, Ramp) else noise
+        return noise.value_at(env_steps) if isinstance(noise, PiecewiseLinear) else noise
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
         """The weighted sum of the terms' means; with several samples, the bound of the sums of terms."""
-        scales = scales_of(terms, self.cfg.loss_scales)
+        scales = scale_per_term(terms, self.cfg.loss_scales)
         for key in terms:
             part = self.obs_spec.get(key.removeprefix("reconstruction/"))
             if part is not None and part.kind == "vector":

@@ -13,20 +13,20 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import BoundedConfig, Clip, ModelFree
+from reverie.algos.model_free import BoundedValueConfig, ClipFn, ModelFree
 from reverie.algos.td import TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_kinds import all_classes
+from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
-from reverie.nn.target_network import Target
-from reverie.objectives.categorical import best_value, likely_values, log_total, share, taken_value
+from reverie.nn.target_network import TargetNetwork
+from reverie.objectives.categorical import best_value, choice_weight, chosen_value, likely_values, logsumexp_joint
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, huber_error, mean_over
+from reverie.objectives.td import Losses, huber_error, masked_mean, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -40,14 +40,14 @@ class DiscreteBCQObjective(TDObjective):
     cfg: DiscreteBCQConfig
 
     def __init__(
-        self, network: nn.Module, cfg: DiscreteBCQConfig, within: Clip = None, classes: tuple[int, ...] = ()
+        self, network: nn.Module, cfg: DiscreteBCQConfig, within: ClipFn = None, classes: tuple[int, ...] = ()
     ) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg)
         self.within = within
         self.classes = classes
         self.network = network
-        self.target_network: Target = Target(network, cfg.tau, cfg.target_update_interval)
+        self.target_network: TargetNetwork = TargetNetwork(network, cfg.tau, cfg.target_update_interval)
         self.log_threshold: float = math.log(cfg.threshold) if cfg.threshold else -math.inf
 
     def forward(self, batch: Batch) -> Losses:
@@ -57,13 +57,13 @@ class DiscreteBCQObjective(TDObjective):
         actions too: the authors' code. The gradients of both reach a shared CNN. Of several choices, the first is the
         mean over them, and G is the product of their probabilities.
         """
-        values, logits = self.network(before(batch.obs)).unbind()  # [B, T-1, A]
+        values, logits = self.network(obs_before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
-        chosen = taken_value(values, action, self.classes)  # [(D,) B, T-1]
-        losses = huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
-        unlikely = log_total(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
+        chosen = chosen_value(values, action, self.classes)  # [(D,) B, T-1]
+        losses = huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, choice_weight(self.classes))
+        unlikely = logsumexp_joint(logits, self.classes) - (logits * action).sum(-1)  # [B, T-1]
         wide = logits.masked_fill(logits <= ILLEGAL, 0.0).square().mean(-1)  # [B, T-1]
-        imitation = mean_over(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
+        imitation = masked_mean(unlikely + self.cfg.logit_weight * wide, transition_mask(batch.is_last))
         return losses._replace(terms=losses.terms | {"bc": imitation})
 
     def values(self, obs: Obs) -> Tensor:
@@ -74,7 +74,7 @@ class DiscreteBCQObjective(TDObjective):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) Q'(s', a*), a* the network's best among the likely actions.  ``[B, T - 1]``."""
-        obs, c = after(batch.obs), self.cfg
+        obs, c = obs_after(batch.obs), self.cfg
         target = self.target_network.model(obs, copy=0)  # [B, T-1, A]
         value = best_value(target, self.values(obs), self.classes)  # [B, T-1]
         value = value if self.within is None else self.within(value)
@@ -91,9 +91,9 @@ class DiscreteBCQ(ModelFree):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DiscreteBCQConfig, device: torch.device
     ) -> None:
         super().__init__(obs_spec, cfg, device)
-        classes = all_classes(action_spec)
+        classes = num_classes_per_choice(action_spec)
         network = DiscreteQEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, 2, cfg.dtype)
-        self.objective: DiscreteBCQObjective = DiscreteBCQObjective(network, cfg, self.within_range, classes)
+        self.objective: DiscreteBCQObjective = DiscreteBCQObjective(network, cfg, self.clip_to_return_range, classes)
         self.to(device)
         self.optims["network"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         self._policy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
@@ -110,7 +110,7 @@ class DiscreteBCQ(ModelFree):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteBCQConfig(BoundedConfig, TDConfig):
+class DiscreteBCQConfig(BoundedValueConfig, TDConfig):
     """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
 
     That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
@@ -126,7 +126,7 @@ class DiscreteBCQConfig(BoundedConfig, TDConfig):
     """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of Adam."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""

@@ -11,15 +11,15 @@ from typing import Annotated
 
 from torch import Tensor
 
-from reverie.algos.model_free import RecordedConfig
+from reverie.algos.model_free import OfflineConfig
 from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
-from reverie.objectives.categorical import share
-from reverie.objectives.conservative import add_penalty, choice_gap
+from reverie.objectives.categorical import choice_weight
+from reverie.objectives.conservative import add_penalty, cql_gap
 from reverie.objectives.quantile import quantile_error
-from reverie.objectives.td import Losses, before
+from reverie.objectives.td import Losses, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -35,9 +35,9 @@ class DiscreteCQLObjective(QRDQNObjective):
         Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative. Of
         several choices, both terms are means over them.
         """
-        quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
+        quantiles: Tensor = self.network(obs_before(batch.obs))  # [B, T-1, A, N]
         losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
-        gap = share(self.classes) * choice_gap(quantiles.mean(-1), batch, self.classes)
+        gap = choice_weight(self.classes) * cql_gap(quantiles.mean(-1), batch, self.classes)
         return add_penalty(losses, gap, self.cfg.conservative_weight)
 
 
@@ -55,7 +55,7 @@ class DiscreteCQL(QRDQN):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteCQLConfig(RecordedConfig, QRDQNConfig):
+class DiscreteCQLConfig(OfflineConfig, QRDQNConfig):
     """Settings of discrete CQL: those of QR-DQN, and for recorded data those of Tianshou and of the authors' code.
 
     The authors' code has batches of 32, and copies the target every 2000 updates.

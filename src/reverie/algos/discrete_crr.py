@@ -14,18 +14,18 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.crr import CRR, CRRObjective, FilterConfig
-from reverie.algos.model_free import BoundedConfig, Clip
+from reverie.algos.crr import CRR, CRRBaseConfig, CRRObjective
+from reverie.algos.model_free import BoundedValueConfig, ClipFn
 from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.action_kinds import all_classes
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
-from reverie.nn.distributions import Choices
+from reverie.nn.action_kinds import num_classes_per_choice
+from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
+from reverie.nn.distributions import GumbelCategoricals
 from reverie.objectives.categorical import expected_min_q
-from reverie.objectives.conservative import add_penalty, choice_gap
-from reverie.objectives.td import Losses, after, before, squared_error
+from reverie.objectives.conservative import add_penalty, cql_gap
+from reverie.objectives.td import Losses, obs_after, obs_before, squared_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -33,14 +33,14 @@ from reverie.objectives.td import Losses, after, before, squared_error
 class DiscreteCRRObjective(CRRObjective):
     """The losses of discrete CRR, with the terms and targets of :class:`~reverie.algos.crr.CRRObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices` and ``critic(obs)`` the values of all classes,
-    ``[K, ..., A]``, which are additive if there are several choices. Actions of the batch are one-hot.
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.GumbelCategoricals` and ``critic(obs)`` the values of all
+    classes, ``[K, ..., A]``, which are additive if there are several choices. Actions of the batch are one-hot.
     """
 
     cfg: DiscreteCRRConfig
 
     def __init__(
-        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: Clip = None, classes: tuple[int, ...] = ()
+        self, actor: nn.Module, critic: nn.Module, cfg: Any, within: ClipFn = None, classes: tuple[int, ...] = ()
     ) -> None:
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(actor, critic, cfg, within)
@@ -48,11 +48,11 @@ class DiscreteCRRObjective(CRRObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[ln sum_a' exp Q_i(s, a') - Q_i(s, a)]: Algorithm 1, with the penalty."""
-        values: Tensor = self.critic(before(batch.obs))  # [K, B, T-1, A]
+        values: Tensor = self.critic(obs_before(batch.obs))  # [K, B, T-1, A]
         chosen = (values * batch.action[:, :-1]).sum(-1)  # [K, B, T-1]
         losses = squared_error(chosen, self.targets(batch), batch)
         weight = self.cfg.conservative_weight
-        return add_penalty(losses, choice_gap(values, batch, self.classes), weight) if weight else losses
+        return add_penalty(losses, cql_gap(values, batch, self.classes), weight) if weight else losses
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         """Q_i of one-hot actions ``[..., A]``, ``[K, ...]``."""
@@ -69,8 +69,8 @@ class DiscreteCRRObjective(CRRObjective):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) sum_a' pi'(a' | s') min_i Q'_i(s', a'), an exact sum.  ``[B, T - 1]``."""
-        obs = after(batch.obs)
-        policy: Choices = self.target_actor(obs)
+        obs = obs_after(batch.obs)
+        policy: GumbelCategoricals = self.target_actor(obs)
         values: Tensor = self.target_critic(obs)  # [K, B, T-1, A]
         return self.bootstrap_value(batch, expected_min_q(policy.logits, values, self.classes))
 
@@ -84,17 +84,17 @@ class DiscreteCRR(CRR):
     losses: type[DiscreteCRRObjective] = DiscreteCRRObjective
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> DiscreteCRRObjective:
-        c, classes = self.cfg, all_classes(action_spec)
-        actor = ChoicesActor(obs_spec, classes, c.networks, c.dtype)
+        c, classes = self.cfg, num_classes_per_choice(action_spec)
+        actor = CategoricalActor(obs_spec, classes, c.networks, c.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, c.networks, c.num_critics, c.dtype)
-        return self.losses(actor, critic, c, self.within_range, classes)
+        return self.losses(actor, critic, c, self.clip_to_return_range, classes)
 
 
 # ---------------------------------------------------------------------- settings
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteCRRConfig(FilterConfig, BoundedConfig, TDConfig):
+class DiscreteCRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
     """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
 
     For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and

@@ -18,8 +18,8 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.action_kinds import all_classes
-from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
+from reverie.nn.action_kinds import num_classes_per_choice
+from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
 
 # ---------------------------------------------------------------------- losses
 
@@ -27,14 +27,14 @@ from reverie.nn.actor_critic import ChoicesActor, DiscreteQEnsemble
 class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.Choices`, and ``critic(obs)`` the values of all classes,
-    ``[2, ..., A]``, which are additive if there are several choices.
+    ``actor(obs)`` gives :class:`~reverie.nn.distributions.GumbelCategoricals`, and ``critic(obs)`` the values of all
+    classes, ``[2, ..., A]``, which are additive if there are several choices.
     """
 
     @classmethod
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
-        classes = all_classes(action_spec)
-        actor = ChoicesActor(obs_spec, classes, cfg.networks, cfg.dtype)
+        classes = num_classes_per_choice(action_spec)
+        actor = CategoricalActor(obs_spec, classes, cfg.networks, cfg.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
         entropy = 0.98 * sum(map(math.log, classes)) if cfg.target_entropy is None else cfg.target_entropy
         return cls(actor, critic, cfg, entropy)
@@ -43,7 +43,7 @@ class DiscreteSACObjective(SACObjective):
         values: Tensor = self.critic(obs)  # [2, ..., A]
         return (values * action).sum(-1)
 
-    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+    def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """pi^T min_i Q_i and the entropy, ``[...]`` each: equations 10 to 12."""
         values: Tensor = critic(obs)  # [2, ..., A]
         log_probs: Tensor = self.actor(obs).log_probs  # [..., A]

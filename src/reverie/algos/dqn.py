@@ -16,16 +16,16 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree
 from reverie.algos.td import TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_kinds import all_classes
+from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQNetwork, MemoryNetworkConfig
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy, Inference
-from reverie.nn.target_network import Target
-from reverie.objectives.categorical import best_value, highest_value, share, taken_value
-from reverie.objectives.td import Losses, after, before, huber_error
+from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.target_network import TargetNetwork
+from reverie.objectives.categorical import best_value, choice_weight, chosen_value, highest_value
+from reverie.objectives.td import Losses, huber_error, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -39,7 +39,7 @@ class DQNObjective(TDObjective):
         """``classes``: number of classes of each choice, one block after the other in A; ``()``: a single choice."""
         super().__init__(cfg)
         self.network = network
-        self.target_network: Target = Target(network, cfg.tau, cfg.target_update_interval)
+        self.target_network: TargetNetwork = TargetNetwork(network, cfg.tau, cfg.target_update_interval)
         self.classes = classes
 
     def critic_loss(self, batch: Batch) -> Losses:
@@ -48,9 +48,9 @@ class DQNObjective(TDObjective):
         With several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
         means.
         """
-        values: Tensor = self.network(before(batch.obs))  # [B, T-1, A]
-        chosen = taken_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
-        return huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, share(self.classes))
+        values: Tensor = self.network(obs_before(batch.obs))  # [B, T-1, A]
+        chosen = chosen_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
+        return huber_error(chosen, self.targets(batch), batch, self.cfg.kappa, choice_weight(self.classes))
 
     def values(self, obs: Obs) -> Tensor:
         """Q of all actions, ``[..., A]``."""
@@ -63,7 +63,7 @@ class DQNObjective(TDObjective):
         With ``double`` it is Q'(s', argmax_a Q(s', a)): van Hasselt et al. 2016, equation 4. Of several choices, the
         mean over them: Tavakoli et al., equation 6.
         """
-        obs, c = after(batch.obs), self.cfg
+        obs, c = obs_after(batch.obs), self.cfg
         q = self.target_network(obs)  # [B, T-1, A]
         value = best_value(q, self.network(obs), self.classes) if c.double else highest_value(q, self.classes)
         return c.value_estimator(batch, value, c.discount)
@@ -79,18 +79,18 @@ class DQN(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DQNConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
-        classes = all_classes(action_spec)
+        classes = num_classes_per_choice(action_spec)
         self.objective: DQNObjective = self.losses(self.build_network(self.preprocess.spec, classes), cfg, classes)
         self.to(device)
         network = self.objective.network
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
-        values = Inference(self.objective.values, network)
-        self._policy = self.remembering(GreedyPolicy(values, cfg.exploration, classes, device))
+        values = CapturableFunction(self.objective.values, network)
+        self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device))
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network, and of the target: Algorithm 1."""
         losses = self.objective.critic_loss(batch)
-        metrics = self.minimise(losses)
+        metrics = self.minimize(losses)
         self.objective.target_network.update()
         return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
 
@@ -116,7 +116,7 @@ class DQNConfig(TDConfig):
     batch_size: int = 32
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
     """Layers of the network, with a memory if wanted."""
-    lr: Annotated[Rate, Above(0)] = 1e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
     """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""

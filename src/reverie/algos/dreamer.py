@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import INSIDE, Algorithm, dreamt_name
-from reverie.algos.imagination import open_loop, stacked_video
+from reverie.algos.base import INTERNAL_PREFIX, Algorithm, prediction_name
+from reverie.algos.imagination import comparison_video, open_loop
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.world_model import Context, Posterior, WorldModel
-from reverie.core.bounds import weight_of
+from reverie.core.bounds import match_weight
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
-from reverie.core.specs import MASK, ObsPart, ObsSpec
+from reverie.core.specs import MASK_KEY, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, Step
 from reverie.nn.actor import DreamerActor, JointDistribution
-from reverie.nn.heads import NumberHead, TwoHotHead
+from reverie.nn.heads import ScalarHead, TwoHotHead
 from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 from reverie.objectives.kl import importance_bound
@@ -96,11 +96,11 @@ class LatentPolicy:
         embed = world.embed(step.obs_on(device), reward, is_terminal)  # [N, E]
         rows = (embed.unsqueeze(1), state.action.unsqueeze(1), is_first.unsqueeze(1))  # [N, 1, ...]
         latent = world.rssm.observe(state.latent, *rows)[0].map(lambda x: x[:, 0])
-        legal = step.obs.get(MASK)
+        legal = step.obs.get(MASK_KEY)
         masks = () if legal is None else (legal.to(device, non_blocking=True),)  # [N, A]
-        return latent, self.learner.acting(mode)(latent.feature, *masks)
+        return latent, self.learner.actor_for(mode)(latent.feature, *masks)
 
-    def tell(self, step: Step, state: Context) -> PolicyOutput:
+    def inspect(self, step: Step, state: Context) -> PolicyOutput:
         return PolicyOutput(*self.action_distribution(step, state, "eval"))
 
     @torch.no_grad()
@@ -122,7 +122,7 @@ class LatentPolicy:
 
     def extras(self, state: Context) -> dict[str, Tensor]:
         """Return the latent as columns, to be stored with the row that led to it."""
-        return {k: v.cpu() for k, v in self.learner.pack(state.latent).items()}
+        return {k: v.cpu() for k, v in self.learner.latent_columns(state.latent).items()}
 
 
 class Dreamer(Algorithm):
@@ -130,16 +130,16 @@ class Dreamer(Algorithm):
 
     world: WorldModel
     actor: DreamerActor
-    critic: TwoHotHead | NumberHead
+    critic: TwoHotHead | ScalarHead
     obs_spec: dict[str, ObsPart]
     samples: int = 1
     """Posterior samples of each row."""
 
-    def acting(self, mode: Mode) -> DreamerActor:
+    def actor_for(self, mode: Mode) -> DreamerActor:
         """Return the policy's head that acts in ``mode``: the same in all of them, but for subclasses."""
         return self.actor
 
-    def pack(self, latent: Latent) -> dict[str, Tensor]:
+    def latent_columns(self, latent: Latent) -> dict[str, Tensor]:
         """Return the columns that are stored with the rows; none by default."""
         return {}
 
@@ -157,7 +157,7 @@ class Dreamer(Algorithm):
 
         Returns:
             Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
-            probabilities if categorical) by :func:`~reverie.algos.base.dreamt_name`, ``reward``, ``cont`` (the
+            probabilities if categorical) by :func:`~reverie.algos.base.prediction_name`, ``reward``, ``cont`` (the
             probability to continue), ``inside/deter`` and ``inside/stoch`` (the latents) and ``inside/value`` (their
             value by the critic).
 
@@ -175,7 +175,7 @@ class Dreamer(Algorithm):
                 "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
             )
         batch = batch.to(self.device)
-        latent = self.world.observe(batch.rows(0, context)).latent  # [B, context, ...]
+        latent = self.world.observe(batch.slice_time(0, context)).latent  # [B, context, ...]
         actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
         if actions.shape[1]:
             unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)
@@ -193,20 +193,30 @@ class Dreamer(Algorithm):
     def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
         """Return the predictions of all networks for latents ``[B, T, ...]``, by the names of :meth:`dream`."""
         inside = {"deter": latent.deter, "stoch": latent.stoch, "value": self.latent_value(latent)}
-        return self.decode(latent) | self.outcome(latent) | {f"{INSIDE}{k}": v for k, v in inside.items()}
+        return (
+            self.decode(latent)
+            | self.predict_reward_and_cont(latent)
+            | {f"{INTERNAL_PREFIX}{k}": v for k, v in inside.items()}
+        )
 
     @torch.no_grad()
     def decode(self, latent: Latent) -> dict[str, Tensor]:
         """Return the observations that are predicted from latents ``[..., D]``, by the names of :meth:`dream`."""
-        return {dreamt_name(k): v.value() for k, v in self.world.decoder(latent).items()} | self.predicted_mask(latent)
+        return {prediction_name(k): v.value() for k, v in self.world.decoder(latent).items()} | self.predicted_mask(
+            latent
+        )
 
     @torch.no_grad()
     def predicted_mask(self, latent: Latent) -> dict[str, Tensor]:
         """Return the masks ``[..., A]`` that are predicted from latents, by their name; nothing without masks."""
-        return {} if self.world.mask is None else {dreamt_name(MASK): self.world.mask.legal(latent.feature).float()}
+        return (
+            {}
+            if self.world.mask is None
+            else {prediction_name(MASK_KEY): self.world.mask.legal(latent.feature).float()}
+        )
 
     @torch.no_grad()
-    def outcome(self, latent: Latent) -> dict[str, Tensor]:
+    def predict_reward_and_cont(self, latent: Latent) -> dict[str, Tensor]:
         """Return ``reward`` and ``cont`` of latents ``[..., D]``, as :meth:`dream` does."""
         reward, cont = self.world.reward(latent.feature), self.world.cont(latent.feature)
         going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
@@ -241,13 +251,13 @@ class Dreamer(Algorithm):
         with torch.random.fork_rng(devices=devices):  # a report must not change the random numbers of later updates
             predicted = self.dream(rows, context)
         return {
-            f"report/{k}": stacked_video(rows.obs[k], predicted[dreamt_name(k)], part.low, part.high, context)
+            f"report/{k}": comparison_video(rows.obs[k], predicted[prediction_name(k)], part.low, part.high, context)
             for k, part in images.items()
-            if dreamt_name(k) in predicted
+            if prediction_name(k) in predicted
         }
 
 
-def scales_of(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
+def scale_per_term(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
     """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
     parts = {name: name.partition("/") for name in terms}
-    return {name: weight_of(getattr(scales, term), key) for name, (term, _, key) in parts.items()}
+    return {name: match_weight(getattr(scales, term), key) for name, (term, _, key) in parts.items()}

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.dense_dreamer import DecoderField, DenseDreamer, DenseDreamerConfig, EncoderField, ModelScales
+from reverie.algos.dense_dreamer import DecoderField, DenseDreamer, DenseDreamerConfig, EncoderField, ModelLossScales
 from reverie.algos.dreamer import LatentPolicy
-from reverie.algos.imagination import Dream, Reward, imagine
+from reverie.algos.imagination import RewardFn, Trajectory, imagine
 from reverie.algos.world_model import Context, Posterior, WorldModel
-from reverie.core.bounds import Rate
+from reverie.core.bounds import ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Update
 from reverie.nn.actor import DenseActorConfig, DreamerActor, TanhNormal
@@ -24,8 +24,8 @@ from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import DenseDecoderConfig
 from reverie.nn.dense_rssm import DenseRSSMConfig, Gaussian
 from reverie.nn.encoder import DenseEncoderConfig
-from reverie.nn.heads import DenseHeadConfig, NumberHead
-from reverie.nn.optim import Optim, gradient_steps
+from reverie.nn.heads import DenseHeadConfig, ScalarHead
+from reverie.nn.optim import LaPropAGC, gradient_steps
 from reverie.nn.state_space import Latent
 from reverie.objectives.kl import FreeNats, KLLoss
 from reverie.objectives.returns import lambda_return_of_states
@@ -34,8 +34,8 @@ from reverie.objectives.returns import lambda_return_of_states
 
 
 def imagination_loss_v1(
-    ac: ImaginationActorCritic, world: WorldModel, start: Latent, reward: Reward | None = None
-) -> DreamLosses:
+    ac: ImaginationActorCritic, world: WorldModel, start: Latent, reward: RewardFn | None = None
+) -> ActorCriticLosses:
     """Equations 7 and 8, from latents ``[B, T, ...]``. They do not count: the H states after them do.
 
     The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
@@ -50,15 +50,15 @@ def imagination_loss_v1(
     weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, B, T]
     critic = weight * critic_output[:-1].loss(target.detach())  # [H-1, B, T], of which only the critic learns
     terms = {"reward": rewards, "discount": discount, "value": value, "target": target, "weight": weight}
-    return DreamLosses(-weight * target, critic, dream, terms)
+    return ActorCriticLosses(-weight * target, critic, dream, terms)
 
 
-class DreamLosses(NamedTuple):
+class ActorCriticLosses(NamedTuple):
     """What one imagination says about the policy and its critic."""
 
     actor: Tensor  # [H - 1, B, T]
     critic: Tensor  # [H - 1, B, T]
-    dream: Dream
+    dream: Trajectory
     terms: dict[str, Tensor]  # [H, B, T] or [H - 1, B, T] each
 
     def metrics(self) -> Metrics:
@@ -76,26 +76,26 @@ class ImaginationActorCritic(nn.Module):
 
     cfg: DreamerV1Config
     actor: DreamerActor
-    critic: NumberHead
+    critic: ScalarHead
 
     def make_heads(self, width: int, action_spec: ActionSpec, cfg: DreamerV1Config) -> None:
         """Create the networks, for features of ``width`` numbers."""
         self.cfg = cfg
-        self.actor, self.critic = DreamerActor(width, action_spec, cfg.actor), NumberHead(width, cfg.critic)
+        self.actor, self.critic = DreamerActor(width, action_spec, cfg.actor), ScalarHead(width, cfg.critic)
 
 
 class DreamerV1(ImaginationActorCritic, DenseDreamer):
     """The learner of DreamerV1: world model, policy and critic, all trained at the same weights."""
 
     cfg: DreamerV1Config
-    critic: NumberHead
+    critic: ScalarHead
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DreamerV1Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.world: WorldModel = WorldModel(obs_spec, action_spec, cfg)
         self.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
-        self.optims: dict[str, Optim] = {
+        self.optims: dict[str, LaPropAGC] = {
             "model": cfg.model_optim.build(self.world.parameters()),
             "actor": cfg.actor_optim.build(self.actor.parameters()),
             "critic": cfg.critic_optim.build(self.critic.parameters()),
@@ -103,10 +103,10 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
 
     def train_step(self, batch: Batch) -> Update:
-        terms, metrics = self.learn(batch)
+        terms, metrics = self.train_on_rows(batch)
         return Update(metrics=metrics, priority=self.window_priority(terms))
 
-    def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics]:
+    def train_on_rows(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics]:
         """Take one gradient step of each optimiser on rows ``[B, T]``; return the model's losses and metrics."""
         post = self.world.observe(rows, context)
         terms, metrics = self.world_model_loss(rows, post)
@@ -137,9 +137,9 @@ class DreamerV1Config(DenseDreamerConfig):
     """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
 
     batch_size: int = 50
-    noise: Rate = 0.3
+    noise: ScheduledFloat = 0.3
     learn_cont: bool = False
-    loss_scales: ModelScales = field(default_factory=lambda: ModelScales(cont=10.0))
+    loss_scales: ModelLossScales = field(default_factory=lambda: ModelLossScales(cont=10.0))
     kl: KLLoss = field(default_factory=FreeNats)
     rssm: DenseRSSMConfig = field(
         default_factory=lambda: DenseRSSMConfig(deter=200, hidden=200, stoch=30, latent=Gaussian(), cell="keras_gru")

@@ -14,28 +14,28 @@ from torch import Tensor, nn
 
 from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer import LatentPolicy
-from reverie.algos.imagination import Dream, Reward, imagine
+from reverie.algos.imagination import RewardFn, Trajectory, imagine
 from reverie.algos.world_model import Context, Posterior, WorldModel, repeat_windows
-from reverie.core.bounds import AtLeast, Rate, Within
+from reverie.core.bounds import AtLeast, ScheduledFloat, Within
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, State, Update, Window
 from reverie.nn.actor import DreamerActor
 from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.heads import DenseHeadConfig, NumberHead
+from reverie.nn.heads import DenseHeadConfig, ScalarHead
 from reverie.nn.normalization import MagnitudeScale
-from reverie.nn.optim import Optim, gradient_steps, register_scheduled
+from reverie.nn.optim import LaPropAGC, gradient_steps, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.state_space import Latent
-from reverie.nn.target_network import LateTarget
+from reverie.nn.target_network import DelayedTargetNetwork
 from reverie.objectives.policy import ActorGradient, Dynamics, Reinforce
-from reverie.objectives.returns import DreamReturn, NextReward, StateReward
+from reverie.objectives.returns import ImaginedReturn, NextReward, StateReward
 
 # ---------------------------------------------------------------------- losses
 
 
 def imagination_loss_v2(
-    behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None
+    behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: RewardFn | None = None
 ) -> BehaviourLosses:
     """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
 
@@ -71,7 +71,7 @@ class BehaviourLosses(NamedTuple):
     actor: Tensor  # [K, B, T], K actions that count
     critic: Tensor  # [H, B, T]
     metrics: Metrics
-    dream: Dream
+    dream: Trajectory
     terms: dict[str, Tensor]  # [H + 1, B, T], [H, B, T] or [K, B, T] each, to look inside
 
 
@@ -87,8 +87,8 @@ class AuxCritic(nn.Module):
     def __init__(self, inputs: int, cfg: AuxCriticConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        self.critic: NumberHead = NumberHead(inputs, cfg.head)
-        self.slow: LateTarget = LateTarget(self.critic, 1.0, cfg.slow_update_interval)
+        self.critic: ScalarHead = ScalarHead(inputs, cfg.head)
+        self.slow: DelayedTargetNetwork = DelayedTargetNetwork(self.critic, 1.0, cfg.slow_update_interval)
 
     def loss(self, feature: Tensor, reward: Tensor, is_terminal: Tensor) -> Tensor:
         """Return the loss ``[T - 1, B]`` of features ``[B, T, F]``, rewards ``[B, T]`` and ends ``[B, T]``."""
@@ -108,9 +108,11 @@ class Behaviour(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.actor: DreamerActor = DreamerActor(inputs, action_spec, cfg.actor)
-        self.critic: NumberHead = NumberHead(inputs, cfg.critic)
-        self.slow_critic: LateTarget | None = (
-            LateTarget(self.critic, cfg.slow_rate, cfg.slow_update_interval) if cfg.slow_update_interval else None
+        self.critic: ScalarHead = ScalarHead(inputs, cfg.critic)
+        self.slow_critic: DelayedTargetNetwork | None = (
+            DelayedTargetNetwork(self.critic, cfg.slow_rate, cfg.slow_update_interval)
+            if cfg.slow_update_interval
+            else None
         )
         self.reward_norm: MagnitudeScale = cfg.reward_norm.build()
         register_scheduled(self, "entropy_scale", cfg.entropy_coef)
@@ -120,12 +122,12 @@ class Behaviour(nn.Module):
 
     def make_optims(self) -> None:
         """Create the optimisers: call it when the networks are on their device."""
-        self.optims: dict[str, Optim] = {
+        self.optims: dict[str, LaPropAGC] = {
             "actor": self.cfg.actor_optim.build(self.actor.parameters()),
             "critic": self.cfg.critic_optim.build(self.critic.parameters()),
         }
 
-    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: Reward | None = None) -> Metrics:
+    def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: RewardFn | None = None) -> Metrics:
         """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
         if self.slow_critic is not None and self.cfg.slow_update_order == "before":
             self.slow_critic.update()
@@ -136,7 +138,7 @@ class Behaviour(nn.Module):
             self.slow_critic.update()
         return metrics
 
-    def imagine(self, world: WorldModel, start: Latent) -> Dream:
+    def imagine(self, world: WorldModel, start: Latent) -> Trajectory:
         """Imagine from latents ``[B, T, ...]``, with the gradient that the actor needs."""
         c, gradient = self.cfg, self.gradient
         count = c.return_estimator.num_policies(c.horizon)
@@ -157,7 +159,7 @@ class Behaviour(nn.Module):
         return critic(feature).mean()
 
 
-CARRIED = ("carried_deter", "carried_stoch", "carried_action")
+CARRIED_BUFFERS = ("carried_deter", "carried_stoch", "carried_action")
 """Buffers of a state that is carried."""
 
 
@@ -179,13 +181,13 @@ class DreamerV2(DenseDreamer):
             self.window: Window = replace(self.window, carries=True)
             rows = cfg.batch_size * cfg.posterior_samples
             start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
-            for name, x in zip(CARRIED, (*start.latent, start.action), strict=True):
+            for name, x in zip(CARRIED_BUFFERS, (*start.latent, start.action), strict=True):
                 self.register_buffer(name, x.to(device), persistent=False)
         self.behaviour.make_optims()
         trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
         if self.probe is not None and cfg.probe.gradients:
             trained += self.probe.parameters()
-        self.optims: dict[str, Optim] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
+        self.optims: dict[str, LaPropAGC] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
         if self.probe is not None and not cfg.probe.gradients:
             self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
@@ -195,31 +197,31 @@ class DreamerV2(DenseDreamer):
         return self.behaviour.actor
 
     @property
-    def critic(self) -> NumberHead:  # type: ignore[override]
+    def critic(self) -> ScalarHead:  # type: ignore[override]
         return self.behaviour.critic
 
     def train_step(self, batch: Batch) -> Update:
         terms, metrics, post = self.learn(batch, self.carried_context())
-        self.carry_on(batch, post)
+        self.store_carried_state(batch, post)
         return Update(metrics=metrics, priority=self.window_priority(terms))
 
     def carried_context(self) -> Context | None:
         """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
         if not self.cfg.carry_state:
             return None
-        deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED)
+        deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED_BUFFERS)
         return Context(Latent(deter, stoch), action)
 
     @torch.no_grad()
-    def carry_on(self, rows: Batch, post: Posterior) -> None:
+    def store_carried_state(self, rows: Batch, post: Posterior) -> None:
         """Keep the state at the end of the windows, and the action there, for the next batch."""
         if self.cfg.carry_state:
             ends = (*post.latent.map(lambda x: x[:, -1]), repeat_windows(rows, self.samples).action[:, -1])
-            for name, x in zip(CARRIED, ends, strict=True):
+            for name, x in zip(CARRIED_BUFFERS, ends, strict=True):
                 self.get_buffer(name).copy_(x)
 
     def extra_state(self) -> dict[str, Any]:
-        return {"carried": {name: self.get_buffer(name) for name in CARRIED}} if self.cfg.carry_state else {}
+        return {"carried": {name: self.get_buffer(name) for name in CARRIED_BUFFERS}} if self.cfg.carry_state else {}
 
     def load_extra_state(self, state: State) -> None:
         """Restore it, unless the number of windows has changed: then all cursors start over."""
@@ -308,7 +310,7 @@ class DreamerV2Config(DenseDreamerConfig):
     """Heads among decoder, reward and cont whose losses also train the latents."""
     actor_gradient: ActorGradient | None = None
     """reinforce, dynamics or mixed(mix=0.1). None: dynamics, or reinforce if a part of the action is discrete."""
-    entropy_coef: Annotated[Rate, AtLeast(0)] = 2e-3
+    entropy_coef: Annotated[ScheduledFloat, AtLeast(0)] = 2e-3
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
     slow_update_interval: Annotated[int, AtLeast(0)] = 100
     """Gradient updates between two updates of the slow critic; 0: the critic itself gives the targets."""
@@ -316,7 +318,7 @@ class DreamerV2Config(DenseDreamerConfig):
     """Share of the critic's weights in each update of the slow critic; 1 copies them."""
     slow_update_order: Literal["after", "before"] = "after"
     """Update the slow critic after a gradient update has used it, or before."""
-    return_estimator: DreamReturn = field(default_factory=StateReward)
+    return_estimator: ImaginedReturn = field(default_factory=StateReward)
     """The return of imagined states: state_reward, or next_reward of PyDreamer."""
     imagine_with: Literal["updated", "same"] = "updated"
     """World model that imagines: updated, after its gradient step, or same, the one before that step."""
@@ -337,7 +339,7 @@ class DreamerV2Config(DenseDreamerConfig):
     critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, weight_decay=1e-6))
 
     @property
-    def least_horizon(self) -> int:
+    def min_horizon(self) -> int:
         """The shortest H: values that include the own reward need one more state."""
         return 2 if self.return_estimator.own_reward else 1
 

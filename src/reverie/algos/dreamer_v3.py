@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.dreamer import Dreamer, DreamerConfig, LatentPolicy, scales_of
-from reverie.algos.imagination import Dream, imagine
+from reverie.algos.dreamer import Dreamer, DreamerConfig, LatentPolicy, scale_per_term
+from reverie.algos.imagination import Trajectory, imagine
 from reverie.algos.sizes import SIZES as SIZES
 from reverie.algos.sizes import set_widths
 from reverie.algos.world_model import Context, Posterior, WorldModel
-from reverie.core.bounds import Above, AtLeast, Rate, Weights, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, WeightByPattern, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, Column, ObsPart, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Update, Window
 from reverie.nn.actor import ActorConfig, DreamerActor
 from reverie.nn.decoder import DecoderConfig
-from reverie.nn.distributions import log_of
+from reverie.nn.distributions import safe_log
 from reverie.nn.encoder import EncoderConfig
 from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalization import PercentileScale
-from reverie.nn.optim import Optim, OptimConfig, register_scheduled
+from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, register_scheduled
 from reverie.nn.probe import Probe, ProbeConfig
 from reverie.nn.rssm import RSSMConfig
 from reverie.nn.state_space import Latent
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.policy import reinforce
 from reverie.objectives.returns import lambda_return
@@ -60,7 +60,7 @@ def world_model_loss(
     ``logs``: ln p of the posterior and prior whose KL counts, ``[B, T, S, C]`` each; those of ``world`` by default.
     """
     prior = world.rssm.p(post.latent.deter)  # [B, T, S, C]
-    log_post, log_prior = log_of(post.stats), log_of(prior)
+    log_post, log_prior = safe_log(post.stats), safe_log(prior)
     dynamics, representation = dynamics_and_representation(*(logs or (log_post, log_prior)), free_nats)
     terms = {"dynamics": dynamics, "representation": representation, **world.prediction_losses(batch, post.latent)}
     entropies = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
@@ -68,7 +68,7 @@ def world_model_loss(
     return terms, metrics | world.mask_metrics(batch, post.latent)
 
 
-def imagination_loss(ac: ActorCritic, dream: Dream, reward: Tensor, cont: Tensor) -> tuple[Terms, Tensor, Metrics]:
+def imagination_loss(ac: ActorCritic, dream: Trajectory, reward: Tensor, cont: Tensor) -> tuple[Terms, Tensor, Metrics]:
     """Equations 4 to 6: losses of actor and critic ``[H, B, T]``, and the imagined returns. Moves their scale.
 
     Args:
@@ -126,7 +126,7 @@ class ActorCritic(nn.Module):
     cfg: DreamerV3Config
     actor: DreamerActor
     critic: TwoHotHead
-    slow_critic: Target
+    slow_critic: TargetNetwork
     return_scale: PercentileScale
     entropy_scale: float | Tensor
 
@@ -135,7 +135,7 @@ class ActorCritic(nn.Module):
         self.cfg = cfg
         self.actor = DreamerActor(width, action_spec, cfg.actor)
         self.critic = TwoHotHead(width, cfg.critic)
-        self.slow_critic = Target(self.critic, cfg.slow_rate, cfg.slow_update_interval, at_first=True)
+        self.slow_critic = TargetNetwork(self.critic, cfg.slow_rate, cfg.slow_update_interval, at_first=True)
         self.return_scale = PercentileScale(cfg.return_norm_rate, cfg.return_norm_limit)
         register_scheduled(self, "entropy_scale", cfg.entropy_coef)
 
@@ -146,7 +146,7 @@ class WorldModelLosses(NamedTuple):
     terms: Terms  # [B, T] each, before scaling; replay_critic is [B, T - 1]
     metrics: Metrics
     post: Posterior
-    dream: Dream
+    dream: Trajectory
 
 
 class DreamerV3(ActorCritic, Dreamer):
@@ -168,11 +168,11 @@ class DreamerV3(ActorCritic, Dreamer):
         self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
         self.to(device)
         parts = (self.world, self.actor, self.critic)
-        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+        self.optim: LaPropAGC = cfg.optim.build([p for part in parts for p in part.parameters()])
         if self.probe is not None:
-            self.probe_optim: Optim = cfg.probe.optim.build(self.probe.parameters())
+            self.probe_optim: LaPropAGC = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self)
-        self.extra_spec: dict[str, Column] = self._extra_spec()
+        self.extra_spec: dict[str, ColumnSpec] = self._extra_spec()
 
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch ``[B, K + T]`` with K context rows."""
@@ -182,7 +182,7 @@ class DreamerV3(ActorCritic, Dreamer):
             loss, probe_metrics = self.probe.loss(losses.post.latent.feature, batch.obs)
             self.probe_optim.step(loss)
             metrics |= probe_metrics
-        priority, extras = self.window_priority(losses.terms), self.pack(losses.post.latent)
+        priority, extras = self.window_priority(losses.terms), self.latent_columns(losses.post.latent)
         return Update(metrics=metrics, priority=priority, extras=extras)
 
     def learn(self, context: Context, batch: Batch) -> tuple[WorldModelLosses, Metrics]:
@@ -205,7 +205,7 @@ class DreamerV3(ActorCritic, Dreamer):
         learned = {name: loss.mean(0) for name, loss in learned.items()}  # [B, K], K rows that are imagined from
         count = returns.shape[2]
         feature = self.critic_feature(post)[:, -count:]
-        learned["replay_critic"] = replay_value_loss(self, batch.rows(-count), feature, returns[0])  # [B, K-1]
+        learned["replay_critic"] = replay_value_loss(self, batch.slice_time(-count), feature, returns[0])  # [B, K-1]
         if twice := terms.keys() & learned.keys():
             raise ConfigError(f"two loss terms are called {min(twice)!r}, of which one would be lost: rename yours.")
         terms |= learned
@@ -214,16 +214,16 @@ class DreamerV3(ActorCritic, Dreamer):
 
     def total(self, terms: Terms) -> Tensor:
         """Equation 2: the weighted sum of the terms' means."""
-        scales = scales_of(terms, self.cfg.loss_scales)
+        scales = scale_per_term(terms, self.cfg.loss_scales)
         return torch.stack([scales[name] * term.mean() for name, term in terms.items()]).sum()
 
     def window_priority(self, terms: Terms) -> Tensor:
         """The world model's mean loss of each window, ``[B]``: a priority for the replay."""
-        scales, learned = scales_of(terms, self.cfg.loss_scales), ("actor", "critic", "replay_critic")
+        scales, learned = scale_per_term(terms, self.cfg.loss_scales), ("actor", "critic", "replay_critic")
         world = [scales[name] * term.detach() for name, term in terms.items() if name not in learned]  # [B, T] each
         return torch.stack(world).sum(0).mean(1).clamp(min=0)  # [B]
 
-    def imagine(self, actor: DreamerActor, latent: Latent) -> Dream:
+    def imagine(self, actor: DreamerActor, latent: Latent) -> Trajectory:
         """Follow ``actor`` from the last rows of latents ``[B, T, ...]``: all of them, or ``imagine_last``."""
         start = latent.map(lambda x: x.detach()[:, -self.cfg.imagine_last :])  # [B, K, ...]
         return imagine(self.world, actor, start, self.cfg.horizon)
@@ -235,7 +235,7 @@ class DreamerV3(ActorCritic, Dreamer):
         return world_model_loss(self.world, batch, post, self.cfg.free_nats)
 
     @torch.no_grad()
-    def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
+    def imagined_outcome(self, dream: Trajectory) -> tuple[Tensor, Tensor]:
         """Return the reward of each imagined state and its probability to go on, discount included, ``[H + 1, ..]``."""
         return self.world.reward(dream.feature).mean(), self.world.cont(dream.feature).prob()
 
@@ -251,17 +251,17 @@ class DreamerV3(ActorCritic, Dreamer):
 
     # ------------------------------------------------------------------ stored latents
 
-    def _extra_spec(self) -> dict[str, Column]:
+    def _extra_spec(self) -> dict[str, ColumnSpec]:
         c = self.cfg
         if not c.replay_context:
             return {}
         # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
         real = "float16" if c.precision != "float32" and self.world.rssm.is_bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
-        classes = Column(shape=(c.rssm.stoch,), dtype=number)
-        return {"deter": Column(shape=(c.rssm.deter,), dtype=real), "classes": classes}
+        classes = ColumnSpec(shape=(c.rssm.stoch,), dtype=number)
+        return {"deter": ColumnSpec(shape=(c.rssm.deter,), dtype=real), "classes": classes}
 
-    def pack(self, latent: Latent) -> dict[str, Tensor]:
+    def latent_columns(self, latent: Latent) -> dict[str, Tensor]:
         """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.
 
         Classes count from 1. So columns of zeros, which rows have until they are first trained on, stand for the
@@ -279,11 +279,11 @@ class DreamerV3(ActorCritic, Dreamer):
         if k == 0:
             return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
         if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy hold no latents
-            return Context(blank, batch.action[:, k - 1]), batch.rows(k)
+            return Context(blank, batch.action[:, k - 1]), batch.slice_time(k)
         classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
         stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
         latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
-        return Context(latent, batch.action[:, k - 1]), batch.rows(k)
+        return Context(latent, batch.action[:, k - 1]), batch.slice_time(k)
 
 
 # ---------------------------------------------------------------------- settings
@@ -293,7 +293,7 @@ class DreamerV3(ActorCritic, Dreamer):
 class LossScales(Config):
     """Weights of the loss terms: DreamerV3 (2025), equation 2, and the text for actor and critic."""
 
-    reconstruction: Annotated[Weights, AtLeast(0)] = 1.0
+    reconstruction: Annotated[WeightByPattern, AtLeast(0)] = 1.0
     """Weight of the reconstruction loss of each observation key; or weights by regular expression, of which the first
     that matches the whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
     reward: Annotated[float, AtLeast(0)] = 1.0
@@ -326,7 +326,7 @@ class DreamerV3Config(DreamerConfig):
     """Discount as a horizon in agent steps: gamma = 1 - 1 / discount_horizon."""
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda of the lambda-returns."""
-    entropy_coef: Annotated[Rate, AtLeast(0)] = 3e-4
+    entropy_coef: Annotated[ScheduledFloat, AtLeast(0)] = 3e-4
     """Weight of the policy's entropy in nats, summed over the parts of an action."""
     free_nats: Annotated[float, AtLeast(0)] = 1.0
     """KL in nats below which a KL loss gives no gradient."""
@@ -361,7 +361,7 @@ class DreamerV3Config(DreamerConfig):
     """Smallest scale that returns are divided by, so that small returns are not scaled up."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Heads beside the model that show what its latents contain; none by default. They do not train it."""
-    optim: OptimConfig = field(default_factory=OptimConfig)
+    optim: LaPropAGCConfig = field(default_factory=LaPropAGCConfig)
     """The single optimiser of all parts but the probes."""
 
     def __post_init__(self) -> None:

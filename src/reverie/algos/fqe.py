@@ -15,22 +15,22 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import ModelFree, RecordedConfig, ValueConfig
-from reverie.algos.settings import building
+from reverie.algos.model_free import ModelFree, OfflineConfig, ValueConfig
+from reverie.algos.settings import init_context
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import QEnsemble, many_action_values
 from reverie.nn.adam import Adam
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import TD0
-from reverie.objectives.td import Losses, after, before, squared_error
+from reverie.objectives.td import Losses, obs_after, obs_before, squared_error
 
 # ---------------------------------------------------------------------- losses
 
 
-class Units(NamedTuple):
+class ValueUnits(NamedTuple):
     """Shift and scale of the critic's outputs, and bounds of values, computed from the data. They speed up learning."""
 
     shift: float = 0.0
@@ -43,17 +43,17 @@ class Units(NamedTuple):
     """Upper bound of values."""
 
 
-NO_UNITS = Units()
+NO_UNITS = ValueUnits()
 
 
 class FQEObjective(nn.Module):
     """The loss of FQE over any ``critic(obs, action) -> [...]``. Discrete actions are one-hot."""
 
-    def __init__(self, critic: nn.Module, cfg: FQEConfig, units: Units = NO_UNITS) -> None:
+    def __init__(self, critic: nn.Module, cfg: FQEConfig, units: ValueUnits = NO_UNITS) -> None:
         """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
         super().__init__()
         self.critic = critic
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
         self.discount: float = cfg.discount
         self.units = units
 
@@ -62,7 +62,7 @@ class FQEObjective(nn.Module):
 
         The unit keeps the squares of large errors within float32, and gradients near 1, which Adam's eps is for.
         """
-        values: Tensor = self.critic(before(batch.obs), batch.action[:, :-1])  # [B, T-1]
+        values: Tensor = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [B, T-1]
         return squared_error(values / self.units.scale, self.targets(batch, chosen) / self.units.scale, batch)
 
     @torch.no_grad()
@@ -71,7 +71,7 @@ class FQEObjective(nn.Module):
 
         The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
         """
-        return TD0()(batch, self.value(after(batch.obs), chosen[:, 1:]), self.discount)
+        return TD0()(batch, self.value(obs_after(batch.obs), chosen[:, 1:]), self.discount)
 
     @torch.no_grad()
     def value(self, obs: Obs, chosen: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class UnitCritic(nn.Module):
     of_several = True
     """See :func:`~reverie.nn.actor_critic.many_action_values`."""
 
-    def __init__(self, inner: QEnsemble, units: Units) -> None:
+    def __init__(self, inner: QEnsemble, units: ValueUnits) -> None:
         super().__init__()
         self.inner = inner
         self.shift: float = units.shift
@@ -109,7 +109,7 @@ class FQE(ModelFree):
     objective: FQEObjective
 
     def __init__(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: Units
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQEConfig, device: torch.device, units: ValueUnits
     ) -> None:
         super().__init__(obs_spec, cfg, device)
         inner = QEnsemble(self.preprocess.spec, action_spec.width, cfg.networks, dtype=cfg.dtype)
@@ -120,7 +120,7 @@ class FQE(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch, batch.extras[CHOSEN])
-        metrics = self.minimise(losses)
+        metrics = self.minimize(losses)
         with torch.no_grad():
             for weight in self.optims["critic"].params:
                 weight.mul_(1 - self.cfg.lr * self.cfg.weight_decay)
@@ -138,7 +138,7 @@ class FQE(ModelFree):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FQEConfig(RecordedConfig, ValueConfig):
+class FQEConfig(OfflineConfig, ValueConfig):
     """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
 
     lr: Annotated[float, Above(0)] = 3e-4
@@ -157,11 +157,18 @@ class FQEConfig(RecordedConfig, ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reward_scale is not None:
-            raise ConfigError(f"reward_scale = {self.reward_scale.text()}: expected none; FQE needs unscaled rewards.")
+            raise ConfigError(
+                f"reward_scale = {self.reward_scale.to_text()}: expected none; FQE needs unscaled rewards."
+            )
 
     def build(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0, units: Units = NO_UNITS
+        self,
+        obs_spec: ObsSpec,
+        action_spec: ActionSpec,
+        device: str = "cpu",
+        seed: int = 0,
+        units: ValueUnits = NO_UNITS,
     ) -> FQE:
         """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
-        with building(seed):
+        with init_context(seed):
             return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units)

@@ -18,16 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.discrete_sac import DiscreteSAC
-from reverie.algos.model_free import RecordedConfig
+from reverie.algos.model_free import OfflineConfig
 from reverie.algos.sac import SAC, SACConfig, SACObjective
-from reverie.core.bounds import Above, AtLeast, Rate
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.adam import Adam
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, before, mean_over
+from reverie.objectives.td import Losses, masked_mean, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -54,18 +54,18 @@ class DiscriminatorObjective(nn.Module):
         x, y = self._encode_batch(expert), self._encode_batch(agent)  # [B, T-1, I], [B', T-1, I]
         expert_mask, agent_mask = transition_mask(expert.is_last), transition_mask(agent.is_last)
         f, g = self.discriminator.judge(x), self.discriminator.judge(y)
-        loss = mean_over(F.softplus(-f) * expert.weight[:, None], expert_mask)
-        loss = loss + mean_over(F.softplus(g) * agent.weight[:, None], agent_mask)
-        slope = self.slope_error(x.detach(), y.detach(), expert_mask, agent_mask)
+        loss = masked_mean(F.softplus(-f) * expert.weight[:, None], expert_mask)
+        loss = loss + masked_mean(F.softplus(g) * agent.weight[:, None], agent_mask)
+        slope = self.gradient_penalty(x.detach(), y.detach(), expert_mask, agent_mask)
         metrics = {
             "loss/discriminator": loss.detach(),
             "loss/penalty": slope.detach(),
-            "train/expert_prob": mean_over(f.detach().sigmoid(), expert_mask),
-            "train/agent_prob": mean_over(g.detach().sigmoid(), agent_mask),
+            "train/expert_prob": masked_mean(f.detach().sigmoid(), expert_mask),
+            "train/agent_prob": masked_mean(g.detach().sigmoid(), agent_mask),
         }
         return Losses({"discriminator": loss + self.cfg.gradient_penalty * slope}, metrics)
 
-    def slope_error(self, x: Tensor, y: Tensor, expert_mask: Tensor, agent_mask: Tensor) -> Tensor:
+    def gradient_penalty(self, x: Tensor, y: Tensor, expert_mask: Tensor, agent_mask: Tensor) -> Tensor:
         """E[(|grad f| - 1)^2] at random points between pairs of rows; the smaller batch is repeated."""
         pairs = torch.arange(max(len(x), len(y)), device=x.device)
         i, j = pairs % len(x), pairs % len(y)
@@ -75,10 +75,10 @@ class DiscriminatorObjective(nn.Module):
             logits = self.discriminator.judge(between)
             (slope,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
         length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
-        return mean_over((length - 1).square(), expert_mask[i] & agent_mask[j])
+        return masked_mean((length - 1).square(), expert_mask[i] & agent_mask[j])
 
     def _encode_batch(self, batch: Batch) -> Tensor:
-        return self.discriminator.encode(before(batch.obs), batch.action[:, :-1])
+        return self.discriminator.encode(obs_before(batch.obs), batch.action[:, :-1])
 
 
 def airl_reward(f: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class Discriminator(nn.Module):
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.inputs: Inputs = Inputs(obs_spec, cfg, dtype)
+        self.inputs: ObsConcat = ObsConcat(obs_spec, cfg, dtype)
         widths = (self.inputs.width + width, *cfg.units)
         self.hidden: nn.ModuleList = nn.ModuleList([nn.Linear(i, o) for i, o in pairwise(widths)])
         self.out: nn.Linear = nn.Linear(widths[-1], 1)
@@ -115,7 +115,7 @@ class Discriminator(nn.Module):
         """Return inputs ``[..., I]`` of ``[..., *shape]`` and ``[..., A]``: features of images, the rest unchanged."""
         return torch.cat([self.inputs(obs).float(), action.float()], -1)
 
-    def judge(self, x: Tensor) -> Tensor:
+    def logits(self, x: Tensor) -> Tensor:
         """Return logits f ``[...]`` of inputs ``[..., I]``."""
         for layer in self.hidden:
             x = layer(x).tanh()
@@ -124,7 +124,7 @@ class Discriminator(nn.Module):
 
     def forward(self, obs: Obs, action: Tensor) -> Tensor:
         """Return logits f ``[...]`` of observations ``[..., *shape]`` and actions ``[..., A]``."""
-        return self.judge(self.encode(obs, action))
+        return self.logits(self.encode(obs, action))
 
 
 # ---------------------------------------------------------------------- learner
@@ -146,7 +146,7 @@ class GAIL(SAC):
         self.imitation: DiscriminatorObjective = DiscriminatorObjective(network, cfg).to(device)
         self.optims["discriminator"] = Adam(network.parameters(), cfg.discriminator_lr)
 
-    def expect_recorded(self, windows: int) -> None:
+    def set_num_offline(self, windows: int) -> None:
         self.recorded = windows
 
     def train_step(self, batch: Batch) -> Update:
@@ -155,11 +155,11 @@ class GAIL(SAC):
         As in the second paper's algorithm 1, SAC does not learn from the expert's rows.
         """
         expert, agent = batch.map(lambda x: x[: self.recorded]), batch.map(lambda x: x[self.recorded :])
-        metrics = self.minimise(self.imitation(expert, agent))
+        metrics = self.minimize(self.imitation(expert, agent))
         with torch.no_grad():
-            f = self.imitation.discriminator(before(agent.obs), agent.action[:, :-1])  # [B', T-1]
+            f = self.imitation.discriminator(obs_before(agent.obs), agent.action[:, :-1])  # [B', T-1]
             earned = REWARDS[self.cfg.reward_form](f)
-            mean = mean_over(earned, transition_mask(agent.is_last))
+            mean = masked_mean(earned, transition_mask(agent.is_last))
         update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
@@ -170,7 +170,7 @@ class GAIL(SAC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GAILConfig(RecordedConfig, SACConfig):
+class GAILConfig(OfflineConfig, SACConfig):
     """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
@@ -179,7 +179,7 @@ class GAILConfig(RecordedConfig, SACConfig):
     """B, windows in a batch, the expert's and the agent's."""
     reward_form: Literal["airl", "positive", "negative"] = "airl"
     """The agent's reward, a function of the discriminator: airl, positive or negative."""
-    discriminator_lr: Annotated[Rate, Above(0)] = 1e-3
+    discriminator_lr: Annotated[ScheduledFloat, Above(0)] = 1e-3
     """Learning rate of the discriminator."""
     gradient_penalty: Annotated[float, AtLeast(0)] = 10.0
     """Weight of the discriminator's gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028, equation 3), at points
@@ -191,7 +191,7 @@ class GAILConfig(RecordedConfig, SACConfig):
         super().__post_init__()
         if self.reward_scale is not None:
             raise ConfigError(
-                f"reward_scale = {self.reward_scale.text()}: gail does not learn from the environment's rewards."
+                f"reward_scale = {self.reward_scale.to_text()}: gail does not learn from the environment's rewards."
             )
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:

@@ -23,10 +23,10 @@ class LatentModel(Protocol):
     @property
     def rssm(self) -> StateSpaceModel: ...
     @property
-    def legal(self) -> Legal | None: ...
+    def predict_mask(self) -> Legal | None: ...
 
 
-class Dream(NamedTuple):
+class Trajectory(NamedTuple):
     """Imagined trajectories: one from each row ``[B, T]``, with H more states in front of these axes."""
 
     feature: Tensor  # [H + 1, B, T, F]
@@ -35,7 +35,7 @@ class Dream(NamedTuple):
     legal: Tensor | None = None  # [H + 1, B, T, A] bool, the predicted masks of legal actions; None: all are
 
 
-Reward = Callable[[Dream], Tensor]
+RewardFn = Callable[[Trajectory], Tensor]
 """A function from imagined trajectories to the rewards of their states ``[H + 1, B, T]``."""
 
 
@@ -49,7 +49,7 @@ def imagine(
     *,
     through_time: bool = False,
     through_policy: bool = False,
-) -> Dream:
+) -> Trajectory:
     """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
     No gradient goes through time, which likelihood-ratio losses of the actor do not need. With ``through_time``, each
@@ -63,7 +63,7 @@ def imagine(
         latent = start.map(lambda x: x.flatten(0, 1))
         for step in range(horizon + 1):
             features.append(latent.feature)  # [M, F]
-            masks += [] if world.legal is None else [world.legal(features[-1])]  # [M, A]
+            masks += [] if world.predict_mask is None else [world.predict_mask(features[-1])]  # [M, A]
             policy = actor(features[-1] if through_policy else features[-1].detach(), *masks[-1:])
             sample = policy.rsample if through_time else policy.sample
             actions.append(sample() if actor.draw is None else actor.draw(policy))  # [M, A]
@@ -73,7 +73,7 @@ def imagine(
     feature, action = torch.stack(features).view(*lead, -1), torch.stack(actions).view(*lead, -1)
     legal = torch.stack(masks).view(*lead, -1) if masks else None
     count = horizon if policies is None else policies
-    return Dream(feature, action, actor(feature[:count].detach(), None if legal is None else legal[:count]), legal)
+    return Trajectory(feature, action, actor(feature[:count].detach(), None if legal is None else legal[:count]), legal)
 
 
 @accelerated
@@ -87,7 +87,7 @@ def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor) -> Latent:
     return Latent(torch.stack([x.deter for x in latents], 1), torch.stack([x.stoch for x in latents], 1))
 
 
-def stacked_video(truth: Tensor, prediction: Tensor, low: float, high: float, context: int) -> np.ndarray:
+def comparison_video(truth: Tensor, prediction: Tensor, low: float, high: float, context: int) -> np.ndarray:
     """Return a video: truth above prediction above error (grey is 0), the sequences side by side.
 
     A line at the top, ``max(1, H // 16)`` high, is dark while rows are observed and bright while they are imagined.

@@ -13,18 +13,18 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.model_free import ModelFree, RecordedConfig
+from reverie.algos.model_free import ModelFree, OfflineConfig
 from reverie.algos.td import TDConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.action_kinds import action_kind, all_classes
-from reverie.nn.actor_critic import ChoicesActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
+from reverie.nn.action_kinds import action_kind, num_classes_per_choice
+from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, before, mean_over, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_before, squared_error
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -44,20 +44,20 @@ class IQLObjective(TDObjective):
         self.actor = actor
         self.critic = critic
         self.value = value
-        self.target_critic: Target = Target(critic, cfg.tau)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau)
 
     def forward(self, batch: Batch) -> Losses:
         """Return the terms ``value``, ``actor`` and ``critic`` of a batch ``[B, T]``."""
-        q_value, values = self.taken_value(batch), self.state_values(batch)
+        q_value, values = self.action_value(batch), self.state_values(batch)
         value, actor = self.value_loss(batch, q_value), self.actor_loss(batch, q_value, values)
         critic = self.critic_loss(batch, values)
         metrics = value.metrics | actor.metrics | critic.metrics
         return Losses(value.terms | actor.terms | critic.terms, metrics, critic.priority)
 
     @torch.no_grad()
-    def taken_value(self, batch: Batch) -> Tensor:
+    def action_value(self, batch: Batch) -> Tensor:
         """min_i Q'_i(s, a) of the dataset's actions, ``[B, T - 1]``."""
-        values: Tensor = self.target_critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        values: Tensor = self.target_critic(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         return values.amin(0)
 
     @torch.no_grad()
@@ -67,23 +67,23 @@ class IQLObjective(TDObjective):
 
     def value_loss(self, batch: Batch, q_value: Tensor) -> Losses:
         """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is that of :meth:`taken_value`."""
-        value = self.value(before(batch.obs))  # [B, T-1]
+        value = self.value(obs_before(batch.obs))  # [B, T-1]
         mask = transition_mask(batch.is_last)
-        loss = mean_over(expectile_loss(q_value - value, self.cfg.expectile), mask)
-        return Losses({"value": loss}, {"train/state_value": mean_over(value.detach(), mask)})
+        loss = masked_mean(expectile_loss(q_value - value, self.cfg.expectile), mask)
+        return Losses({"value": loss}, {"train/state_value": masked_mean(value.detach(), mask)})
 
     def actor_loss(self, batch: Batch, q_value: Tensor, values: Tensor) -> Losses:
         """L_pi = E[-exp(beta (min_i Q'_i(s, a) - V(s))) ln pi(a | s)]: equation 7. ``values``: all V(s)."""
         mask = transition_mask(batch.is_last)
         advantage = q_value - values[:, :-1]  # [B, T-1]
         weight = exp(self.cfg.beta * advantage).clamp(max=self.cfg.max_weight)
-        log_pi = self.actor(before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
-        metrics = {"train/advantage": mean_over(advantage, mask), "train/weight": mean_over(weight, mask)}
-        return Losses({"actor": -mean_over(weight * log_pi, mask)}, metrics)
+        log_pi = self.actor(obs_before(batch.obs)).log_prob(batch.action[:, :-1])  # [B, T-1]
+        metrics = {"train/advantage": masked_mean(advantage, mask), "train/weight": masked_mean(weight, mask)}
+        return Losses({"actor": -masked_mean(weight * log_pi, mask)}, metrics)
 
     def critic_loss(self, batch: Batch, values: Tensor) -> Losses:
         """L_Q = sum_i E[(r + gamma (1 - terminal) V(s') - Q_i(s, a))^2]: equation 6. ``values``: all V(s)."""
-        q, c = self.critic(before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
+        q, c = self.critic(obs_before(batch.obs), batch.action[:, :-1]), self.cfg  # [2, B, T-1]
         return squared_error(q, c.value_estimator(batch, values[:, 1:], c.discount), batch)
 
 
@@ -121,7 +121,7 @@ class IQL(ModelFree):
             return FixedStdGaussianActor(obs_spec, action_spec.width, c.networks, c.dtype)
         if kind == "mixed":
             return MixedActor(obs_spec, action_spec, c.networks, c.dtype)
-        return ChoicesActor(obs_spec, all_classes(action_spec), c.networks, c.dtype)
+        return CategoricalActor(obs_spec, num_classes_per_choice(action_spec), c.networks, c.dtype)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
@@ -129,12 +129,12 @@ class IQL(ModelFree):
         The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
         """
         o = self.objective
-        q_value = o.taken_value(batch)
-        metrics = self.minimise(o.value_loss(batch, q_value))
+        q_value = o.action_value(batch)
+        metrics = self.minimize(o.value_loss(batch, q_value))
         values = o.state_values(batch)
-        metrics |= self.minimise(o.actor_loss(batch, q_value, values))
+        metrics |= self.minimize(o.actor_loss(batch, q_value, values))
         critic = o.critic_loss(batch, values)
-        metrics |= self.minimise(critic)
+        metrics |= self.minimize(critic)
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority)
 
@@ -143,7 +143,7 @@ class IQL(ModelFree):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IQLConfig(RecordedConfig, TDConfig):
+class IQLConfig(OfflineConfig, TDConfig):
     """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
@@ -156,14 +156,14 @@ class IQLConfig(RecordedConfig, TDConfig):
     AntMaze."""
     max_weight: Annotated[float, Within("(0, inf]")] = 100.0
     """Upper bound of the weights exp(beta A): the authors' code."""
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the actor."""
     actor_lr_cosine_updates: Annotated[int, AtLeast(0)] = 0
     """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
     are all updates of a run."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critics."""
-    value_lr: Annotated[Rate, Above(0)] = 3e-4
+    value_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the value network."""
 
 

@@ -15,19 +15,19 @@ from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, RunningStatistics
-from reverie.core.specs import Column, ObsSpec
-from reverie.core.types import Batch, Metrics, PolicyOutput, Values, Window
+from reverie.core.specs import ColumnSpec, ObsSpec
+from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
 from reverie.nn.actor_critic import NetworkConfig
 from reverie.nn.adam import Adam
-from reverie.nn.memory import MEMORY, Memory
+from reverie.nn.memory import MEMORY_COLUMN, Memory
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
-from reverie.nn.replay_memory import Memories, RememberingPolicy
+from reverie.nn.replay_memory import Memories, MemoryPolicy
 from reverie.nn.reward_scaling import RewardScale
 from reverie.objectives.categorical import best_value
 from reverie.objectives.td import Losses
 
-Clip = Callable[[Tensor], Tensor] | None
+ClipFn = Callable[[Tensor], Tensor] | None
 """What clips the values that targets bootstrap from to what the rewards allow; None: nothing."""
 
 
@@ -40,8 +40,8 @@ class ModelFree(Algorithm):
 
     cfg: Any
     objective: Any
-    tapes = True
-    actor_place = "objective.actor"
+    captures_on_cpu = True
+    actor_path = "objective.actor"
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:
         super().__init__(cfg.graph)
@@ -49,8 +49,8 @@ class ModelFree(Algorithm):
         self.device = device
         self.preprocess: Preprocessor = cfg.preprocessor(obs_spec)
         self.burn_in: int = getattr(cfg.networks, "burn_in", 0)
-        self.window: Window = self.preprocess.window(cfg.batch_size, cfg.batch_length, self.burn_in)
-        self.extra_spec: dict[str, Column] = {}
+        self.window: Window = self.preprocess.make_window(cfg.batch_size, cfg.batch_length, self.burn_in)
+        self.extra_spec: dict[str, ColumnSpec] = {}
         self.memories: Memories | None = None
         self.optims: dict[str, Adam] = {}
 
@@ -64,19 +64,19 @@ class ModelFree(Algorithm):
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
-    def remembering(self, policy: Policy[Any]) -> Policy[Any]:
+    def with_memory(self, policy: Policy[Any]) -> Policy[Any]:
         """Return ``policy``, around which the memories of the networks are kept if they have any."""
         memories = Memories(self.objective)
         if not memories.own:
             return policy
         self.memories = memories
-        self.extra_spec = {MEMORY: Column(shape=(memories.width,), dtype="float32")}
-        return RememberingPolicy(policy, memories, self.device)
+        self.extra_spec = {MEMORY_COLUMN: ColumnSpec(shape=(memories.width,), dtype="float32")}
+        return MemoryPolicy(policy, memories, self.device)
 
     def state_value(self, output: PolicyOutput) -> Tensor:
         """Return the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest action."""
         choice = output.choice
-        if isinstance(choice, Values):
+        if isinstance(choice, QValues):
             return best_value(choice.values, choice.values, choice.classes)
         action_values = getattr(getattr(self, "objective", None), "values", None)
         if action_values is None:
@@ -89,7 +89,7 @@ class ModelFree(Algorithm):
         return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
 
     @property
-    def within_range(self) -> Clip:
+    def clip_to_return_range(self) -> ClipFn:
         """The function that clips values to the returns that the rewards allow; None unless ``bound_values`` is set."""
         return None if self.preprocess.range is None else self.preprocess.range.forward
 
@@ -97,7 +97,7 @@ class ModelFree(Algorithm):
     def running_statistics(self) -> RunningStatistics | None:
         return self.preprocess.running_statistics
 
-    def minimise(self, losses: Losses) -> Metrics:
+    def minimize(self, losses: Losses) -> Metrics:
         """Take a step of each optimiser on the term of its name, and return the metrics of ``losses.update()``.
 
         All gradients are computed before the first step.
@@ -110,12 +110,12 @@ class ModelFree(Algorithm):
 
     def memory_states(self, batch: Batch) -> dict[str, Tensor]:
         """Return the newer states of memories that an update hands back to the replay, if there are any."""
-        return {} if self.memories is None else {MEMORY: batch.extras[MEMORY]}
+        return {} if self.memories is None else {MEMORY_COLUMN: batch.extras[MEMORY_COLUMN]}
 
-    def renew(self) -> None:
+    def reset_lr_schedules(self) -> None:
         """Prepare this trained learner for the start of another run: decaying learning rates start over."""
         for optim in self.optims.values():
-            optim.renew()
+            optim.restart_schedule()
 
 
 # ---------------------------------------------------------------------- settings
@@ -184,7 +184,7 @@ class ValueConfig(ModelFreeConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordedConfig(Config):
+class OfflineConfig(Config):
     """What learners of recorded data set otherwise."""
 
     needs_data: ClassVar[bool] = True
@@ -196,7 +196,7 @@ class RecordedConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedConfig(RecordedConfig):
+class BoundedValueConfig(OfflineConfig):
     """Recorded data, and values that stay within what the rewards allow."""
 
     bound_values: bool = True
@@ -209,6 +209,6 @@ def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
     """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
     if memory is not None and not memory.from_rows and length == alone:
         raise ConfigError(
-            f"networks.memory = {memory.text()}, batch_length = {length}: a recurrent memory cannot be trained on "
+            f"networks.memory = {memory.to_text()}, batch_length = {length}: a recurrent memory cannot be trained on "
             "single rows. Set batch_length to a sequence length such as 16."
         )

@@ -8,21 +8,23 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, count_noun
 from reverie.nn.adam import Adam
-from reverie.nn.optim import Optim
+from reverie.nn.optim import LaPropAGC
 
-Optimiser = Adam | Optim | torch.optim.Optimizer
+Optimiser = Adam | LaPropAGC | torch.optim.Optimizer
 
 
-def has_two_modes(module: nn.Module) -> bool:
+def reads_training_flag(module: nn.Module) -> bool:
     """Return whether ``module`` might read its flag ``training``, which none of this library does; hooks might, too."""
     kind = type(module)
     is_known = kind in (nn.Linear, nn.Sequential, nn.ModuleList) or kind.__module__.startswith("reverie.")
     return not is_known or bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-def check_trained(learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]) -> None:
+def check_all_parameters_trained(
+    learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]
+) -> None:
     """Raise ConfigError unless, after the first update, each parameter is in an optimiser, frozen, or was written to.
 
     ``before``: how often each was written to before. A learner without any known optimiser is not checked.
@@ -39,7 +41,8 @@ def check_trained(learner: nn.Module, optims: Mapping[str, Optimiser], before: M
     if trained and untrained:
         more_text = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
         raise ConfigError(
-            f"{type(learner).__name__}: no optimiser has {plural(len(untrained), 'parameter')}, which would never be "
+            f"{type(learner).__name__}: no optimiser has {count_noun(len(untrained), 'parameter')}, which would never "
+            "be "
             f"trained: {', '.join(untrained[:3])}{more_text}. Give them to one, as in self.optims['head'] = "
             "Adam(self.head.parameters(), lr), or freeze them by requires_grad_(False)."
         )

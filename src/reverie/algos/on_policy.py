@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
-from reverie.core.bounds import Above, AtLeast, Rate
-from reverie.core.collectives import average
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat
+from reverie.core.collectives import all_reduce_mean
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, Column, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.memory import MEMORY
-from reverie.nn.on_policy_networks import Decision, PolicyValue, PolicyValueConfig, RecurrentPolicy
-from reverie.nn.optim import Optim, register_scheduled
+from reverie.nn.memory import MEMORY_COLUMN
+from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
+from reverie.nn.optim import LaPropAGC, register_scheduled
 from reverie.objectives.estimators import GAE, ValueEstimator
 from reverie.objectives.policy import standardize
-from reverie.objectives.td import Losses, mean_over
+from reverie.objectives.td import Losses, masked_mean
 
 # ---------------------------------------------------------------------- losses
 
@@ -51,17 +51,17 @@ class OnPolicyObjective(nn.Module, ABC):
     ) -> Losses:
         """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
         mask, target = ~batch.is_last, batch.extras["target"]
-        policy, error = mean_over(actor, mask), mean_over((target - value).square(), mask)
-        entropy = mean_over(evaluation.entropy, mask)
+        policy, error = masked_mean(actor, mask), masked_mean((target - value).square(), mask)
+        entropy = masked_mean(evaluation.entropy, mask)
         terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
         loss_metrics = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
-        loss_metrics |= {"train/value": mean_over(evaluation.value, mask), "train/target": mean_over(target, mask)}
-        loss_metrics |= {f"train/{name}": mean_over(x, mask) for name, x in metrics.items()}
+        loss_metrics |= {"train/value": masked_mean(evaluation.value, mask), "train/target": masked_mean(target, mask)}
+        loss_metrics |= {f"train/{name}": masked_mean(x, mask) for name, x in metrics.items()}
         return Losses(terms, {name: x.detach() for name, x in loss_metrics.items()})
 
-    def evaluate(self, batch: Batch) -> ActionEvaluation:
+    def evaluate_actions(self, batch: Batch) -> ActionEvaluation:
         """Evaluate the actions of a batch ``[B, T]`` with the current networks."""
-        state = batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        state = batch.extras[MEMORY_COLUMN][:, 0] if MEMORY_COLUMN in batch.extras else None
         policy, value, _ = self.network(batch.obs, batch.is_first, state)
         log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
         return ActionEvaluation(log_prob, policy.entropy(), value)
@@ -78,27 +78,27 @@ class OnPolicyObjective(nn.Module, ABC):
         The networks are still those that chose the actions: nothing has been learned since. The last row only gives
         the value to bootstrap from. With memory, ``memory`` is the state before each sequence, at all of its rows.
         """
-        c, state = self.cfg, batch.extras[MEMORY][:, 0] if MEMORY in batch.extras else None
+        c, state = self.cfg, batch.extras[MEMORY_COLUMN][:, 0] if MEMORY_COLUMN in batch.extras else None
         rows = batch.shape[1] - 1
         length = rows if state is None else c.batch_length
         log_probs, values, states = [], [], []
         for start in range(0, rows, length):
-            part = batch.rows(start, start + length)
+            part = batch.slice_time(start, start + length)
             if state is not None:
                 states.append(state.unsqueeze(1).expand(-1, length, -1))
             decision = self.network(part.obs, part.is_first, state)
             log_probs.append(decision.policy.log_prob(part.action))
             values.append(decision.value)
             state = decision.state
-        after = batch.rows(rows)
+        after = batch.slice_time(rows)
         values.append(self.network(after.obs, after.is_first, state).value)
         value = torch.cat(values, 1)  # [B, T]
         advantage, target = c.value_estimator.estimate(
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
         )
         columns = (torch.cat(log_probs, 1), value[:, :-1], advantage, target)
-        memory = {MEMORY: torch.cat(states, 1)} if states else {}
-        return dict(zip(ESTIMATES, columns, strict=True)) | memory
+        memory = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
+        return dict(zip(ESTIMATE_COLUMNS, columns, strict=True)) | memory
 
 
 class ActionEvaluation(NamedTuple):
@@ -112,7 +112,7 @@ class ActionEvaluation(NamedTuple):
 # ---------------------------------------------------------------------- learner
 
 
-ESTIMATES = ("log_prob", "value", "advantage", "target")
+ESTIMATE_COLUMNS = ("log_prob", "value", "advantage", "target")
 """Columns of minibatches: under the policy that acted ln pi(a|s) and V; the advantage and the value's target."""
 
 
@@ -121,7 +121,7 @@ class OnPolicy(ModelFree, ABC):
 
     losses: type[OnPolicyObjective]
     objective: OnPolicyObjective
-    actor_place = "objective.network.actor"
+    actor_path = "objective.network.actor"
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
@@ -132,9 +132,11 @@ class OnPolicy(ModelFree, ABC):
         network = self.build_network(self.preprocess.spec, action_spec)
         self.objective = self.losses(network, cfg)
         self.to(device)
-        self.optim: Optim = self.build_optim()
+        self.optim: LaPropAGC = self.build_optim()
         if network.width:
-            self.extra_spec: dict[str, Column] = {MEMORY: Column(shape=(network.width,), dtype="float32")}
+            self.extra_spec: dict[str, ColumnSpec] = {
+                MEMORY_COLUMN: ColumnSpec(shape=(network.width,), dtype="float32")
+            }
             self._policy = RecurrentPolicy(network, device)
         else:
             self._policy = SampledPolicy(network.actor, device)
@@ -144,12 +146,16 @@ class OnPolicy(ModelFree, ABC):
         return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
 
     @abstractmethod
-    def build_optim(self) -> Optim:
+    def build_optim(self) -> LaPropAGC:
         """Return the optimiser of all parameters."""
 
     def state_value(self, output: PolicyOutput) -> Tensor:
         """Return V(s), ``[...]``."""
-        return output.seen.value if isinstance(output.seen, Decision) else self.objective.network(output.seen).value
+        return (
+            output.seen.value
+            if isinstance(output.seen, PolicyValueOutput)
+            else self.objective.network(output.seen).value
+        )
 
     def prepare_batch(self, batch: Batch) -> Batch:
         """Return the batch: :meth:`prepare_rollout` has preprocessed whole rollouts."""
@@ -159,7 +165,7 @@ class OnPolicy(ModelFree, ABC):
         """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
         rows = self.preprocess(batch.to(self.device))
         estimates, length = self.objective.estimates(rows), self.cfg.batch_length
-        estimated = replace(rows.rows(0, -1), extras=estimates)
+        estimated = replace(rows.slice_time(0, -1), extras=estimates)
         windows = estimated.reward.numel() // length
 
         def cut(x: Tensor) -> Tensor:
@@ -173,7 +179,7 @@ class OnPolicy(ModelFree, ABC):
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch)
         gradients = torch.autograd.grad(losses.total(), self.optim.params)
-        average(gradients)
+        all_reduce_mean(gradients)
         return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))
 
 
@@ -200,17 +206,19 @@ class OnPolicyConfig(ValueConfig):
     """Normalize the advantages of each minibatch: (A - mean) / std."""
     value_coef: Annotated[float, AtLeast(0)] = 0.5
     """Weight of the value loss, the mean squared error without a factor of 1/2."""
-    entropy_coef: Annotated[Rate, AtLeast(0)] = 0.0
+    entropy_coef: Annotated[ScheduledFloat, AtLeast(0)] = 0.0
     """Weight of the entropy bonus."""
     max_grad_norm: Annotated[float, AtLeast(0)] = 0.5
     """Maximum norm of the gradient of all parameters; 0 does not clip."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate; [[0, 3e-4], [1e6, 0]] falls to 0 over a million env steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.value_estimator.needs_behaviour:
-            raise ConfigError(f"value_estimator = {self.value_estimator.text()}: expected one that needs rows alone.")
+            raise ConfigError(
+                f"value_estimator = {self.value_estimator.to_text()}: expected one that needs rows alone."
+            )
         if self.rollout % self.batch_length:
             raise ConfigError(
                 f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that are not longer "
@@ -227,6 +235,6 @@ class OnPolicyConfig(ValueConfig):
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         if self.normalize_obs is not None and self.normalize_obs.limit is not None:
             raise ConfigError(
-                f"normalize_obs = {self.normalize_obs.text()}: no rows come before learning. Use running."
+                f"normalize_obs = {self.normalize_obs.to_text()}: no rows come before learning. Use running."
             )
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config, RewardNormConfig
-from reverie.algos.imagination import Dream
+from reverie.algos.imagination import Trajectory
 from reverie.algos.world_model import (
     Context,
     Posterior,
@@ -43,9 +43,9 @@ class Ensemble(nn.Module):
     def __init__(self, inputs: int, outputs: int, cfg: EnsembleConfig) -> None:
         super().__init__()
         self.cfg = cfg
-        bodies = [cfg.head.body(inputs) for _ in range(cfg.num_models)]
+        bodies = [cfg.head.hidden_layers(inputs) for _ in range(cfg.num_models)]
         self.models: nn.ModuleList = nn.ModuleList(
-            nn.Sequential(body, cfg.head.last(body.width, outputs)) for body in bodies
+            nn.Sequential(body, cfg.head.output_layer(body.width, outputs)) for body in bodies
         )
 
     def forward(self, feature: Tensor, action: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Ensemble(nn.Module):
         return deviation.log() if self.cfg.log_disagreement else deviation
 
 
-def actions_before(rows: Batch, context: Context | None) -> Tensor:
+def previous_actions(rows: Batch, context: Context | None) -> Tensor:
     """Return the action before each row ``[B, T, A]``: zeros where an episode begins."""
     first = torch.zeros_like(rows.action[:, 0]) if context is None else context.action
     before = torch.cat([first[:, None], rows.action[:, :-1]], 1)
@@ -89,10 +89,10 @@ def actions_before(rows: Batch, context: Context | None) -> Tensor:
 # ---------------------------------------------------------------------- learner
 
 
-class Exploring:
+class ExplorationMixin:
     """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behaviour that explores, and its policy."""
 
-    cfg: ExploringConfig
+    cfg: ExplorationConfig
     world: WorldModel
     actor: DreamerActor
     explorer: Any
@@ -103,16 +103,16 @@ class Exploring:
         self.intrinsic_norm: MagnitudeScale = self.cfg.expl_reward_norm.build()
         self.extrinsic_norm: MagnitudeScale = self.cfg.expl_reward_norm.build()
 
-    def acting(self, mode: Mode) -> DreamerActor:
+    def actor_for(self, mode: Mode) -> DreamerActor:
         """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
         return self.explorer.actor if mode != "eval" else self.actor
 
-    def disagreement(self, dream: Dream) -> Tensor:
+    def disagreement(self, dream: Trajectory) -> Tensor:
         """Return the disagreement at each state ``[H + 1, ...]``, given the action that led to it."""
         previous = torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]])  # [H+1, ..., A]
         return self.ensemble.disagreement(dream.feature, previous)
 
-    def intrinsic_reward(self, dream: Dream) -> Tensor:
+    def intrinsic_reward(self, dream: Trajectory) -> Tensor:
         """Return the weighted sum ``[H + 1, ...]`` of disagreement and predicted rewards. Updates their norms."""
         disagreement = self.disagreement(dream)
         self.intrinsic_norm.update(disagreement)
@@ -124,7 +124,7 @@ class Exploring:
         return reward
 
 
-class Plan2Explore(Exploring, DreamerV2):
+class Plan2Explore(ExplorationMixin, DreamerV2):
     """The learner of Plan2Explore: world model, task behaviour, ensemble, exploring behaviour, in this order."""
 
     cfg: Plan2ExploreConfig
@@ -148,7 +148,7 @@ class Plan2Explore(Exploring, DreamerV2):
         """
         terms, metrics, post = super().learn(rows, context)
         rows = repeat_windows(rows, self.samples)
-        loss = self.ensemble.loss(post, actions_before(rows, context))
+        loss = self.ensemble.loss(post, previous_actions(rows, context))
         metrics |= gradient_steps({"ensemble": loss}, self.optims) | {"loss/ensemble": loss.detach()}
         start = post.latent.detach()
         for key, value in self.explorer.learn(self.world, start, rows.is_terminal, self.intrinsic_reward).items():
@@ -188,7 +188,7 @@ class EnsembleConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExploringConfig(Config):
+class ExplorationConfig(Config):
     """Settings that Plan2Explore adds to those of a Dreamer."""
 
     grad_heads: tuple[str, ...] = ("decoder", "cont")
@@ -205,7 +205,7 @@ class ExploringConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan2ExploreConfig(ExploringConfig, DreamerV2Config):
+class Plan2ExploreConfig(ExplorationConfig, DreamerV2Config):
     """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
 
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, weight_decay=1e-6))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config, ImaginationActorCritic, imagination_loss_v1
-from reverie.algos.plan2explore import Exploring, ExploringConfig, actions_before
+from reverie.algos.plan2explore import ExplorationConfig, ExplorationMixin, previous_actions
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
@@ -21,7 +21,7 @@ from reverie.nn.adam import GlobalAdamConfig
 # ---------------------------------------------------------------------- learner
 
 
-class Plan2ExploreV1(Exploring, DreamerV1):
+class Plan2ExploreV1(ExplorationMixin, DreamerV1):
     """The learner: that of DreamerV1, an ensemble and an exploring behaviour, all trained at the same weights."""
 
     cfg: Plan2ExploreV1Config
@@ -46,7 +46,7 @@ class Plan2ExploreV1(Exploring, DreamerV1):
     ) -> tuple[dict[str, Tensor], Metrics]:
         losses, metrics = super().behaviour_losses(rows, context, post)
         explored = imagination_loss_v1(self.explorer, self.world, self.start(post), self.intrinsic_reward)
-        ensemble = self.ensemble.loss(post, actions_before(rows, context))
+        ensemble = self.ensemble.loss(post, previous_actions(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}
         losses |= {"explore_critic": explored.critic.mean()}
         metrics |= {f"expl/{k}": v for k, v in explored.metrics().items()} | {"loss/ensemble": ensemble.detach()}
@@ -57,7 +57,7 @@ class Plan2ExploreV1(Exploring, DreamerV1):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV1Config(ExploringConfig, DreamerV1Config):
+class Plan2ExploreV1Config(ExplorationConfig, DreamerV1Config):
     """Settings of Plan2Explore on DreamerV1: those of DreamerV1, and of the ensemble and its rewards."""
 
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))

@@ -14,18 +14,18 @@ from torch import Tensor
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import ActorCritic, DreamerV3, DreamerV3Config, WorldModelLosses, imagination_loss
-from reverie.algos.imagination import Dream
-from reverie.algos.plan2explore import EnsembleConfig, Exploring, ExploringConfig
+from reverie.algos.imagination import Trajectory
+from reverie.algos.plan2explore import EnsembleConfig, ExplorationConfig, ExplorationMixin
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
 from reverie.nn.heads import HeadConfig
-from reverie.nn.optim import Optim
+from reverie.nn.optim import LaPropAGC
 
 # ---------------------------------------------------------------------- learner
 
 
-class Plan2ExploreV3(Exploring, DreamerV3):
+class Plan2ExploreV3(ExplorationMixin, DreamerV3):
     """The learner: that of DreamerV3, an ensemble and an exploring behaviour, with one more optimiser for these two."""
 
     cfg: Plan2ExploreV3Config
@@ -40,7 +40,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         self.explorer.make_heads(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         heads = (self.ensemble, self.explorer.actor, self.explorer.critic)
-        self.explore_optim: Optim = cfg.optim.build([p for head in heads for p in head.parameters()])
+        self.explore_optim: LaPropAGC = cfg.optim.build([p for head in heads for p in head.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Update as DreamerV3 does, and train the ensemble and the exploring behaviour at the same weights."""
@@ -63,7 +63,7 @@ class Plan2ExploreV3(Exploring, DreamerV3):
         total = ensemble + self.cfg.loss_scales.actor * means["actor"] + self.cfg.loss_scales.critic * means["critic"]
         return total, {f"expl/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
 
-    def disagreement(self, dream: Dream) -> Tensor:
+    def disagreement(self, dream: Trajectory) -> Tensor:
         """Return the disagreement about what the action before a state led to, ``[H + 1, ...]``; 0 of the first."""
         disagreement = self.ensemble.disagreement(dream.feature[:-1], dream.action[:-1])  # [H, B, T]
         return torch.cat([torch.zeros_like(disagreement[:1]), disagreement])
@@ -86,7 +86,7 @@ class EnsembleV3Config(EnsembleConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan2ExploreV3Config(ExploringConfig, DreamerV3Config):
+class Plan2ExploreV3Config(ExplorationConfig, DreamerV3Config):
     """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
 
     ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)

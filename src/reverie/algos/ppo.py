@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.on_policy import OnPolicy, OnPolicyConfig, OnPolicyObjective
-from reverie.core.bounds import Above, AtLeast, Rate
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.collectives import mean_across_ranks
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
 from reverie.nn.adam import GlobalAdamConfig
-from reverie.nn.optim import Optim, register_scheduled
+from reverie.nn.optim import LaPropAGC, register_scheduled
 from reverie.objectives.policy import clipped_surrogate
 from reverie.objectives.td import Losses
 
@@ -38,7 +38,7 @@ class PPOObjective(OnPolicyObjective):
 
     def forward(self, batch: Batch) -> Losses:
         """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
-        clip, evaluation = self.clip, self.evaluate(batch)
+        clip, evaluation = self.clip, self.evaluate_actions(batch)
         change = (evaluation.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
         actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
         ratio = change.detach().exp()
@@ -67,7 +67,7 @@ class PPO(OnPolicy):
         super().__init__(obs_spec, action_spec, cfg, device)
         self.window: Window = replace(self.window, batch=cfg.batch_size // cfg.batch_length, epochs=cfg.epochs)
 
-    def build_optim(self) -> Optim:
+    def build_optim(self) -> LaPropAGC:
         c = self.cfg
         return GlobalAdamConfig(implementation="torch", lr=c.lr, eps=c.adam_eps, max_grad_norm=c.max_grad_norm).build(
             self.parameters()
@@ -77,14 +77,14 @@ class PPO(OnPolicy):
         """Update with a batch. With ``target_kl``, wait for the divergence first."""
         limit = self.cfg.target_kl
         if limit is not None:
-            metrics = self.run_in_train_mode(self.measure, batch).metrics
+            metrics = self.run_in_train_mode(self.compute_metrics, batch).metrics
             over = mean_across_ranks(metrics["train/approx_kl"]) > 1.5 * limit
             if bool(over):
-                return Update(metrics=metrics, over=over)
+                return Update(metrics=metrics, rollout_done=over)
         return super().update(batch)
 
     @torch.no_grad()
-    def measure(self, batch: Batch) -> Update:
+    def compute_metrics(self, batch: Batch) -> Update:
         """Return the metrics of a batch, without learning from it."""
         return Update(metrics=self.objective(batch).metrics)
 
@@ -100,7 +100,7 @@ class PPOConfig(OnPolicyConfig):
     """Time steps in a minibatch. Their number must divide that of a rollout evenly."""
     epochs: Annotated[int, AtLeast(1)] = 10
     """Number of passes over each rollout."""
-    clip_range: Annotated[Rate, Above(0)] = 0.2
+    clip_range: Annotated[ScheduledFloat, Above(0)] = 0.2
     """Epsilon: the policy gains nothing from probability ratios outside of [1 - clip_range, 1 + clip_range]."""
     value_clip_range: Annotated[float | None, Above(0)] = None
     """Maximum change of a value in its loss, in units of returns, as clip_range_vf of Stable-Baselines3; None does not

@@ -17,10 +17,10 @@ from reverie.core.bounds import AtLeast
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.actor_critic import DiscreteQNetwork
-from reverie.objectives.categorical import mean_over_choices, per_choice
-from reverie.objectives.estimators import OneRow, ValueEstimator
+from reverie.objectives.categorical import mean_over_choices, split_choices
+from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
-from reverie.objectives.td import Losses, after, before
+from reverie.objectives.td import Losses, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -36,7 +36,7 @@ class QRDQNObjective(DQNObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - theta_i(s, a))], averaged over the batch: Algorithm 1."""
-        quantiles: Tensor = self.network(before(batch.obs))  # [B, T-1, A, N]
+        quantiles: Tensor = self.network(obs_before(batch.obs))  # [B, T-1, A, N]
         return quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
 
     def values(self, obs: Obs) -> Tensor:
@@ -50,12 +50,12 @@ class QRDQNObjective(DQNObjective):
         With ``double`` the online network chooses a*. With several choices, the j-th quantile is the mean
         of the choices' j-th ones.
         """
-        obs, c = after(batch.obs), self.cfg
+        obs, c = obs_after(batch.obs), self.cfg
         quantiles = self.target_network(obs)  # [B, T-1, A, N]
         selector = self.network(obs) if c.double else quantiles
-        pairs = zip(per_choice(quantiles, self.classes, -2), per_choice(selector, self.classes, -2), strict=True)
+        pairs = zip(split_choices(quantiles, self.classes, -2), split_choices(selector, self.classes, -2), strict=True)
         best = mean_over_choices([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
-        assert isinstance(c.value_estimator, OneRow)  # as the configuration has checked
+        assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         return quantile_targets(best, batch, c.value_estimator, c.discount)
 
 
@@ -82,7 +82,7 @@ class QRDQN(DQN):
 class QRDQNConfig(DQNConfig):
     """Settings of QR-DQN: those of DQN, and the paper's for what it adds."""
 
-    estimators: ClassVar[type[ValueEstimator]] = OneRow
+    estimators: ClassVar[type[ValueEstimator]] = SingleBootstrap
 
     num_quantiles: Annotated[int, AtLeast(1)] = 200
     """N, number of quantiles of each action's return."""

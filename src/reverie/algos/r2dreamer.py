@@ -17,27 +17,27 @@ from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, LossScales, WorldModelLosses, world_model_loss
-from reverie.algos.imagination import Dream
+from reverie.algos.imagination import Trajectory
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics
-from reverie.nn.functional import shifted
+from reverie.nn.functional import shift_images
 from reverie.nn.layers import Linear
-from reverie.nn.optim import LaPropConfig, Optim, OptimConfig
+from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, ReleasedLaPropConfig
 from reverie.nn.state_space import Latent
-from reverie.nn.target_network import LateTarget
+from reverie.nn.target_network import DelayedTargetNetwork
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
 # ---------------------------------------------------------------------- losses
 
 
-class Representer(nn.Module):
+class RepresentationLoss(nn.Module):
     """The networks of a representation loss. This one has none, and no loss."""
 
-    def move(self) -> None:
+    def before_update(self) -> None:
         """Prepare the next update: called before each one."""
 
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
@@ -45,7 +45,7 @@ class Representer(nn.Module):
         return {}
 
 
-class Projector(Representer):
+class Projector(RepresentationLoss):
     """A linear layer from features to embeddings. The embeddings get no gradient: the posterior trains the encoder."""
 
     def __init__(self, world: WorldModel, cfg: Barlow | Infonce) -> None:
@@ -62,7 +62,7 @@ class Projector(Representer):
         return {"infonce": infonce(x, y).view(rows.shape)}
 
 
-class Prototypes(Representer):
+class Prototypes(RepresentationLoss):
     """Prototypes and the projections onto them, of the encoder, of features, and of a slow encoder."""
 
     def __init__(self, world: WorldModel, cfg: Dreamerpro, images: list[str]) -> None:
@@ -72,11 +72,11 @@ class Prototypes(Representer):
         self.prototypes: nn.Parameter = nn.Parameter(torch.randn(cfg.num_prototypes, cfg.width))
         self.of_embed: nn.Linear = nn.Linear(world.encoder.width, cfg.width)
         self.of_feature: nn.Linear = nn.Linear(world.rssm.feature_width, cfg.width)
-        self.slow_encoder: LateTarget = LateTarget(world.encoder, cfg.rate, cfg.update_interval)
-        self.slow_of_embed: LateTarget = LateTarget(self.of_embed, cfg.rate, cfg.update_interval)
+        self.slow_encoder: DelayedTargetNetwork = DelayedTargetNetwork(world.encoder, cfg.rate, cfg.update_interval)
+        self.slow_of_embed: DelayedTargetNetwork = DelayedTargetNetwork(self.of_embed, cfg.rate, cfg.update_interval)
 
     @torch.no_grad()
-    def move(self) -> None:
+    def before_update(self) -> None:
         """Bring prototypes to length 1, and move the slow encoder."""
         self.prototypes.copy_(F.normalize(self.prototypes, dim=-1))
         self.slow_encoder.update()
@@ -84,7 +84,7 @@ class Prototypes(Representer):
 
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """Return the loss terms of both views, ``[2B, T]``, which the world model filters again."""
-        views = self.views(rows)
+        views = self.augment(rows)
         start = Context(context.latent.map(lambda x: torch.cat([x, x])), torch.cat([context.action, context.action]))
         posterior = world.observe(views, start)
         embed = self.of_embed(posterior.embed.float())  # [2B, T, P]
@@ -101,14 +101,14 @@ class Prototypes(Representer):
             "projection_norm": norms.mean((1, 2)).sum(),
         }
 
-    def views(self, rows: Batch) -> Batch:
+    def augment(self, rows: Batch) -> Batch:
         """Return two views ``[2B, T]`` of rows ``[B, T]``, with images shifted at random."""
         twice = rows.map(lambda x: torch.cat([x, x]))
-        by = self.moves(*twice.shape, twice.reward.device).expand(*twice.shape, 2).flatten(0, 1)  # [2B * T, 2]
-        moved = {k: shifted(twice.obs[k].flatten(0, 1), by).view_as(twice.obs[k]) for k in self.images}
+        by = self.image_shifts(*twice.shape, twice.reward.device).expand(*twice.shape, 2).flatten(0, 1)  # [2B * T, 2]
+        moved = {k: shift_images(twice.obs[k].flatten(0, 1), by).view_as(twice.obs[k]) for k in self.images}
         return replace(twice, obs={**twice.obs, **moved})
 
-    def moves(self, windows: int, rows: int, device: torch.device) -> Tensor:
+    def image_shifts(self, windows: int, rows: int, device: torch.device) -> Tensor:
         """Draw how far each image is moved (right, down), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]``."""
         drawn = torch.rand(windows, rows if self.cfg.each_row else 1, 2, device=device)
         return self.cfg.shift - (drawn * (2 * self.cfg.shift + 1)).long()
@@ -142,14 +142,14 @@ class R2Dreamer(DreamerV3):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: R2DreamerConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.representation: Representer = cfg.representation.build(self.world, obs_spec).to(device)
+        self.representation: RepresentationLoss = cfg.representation.build(self.world, obs_spec).to(device)
         parts = (self.world, self.actor, self.critic, self.representation)
-        self.optim: Optim = cfg.optim.build([p for part in parts for p in part.parameters()])
+        self.optim: LaPropAGC = cfg.optim.build([p for part in parts for p in part.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
         self.slow_critic.update()
-        self.representation.move()
+        self.representation.before_update()
         losses = self.losses(context, rows)
         return losses, losses.metrics | self.optim.step(self.total(losses.terms))
 
@@ -172,7 +172,7 @@ class R2Dreamer(DreamerV3):
         return world_model_loss(self.world, batch, post, self.cfg.free_nats, (log_post, log_prior))
 
     @torch.no_grad()
-    def imagined_outcome(self, dream: Dream) -> tuple[Tensor, Tensor]:
+    def imagined_outcome(self, dream: Trajectory) -> tuple[Tensor, Tensor]:
         """Multiply the learned continuation by the discount, which it does not include here."""
         reward, cont = super().imagined_outcome(dream)
         return reward, cont * self.cfg.discount
@@ -182,40 +182,40 @@ class R2Dreamer(DreamerV3):
 
 
 @dataclass(frozen=True)
-class Representation(Choice):
+class RepresentationConfig(Choice):
     """The loss that makes latents tell of observations."""
 
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         """Return its networks; none by default."""
-        return Representer()
+        return RepresentationLoss()
 
 
 @dataclass(frozen=True)
-class Decoder(Representation):
+class Decoder(RepresentationConfig):
     """The decoder of DreamerV3."""
 
 
 @dataclass(frozen=True)
-class Barlow(Representation):
+class Barlow(RepresentationConfig):
     """Barlow Twins between embeddings and what a linear layer makes of latents: R2-Dreamer."""
 
     redundancy: Annotated[float, AtLeast(0)] = 5e-4
     """Weight of the correlations between different numbers."""
 
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         return Projector(world, self)
 
 
 @dataclass(frozen=True)
-class Infonce(Representation):
+class Infonce(RepresentationConfig):
     """InfoNCE between embeddings and what a linear layer makes of latents."""
 
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         return Projector(world, self)
 
 
 @dataclass(frozen=True)
-class Dreamerpro(Representation):
+class Dreamerpro(RepresentationConfig):
     """Prototypes in place of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
 
     num_prototypes: Annotated[int, AtLeast(2)] = 2500
@@ -241,7 +241,7 @@ class Dreamerpro(Representation):
     skip: Annotated[int, AtLeast(0)] = 1
     """Rows at the start of each window that have no loss."""
 
-    def build(self, world: WorldModel, obs_spec: ObsSpec) -> Representer:
+    def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         images = [key for key, part in obs_spec.items() if part.kind == "image"]
         if not images:
             raise ConfigError(
@@ -271,12 +271,12 @@ class R2Scales(LossScales):
 class R2DreamerConfig(DreamerV3Config):
     """Settings of R2-Dreamer: those of DreamerV3, and the representation loss."""
 
-    representation: Representation = field(default_factory=Barlow)
+    representation: RepresentationConfig = field(default_factory=Barlow)
     """The loss that makes latents tell of observations: ``barlow(redundancy=5e-4)``, ``infonce``,
     ``dreamerpro(num_prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
     loss_scales: R2Scales = field(default_factory=R2Scales)
     """Weights of the loss terms."""
-    optim: OptimConfig = field(default_factory=LaPropConfig)
+    optim: LaPropAGCConfig = field(default_factory=ReleasedLaPropConfig)
     """The single optimiser of all parts."""
 
     def build_decoder(self, obs_spec: ObsSpec) -> nn.Module:

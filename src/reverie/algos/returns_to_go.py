@@ -16,11 +16,11 @@ from reverie.core.types import FLAGS, Step
 from reverie.nn.exploration import SampledPolicy
 from reverie.objectives.returns import returns_to_go
 
-RETURN = "return"
+RETURN_TO_GO_COLUMN = "return"
 """Name of the column of returns-to-go."""
 
 
-class ReturnsToGo:
+class ReturnToGoAnnotator:
     """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``RowAnnotator``."""
 
     def __init__(self, discount: float) -> None:
@@ -45,7 +45,7 @@ class ReturnsToGo:
         rows = storage.read(start, storage.count, names, stream)
         reward, first, last, terminal = (rows[name][0] for name in names)
         returns = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
-        storage.replace(EXTRAS + RETURN, start, stream, returns)
+        storage.replace(EXTRAS + RETURN_TO_GO_COLUMN, start, stream, returns)
         begins = np.flatnonzero(first)
         return start + int(begins[-1]) if len(begins) else start
 
@@ -61,4 +61,4 @@ class UnknownReturnPolicy(SampledPolicy):
         return action, state
 
     def extras(self, state: Any) -> dict[str, Tensor]:
-        return {RETURN: state}
+        return {RETURN_TO_GO_COLUMN: state}

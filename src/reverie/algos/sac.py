@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree
 from reverie.algos.td import CriticConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Finite, Ramp, Rate, first
+from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_kinds import action_kind, all_classes, all_numbers
+from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
 from reverie.nn.actor_critic import MemoryNetworkConfig, MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -40,7 +40,7 @@ class SACObjective(TDObjective):
 
     ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
     ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
-    ``nn/actor_critic.py: Stacked`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
+    ``nn/actor_critic.py: CriticStack`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
     """
 
     cfg: SACConfig
@@ -52,13 +52,13 @@ class SACObjective(TDObjective):
         self.actor = actor
         self.critic = critic
         self.target_entropy = target_entropy
-        self.target_critic: Target = Target(critic, cfg.tau, cfg.target_update_interval)
-        self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(first(cfg.temperature) or 1.0)))
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
+        self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(initial_value(cfg.temperature) or 1.0)))
         register_scheduled(self, "set_temperature", cfg.temperature)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
-        values = self.values(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        values = self.values(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
 
     def actor_loss(self, batch: Batch) -> Losses:
@@ -67,10 +67,10 @@ class SACObjective(TDObjective):
         J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
         """
         with frozen(self.critic):
-            value, entropy = self.expected(before(batch.obs), self.critic)  # [B, T-1]
+            value, entropy = self.expected_value(obs_before(batch.obs), self.critic)  # [B, T-1]
         mask = transition_mask(batch.is_last)
-        actor = -mean_over(value + self.temperature * entropy, mask)
-        entropy = mean_over(entropy.detach(), mask)
+        actor = -masked_mean(value + self.temperature * entropy, mask)
+        entropy = masked_mean(entropy.detach(), mask)
         temperature = self.log_temperature.exp() * (entropy - self.target_entropy)
         metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
         return Losses({"actor": actor, "temperature": temperature}, metrics)
@@ -78,7 +78,7 @@ class SACObjective(TDObjective):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3."""
-        value, entropy = self.expected(after(batch.obs), self.target_critic)  # [B, T-1] each
+        value, entropy = self.expected_value(obs_after(batch.obs), self.target_critic)  # [B, T-1] each
         bonus = self.temperature * entropy
         batch, earlier_bonus = with_bonus(batch, bonus)
         return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
@@ -87,7 +87,7 @@ class SACObjective(TDObjective):
         """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
         return self.critic(obs, action)
 
-    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+    def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
         return critic(obs, action).amin(0), -log_pi
@@ -142,7 +142,7 @@ class MixedSACObjective(SACObjective):
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
         actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
         critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=2, dtype=cfg.dtype)
-        entropy = 0.98 * sum(map(math.log, all_classes(action_spec))) - all_numbers(action_spec)
+        entropy = 0.98 * sum(map(math.log, num_classes_per_choice(action_spec))) - num_continuous(action_spec)
         entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
         return cls(actor, critic, cfg, entropy, ActionLayout(action_spec))
 
@@ -151,7 +151,7 @@ class MixedSACObjective(SACObjective):
         values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
         return (values * classes).sum(-1)
 
-    def expected(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+    def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return both as :class:`SACObjective` does: of sampled numbers, and exact over the classes."""
         policy = self.actor(obs)
         numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
@@ -183,13 +183,13 @@ class SAC(ModelFree):
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         else:
             self.objective.log_temperature.requires_grad_(False)
-        self._policy = self.remembering(SampledPolicy(actor, device))
+        self._policy = self.with_memory(SampledPolicy(actor, device))
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
         o = self.objective
         critic = o.critic_loss(batch)
-        metrics = self.minimise(critic) | self.minimise(o.actor_loss(batch))
+        metrics = self.minimize(critic) | self.minimize(o.actor_loss(batch))
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 
@@ -205,15 +205,15 @@ class SACConfig(CriticConfig):
 
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
     """Layers of the networks, with memories if wanted: the actor's and the critics'."""
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the actor."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critics."""
-    temperature_lr: Annotated[Rate, AtLeast(0)] = 3e-4
+    temperature_lr: Annotated[ScheduledFloat, AtLeast(0)] = 3e-4
     """Learning rate of the temperature; 0 keeps the temperature constant."""
     target_update_interval: Annotated[int, AtLeast(1)] = 1
     """Gradient updates between two updates of the target critics."""
-    temperature: Annotated[Rate, Above(0)] = 1.0
+    temperature: Annotated[ScheduledFloat, Above(0)] = 1.0
     """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
     may be a ramp if temperature_lr is 0."""
     target_entropy: Annotated[float | None, Finite()] = None
@@ -222,7 +222,7 @@ class SACConfig(CriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.temperature, Ramp) and self.temperature_lr:
+        if isinstance(self.temperature, PiecewiseLinear) and self.temperature_lr:
             raise ConfigError(
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
                 "a ramp is not learned. Set temperature_lr = 0."

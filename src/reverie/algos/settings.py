@@ -71,7 +71,7 @@ class AlgorithmConfig(Config):
             ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
         """
         self.check_actions(action_spec)
-        with building(seed):
+        with init_context(seed):
             learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
         if isinstance(learner, Algorithm):
             learner.enter_eval_mode()
@@ -82,7 +82,7 @@ class AlgorithmConfig(Config):
         kind = action_kind(spec)
         if not self.action_kinds or kind in self.action_kinds:
             return
-        fit = fitting(spec)
+        fit = compatible_algorithms(spec)
         also = f"; with recorded data: {', '.join(fit['offline'])}" if fit["offline"] else ""
         raise ConfigError(
             f"{self.algorithm} is for {' or '.join(sorted(self.action_kinds))} actions, but these are {kind}. "
@@ -95,7 +95,7 @@ class AlgorithmConfig(Config):
 
 
 @contextmanager
-def building(seed: int) -> Iterator[None]:
+def init_context(seed: int) -> Iterator[None]:
     """Make a learner within, with float32 weights drawn from ``seed``, whatever PyTorch's default dtype and mode are.
 
     PyTorch's CPU generator is restored afterwards; those of GPUs are left alone, as weights are drawn on the CPU.
@@ -111,7 +111,7 @@ def building(seed: int) -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-def fitting(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
+def compatible_algorithms(spec: ActionSpec) -> dict[str, tuple[str, ...]]:
     """Return the algorithms for such actions: ``online``, and ``offline`` for those meant for recorded data."""
     kind, fit = action_kind(spec), dict[str, tuple[str, ...]](online=(), offline=())
     for name in sorted(algorithms()):

@@ -70,9 +70,10 @@ class TDConfig(ValueConfig):
         super().__post_init__()
         chosen, fit = self.value_estimator, self.estimators
         if not isinstance(chosen, fit) or chosen.needs_behaviour:
-            kinds = [k for k, v in fit.kinds().items() if not v.needs_behaviour]
+            kinds = [k for k, v in fit.variants().items() if not v.needs_behaviour]
             raise ConfigError(
-                f"value_estimator = {chosen.text()}: {self.algorithm} expects one of {', '.join(kinds)}, or your own "
+                f"value_estimator = {chosen.to_text()}: {self.algorithm} expects one of {', '.join(kinds)}, or your "
+                "own "
                 f"subclass of {fit.__name__} that needs rows alone."
             )
         chosen.check_window(self.batch_length)
@@ -82,7 +83,7 @@ class TDConfig(ValueConfig):
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
         if self.batch_length == 2 and self.value_estimator.whole_window:
             raise ConfigError(
-                f"algo.value_estimator = {self.value_estimator.text()}, algo.batch_length = 2: there is nothing to "
+                f"algo.value_estimator = {self.value_estimator.to_text()}, algo.batch_length = 2: there is nothing to "
                 "look ahead to, so it equals td0. Set algo.batch_length to at least 3, or use td0."
             )
 

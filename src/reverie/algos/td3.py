@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from reverie.algos.base import TrainStep
 from reverie.algos.ddpg import DDPG
 from reverie.algos.td import CriticConfig, TDObjective
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, State, Update
-from reverie.nn.exploration import Gaussian, Noise
+from reverie.nn.exploration import ActionNoise, Gaussian
 from reverie.nn.optim import frozen
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, after, before, mean_over, regression_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -30,7 +30,7 @@ from reverie.objectives.td import Losses, after, before, mean_over, regression_e
 class TD3Objective(TDObjective):
     """The losses of TD3 over any ``actor(obs) -> [..., A]`` in [-1, 1] and ``critic(obs, action, copy=None)``.
 
-    The critic gives the values ``[2, ...]`` of two, or ``[...]`` of one ``copy``: ``nn/actor_critic.py: Stacked``
+    The critic gives the values ``[2, ...]`` of two, or ``[...]`` of one ``copy``: ``nn/actor_critic.py: CriticStack``
     combines two critics. The caller decides when to step the actor: at every
     ``policy_delay``-th step of the critics, and the targets with it.
     """
@@ -41,25 +41,25 @@ class TD3Objective(TDObjective):
         super().__init__(cfg)
         self.actor = actor
         self.critic = critic
-        self.target_actor: Target = Target(actor, cfg.tau)
-        self.target_critic: Target = Target(critic, cfg.tau)
+        self.target_actor: TargetNetwork = TargetNetwork(actor, cfg.tau)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1, "Update critics"."""
-        values = self.critic(before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
         return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """E[-Q_1(s, pi(s))]: Algorithm 1, "Update phi by the deterministic policy gradient"."""
-        obs = before(batch.obs)
+        obs = obs_before(batch.obs)
         with frozen(self.critic):
             value = self.critic(obs, self.actor(obs), copy=0)  # [B, T-1]
-        return Losses({"actor": -mean_over(value, transition_mask(batch.is_last))})
+        return Losses({"actor": -masked_mean(value, transition_mask(batch.is_last))})
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) min_i Q'_i(s', a~), a~ = pi'(s') + clipped noise: equations 10 and 14."""
-        c, obs = self.cfg, after(batch.obs)
+        c, obs = self.cfg, obs_after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
         noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
         value = self.target_critic(obs, (action + noise).clamp(-1, 1)).amin(0)  # [B, T-1]
@@ -90,7 +90,7 @@ class TD3(DDPG):
     def critic_step(self, batch: Batch) -> Update:
         """Take one step of the critics alone."""
         critic = self.objective.critic_loss(batch)
-        return Update(metrics=self.minimise(critic), priority=critic.priority)
+        return Update(metrics=self.minimize(critic), priority=critic.priority)
 
     def extra_state(self) -> dict[str, Any]:
         return {"updates": self.updates}
@@ -111,9 +111,9 @@ class TD3Config(CriticConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
-    actor_lr: Annotated[Rate, Above(0)] = 3e-4
+    actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the actor: the authors' code."""
-    critic_lr: Annotated[Rate, Above(0)] = 3e-4
+    critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critics: the authors' code."""
     policy_delay: Annotated[int, AtLeast(1)] = 2
     """d: the actor and the targets are updated at every d-th update of the critics."""
@@ -121,7 +121,7 @@ class TD3Config(CriticConfig):
     """Standard deviation of the noise that smooths the target policy, in units of the policy's range [-1, 1]."""
     target_noise_clip: Annotated[float, Within("[0, inf]")] = 0.5
     """c, maximum absolute value of that noise, in units of the policy's range [-1, 1]; inf does not clip."""
-    exploration: Noise = field(default_factory=Gaussian)
+    exploration: ActionNoise = field(default_factory=Gaussian)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
     0.1."""
 

@@ -11,14 +11,14 @@ from typing import Annotated
 
 import torch
 
-from reverie.algos.model_free import RecordedConfig
+from reverie.algos.model_free import OfflineConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.bounds import AtLeast
 from reverie.core.collectives import mean_across_ranks
 from reverie.core.types import Batch
 from reverie.nn.optim import frozen
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, before, mean_over
+from reverie.objectives.td import Losses, masked_mean, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -34,14 +34,14 @@ class TD3BCObjective(TD3Objective):
         As in the authors' code (github.com/sfujim/TD3_BC), lambda uses the values of pi(s), not of the dataset's
         actions, and has no gradient; squares are averaged over the dimensions of an action.
         """
-        obs, mask, alpha = before(batch.obs), transition_mask(batch.is_last), self.cfg.alpha
+        obs, mask, alpha = obs_before(batch.obs), transition_mask(batch.is_last), self.cfg.alpha
         action = self.actor(obs)  # [B, T-1, A]
         with frozen(self.critic):
             value = self.critic(obs, action, copy=0)  # [B, T-1]
-        size = mean_across_ranks(mean_over(value.detach().abs(), mask))
+        size = mean_across_ranks(masked_mean(value.detach().abs(), mask))
         factor = alpha / size.clamp(min=max(1.0, alpha) * torch.finfo(size.dtype).tiny)  # finite
-        cloning = mean_over((action - batch.action[:, :-1]).square().mean(-1), mask)
-        loss = cloning - factor * mean_over(value, mask)
+        cloning = masked_mean((action - batch.action[:, :-1]).square().mean(-1), mask)
+        loss = cloning - factor * masked_mean(value, mask)
         return Losses({"actor": loss}, {"loss/bc": cloning.detach(), "train/lambda": factor})
 
 
@@ -58,7 +58,7 @@ class TD3BC(TD3):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TD3BCConfig(RecordedConfig, TD3Config):
+class TD3BCConfig(OfflineConfig, TD3Config):
     """Settings of TD3+BC: the paper's table 3 (appendix C), whose settings of TD3 are those of TD3's own code."""
 
     alpha: Annotated[float, AtLeast(0)] = 2.5

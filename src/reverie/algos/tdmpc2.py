@@ -20,18 +20,18 @@ from torch import Tensor, nn
 from reverie.algos.model_free import ModelFree, ValueConfig
 from reverie.algos.tdmpc2_look import LatentDreamer
 from reverie.algos.tdmpc2_planner import Planner
-from reverie.core.bounds import Above, AtLeast, Rate, Within
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_gather
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.normalization import PERCENTILES, percentiles
-from reverie.nn.normals import LOG_ROOT
+from reverie.nn.normals import HALF_LOG_2PI
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.optim import frozen
-from reverie.nn.target_network import Target
-from reverie.nn.tdmpc2_networks import LatentConfig, LatentEncoder, MishMLP
+from reverie.nn.target_network import TargetNetwork
+from reverie.nn.tdmpc2_networks import LatentEncoder, MishMLP, TDMPC2NetworkConfig
 
 # ---------------------------------------------------------------------- losses
 
@@ -49,7 +49,7 @@ class TDMPC2Objective(nn.Module):
         n, latent = cfg.networks, cfg.networks.latent
         self.cfg = cfg
         self.width = width
-        self.draws: Draws = Draws()
+        self.draws: RandomDraws = RandomDraws()
         self.encoder: LatentEncoder = LatentEncoder(obs_spec, n, cfg.dtype)
         self.dynamics: MishMLP = MishMLP(latent + width, n.units, latent, simplex=n.simplex)
         self.reward: MishMLP = MishMLP(latent + width, n.units, n.bins, zero=True)
@@ -58,7 +58,7 @@ class TDMPC2Objective(nn.Module):
         self.critic: MishMLP = MishMLP(
             latent + width, n.units, n.bins, copies=n.num_critics, dropout=n.dropout, zero=True
         )
-        self.target_critic: Target = Target(self.critic, cfg.tau).eval()
+        self.target_critic: TargetNetwork = TargetNetwork(self.critic, cfg.tau).eval()
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
         self.register_buffer("rhos", cfg.rho ** torch.arange(cfg.horizon + 1.0), persistent=False)
@@ -68,13 +68,13 @@ class TDMPC2Objective(nn.Module):
     def model_losses(self, batch: Batch, rollout: LatentRollout) -> dict[str, Tensor]:
         """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
         z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
-        values = self.number(self.critic(z[:-1], action))  # [K, H, B]
+        values = self.value_distribution(self.critic(z[:-1], action))  # [K, H, B]
         losses = {
             "consistency": (z[1:].float() - rollout.encodings.float()).square().mean(-1),
-            "reward": self.number(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
+            "reward": self.value_distribution(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
             "critic": values.loss(rollout.target.expand(len(values.logits), -1, -1)).mean(0),
         }
-        if (logit := self.ends(z[1:])) is not None:
+        if (logit := self.termination_logits(z[1:])) is not None:
             over = batch.is_terminal[:, 1:].T.float()
             losses["cont"] = F.binary_cross_entropy_with_logits(logit, over, reduction="none")
         return losses
@@ -103,7 +103,7 @@ class TDMPC2Objective(nn.Module):
         policy = self.policy(z)
         with frozen(self.critic):
             value = self.two_values(self.critic, z, policy.action).mean(0)
-        self.rescale(value[0].detach())
+        self.update_scale(value[0].detach())
         gain = value / self.scale + self.cfg.entropy_coef * policy.scaled_entropy
         return -(gain.mean(1) * self.rhos).mean(), policy, value
 
@@ -124,7 +124,7 @@ class TDMPC2Objective(nn.Module):
         return LatentRollout(torch.stack(latents), encodings, target)
 
     @torch.no_grad()
-    def rescale(self, value: Tensor) -> None:
+    def update_scale(self, value: Tensor) -> None:
         """Move the scale towards the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
         low, high = percentiles(all_gather(value), PERCENTILES)
         self.scale.lerp_((high - low).clamp(min=1), self.cfg.tau)
@@ -142,21 +142,21 @@ class TDMPC2Objective(nn.Module):
         mean, log_std = self.gaussian(z)
         noise = self.draws.normal(*mean.shape, like=mean)
         action = (mean + noise * log_std.exp()).tanh()
-        gaussian = (-0.5 * noise.square() - log_std - LOG_ROOT).sum(-1)  # [...], ln of the density before tanh
+        gaussian = (-0.5 * noise.square() - log_std - HALF_LOG_2PI).sum(-1)  # [...], ln of the density before tanh
         log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
         # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
         return PolicySample(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
 
-    def number(self, logits: Tensor) -> LogTwoHot:
+    def value_distribution(self, logits: Tensor) -> LogTwoHot:
         """Return the distribution of a reward or value with these logits ``[..., bins]``."""
         return LogTwoHot(logits, self.bins)
 
     def two_values(self, critic: nn.Module, z: Tensor, action: Tensor) -> Tensor:
         """Return the values ``[2, ...]`` by two critics drawn at random."""
         chosen = self.draws.pair(self.cfg.networks.num_critics, self.bins)
-        return self.number(critic(z, action, chosen=chosen)).mean()
+        return self.value_distribution(critic(z, action, chosen=chosen)).mean()
 
-    def ends(self, z: Tensor) -> Tensor | None:
+    def termination_logits(self, z: Tensor) -> Tensor | None:
         """Return the logits ``[...]`` of the probability that an episode has terminated in latents ``[..., L]``."""
         return None if self.termination is None else self.termination(z).float().squeeze(-1)
 
@@ -167,7 +167,7 @@ class TDMPC2Objective(nn.Module):
 
         Latents ``[N, L]`` beside actions ``[N, S, A]`` are shared by the S actions.
         """
-        return self.number(self.reward(z, action)).mean(), self.dynamics(z, action)
+        return self.value_distribution(self.reward(z, action)).mean(), self.dynamics(z, action)
 
     def estimate(self, z: Tensor, actions: Tensor) -> Tensor:
         """Return the values ``[N, S]`` of action sequences ``[H, N, S, A]`` from latents ``[N, L]``.
@@ -179,12 +179,12 @@ class TDMPC2Objective(nn.Module):
             reward, z = self.step(z, action)
             total = total + discount * alive * reward
             discount *= self.cfg.discount
-            if (logit := self.ends(z)) is not None:
+            if (logit := self.termination_logits(z)) is not None:
                 alive = alive * (logit <= 0)
         last = self.two_values(self.critic, z, self.policy(z).action).mean(0)
         return (total + discount * alive * last).nan_to_num(0)
 
-    def follow(self, z: Tensor, count: int) -> Tensor:
+    def policy_trajectories(self, z: Tensor, count: int) -> Tensor:
         """Return ``count`` action sequences ``[H, N, count, A]`` of the policy from latents ``[N, L]``."""
         z = z.unsqueeze(1).expand(-1, count, -1)
         actions = [self.policy(z).action]
@@ -193,7 +193,7 @@ class TDMPC2Objective(nn.Module):
             actions.append(self.policy(z).action)
         return torch.stack(actions)
 
-    def refine(self, actions: Tensor, value: Tensor) -> Elites:
+    def select_elites(self, actions: Tensor, value: Tensor) -> Elites:
         """Return the best of action sequences ``[H, N, S, A]`` by their values ``[N, S]``: section 3.2 of the paper."""
         c = self.cfg
         best, index = value.topk(c.num_elites, -1)  # [N, E]
@@ -217,11 +217,11 @@ class TDMPC2Objective(nn.Module):
         num_drawn = c.num_samples - c.num_policy_samples
         mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
         std = torch.full_like(mean, c.max_std)
-        policys = [self.follow(z, c.num_policy_samples)] if c.num_policy_samples else []
+        policys = [self.policy_trajectories(z, c.num_policy_samples)] if c.num_policy_samples else []
         for _ in range(c.iterations):
             drawn = mean + std * draws.normal(c.horizon, count, num_drawn, self.width, like=mean)
             actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
-            elites = self.refine(actions, self.estimate(z, actions))
+            elites = self.select_elites(actions, self.estimate(z, actions))
             mean, std = elites.mean, elites.std
         chosen = (elites.score.log() + draws.gumbel(elites.score)).argmax(-1)  # [N]
         action = elites.actions[0].gather(1, chosen[:, None, None].expand(-1, 1, self.width)).squeeze(1)  # [N, A]
@@ -230,7 +230,7 @@ class TDMPC2Objective(nn.Module):
         return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1)
 
 
-class Draws:
+class RandomDraws:
     """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
 
     def normal(self, *shape: int, like: Tensor) -> Tensor:
@@ -333,11 +333,11 @@ class TDMPC2Config(ValueConfig):
 
     batch_length: int = 4
     """T, time steps of each window. The horizon H, of learning and of planning, is T - 1."""
-    networks: LatentConfig = field(default_factory=LatentConfig)
+    networks: TDMPC2NetworkConfig = field(default_factory=TDMPC2NetworkConfig)
     """Widths of the networks."""
-    lr: Annotated[Rate, Above(0)] = 3e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of all networks."""
-    encoder_lr: Annotated[Rate, Above(0)] = 9e-5
+    encoder_lr: Annotated[ScheduledFloat, Above(0)] = 9e-5
     """Learning rate of the encoder."""
     max_grad_norm: Annotated[float, Above(0)] = 20.0
     """Maximum norm of the gradient of the world model and critics together, and of that of the policy."""

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import INSIDE
+from reverie.algos.base import INTERNAL_PREFIX
 from reverie.algos.dreamer import Dreamer
 from reverie.algos.world_model import Context, Posterior
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.nn.actor import JointDistribution
-from reverie.nn.normals import TanhedNormal
+from reverie.nn.normals import TanhNormalDistribution
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.state_space import Latent
@@ -36,8 +36,8 @@ class LatentObjective(Protocol):
     def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]: ...
     def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
     def policy(self, z: Tensor) -> Any: ...
-    def number(self, logits: Tensor) -> LogTwoHot: ...
-    def ends(self, z: Tensor) -> Tensor | None: ...
+    def value_distribution(self, logits: Tensor) -> LogTwoHot: ...
+    def termination_logits(self, z: Tensor) -> Tensor | None: ...
     def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]: ...
 
 
@@ -48,7 +48,7 @@ class LatentWorld:
     predicted to come with it, as it follows from the latent and the action before. Pictures are not predicted.
     """
 
-    legal: None = None
+    predict_mask: None = None
     mask: None = None
     begins: bool = False
 
@@ -102,7 +102,9 @@ class LatentWorld:
         start = Context(Latent(z[:, 0], z), torch.zeros_like(batch.action[:, 0])) if context is None else context
         previous = torch.cat([start.latent.deter[:, None], z[:, :-1]], 1)
         action = torch.cat([start.action[:, None], batch.action[:, :-1]], 1)
-        reward = self.transform.inverse(self.objective.number(self.objective.reward(previous, action)).mean())  # [B, T]
+        reward = self.transform.inverse(
+            self.objective.value_distribution(self.objective.reward(previous, action)).mean()
+        )  # [B, T]
         begun = batch.is_first.clone()
         begun[:, 0] |= context is None
         return Posterior(z, Latent(z, reward.masked_fill(begun, 0.0)[..., None, None].to(z.dtype)), z)
@@ -117,7 +119,9 @@ class LatentActor(NamedTuple):
     def __call__(self, feature: Tensor, legal: None = None) -> JointDistribution:
         """Return the distribution of actions ``[..., A]``."""
         mean, log_std = self.objective.gaussian(feature[..., :-1])
-        parts = {key: TanhedNormal(mean[..., cut], log_std[..., cut].exp(), 0) for key, cut in self.slices.items()}
+        parts = {
+            key: TanhNormalDistribution(mean[..., cut], log_std[..., cut].exp(), 0) for key, cut in self.slices.items()
+        }
         return JointDistribution(dict(parts), self.slices)
 
 
@@ -142,12 +146,15 @@ class LatentDreamer(Dreamer):
     def latent_value(self, latent: Latent) -> Tensor:
         """Return the mean of all critics' values ``[...]`` of the policy's likeliest action."""
         z, o = latent.deter, self.objective
-        return o.number(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
+        return o.value_distribution(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
 
     @torch.no_grad()
     def describe_latent(self, latent: Latent) -> dict[str, Tensor]:
         """Return reward, continuation, latent and value of latents ``[B, T, ...]``, by the names of :meth:`dream`."""
-        return self.outcome(latent) | {f"{INSIDE}deter": latent.deter, f"{INSIDE}value": self.latent_value(latent)}
+        return self.predict_reward_and_cont(latent) | {
+            f"{INTERNAL_PREFIX}deter": latent.deter,
+            f"{INTERNAL_PREFIX}value": self.latent_value(latent),
+        }
 
     @torch.no_grad()
     def decode(self, latent: Latent) -> dict[str, Tensor]:
@@ -155,9 +162,9 @@ class LatentDreamer(Dreamer):
         return {}
 
     @torch.no_grad()
-    def outcome(self, latent: Latent) -> dict[str, Tensor]:
+    def predict_reward_and_cont(self, latent: Latent) -> dict[str, Tensor]:
         """Return ``reward`` and ``cont``; without ``episodic``, episodes never end."""
-        logit = self.objective.ends(latent.deter)
+        logit = self.objective.termination_logits(latent.deter)
         reward = latent.stoch[..., 0, 0].float()
         return {"reward": reward, "cont": torch.ones_like(reward) if logit is None else torch.sigmoid(-logit)}
 

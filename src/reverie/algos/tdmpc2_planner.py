@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reverie.algos.tdmpc2_look import LatentDreamer
 from reverie.core.types import Mode, PolicyOutput, Step
-from reverie.nn.exploration import Inference
+from reverie.nn.exploration import CapturableFunction
 from reverie.nn.state_space import Latent
 
 
@@ -29,8 +29,8 @@ class Planner:
     def __init__(self, learner: LatentDreamer) -> None:
         self.learner = learner
         networks = cast(nn.Module, learner.objective)
-        self.plans: dict[bool, Inference] = {
-            explore: Inference(partial(self.plan_action, explore), networks, static=learner.graph)
+        self.plans: dict[bool, CapturableFunction] = {
+            explore: CapturableFunction(partial(self.plan_action, explore), networks, static=learner.graph)
             for explore in (False, True)
         }
 
@@ -63,7 +63,7 @@ class Planner:
             action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
         return action.cpu(), Plan(mean, Latent(z, reward), action)
 
-    def tell(self, step: Step, state: Plan) -> PolicyOutput:
+    def inspect(self, step: Step, state: Plan) -> PolicyOutput:
         """Return the policy that plans begin from and end with, not the plan."""
         z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
         latent = Latent(z, z.new_zeros(len(z), 1, 1))

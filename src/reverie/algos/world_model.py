@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from reverie.algos.imagination import Legal
 from reverie.core.bounds import Regex
-from reverie.core.specs import MASK, ActionSpec, ObsSpec, without_mask
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, without_mask
 from reverie.core.types import Batch, Metrics, Obs
 from reverie.nn.decoder import Prediction
-from reverie.nn.encoder import ARRIVAL, select
+from reverie.nn.encoder import ARRIVAL_KEY, select_keys
 from reverie.nn.heads import MaskHead
 from reverie.nn.state_space import Latent, StateSpaceModel
 from reverie.objectives.transforms import RewardTransform
@@ -48,7 +48,7 @@ class WorldModel(nn.Module):
         observed_spec, weights = without_mask(obs_spec), cfg.loss_scales.reconstruction
         for pattern in weights if isinstance(weights, Mapping) else ():
             Regex().check("loss_scales.reconstruction", pattern)
-            select(observed_spec, pattern, "loss_scales.reconstruction")
+            select_keys(observed_spec, pattern, "loss_scales.reconstruction")
         self.encoder = cfg.encoder.build(observed_spec)
         self.rssm: StateSpaceModel = cfg.rssm.build(self.encoder.width, action_spec.width)
         self.decoder: nn.Module = cfg.build_decoder(observed_spec)
@@ -56,7 +56,7 @@ class WorldModel(nn.Module):
         self.reward: nn.Module = reward
         self.cont: nn.Module = cont
         self.mask: MaskHead | None = None
-        if MASK in obs_spec:
+        if MASK_KEY in obs_spec:
             with torch.random.fork_rng(devices=[]):  # the weights of all other parts are drawn as without masks
                 self.mask = MaskHead(self.rssm.feature_width, action_spec, cfg.cont)
         self.dtype: torch.dtype = cfg.dtype
@@ -68,7 +68,7 @@ class WorldModel(nn.Module):
     def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
         if reward is not None and is_terminal is not None and getattr(self.encoder, "arrival", False):
-            obs = {**obs, ARRIVAL: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
+            obs = {**obs, ARRIVAL_KEY: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
         return self.encoder(dict(obs), self.dtype)
 
     def observe(self, batch: Batch, context: Context | None = None, samples: int = 1) -> Posterior:
@@ -106,11 +106,11 @@ class WorldModel(nn.Module):
             **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
         }
         if self.mask is not None:
-            terms["mask"] = self.mask.loss(latent.feature, rows.obs[MASK], rows.is_last)
+            terms["mask"] = self.mask.loss(latent.feature, rows.obs[MASK_KEY], rows.is_last)
         return terms
 
     @property
-    def legal(self) -> Legal | None:
+    def predict_mask(self) -> Legal | None:
         """A function from features ``[..., F]`` to the predicted masks ``[..., A]``; None: all actions are legal."""
         return None if self.mask is None else self.mask.legal
 
@@ -119,7 +119,7 @@ class WorldModel(nn.Module):
         """Return which share of illegal classes is predicted to be legal, and of legal ones to be illegal."""
         if self.mask is None:
             return {}
-        predicted, legal = self.mask.legal(latent.feature), rows.obs[MASK]  # [B, T, A]
+        predicted, legal = self.mask.legal(latent.feature), rows.obs[MASK_KEY]  # [B, T, A]
         has_action = ~rows.is_last.unsqueeze(-1)
         pairs = {"false_legal": (~legal & has_action, predicted), "false_illegal": (legal & has_action, ~predicted)}
         return {

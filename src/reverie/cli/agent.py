@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, Self
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.main import fail
-from reverie.cli.output import print_files, print_trouble, score_line
+from reverie.cli.main import print_error
+from reverie.cli.output import print_files, print_kernel_problem, score_line
 from reverie.cli.parsing import EnvOverride, ReadingOptions, TrustOption
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, count_noun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class EvalCommand(RunOptions, EnvOverride):
         from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        print_trouble(agent.algo.device.type)
+        print_kernel_problem(agent.algo.device.type)
         report = evaluate_run(
             agent,
             self.episodes,
@@ -94,19 +94,21 @@ class DreamCommand(RunOptions, EnvOverride):
         from reverie.agent.loading import load
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        print_trouble(agent.algo.device.type)
+        print_kernel_problem(agent.algo.device.type)
         names = ("context", "horizon", "episodes", "seed")
         report = dream(
             agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}
         )
         fewer = f" of {self.episodes} (the others were shorter, or there were no more)"
-        dreams = plural(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
-        steps = plural(len(next(iter(report.errors.values()))), "step")
+        dreams = count_noun(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
+        steps = count_noun(len(next(iter(report.errors.values()))), "step")
         source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
-        print(f"{source}: {dreams}, {steps} each, after {plural(report.context, 'row')} that the model saw")
+        print(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model saw")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
-        ahead = "" if trained is None else f"(during training, the model imagines only {plural(trained, 'step')} ahead)"
+        ahead = (
+            "" if trained is None else f"(during training, the model imagines only {count_noun(trained, 'step')} ahead)"
+        )
         print(f"{ahead}\n" if ahead else "")
         print(f"{error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
@@ -146,11 +148,11 @@ class ExtractCommand(RunOptions):
         from reverie.agent.extract import extract
         from reverie.core.hardware import choose_device
 
-        print_trouble(choose_device(self.device).partition(":")[0])
+        print_kernel_problem(choose_device(self.device).partition(":")[0])
         names = ("out", "checkpoint", "device", "seed", "overwrite")
         done = extract(self.run, data=data, **{name: getattr(self, name) for name in names})
         manifest = done.manifest
-        size = f"{plural(manifest['rows'], 'row')} in {plural(manifest['episodes'], 'episode')}"
+        size = f"{count_noun(manifest['rows'], 'row')} in {count_noun(manifest['episodes'], 'episode')}"
         print(f"{manifest['checkpoint']} on {manifest['data']}: {size}")
         width = max(map(len, manifest["arrays"]), default=0)
         for name, array in manifest["arrays"].items():
@@ -183,9 +185,9 @@ class ExportCommand(RunOptions, EnvOverride):
         done = export(
             agent, self.out, format=self.format, deterministic=self.deterministic, batch=self.batch, steps=self.steps
         )
-        apart = f"; {plural(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
+        apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
         print(f"{agent.config.env.id}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
-        print(f"compared with the agent in {plural(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
+        print(f"compared with the agent in {count_noun(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
         print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
         print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
 
@@ -236,7 +238,7 @@ class EstimateCommand(RunOptions):
         from reverie.agent.player import actions_label
         from reverie.core.hardware import choose_device  # imports torch
 
-        print_trouble(choose_device(self.device).partition(":")[0])
+        print_kernel_problem(choose_device(self.device).partition(":")[0])
         names = ("method", "updates", "num_action_samples", "discount", "checkpoint", "device", "seed")
         with EstimateProgress() as watch:
             options = {name: getattr(self, name) for name in names}
@@ -246,7 +248,9 @@ class EstimateCommand(RunOptions):
         print(report.estimate.format())
         print_files(report.files, self.run)
         if watch.interrupted:
-            return fail(f"interrupted: the estimate is that after {watch.num_done:,} of {self.updates:,} updates", 130)
+            return print_error(
+                f"interrupted: the estimate is that after {watch.num_done:,} of {self.updates:,} updates", 130
+            )
         return 0
 
 
@@ -263,9 +267,9 @@ class EstimateProgress(contextlib.ExitStack):
         self._advance: Callable[[int], None] = lambda num_done: None
 
     def __enter__(self) -> Self:
-        from reverie.run.signal_handling import listening  # imports torch
+        from reverie.run.signal_handling import handle_signals  # imports torch
 
-        self.enter_context(listening(self._stop, [signal.SIGINT]))
+        self.enter_context(handle_signals(self._stop, [signal.SIGINT]))
         return super().__enter__()
 
     def __call__(self, num_done: int, updates: int) -> bool:
@@ -315,7 +319,7 @@ class ViewCommand(RunOptions, EnvOverride):
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
         viewer, token = Viewer(self.run, options, self.data), secrets.token_urlsafe(16)
-        listening = listen(self.port)
+        listening = bind_loopback_socket(self.port)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
         print(
             "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",
@@ -327,7 +331,7 @@ class ViewCommand(RunOptions, EnvOverride):
         uvicorn.Server(config).run([listening])
 
 
-def listen(port: int) -> socket.socket:
+def bind_loopback_socket(port: int) -> socket.socket:
     """Return a socket on this machine alone, at ``port`` or, if that is taken, at any."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

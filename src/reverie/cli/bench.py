@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.output import print_sections, print_trouble
+from reverie.cli.output import print_kernel_problem, print_sections
 from reverie.core.discover import version
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, count_noun
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.core.specs import ActionSpec, ObsPart
@@ -71,11 +71,16 @@ class BenchCommand:
         report = run_benchmark(self, config)
         print_sections({"learner": learner_lines(report), "machine": machine_lines(report), "a run": run_lines(report)})
         if self.json is not None:
-            from reverie.core.files import write_json, writing
+            from reverie.core.files import disk_errors_as_run_error, write_json
 
-            values = {"reverie": version(), **asdict(report), "share": report.share, "settings": config.to_dict()}
+            values = {
+                "reverie": version(),
+                **asdict(report),
+                "share": report.matrix_rate_share,
+                "settings": config.to_dict(),
+            }
             values["forecast"]["hours"] = report.forecast.hours
-            with writing(self.json):
+            with disk_errors_as_run_error(self.json):
                 write_json(self.json, values)
 
 
@@ -107,13 +112,13 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     from reverie.core.hardware import choose_device
     from reverie.experiment import bench
 
-    print_trouble(choose_device(config.device))
+    print_kernel_problem(choose_device(config.device))
     if options.has_shape:
         print(f"measuring {options.algorithm} on random data ...", flush=True)
-        return bench.benchmark(config, *shapes(options))
-    from reverie.envs.slot_vector_env import make_env
+        return bench.benchmark(config, *specs_from_flags(options))
+    from reverie.envs.slot_vector_env import make_vector_env
 
-    env = make_env(config.env, seed=config.seed)
+    env = make_vector_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
         return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
@@ -121,7 +126,7 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
         env.close()
 
 
-def shapes(options: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
+def specs_from_flags(options: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
     """Return the observations and actions that flags describe."""
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 
@@ -153,7 +158,7 @@ def learner_lines(report: Report) -> list[Line]:
             format_seconds(speed.update_s),
             f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second",
         ),
-        *(("decision", format_seconds(ms / 1e3), f"for {plural(n, 'env')}") for n, ms in speed.act_ms.items()),
+        *(("decision", format_seconds(ms / 1e3), f"for {count_noun(n, 'env')}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
     if speed.device_peak_gb is not None:
@@ -172,8 +177,8 @@ def machine_lines(report: Report) -> list[Line]:
         lines.append(("kernels", machine["kernels"], "for element-wise operations"))
     if report.speed.gflop is not None:
         lines.append(("update", f"{report.speed.gflop:,.1f} GFLOP", "matrix products and convolutions"))
-    if report.share is not None:
-        lines.append(("utilisation", f"{report.share:.0%}", f"of the {report.precision} rate"))
+    if report.matrix_rate_share is not None:
+        lines.append(("utilisation", f"{report.matrix_rate_share:.0%}", f"of the {report.precision} rate"))
     return lines
 
 
@@ -182,7 +187,7 @@ def run_lines(report: Report) -> list[Line]:
     run = report.forecast
     parts = f"updates {format_hours(run.updates_h)}, decisions {format_hours(run.acting_h)}"
     parts += ", environments unknown" if run.envs_h is None else f", environments {format_hours(run.envs_h)}"
-    lines = [("env steps", f"{run.env_steps:,}", f"{plural(run.updates, 'update')}")]
+    lines = [("env steps", f"{run.env_steps:,}", f"{count_noun(run.updates, 'update')}")]
     if run.env_steps_per_s is not None:
         lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
     return [*lines, ("time", format_hours(run.hours), parts)]

@@ -13,12 +13,12 @@ from tyro.conf import Positional, arg
 
 from reverie.cli.agent import progress_bar
 from reverie.cli.bench import format_hours
-from reverie.cli.main import fail
+from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import TrustOption, flags_in, parse
+from reverie.cli.parsing import TrustOption, iter_flags, parse
 from reverie.core.discover import version
-from reverie.core.errors import brief
-from reverie.envs.config import OF_ALL, EnvConfig
+from reverie.core.errors import short_repr
+from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.envs.check import EnvReport
@@ -53,7 +53,7 @@ def check_env_command(args: list[str]) -> int:
     if {"-h", "--help"} & {*args}:
         parse(CheckEnvCommand, args, "check-env")
     if not args or args[0].startswith("-"):
-        return fail("which environment? It comes first: `reverie check-env CartPole-v1`.", 2)
+        return print_error("which environment? It comes first: `reverie check-env CartPole-v1`.", 2)
     if ":" not in args[0]:
         from reverie.envs.suites import check_id  # Gymnasium comes with it
 
@@ -61,7 +61,7 @@ def check_env_command(args: list[str]) -> int:
     from reverie.api import USUAL, check_env  # imports torch
     from reverie.experiment.config_layers import merge_layers
 
-    flags = dict(flags_in(args))
+    flags = dict(iter_flags(args))
     files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
     usual = CheckEnvCommand(id=args[0], env=merge_layers(named, env=args[0], files=files).env)
     options = parse(CheckEnvCommand, args, "check-env", default=usual)
@@ -77,9 +77,9 @@ def check_env_command(args: list[str]) -> int:
     if report.estimated_hours is not None:
         print(f"  It takes about {format_hours(report.estimated_hours)} on this machine, without evaluations.")
     if options.json is not None:
-        from reverie.core.files import write_json, writing
+        from reverie.core.files import disk_errors_as_run_error, write_json
 
-        with writing(options.json):
+        with disk_errors_as_run_error(options.json):
             write_json(options.json, {"reverie": version(), "ok": report.ok, **asdict(report)})
     return 0 if report.ok else 1
 
@@ -90,10 +90,10 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
     actions = {} if report.action_spec is None else report.action_spec.parts
     sections = {
         "settings": sorted(
-            (name, str(current[name])) for name in current.keys() - OF_ALL if current[name] != usual[name]
+            (name, str(current[name])) for name in current.keys() - VECTOR_SETTINGS if current[name] != usual[name]
         ),
-        "learners see": [(key, f"{x.kind} {brief(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
-        "learners choose": [(key, f"{x.kind} {brief(x.classes or (x.size,))}") for key, x in actions.items()],
+        "learners see": [(key, f"{x.kind} {short_repr(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
+        "learners choose": [(key, f"{x.kind} {short_repr(x.classes or (x.size,))}") for key, x in actions.items()],
         "environment": [(name.replace("_", " "), format_fact(value)) for name, value in report.measurements.items()],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.agent import RunOptions
-from reverie.cli.main import fail
+from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, ReadingOptions, TrustOption, run_command
-from reverie.core.errors import ConfigError, did_you_mean, plural
+from reverie.core.errors import ConfigError, count_noun, did_you_mean
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.datasets.output import WriteReport
     from reverie.datasets.reader import DatasetInfo, Reader
     from reverie.datasets.summary import Summary
-    from reverie.store.store import Store
+    from reverie.store.store import ReplayStore
 
 Format = Literal["auto", "minari", "d4rl", "parquet", "pydreamer", "store"]
-SHOWN = 20
+MAX_REMARKS = 20
 """Most remarks that a report prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(TrustOption, ReadingOptions):
+class DatasetCommand(TrustOption, ReadingOptions):
     """The dataset to read."""
 
     path: Annotated[Positional[str], arg(metavar="PATH")]
@@ -43,7 +43,7 @@ class Source(TrustOption, ReadingOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataInfoCommand(Source):
+class DataInfoCommand(DatasetCommand):
     """Describe a dataset, a run or a replay store."""
 
     plot: Path | None = None
@@ -62,18 +62,18 @@ class DataInfoCommand(Source):
             if isinstance(reader, StoreReader):
                 print_sections(store_sections(reader.store))
         if (png := self.plot) is not None:
-            from reverie.core.files import writing
+            from reverie.core.files import disk_errors_as_run_error
             from reverie.log.plot import plot_dataset
 
             uses = {use.name: use.counts for use in summary.actions if use.counts.size}
             ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
-            with writing(png):
+            with disk_errors_as_run_error(png):
                 plot_dataset(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
             print(f"  plot: {png}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidateCommand(Source):
+class ValidateCommand(DatasetCommand):
     """Check episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
 
     write_valid: str | None = None
@@ -84,7 +84,7 @@ class ValidateCommand(Source):
     """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
 
     def __call__(self) -> int:
-        from reverie.datasets.convert import good, write_dataset
+        from reverie.datasets.convert import drop_invalid_episodes, write_dataset
         from reverie.datasets.output import check_target
         from reverie.datasets.replay_store import StoreReader
         from reverie.datasets.validate import validate
@@ -98,21 +98,24 @@ class ValidateCommand(Source):
                 print(f"damaged  {line}")
             for finding in report.findings.values():
                 print(f"wrong    {finding}")
-            for remark in report.remarks[:SHOWN]:
+            for remark in report.remarks[:MAX_REMARKS]:
                 print(f"remark   {remark}")
-            sound = report.sound and not damaged
-            bad = f"{len(report.bad):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
-            print(f"{plural(report.rows, 'row')} in {plural(report.episodes, 'episode')}: {'sound' if sound else bad}")
+            sound = report.is_valid and not damaged
+            bad = f"{len(report.invalid_episodes):,} bad" + (f", {len(damaged)} damaged" if damaged else "")
+            print(
+                f"{count_noun(report.rows, 'row')} in {count_noun(report.episodes, 'episode')}: "
+                f"{'sound' if sound else bad}"
+            )
             if self.write_valid is not None:
-                if len(report.bad) == report.episodes:
-                    return fail("every episode breaks a rule: nothing was written.", 1)
-                done = write_dataset(reader, self.write_valid, self.format, good(report))
+                if len(report.invalid_episodes) == report.episodes:
+                    return print_error("every episode breaks a rule: nothing was written.", 1)
+                done = write_dataset(reader, self.write_valid, self.format, drop_invalid_episodes(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Writing:
+class WriteOptions:
     """Where and how a dataset is written."""
 
     target: Annotated[Positional[str], arg(metavar="TARGET")]
@@ -122,7 +125,7 @@ class Writing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertCommand(Writing, Source):
+class ConvertCommand(WriteOptions, DatasetCommand):
     """Write a dataset as Minari, D4RL, Parquet, PyDreamer or a store."""
 
     reward_fn: str = ""
@@ -142,7 +145,7 @@ class ConvertCommand(Writing, Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubsampleCommand(Writing, Source):
+class SubsampleCommand(WriteOptions, DatasetCommand):
     """Write a part of a dataset, random or the best, and the rest. The random part is the same for the same seed."""
 
     remainder: str | None = None
@@ -176,7 +179,7 @@ class SubsampleCommand(Writing, Source):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand(Writing, RunOptions, EnvOverride):
+class RecordCommand(WriteOptions, RunOptions, EnvOverride):
     """Play with a trained agent and record the episodes."""
 
     episodes: int | None = None
@@ -222,7 +225,7 @@ class DownloadCommand:
     """Server to use in place of the official one."""
 
     def __call__(self) -> None:
-        from reverie.core.files import writing
+        from reverie.core.files import disk_errors_as_run_error
         from reverie.datasets.download import download_minari, download_shards
 
         kind, _, name = self.name.partition(":")
@@ -231,7 +234,7 @@ class DownloadCommand:
                 f"{self.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
                 "rl_unplugged:Breakout."
             )
-        with downloading() as progress, writing(self.folder):
+        with download_progress() as progress, disk_errors_as_run_error(self.folder):
             if kind == "minari":
                 paths = [download_minari(name, self.server, progress)]
             else:
@@ -261,15 +264,15 @@ def data_command(args: list[str]) -> int:
         return 0 if args else 2
     if args[0] not in COMMANDS:
         available = f"Available: {', '.join(COMMANDS)}."
-        return fail(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
-    from reverie.run.signal_handling import Stopped, stopping
+        return print_error(f"unknown command 'data {args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
+    from reverie.run.signal_handling import SignalStop, raise_on_signal
 
     try:
-        with stopping():
+        with raise_on_signal():
             return run_command(COMMANDS[args[0]], args[1:], f"data {args[0]}")
-    except Stopped as stopped:
+    except SignalStop as stopped:
         why = ". ".join([f"stopped by {stopped.number.name}", *getattr(stopped, "__notes__", [])])
-        return fail(why, 128 + stopped.number)
+        return print_error(why, 128 + stopped.number)
 
 
 # ---------------------------------------------------------------- what is printed
@@ -279,15 +282,15 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
     """Return the lines of ``info`` by section."""
     import numpy as np
 
-    from reverie.core.rows import mostly_stepless
+    from reverie.core.rows import stepless_error
 
     episodes = len(summary.scores)
     sections: dict[str, list[tuple[str, str]]] = {
         "dataset": [("path", str(reader.path)), ("format", reader.format), *info.text.items()],
-        "wrong": [("", wrong)] if (wrong := mostly_stepless(summary.rows, summary.stepless)) else [],
+        "wrong": [("", wrong)] if (wrong := stepless_error(summary.rows, summary.num_stepless)) else [],
         "not finite": summary.broken_lines(),
         "spaces": [("observation", format_space(info.observation)), ("action", format_space(info.action))],
-        "episodes": [("number", f"{episodes:,} with {plural(sum(summary.lengths), 'step')}")],
+        "episodes": [("number", f"{episodes:,} with {count_noun(sum(summary.lengths), 'step')}")],
     }
     if info.env:
         sections["dataset"].append(("environment", info.env))
@@ -297,12 +300,12 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
         low, high = summary.rewards
         sections["episodes"] += [
-            ("ends", f"{summary.terminal:,} terminal, {episodes - summary.terminal:,} truncated"),
+            ("ends", f"{summary.num_terminal:,} terminal, {episodes - summary.num_terminal:,} truncated"),
             ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
             ("reward", f"{low:.4g} to {high:.4g}"),
             ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
         ]
-        sections["actions"] = [(use.name, use.words()) for use in summary.actions]
+        sections["actions"] = [(use.name, use.format()) for use in summary.actions]
     sections["remarks"] = [("", remark) for remark in reader.remarks()]
     return sections
 
@@ -313,18 +316,18 @@ def format_space(space: object) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def store_sections(store: Store) -> dict[str, list[tuple[str, str]]]:
+def store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``info`` about the columns and segments of a store."""
     columns = store.segments[-1].columns
     sizes = [size or 0 for size in store.objects.sizes().values()]
     segments = {
-        segment.name: f"{segment.streams} streams, rows {segment.kept:,} to {segment.rows - 1:,} of each, "
+        segment.name: f"{segment.streams} streams, rows {segment.first_kept:,} to {segment.rows - 1:,} of each, "
         f"{segment.chunk} per file"
         + (f", {segment.imported:,} of older segments" if segment.imported else "")
         + (f", after row {segment.parent[1] - 1:,} of {segment.parent[0]}" if segment.parent else "")
         for segment in store.segments
     }
-    rows, all_rows = store.num_rows(), sum((s.rows - s.kept - s.imported) * s.streams for s in store.segments)
+    rows, all_rows = store.num_rows(), sum((s.rows - s.first_kept - s.imported) * s.streams for s in store.segments)
     return {
         "store": [
             ("path", store.objects.location),
@@ -340,11 +343,11 @@ def print_written(done: WriteReport, remarks: list[str]) -> None:
     """Print what was written, and on stderr what had to be assumed or left out."""
     for remark in (*remarks, *done.remarks):
         print(f"remark   {remark}", file=sys.stderr)
-    print(f"{plural(done.episodes, 'episode')} with {plural(done.steps, 'step')}: {done.path}")
+    print(f"{count_noun(done.episodes, 'episode')} with {count_noun(done.steps, 'step')}: {done.path}")
 
 
 @contextlib.contextmanager
-def downloading() -> Iterator[Callable[[str, int, int], None]]:
+def download_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of each file, on a terminal. Yields what is told a file's name, its bytes so far and in all."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn

@@ -18,16 +18,16 @@ import docstring_parser
 from tyro.conf import Positional, arg
 
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.parsing import flags_of
+from reverie.cli.parsing import dataclass_flags
 from reverie.cli.train_options import CommonOptions
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.experiment.config_layers import TABLE
-from reverie.replay.sources import of_share
+from reverie.replay.sources import experience_from_fraction
 
-GROUPS = {
+FLAG_GROUPS = {
     "Run": "env envs steps updates seed seeds run resume init-from preset config device",
     "Learning": "size algo.networks.units replay-ratio train-ratio learning-starts random-steps replay.capacity "
     "algo.batch-size algo.batch-length algo.lr algo.optim.lr algo.actor-lr algo.critic-lr algo.value-lr "
@@ -48,7 +48,7 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
 
     ``config``: their settings without other flags. ``has_algorithm``: whether the algorithm is not the default.
     """
-    is_offline, required = sources(options, config)
+    is_offline, required = required_flags(options, config)
     name = options.algorithm if has_algorithm else "ALGORITHM"
     lines = [f"usage: reverie train {name} {' '.join(required)} [OPTIONS]"]
     if not has_algorithm:
@@ -56,9 +56,9 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
     remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
     shown = shown_settings(options, config, required, is_offline=is_offline)
-    for title, flags in GROUPS.items():
+    for title, flags in FLAG_GROUPS.items():
         lines += ["", title, *(row(flag, *shown[flag]) for flag in flags.split() if flag in shown)]
-    count = len([*flags_of(config)])
+    count = len([*dataclass_flags(config)])
     lines += ["", f"All {count} options, each with its description: reverie train {name} --help-all"]
     return "\n".join(lines)
 
@@ -68,7 +68,7 @@ def width() -> int:
     return min(100, shutil.get_terminal_size().columns)
 
 
-def sources(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
+def required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
     """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
     needs_env, is_offline = False, config.offline or (config.algo.needs_data and not options.env)
     try:
@@ -81,7 +81,7 @@ def sources(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, lis
 
 def row(flag: str, value: Any, description: str) -> str:
     """Return a line with a flag, its value and the clauses of its description's first sentence that have room."""
-    start = f"  {f'--{flag}':<24} {textwrap.shorten(in_words(value), width() - 28, placeholder=' ...'):<12} "
+    start = f"  {f'--{flag}':<24} {textwrap.shorten(format_flag_value(value), width() - 28, placeholder=' ...'):<12} "
     room = width() - len(start)
     sentence = " ".join(description.split()).partition(". ")[0].removesuffix(".")
     meaning = textwrap.shorten(sentence, room, placeholder="") if room > 20 else ""
@@ -93,9 +93,9 @@ def shown_settings(
     options: CommonOptions, config: ExperimentConfig, required: list[str], *, is_offline: bool
 ) -> dict[str, tuple[Any, str]]:
     """Return value and description of each flag that has an effect. ``is_offline``: there is recorded data alone."""
-    settings = {flag: setting(config, flag) for flag in flags_of(config)}
+    settings = {flag: setting(config, flag) for flag in dataclass_flags(config)}
     settings |= {name: setting(options, name) for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
-    values = {"envs": config.env.num, "experience": of_share(config.share)}
+    values = {"envs": config.env.num, "experience": experience_from_fraction(config.offline_fraction)}
     for name, metavar in (("env", "ID"), ("data", "PATH")):
         values[name] = getattr(options, name) or ("required" if f"--{name} {metavar}" in required else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
@@ -116,13 +116,13 @@ def setting(config: Any, path: str) -> tuple[Any, str]:
     return getattr(parent, name, None), field_docs(kind).get(name, "")
 
 
-def in_words(value: Any) -> str:
+def format_flag_value(value: Any) -> str:
     """Return a value as it is typed; "-" for nothing."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
         return " ".join(map(str, value)) or "-"
-    text = value.text() if isinstance(value, Choice) else f"{value:g}" if isinstance(value, float) else str(value)
+    text = value.to_text() if isinstance(value, Choice) else f"{value:g}" if isinstance(value, float) else str(value)
     return "-" if value is None or not text else text
 
 
@@ -142,7 +142,7 @@ def help_command(args: list[str]) -> int:
     elif name in TABLE:
         preset = TABLE[name]
         lines = [preset.description, "", f"reverie train {preset.algorithm} --preset {name}", ""]
-        lines += [f"  {key:<28} {in_words(value)}" for key, value in preset.settings.items()]
+        lines += [f"  {key:<28} {format_flag_value(value)}" for key, value in preset.settings.items()]
     else:
         lines = about_setting(name)
     print("\n".join(lines))
@@ -166,7 +166,7 @@ def about_setting(name: str) -> list[str]:
             ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {}), name
         )
         if text:
-            names_by_text.setdefault(f"{in_words(value)}\n{text}", []).append(algorithm)
+            names_by_text.setdefault(f"{format_flag_value(value)}\n{text}", []).append(algorithm)
     if not names_by_text:
         raise ConfigError(
             f"nothing is called '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
@@ -188,7 +188,7 @@ def field_docs(kind: type) -> dict[str, str]:
     return {param.arg_name: inspect.cleandoc(param.description or "") for param in params}
 
 
-ENDS = {
+COMPLETION_SCRIPTS = {
     "bash": """_reverie() {
     set -- "${COMP_WORDS[@]:1:COMP_CWORD-1}"
     COMPREPLY=($(compgen -W "$(_reverie_words "$1" "$2")" -- "${COMP_WORDS[COMP_CWORD]}"))
@@ -218,32 +218,32 @@ class CompletionCommand:
     """bash, zsh (after compinit) or fish."""
 
     def __call__(self) -> None:
-        words = [(typed, " ".join(choices)) for typed, choices in words_after().items()]
+        words = [(typed, " ".join(choices)) for typed, choices in complete_words().items()]
         if self.shell == "fish":
             lines = [f"complete -c reverie -n '_reverie_after \"{typed}\"' -a '{choices}'" for typed, choices in words]
         else:
             name = {False: "$1", True: "$1 $2"}
             lines = [f'case "{name[" " in typed]}" in "{typed}") echo {choices} ;; esac' for typed, choices in words]
             lines = ["_reverie_words() {", *lines, "}"]
-        print("\n".join([*lines, ENDS[self.shell]]))
+        print("\n".join([*lines, COMPLETION_SCRIPTS[self.shell]]))
 
 
-def words_after() -> dict[str, list[str]]:
+def complete_words() -> dict[str, list[str]]:
     """Return what may follow the first word, or the first two, of a command line; both together count."""
     completions = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
-    completions |= {name: in_help(name) for name in COMMANDS if name not in ("train", "help")}
-    completions |= {f"data {name}": in_help("data", name) for name in completions["data"]}
-    every = [*flags_of(CommonOptions()), *flags_of(ExperimentConfig()), "help", "help-all"]
+    completions |= {name: parse_help(name) for name in COMMANDS if name not in ("train", "help")}
+    completions |= {f"data {name}": parse_help("data", name) for name in completions["data"]}
+    every = [*dataclass_flags(CommonOptions()), *dataclass_flags(ExperimentConfig()), "help", "help-all"]
     completions["train"] = [*algorithms(), *(f"--{flag}" for flag in every if not flag.startswith("algo."))]
     completions["tune"] = sorted({*completions["tune"], *completions["train"]})
     for name in algorithms():
-        flags = flags_of(ExperimentConfig().merge({"algo": algorithm_config(name)()}))
+        flags = dataclass_flags(ExperimentConfig().merge({"algo": algorithm_config(name)()}))
         algo_flags = [f"--{flag}" for flag in flags if flag.startswith("algo.")]
         completions |= {f"train {name}": algo_flags, f"tune {name}": algo_flags}
     return completions
 
 
-def in_help(*command: str) -> list[str]:
+def parse_help(*command: str) -> list[str]:
     """Return the subcommands or values, in braces, and the options that the help of a command names."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

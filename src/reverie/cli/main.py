@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
 from reverie.core.imports import trust_modules
-from reverie.core.openmp import spin_briefly
-from reverie.core.signals import end_with_parent
+from reverie.core.openmp import limit_openmp_spinning
+from reverie.core.signals import die_with_parent
 
 COMMANDS = {
     "train": ("train_command", "train an agent, or continue a run"),
@@ -44,25 +44,25 @@ The module has a class ``NameCommand``, a ``parse.py: Command``; or, if it parse
 """
 SHARING = ("push", "pull", "list")
 """Commands that take places elsewhere as they are."""
-OF_AN_AGENT = ("eval", "dream", "extract", "export", "info", "view")
+AGENT_COMMANDS = ("eval", "dream", "extract", "export", "info", "view")
 """Commands whose first word may be the URL of an agent in storage."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error, 2 wrong usage, 128 + n signal n."""
-    end_with_parent()
-    spin_briefly()
+    die_with_parent()
+    limit_openmp_spinning()
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("-h", "--help"):
         print(overview())
         return 0 if args else 2
     if args[0] == "--version":
         print(f"reverie {version()}", flush=True)
-        print_here()
+        print_environment()
         return 0
     if args[0] not in COMMANDS:
         available = f"Available: {', '.join(COMMANDS)}."
-        return fail(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
+        return print_error(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
     try:
         module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
         command_function = getattr(module, f"{args[0].replace('-', '_')}_command", None)
@@ -74,24 +74,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
     except UntrustedError as error:
-        return fail(f"{error} As in: {shlex.join(['reverie', *args, '--trust-code'])}", 1)
+        return print_error(f"{error} As in: {shlex.join(['reverie', *args, '--trust-code'])}", 1)
     except ReverieError as error:
-        return fail(str(error), 1)
+        return print_error(str(error), 1)
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as interrupt:  # of a run, it holds the number of the signal
         number = next((n for n in interrupt.args if isinstance(n, int)), signal.SIGINT)
-        return fail(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
+        return print_error(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
     except SystemExit as stop:  # the help was shown or the usage was wrong; a user's module may say why it stops
-        return fail(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
+        return print_error(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
 
 
 def localize_args(command: str, args: Sequence[str]) -> list[str]:
     """Return the words after a command, with local folders in place of runs and agents elsewhere."""
     if command in SHARING:
         return list(args)
-    if args and command in OF_AN_AGENT and "://" in args[0]:
+    if args and command in AGENT_COMMANDS and "://" in args[0]:
         from reverie.log.artifacts import download_agent
 
         return [str(download_agent(args[0])), *localize_args(command, args[1:])]
@@ -108,23 +108,23 @@ def localize_arg(text: str) -> str:
     return f"{flag}{download_run(location)}"
 
 
-def print_here() -> None:
+def print_environment() -> None:
     """Print what the library runs on here: Python, PyTorch, devices and kernels."""
     import platform
 
     import torch
 
-    from reverie.core.hardware import gpus
-    from reverie.core.kernel_dispatch import kernel_problem, switched_off
+    from reverie.core.hardware import num_gpus
+    from reverie.core.kernel_dispatch import kernel_problem, kernels_disabled
 
-    devices = [torch.cuda.get_device_name(index) for index in range(gpus())]
+    devices = [torch.cuda.get_device_name(index) for index in range(num_gpus())]
     system = f"{platform.system()} {platform.machine()}"
     print(f"  Python {platform.python_version()}, PyTorch {torch.__version__}, {system}")
     print(f"  devices: {', '.join([f'cpu with {os.cpu_count()} cores', *devices])}")
-    print(f"  kernels: {kernel_problem() or ('off' if switched_off() else 'compiled')}")
+    print(f"  kernels: {kernel_problem() or ('off' if kernels_disabled() else 'compiled')}")
 
 
-def fail(message: str, code: int) -> int:
+def print_error(message: str, code: int) -> int:
     """Print a message on stderr and return ``code``."""
     print(f"reverie: {message}", file=sys.stderr)
     return code

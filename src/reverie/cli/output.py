@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reverie.core.errors import plural
+from reverie.core.errors import count_noun
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.run.evaluate import Evaluation
@@ -16,10 +16,10 @@ def score_line(evaluation: Evaluation) -> str:
     """Format mean, interquartile mean with its interval, and spread of an evaluation."""
     metrics, scores, middle = evaluation.metrics(), evaluation.scores, evaluation.iqm()
     logged = [f"\n  {name} {value:.4g}" for name, value in evaluation.info_means().items()]
-    sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few episodes for an interval"
+    sure = f"95 % {middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few episodes for an interval"
     return (
         f"mean return {metrics['eval/score']:.2f} (IQM {middle.value:.2f}, {sure}) over "
-        f"{plural(len(scores), 'episode')}\n"
+        f"{count_noun(len(scores), 'episode')}\n"
         f"  median {metrics['eval/score_median']:.2f}, std {metrics['eval/score_std']:.2f}, "
         f"min {min(scores):.2f}, max {max(scores):.2f}; mean length {metrics['eval/length']:.1f}"
         + (f"\n  {evaluation.cut_text()}" if evaluation.cut_off else "")
@@ -32,10 +32,10 @@ def print_files(files: Mapping[str, Path] | Iterable[tuple[str, Path]], run: Pat
     named = list(files.items() if isinstance(files, Mapping) else files)
     width = max([14, *(len(label) for label, _ in named)]) + 2
     for label, path in named:
-        print(f"  {label + ':':<{width}}{path if run is None else as_given(path, run)}")
+        print(f"  {label + ':':<{width}}{path if run is None else relative_like(path, run)}")
 
 
-def as_given(path: Path, run: Path | None) -> Path:
+def relative_like(path: Path, run: Path | None) -> Path:
     """Return ``path`` relative to the working folder, unless ``run`` was given by an absolute path."""
     cwd = Path.cwd()
     return path.relative_to(cwd) if path.is_relative_to(cwd) and not (run and run.is_absolute()) else path
@@ -56,7 +56,7 @@ def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
     Console(markup=False, emoji=False).print(table)
 
 
-def print_trouble(device: str) -> None:
+def print_kernel_problem(device: str) -> None:
     """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
     from reverie.core.kernel_dispatch import kernel_problem  # torch comes with it
 

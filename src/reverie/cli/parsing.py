@@ -17,9 +17,9 @@ import tyro
 import yaml
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from reverie.core.bounds import Ramp, Rate, Weights
+from reverie.core.bounds import PiecewiseLinear, ScheduledFloat, WeightByPattern
 from reverie.core.config import Choice, coerce
-from reverie.core.errors import ConfigError, near_names
+from reverie.core.errors import ConfigError, suggest_names
 from reverie.core.files import check_local
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
@@ -55,7 +55,7 @@ class ReadingOptions:
     """RL Unplugged: use the readable part of shards that are cut off."""
 
     def of(self, path: str | tuple[str, ...], without: str) -> DatasetConfig | None:
-        """Return the settings of the data at ``path``; None if it is "". ``without`` says what is read then."""
+        """Return the settings of the data at ``path``; None if it is "". ``remove_flags`` says what is read then."""
         from reverie.datasets.dataset import DatasetConfig
 
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(ReadingOptions)}
@@ -65,7 +65,7 @@ class ReadingOptions:
         return DatasetConfig(path=path, **options) if path else None
 
 
-Changes = str | dict[str, Any] | None
+EnvChanges = str | dict[str, Any] | None
 """An environment in place of another: its id, or the settings that differ."""
 
 
@@ -73,7 +73,7 @@ Changes = str | dict[str, Any] | None
 class EnvOverride:
     """Where an agent acts."""
 
-    env: Changes = None
+    env: EnvChanges = None
     """Environment to act in, with the observations and actions of the run's: an id, `module:Id`, or settings of the
     run's `env` that differ, '{kwargs: {load: 2.0}}', of which `--env.kwargs '{load: 2.0}'` is another form. None: the
     run's own, and for `reverie eval` that of its evaluations (`eval_env`)."""
@@ -128,12 +128,14 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None, changes
                 kind, args=merge_env_flags(args, changes), prog=f"reverie {command}", registry=registry, **defaults
             )
     except ConfigError as error:
-        message = re.sub(r"^\w+(?= = )", lambda match: as_flag(match[0]), str(error))
+        message = re.sub(r"^\w+(?= = )", lambda match: to_flag(match[0]), str(error))
     except SystemExit as stop:
         if not stop.code:
             raise
         every = f" `reverie {command} --help{'-all' * (command == 'train')}` lists all options."
-        message = in_one_line(messages.getvalue(), [*flags_of(kind if default is None else default)], every)
+        message = shorten_tyro_error(
+            messages.getvalue(), [*dataclass_flags(kind if default is None else default)], every
+        )
     print(f"reverie: {message}", file=sys.stderr)
     raise SystemExit(2)
 
@@ -150,12 +152,12 @@ def run_command(kind: type[Command], args: list[str], name: str) -> int:
     return parse(kind, [rename_reading_flags(arg) for arg in args], name, changes="--env")() or 0
 
 
-def as_flag(name: str) -> str:
+def to_flag(name: str) -> str:
     """Return ``--eval-envs`` for ``eval_envs``."""
     return f"--{name.replace('_', '-')}"
 
 
-def in_one_line(box: str, flags: list[str], every: str) -> str:
+def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
     """Return the message in tyro's box. For an unknown option, suggest ``flags`` that it may mean."""
     lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which may be underlined
     words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
@@ -163,23 +165,25 @@ def in_one_line(box: str, flags: list[str], every: str) -> str:
     if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
         option = unknown[1].partition("=")[0]
         name = option.lstrip("-").replace("_", "-")
-        near = [name] if name in flags else near_names(name, flags)
-        suggestion = f" Did you mean {' or '.join(map(as_flag, near))}?" if near and option.startswith("-") else ""
+        near = [name] if name in flags else suggest_names(name, flags)
+        suggestion = f" Did you mean {' or '.join(map(to_flag, near))}?" if near and option.startswith("-") else ""
         return f"unknown option {option}.{suggestion}{every}"
-    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (?:\w+\.)*(\w+) = ", in_flags, text)
+    text = re.sub(
+        r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (?:\w+\.)*(\w+) = ", rewrite_parse_error, text
+    )
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def in_flags(match: re.Match[str]) -> str:
+def rewrite_parse_error(match: re.Match[str]) -> str:
     """Return ``--env.num = `` for tyro's ``Error parsing env: num = ``."""
     prefix, name = match.groups()
     if prefix.startswith("--"):
         return f"{prefix} = "
     whole_command = not (prefix[:1].islower() or prefix.startswith("-"))
-    return f"{as_flag(name if whole_command else f'{prefix}.{name}')} = "
+    return f"{to_flag(name if whole_command else f'{prefix}.{name}')} = "
 
 
-def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
+def iter_flags(args: list[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each flag, with ``-`` for ``_`` and without its first ``--``, and the words after it up to the next one."""
     for i, arg in enumerate(args):
         if arg.startswith("--"):
@@ -188,13 +192,13 @@ def flags_in(args: list[str]) -> Iterator[tuple[str, list[str]]]:
             yield flag.removeprefix("--").replace("_", "-"), [value] if equals else [*rest]
 
 
-def one_or_several(words: Sequence[str]) -> str | tuple[str, ...]:
+def str_or_tuple(words: Sequence[str]) -> str | tuple[str, ...]:
     """Return one word, or several words as a tuple; "" if there is none."""
     return tuple(words) if len(words) > 1 else "".join(words)
 
 
-def without(args: list[str], flags: Container[str]) -> list[str]:
-    """Return ``args`` without these flags, named as by :func:`flags_in`, and without their words."""
+def remove_flags(args: list[str], flags: Container[str]) -> list[str]:
+    """Return ``args`` without these flags, named as by :func:`iter_flags`, and without their words."""
     rest, drop = [], False
     for arg in args:
         if arg.startswith("--"):
@@ -203,13 +207,13 @@ def without(args: list[str], flags: Container[str]) -> list[str]:
     return rest
 
 
-def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
+def dataclass_flags(value: Any, prefix: str = "") -> Iterator[str]:
     """Yield the flags that set the fields of a dataclass or its class; `common` and `experiment` give no prefix."""
     for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         part = getattr(value, field.name, None)
         if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # a Choice is written as one word
             top = not prefix and field.name in ("common", "experiment")
-            yield from flags_of(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
+            yield from dataclass_flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
         else:
             yield f"{prefix}{field.name}".replace("_", "-")
 
@@ -217,7 +221,9 @@ def flags_of(value: Any, prefix: str = "") -> Iterator[str]:
 # ---------------------------------------------------------------- words that tyro does not read
 
 
-def rule(metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, none: bool = False) -> Any:
+def word_constructor(
+    metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, none: bool = False
+) -> Any:
     """Return how tyro reads a value from one word; if ``none``, the word ``none`` is None."""
 
     def from_word(words: list[str]) -> Any:
@@ -250,7 +256,7 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
                 return int(float(text))
         raise ValueError(f"{text} is not a whole number")
 
-    return rule("INT", read, str, int) if info.type is int else None
+    return word_constructor("INT", read, str, int) if info.type is int else None
 
 
 @registry.primitive_rule
@@ -262,7 +268,7 @@ def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None]
         return Path(text)
 
     is_path = info.type in (Path, Path | None)
-    return rule("PATH", read, str, Path, info.type is not Path) if is_path else None
+    return word_constructor("PATH", read, str, Path, info.type is not Path) if is_path else None
 
 
 @registry.primitive_rule
@@ -272,7 +278,7 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] |
     kind, optional = options[0], options[1:] == (type(None),)
     if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
         return None
-    return rule("|".join(kind.kinds()), kind.parse, lambda value: value.text(), kind, optional)  # type: ignore[no-any-return]
+    return word_constructor("|".join(kind.variants()), kind.parse, lambda value: value.to_text(), kind, optional)  # type: ignore[no-any-return]
 
 
 class _Loader(yaml.SafeLoader):
@@ -285,25 +291,29 @@ _Loader.add_implicit_resolver(
 
 
 @registry.primitive_rule
-def ramp(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Rate] | None:
+def parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[ScheduledFloat] | None:
     """Let a number that may change with env steps be written as points: '[[0, 0], [1e4, 3e-4]]'."""
 
-    def read(text: str) -> Rate:
+    def read(text: str) -> ScheduledFloat:
         with contextlib.suppress(ValueError):
             return float(text)
-        return Ramp.of(yaml.load(text, _Loader), "points")
+        return PiecewiseLinear.from_points(yaml.load(text, _Loader), "points")
 
-    return rule("FLOAT|POINTS", read, str, int | float | Ramp) if info.type == Rate else None
+    return (
+        word_constructor("FLOAT|POINTS", read, str, int | float | PiecewiseLinear)
+        if info.type == ScheduledFloat
+        else None
+    )
 
 
 @registry.primitive_rule
-def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Weights] | None:
+def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[WeightByPattern] | None:
     """Let a number be several, by regular expression: '{camera: 0.5, "joints/.*": 10}'."""
 
-    def read(text: str) -> Weights:
-        return coerce(yaml.load(text, _Loader), Weights, "weights")  # type: ignore[no-any-return]
+    def read(text: str) -> WeightByPattern:
+        return coerce(yaml.load(text, _Loader), WeightByPattern, "weights")  # type: ignore[no-any-return]
 
-    return rule("FLOAT|YAML", read, str, int | float | dict) if info.type == Weights else None
+    return word_constructor("FLOAT|YAML", read, str, int | float | dict) if info.type == WeightByPattern else None
 
 
 @registry.primitive_rule
@@ -322,11 +332,11 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
     def write(value: dict[str, Any]) -> str:
         return yaml.safe_dump(value, default_flow_style=True).strip()
 
-    return rule("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None
+    return word_constructor("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None
 
 
 @registry.primitive_rule
-def other_env(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Changes] | None:
+def env_changes(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[EnvChanges] | None:
     """Let an environment be written as its id, or as YAML of the settings in which it differs from another."""
 
     def read(text: str) -> str | dict[str, Any]:
@@ -336,4 +346,4 @@ def other_env(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Changes] | No
     def write(value: str | dict[str, Any]) -> str:
         return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).strip()
 
-    return rule("ID|YAML", read, write, str | dict, none=True) if info.type == Changes else None
+    return word_constructor("ID|YAML", read, write, str | dict, none=True) if info.type == EnvChanges else None

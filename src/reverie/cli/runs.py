@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.main import fail
-from reverie.cli.output import as_given, print_files
+from reverie.cli.main import print_error
+from reverie.cli.output import print_files, relative_like
 from reverie.cli.parsing import TrustOption
-from reverie.core.discover import algorithms, outline
-from reverie.core.errors import ReverieError, RunError, plural
+from reverie.core.discover import algorithms, module_outline
+from reverie.core.errors import ReverieError, RunError, count_noun
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints
@@ -28,12 +28,12 @@ class ListCommand:
 
     def __call__(self) -> int:
         if self.location:
-            return print_shared(self.location)
+            return print_agents(self.location)
         print("algorithms")
         for name, home in sorted(algorithms().items()):
             is_builtin = home.startswith("reverie.algos.")
             entry: tuple[str, list[str]] = (f"from an installed package: {home}", [])
-            summary, sizes = outline(home.removeprefix("reverie.")) if is_builtin else entry
+            summary, sizes = module_outline(home.removeprefix("reverie.")) if is_builtin else entry
             print(f"  {name:<16}{summary}")
             if sizes:
                 print(f"  {'':<16}sizes: {', '.join(sizes)}")
@@ -42,7 +42,7 @@ class ListCommand:
         from reverie.experiment.presets import TABLE
 
         for name, preset in TABLE.items():
-            starts = ", ".join(f"{start}*" for start in preset.envs.split())
+            starts = ", ".join(f"{start}*" for start in preset.env_prefixes.split())
             print(f"  {name:<24}{preset.description}" + (f" [{starts}]" if starts else ""))
         return 0
 
@@ -59,13 +59,15 @@ class CompareCommand:
 
     def __call__(self) -> int:
         if not self.runs:
-            return fail("nothing to compare. Pass folders that hold the runs of several seeds, or single runs.", 2)
+            return print_error(
+                "nothing to compare. Pass folders that hold the runs of several seeds, or single runs.", 2
+            )
         from reverie.distributed.compare import compare  # torch comes with it
 
         comparison = compare(*self.runs, figure=self.figure)
         print(comparison)
         if self.figure is not None and comparison.figure is None:
-            return fail("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
+            return print_error("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)
         if comparison.figure is not None:
             print_files({"figure": comparison.figure})
         return 0
@@ -147,10 +149,10 @@ class ImportCommand(TrustOption):
         from reverie.agent.import_sb3 import import_sb3
 
         run = import_sb3(self.file, self.env, run=self.run)
-        print(f"imported; reverie eval {as_given(run, self.run)}")
+        print(f"imported; reverie eval {relative_like(run, self.run)}")
 
 
-def print_shared(location: str) -> int:
+def print_agents(location: str) -> int:
     """Print the agents at a location, for ``reverie list``."""
     from reverie.agent.sharing import list_agents
 
@@ -160,14 +162,14 @@ def print_shared(location: str) -> int:
         origin = [agent.metadata.get(name, "") for name in ("algorithm", "env")]
         score = f"score {agent.metadata['score']}" if "score" in agent.metadata else ""
         print(f"  {agent.location:<{width}}  {' in '.join(filter(None, origin))}  {score}".rstrip())
-    print(plural(len(agents), "agent"))
+    print(count_noun(len(agents), "agent"))
     return 0
 
 
 ESTIMATE = "estimate/return"
 """Metric shown in place of evaluations, for a run on recorded data that has no environment."""
 COUNTERS = ("updates", "episodes")
-SHOWN = (*(f"counters/{name}" for name in COUNTERS), "episode/score", "eval/score", ESTIMATE)
+INFO_METRICS = (*(f"counters/{name}" for name in COUNTERS), "episode/score", "eval/score", ESTIMATE)
 """Metrics whose newest values are shown."""
 
 
@@ -179,23 +181,23 @@ class InfoCommand:
     """Run folder."""
 
     def __call__(self) -> None:
-        from reverie.core.kernel_dispatch import kernel_problem, switched_off
+        from reverie.core.kernel_dispatch import kernel_problem, kernels_disabled
         from reverie.log.jsonl import read_metrics
-        from reverie.run.checkpoint import Checkpoints, number_of, read
-        from reverie.run.folder import RunFolder, read_saved
+        from reverie.run.checkpoint import Checkpoints, read_checkpoint, step_from_name
+        from reverie.run.folder import RunFolder, read_saved_config
 
-        folder, saved = RunFolder(self.run), read_saved(self.run)
+        folder, saved = RunFolder(self.run), read_saved_config(self.run)
         settings = saved.experiment
-        rows = read_metrics(folder.metrics, SHOWN)
+        rows = read_metrics(folder.metrics, INFO_METRICS)
         newest: dict[str, Any] = {}
         for row in rows:
             newest |= row
         checkpoints = Checkpoints(folder.checkpoints)
         problems = checkpoints.find_damaged()
-        intact = [path for path in checkpoints.all() if path.name not in problems]
-        if intact and number_of(intact[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
-            clock = read(intact[-1], ["clock"], verified=True)["clock"]
-            newest |= {"step": number_of(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
+        intact = [path for path in checkpoints.paths() if path.name not in problems]
+        if intact and step_from_name(intact[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
+            clock = read_checkpoint(intact[-1], ["clock"], verified=True)["clock"]
+            newest |= {"step": step_from_name(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
         step = newest.get("step", 0)
         unit = "updates" if settings.get("experience") == "offline" else "steps"
         facts = {
@@ -210,7 +212,7 @@ class InfoCommand:
             **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
             "checkpoints": checkpoint_line(checkpoints, problems),
             "replay": replay_line(folder.replay),
-            "kernels here": kernel_problem() or ("off" if switched_off() else "compiled"),
+            "kernels here": kernel_problem() or ("off" if kernels_disabled() else "compiled"),
         }
         for key_path, text in saved.custom.items():
             facts[f"from Python: {key_path}"] = text
@@ -232,25 +234,25 @@ def evaluation_line(file: Path, logged: float | None) -> str:
     source = f", {result['checkpoint']} in {result.get('env')}" if "checkpoint" in result else ""
     cut = f", {result['cut_off']} of them cut off" if result.get("cut_off") else ""
     try:
-        return f"{result['score']['mean']:.2f} over {plural(result['episodes'], 'episode')}{cut} (newest{source})"
+        return f"{result['score']['mean']:.2f} over {count_noun(result['episodes'], 'episode')}{cut} (newest{source})"
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{file} is damaged: it has no score ({error!r}). {DELETE}") from error
 
 
 def checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:
     """Return the names of the checkpoints, with the reason in ``wrong`` for each that cannot be loaded."""
-    names = [path.name for path in checkpoints.all()]
+    names = [path.name for path in checkpoints.paths()]
     names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
     return ", ".join([*names, *sorted(path.name for path in checkpoints.folder.glob("diverged-*"))]) or "none yet"
 
 
 def replay_line(folder: Path) -> str:
     """Return the number of rows stored in ``folder``."""
-    from reverie.store.store import Store
+    from reverie.store.store import ReplayStore
 
     if not folder.is_dir():
         return "none in this folder"
     try:
-        return plural(Store(folder).num_rows(), "row")
+        return count_noun(ReplayStore(folder).num_rows(), "row")
     except ReverieError as error:
         return str(error)

@@ -12,25 +12,25 @@ from tyro.conf import arg
 
 from reverie.api import train_config
 from reverie.cli.help import help_screen
-from reverie.cli.main import fail
-from reverie.cli.output import as_given, print_files, score_line
-from reverie.cli.parsing import flags_in, parse, without
+from reverie.cli.main import print_error
+from reverie.cli.output import print_files, relative_like, score_line
+from reverie.cli.parsing import iter_flags, parse, remove_flags
 from reverie.cli.train_options import CommonOptions, parse_common
 from reverie.core.discover import same_algorithm
-from reverie.core.errors import RunError, plural
-from reverie.core.logger import silent, tell
-from reverie.distributed.launch import check_divisible, is_launched, launch, launcher_rank
+from reverie.core.errors import RunError, count_noun
+from reverie.core.logger import print_line, silence_logger
+from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
 from reverie.distributed.ray_learners import ClusterRequest, train_on_ray
 from reverie.distributed.search_space import read_space_file
-from reverie.distributed.seeds import train_seeds_of
-from reverie.distributed.tune import tune_of
+from reverie.distributed.seeds import run_seeds
+from reverie.distributed.tune import run_tuning
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import SUITES, env_in, merge_layers, read_settings, sections
+from reverie.experiment.config_layers import SUITES, env_of_settings, merge_layers, named_sections, read_settings
 from reverie.experiment.resolve import fit_learning_starts
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
-from reverie.run.folder import RunFolder, new_path, read_saved
+from reverie.run.folder import RunFolder, new_path, read_saved_config
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
 """Flags of ``CommonOptions`` that are other names of settings."""
@@ -51,14 +51,14 @@ def parse_and_train(
 
     ``end``: does something else with the settings; ``kind``: the command that it belongs to.
     """
-    has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(flags_in(args))
+    has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
     if has_algorithm and args[1:] and not args[1].startswith("-"):
-        return fail(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
-    options = at_its_run(options, has_algorithm=has_algorithm)
+        return print_error(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
+    options = with_run_algorithm(options, has_algorithm=has_algorithm)
     for text in flags.get("callbacks", ()):
         import_callback(text)
     if options.configs:
-        options = replace(options, config=sections(options.configs, options.config))
+        options = replace(options, config=named_sections(options.configs, options.config))
     first = {name: words[0] for name, words in flags.items() if words}
     data = {path: first[path] for path in ("data.reader", "experience") if path in first}
     config = merge_layers(
@@ -75,26 +75,26 @@ def parse_and_train(
     train_args = ["--help" if text == "--help-all" else text for text in args]
     parsed = parse(kind, train_args, name, default=kind(common=defaults, experiment=config), changes="--eval-env")
     if parsed.common.algorithm != options.algorithm:
-        return fail("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
+        return print_error("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {
         path: value
         for name, path in SHORT.items()
         if (value := getattr(parsed.common, name)) != getattr(defaults, name)
     }
     config = parsed.experiment.merge(changed | {"preset": config.preset})
-    if ask := question(first, options, config):
-        return fail(ask, 2)
+    if ask := missing_input_question(first, options, config):
+        return print_error(ask, 2)
     # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
     common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.cluster
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
-    with silent(starts or launcher_rank() > 0):
+    with silence_logger(starts or launcher_rank() > 0):
         config = fit_learning_starts(config, {name.replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
-        return fail(refused, 2)
+        return print_error(refused, 2)
     if starts:
-        return placed_on_ray(args, config, common) if common.cluster else launch(["train", *args], config)
-    end = end or (one_run if common.seeds is None else train_several_seeds)
+        return run_on_ray(args, config, common) if common.cluster else launch_learners(["train", *args], config)
+    end = end or (train_one if common.seeds is None else train_several_seeds)
     return end(config, common)
 
 
@@ -109,13 +109,13 @@ def placement_error(options: CommonOptions, learners: int) -> str:
     return ""
 
 
-def placed_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
+def run_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
     """Train on a Ray cluster; return the exit code."""
     check_divisible(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (options.run or new_path(config.task_label, config.name)).absolute()
     train_args = [
         "train",
-        *without(args, {"cluster", "resources", "actor-resources", "placement-strategy", "run", "resume"}),
+        *remove_flags(args, {"cluster", "resources", "actor-resources", "placement-strategy", "run", "resume"}),
     ]
     return train_on_ray(train_args, config, run, cluster_request(options) or ClusterRequest())
 
@@ -130,11 +130,11 @@ def cluster_request(options: CommonOptions) -> ClusterRequest | None:
     )
 
 
-def at_its_run(options: CommonOptions, *, has_algorithm: bool) -> CommonOptions:
+def with_run_algorithm(options: CommonOptions, *, has_algorithm: bool) -> CommonOptions:
     """Return ``options`` with the algorithm of an existing run, which it continues."""
-    if options.run is None or not (options.resume or RunFolder.at(options.run).config.is_file()):
+    if options.run is None or not (options.resume or RunFolder.from_path(options.run).config.is_file()):
         return options
-    saved = read_saved(options.run)
+    saved = read_saved_config(options.run)
     if has_algorithm and not same_algorithm(options.algorithm, saved.algorithm):
         raise RunError(
             f"{options.run} is a run of {saved.algorithm}, not of {options.algorithm}. Leave out the algorithm."
@@ -148,12 +148,12 @@ def at_its_run(options: CommonOptions, *, has_algorithm: bool) -> CommonOptions:
     return replace(options, algorithm=saved.algorithm)
 
 
-def question(first: dict[str, str], options: CommonOptions, config: ExperimentConfig) -> str:
+def missing_input_question(first: dict[str, str], options: CommonOptions, config: ExperimentConfig) -> str:
     """Return the question for the environment, or the data, if nothing that was said names them; "" otherwise."""
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
-    run = options.resume or (options.run is not None and RunFolder.at(options.run).config.is_file())
-    in_files = any(env_in(read_settings(path, options.algorithm)) for path in options.config)
+    run = options.resume or (options.run is not None and RunFolder.from_path(options.run).config.is_file())
+    in_files = any(env_of_settings(read_settings(path, options.algorithm)) for path in options.config)
     if options.env or config.data.path or run or of_preset or in_files:
         return ""
     ask = f"reverie train {options.algorithm}"
@@ -165,14 +165,14 @@ def question(first: dict[str, str], options: CommonOptions, config: ExperimentCo
     return f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`."
 
 
-def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
+def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=options.run)
     if launcher_rank():  # the first learner tells how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
     stop_reason = f", by {result.stop_reason}" if result.stop_reason else ""
-    tell(f"\n{result.reason} {position}after {plural(result.updates, 'update')}{stop_reason}")
+    print_line(f"\n{result.reason} {position}after {count_noun(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
     if result.estimate is not None:
@@ -180,7 +180,7 @@ def one_run(config: ExperimentConfig, options: CommonOptions) -> int:
     print_files(result.files, options.run or Path())
     if result.signal is None:
         return 0
-    tell(f"Continue with: reverie train --resume {shlex.quote(str(as_given(result.run, options.run)))}")
+    print_line(f"Continue with: reverie train --resume {shlex.quote(str(relative_like(result.run, options.run)))}")
     return 128 + result.signal
 
 
@@ -188,10 +188,10 @@ def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int
     """Train several seeds and print the result; return 0 if all have finished."""
     seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
-        return fail(NO_SEEDS.format(options.seeds), 2)
-    result = train_seeds_of(config, seeds, jobs=options.jobs, run=options.run, request=cluster_request(options))
+        return print_error(NO_SEEDS.format(options.seeds), 2)
+    result = run_seeds(config, seeds, jobs=options.jobs, run=options.run, request=cluster_request(options))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
-    tell(f"\n{len(seeds) - len(unfinished)} of {plural(len(seeds), 'seed')} finished")
+    print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
         print(f"\n{format_seeds_table(result.aggregate)}\n")
     for seed in unfinished:
@@ -250,19 +250,19 @@ def tune_command(args: list[str]) -> int:
     """Run ``reverie tune``."""
     if {"-h", "--help"} & {*args}:
         parse(TuneOptions, ["--help"], "tune")
-    return parse_and_train(args, TuneOptions(**vars(parse_common(args))), TuneCommand, search)
+    return parse_and_train(args, TuneOptions(**vars(parse_common(args))), TuneCommand, run_search)
 
 
-def search(config: ExperimentConfig, options: TuneOptions) -> int:
+def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
     """Search, print the best trials, of a grid all, and return 0 if all trials that were wanted have ended."""
     if bool(options.grid) == (options.space != Path()):
-        return fail("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
+        return print_error("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)
     if seeds == []:
-        return fail(NO_SEEDS.format(options.seeds), 2)
+        return print_error(NO_SEEDS.format(options.seeds), 2)
     space, source = (options.grid, "--grid") if options.grid else (read_space_file(options.space), str(options.space))
     search_options = {name: getattr(options, name) for name in ("trials", "jobs", "prune", "run")}
-    result = tune_of(
+    result = run_tuning(
         config,
         space,
         grid=bool(options.grid),
@@ -272,7 +272,9 @@ def search(config: ExperimentConfig, options: TuneOptions) -> int:
         **search_options,
     )
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}
-    tell(f"\n{plural(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}")
+    print_line(
+        f"\n{count_noun(len(result.trials), 'trial')}: {', '.join(f'{n} {state}' for state, n in counts.items() if n)}"
+    )
     for trial in result.trials[: None if options.grid else SHOWN]:
         score = "-" if trial.score is None else f"{trial.score:.2f}"
         settings = [f"{name} {x:.4g}" if isinstance(x, float) else f"{name} {x}" for name, x in trial.settings.items()]
@@ -283,6 +285,6 @@ def search(config: ExperimentConfig, options: TuneOptions) -> int:
     elif best is not None:
         print(f"Compare them with intervals: reverie compare {result.run}/trial-*/")
     if result.signal is not None:
-        tell(f"Continue with the same command and --run {result.run}")
+        print_line(f"Continue with the same command and --run {result.run}")
         return 128 + result.signal
     return int(counts["finished"] == 0)

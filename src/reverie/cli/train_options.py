@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from reverie.cli.parsing import TrustOption, flags_in, one_or_several
+from reverie.cli.parsing import TrustOption, iter_flags, str_or_tuple
 
 DEFAULT_ALGORITHM = "dreamer_v3"
 
@@ -59,12 +59,12 @@ class CommonOptions(TrustOption):
 
 def parse_common(args: list[str]) -> CommonOptions:
     """Read the arguments that decide the defaults of all other flags, before those can be parsed."""
-    flags = dict(flags_in(args))
+    flags = dict(iter_flags(args))
     first = {name: words[0] for name, words in flags.items() if words}
     return CommonOptions(
         algorithm=args[0] if args and not args[0].startswith("-") else DEFAULT_ALGORITHM,
         env=first.get("env.id", first.get("env", "")),
-        data=one_or_several(flags.get("data.path", flags.get("data", []))),
+        data=str_or_tuple(flags.get("data.path", flags.get("data", []))),
         size=first.get("size"),
         config=tuple(map(Path, flags.get("config", ()))),
         configs=tuple(flags.get("configs", ())),

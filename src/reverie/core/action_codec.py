@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.obs_conversion import Decode
 from reverie.core.spaces import (
     MOST_CLASSES,
@@ -26,7 +26,7 @@ from reverie.core.spaces import (
     column,
     convert_rows,
     is_nested,
-    leaves_of,
+    iter_leaves,
 )
 from reverie.core.specs import ActionPart, ActionSpec
 
@@ -40,8 +40,8 @@ class ActionCodec:
     """Converts actions of one space from and to flat ones ``[A]``: one-hot, or scaled to [-1, 1]."""
 
     def __init__(self, space: Space) -> None:
-        leaves = {"/".join(map(str, path)) or "action": (path, leaf) for path, leaf in leaves_of(space)}
-        if len(leaves) < len(list(leaves_of(space))):
+        leaves = {"/".join(map(str, path)) or "action": (path, leaf) for path, leaf in iter_leaves(space)}
+        if len(leaves) < len(list(iter_leaves(space))):
             raise EnvError(f"two actions have the same key: found only {sorted(leaves)}. Rename one of them.")
         self.spec: ActionSpec = ActionSpec(parts={key: _action_part(key, leaf) for key, (_, leaf) in leaves.items()})
         self.outside: int = 0
@@ -57,7 +57,7 @@ class ActionCodec:
         """
         return self._decode(flat)
 
-    def decode(self, flat: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
+    def unflatten(self, flat: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
         """Return columns of the actions for ``flat`` ``[n, A]``; zeros in the rows ``last``: nothing is taken there."""
         out = {}
         for _, path, _, cut, decode in self._leaves:
@@ -66,7 +66,7 @@ class ActionCodec:
             out[name][last] = 0
         return out
 
-    def encode(self, rows: Columns, first: int = 0) -> np.ndarray:
+    def flatten(self, rows: Columns, first: int = 0) -> np.ndarray:
         """Return flat actions ``[n, A]`` float32 of recorded columns; zeros where ``is_last``: nothing is taken there.
 
         Continuous actions outside their bounds are clipped, as environments do, and counted.
@@ -138,7 +138,8 @@ def _check_bounds(key: str, space: spaces.Box) -> None:
     if not (np.isfinite(space.low) & np.isfinite(space.high)).all():
         box = f"gymnasium.spaces.Box(-1.0, 1.0, {space.shape})"
         raise EnvError(
-            f"action '{key}' is unbounded (low {brief(space.low)}, high {brief(space.high)}): expected finite bounds, "
+            f"action '{key}' is unbounded (low {short_repr(space.low)}, high {short_repr(space.high)}): expected "
+            "finite bounds, "
             "to which [-1, 1] is scaled. Declare them in the environment, or wrap it: "
             f"gymnasium.wrappers.TransformAction(env, lambda action: action, {box}). "
             "ClipAction removes bounds: apply it inside this wrapper. RescaleAction needs them: apply it outside."

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, short_repr
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,20 @@ class Bound:
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError, which calls the value ``name``, if it does not satisfy this."""
-        items = (value.max_value,) if isinstance(value, Ramp) else value if isinstance(value, tuple) else (value,)
+        items = (
+            (value.max_value,)
+            if isinstance(value, PiecewiseLinear)
+            else value
+            if isinstance(value, tuple)
+            else (value,)
+        )
         for item in value.values() if isinstance(value, Mapping) else items:
-            if item is not None and (expected := self.refusal(item)):
-                raise ConfigError(f"{name} = {brief(item) if isinstance(item, str) else item}: expected {expected}.")
+            if item is not None and (expected := self.expectation(item)):
+                raise ConfigError(
+                    f"{name} = {short_repr(item) if isinstance(item, str) else item}: expected {expected}."
+                )
 
-    def refusal(self, value: Any) -> str:
+    def expectation(self, value: Any) -> str:
         """Return what is expected instead of ``value``, or an empty string."""
         return ""
 
@@ -42,7 +50,7 @@ class AtLeast(Bound):
 
     low: float
 
-    def refusal(self, value: Any) -> str:
+    def expectation(self, value: Any) -> str:
         """See ``Bound``."""
         if isinstance(value, int):
             return f"at least {self.low:g}" if value < self.low else ""
@@ -55,7 +63,7 @@ class Above(Bound):
 
     low: float
 
-    def refusal(self, value: Any) -> str:
+    def expectation(self, value: Any) -> str:
         """See ``Bound``."""
         return "" if _is_finite(value) and value > self.low else f"a finite number above {self.low:g}"
 
@@ -66,7 +74,7 @@ class Within(Bound):
 
     interval: str
 
-    def refusal(self, value: Any) -> str:
+    def expectation(self, value: Any) -> str:
         """See ``Bound``."""
         low, high = (float(end) for end in self.interval[1:-1].split(","))
         fits = isinstance(value, Real) and low <= float(value) <= high
@@ -78,7 +86,7 @@ class Within(Bound):
 class Finite(Bound):
     """A number that is neither NaN nor infinite."""
 
-    def refusal(self, value: Any) -> str:
+    def expectation(self, value: Any) -> str:
         """See ``Bound``."""
         return "" if _is_finite(value) else "a finite number"
 
@@ -91,7 +99,7 @@ def _is_finite(value: Any) -> bool:
 class Regex(Bound):
     """A regular expression."""
 
-    def refusal(self, value: Any) -> str:
+    def expectation(self, value: Any) -> str:
         """See ``Bound``."""
         try:
             re.compile(value)
@@ -100,11 +108,11 @@ class Regex(Bound):
         return ""
 
 
-Weights = float | dict[str, float]
+WeightByPattern = float | dict[str, float]
 """A number, or numbers by regular expression."""
 
 
-def weight_of(weights: Weights, key: str) -> float:
+def match_weight(weights: WeightByPattern, key: str) -> float:
     """Return the number of the first regular expression that matches the whole ``key``; 1 if none does."""
     if not isinstance(weights, Mapping):
         return weights
@@ -115,14 +123,14 @@ def weight_of(weights: Weights, key: str) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class Ramp:
+class PiecewiseLinear:
     """A number by env steps (or updates, without any): linear between points, constant before and after them."""
 
     points: tuple[tuple[float, float], ...]
     """``(env step, value)``, env steps ascending."""
 
     @classmethod
-    def of(cls, points: Sequence[Sequence[float]], setting_name: str) -> Ramp:
+    def from_points(cls, points: Sequence[Sequence[float]], setting_name: str) -> PiecewiseLinear:
         """Return the ramp through ``points``. Errors name the setting, ``setting_name``."""
         try:
             pairs = tuple((float(step), float(value)) for step, value in points)
@@ -132,19 +140,19 @@ class Ramp:
         is_nonnegative = all(math.isfinite(number) and number >= 0 for pair in pairs for number in pair)
         if not (pairs and is_nonnegative and all(a < b for a, b in itertools.pairwise(steps))):
             raise ConfigError(
-                f"{setting_name} = {brief(points)}: expected a number, or pairs [env step, value] of numbers of "
+                f"{setting_name} = {short_repr(points)}: expected a number, or pairs [env step, value] of numbers of "
                 "0 or more, steps ascending, such as [[0, 0], [1e4, 3e-4]]."
             )
         return cls(pairs)
 
     def __repr__(self) -> str:
-        return repr(self.plain())
+        return repr(self.to_list())
 
-    def plain(self) -> list[list[float]]:
+    def to_list(self) -> list[list[float]]:
         """Return lists, as a file holds them."""
         return [list(pair) for pair in self.points]
 
-    def at(self, step: float) -> float:
+    def value_at(self, step: float) -> float:
         """Return the value at an env step."""
         import numpy as np  # the start of a command does not wait for it
 
@@ -157,10 +165,10 @@ class Ramp:
         return max(value for _, value in self.points)
 
 
-Rate = float | Ramp
+ScheduledFloat = float | PiecewiseLinear
 """A number, or one that changes with env steps."""
 
 
-def first(rate: Rate) -> float:
+def initial_value(rate: ScheduledFloat) -> float:
     """Return the value at the beginning of a run."""
-    return rate.at(0) if isinstance(rate, Ramp) else rate
+    return rate.value_at(0) if isinstance(rate, PiecewiseLinear) else rate

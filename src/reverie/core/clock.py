@@ -10,7 +10,7 @@ from typing import Any, Literal
 from reverie.core.types import State
 
 
-class Ratio:
+class UpdateRatio:
     """Number of updates due so that ``updates = ratio x env steps``, from the first ``due`` on; fractions are kept.
 
     With ``slack`` updates and env steps may each be that many updates ahead; if it is infinite, nobody waits.
@@ -19,20 +19,20 @@ class Ratio:
     def __init__(self, ratio: float, slack: float | None = None) -> None:
         self.ratio = ratio
         self.one_at_a_time: bool = slack is not None
-        self.slack: float = slack or 0.0
+        self.tolerance: float = slack or 0.0
         self.credit: float = 0.0
         self.seen: int | None = None
 
-    def due(self, env_steps: int) -> int:
+    def updates_due(self, env_steps: int) -> int:
         """Return the updates to make now; with slack at most one, as rows may have arrived after it."""
         if self.seen is not None:
             self.credit += max(0, env_steps - self.seen) * self.ratio
         self.seen = env_steps
         if not self.one_at_a_time:
             return self.take_whole_updates()
-        if self.slack == math.inf:
+        if self.tolerance == math.inf:
             self.credit = 0.0  # a run that is resumed with a bound begins without debts
-        if self.waits:
+        if self.must_wait:
             return 0
         self.credit -= 1.0
         return 1
@@ -45,19 +45,19 @@ class Ratio:
         return num_updates
 
     @property
-    def waits(self) -> bool:
+    def must_wait(self) -> bool:
         """Whether the next update has to wait for env steps."""
-        return self.seen is None or not self.ratio or self.credit - 1.0 < -self.slack - 1e-9
+        return self.seen is None or not self.ratio or self.credit - 1.0 < -self.tolerance - 1e-9
 
     @property
-    def room(self) -> float:
+    def env_steps_allowed(self) -> float:
         """Env steps that may be taken before the next update, if learning has started."""
-        if not self.ratio or self.slack == math.inf:
+        if not self.ratio or self.tolerance == math.inf:
             return math.inf
-        return math.ceil((max(1.0, self.slack) - self.credit) / self.ratio - 1e-9)
+        return math.ceil((max(1.0, self.tolerance) - self.credit) / self.ratio - 1e-9)
 
     @property
-    def counts(self) -> bool:
+    def is_counting(self) -> bool:
         """Whether env steps are being counted."""
         return self.seen is not None
 
@@ -107,7 +107,7 @@ class Clock:
     train_freq: int = 1
     """Fewest env steps between two turns with updates, which then make all that are due."""
     slack: float | None = None
-    """Updates by which the ratio need not hold, see :class:`Ratio`. None: it holds in every turn."""
+    """Updates by which the ratio need not hold, see :class:`UpdateRatio`. None: it holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
     """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
     env_steps: int = 0
@@ -115,18 +115,18 @@ class Clock:
     episodes: int = 0
     longest_episode: int = 0  # env steps of the longest episode of training that has ended
     seconds_before: float = 0.0
-    ratio: Ratio = field(init=False)
+    ratio: UpdateRatio = field(init=False)
     watch: Watch = field(init=False, repr=False, default_factory=Watch)
     """Several learners have a common one in its place. No checkpoint holds it."""
-    logged: tuple[float, int, int] | None = None
+    last_log: tuple[float, int, int] | None = None
     """Seconds, env steps and updates at the newest log entry of the run; None before the first."""
-    marks: dict[str, float] = field(default_factory=dict)
+    last_events: dict[str, float] = field(default_factory=dict)
     """When each periodic event last happened, by the name of the event."""
-    promised: int = field(init=False, default=0)
+    updates_promised: int = field(init=False, default=0)
     """Value of ``updates`` once all updates reported as due have been made."""
 
     def __post_init__(self) -> None:
-        self.ratio = Ratio(self.replay_ratio, self.slack)
+        self.ratio = UpdateRatio(self.replay_ratio, self.slack)
 
     @property
     def frames(self) -> int:
@@ -172,7 +172,7 @@ class Clock:
             return windows
         if not windows:
             self.ratio.pause()  # a resumed run may have to fill its replay again; learning then starts again
-        if windows < (1 if self.ratio.counts else max(1, self.learning_starts)):
+        if windows < (1 if self.ratio.is_counting else max(1, self.learning_starts)):
             return 0
         if self.unit == "updates":
             return 1
@@ -180,18 +180,18 @@ class Clock:
             self.ratio.credit += self.pretrain_updates
         elif self.train_freq > 1 and self.env_steps < min((self.ratio.seen or 0) + self.train_freq, self.length):
             return 0
-        due = self.ratio.due(self.env_steps)
+        due = self.ratio.updates_due(self.env_steps)
         if self.env_steps >= self.length:
             due += self.ratio.take_whole_updates()
-        self.promised = self.updates + due
+        self.updates_promised = self.updates + due
         return due
 
     def state_dict(self) -> State:
         """Return all counters. Updates that are due but were not made, because of an error, stay due."""
         state: dict[str, Any] = {"env_steps": self.env_steps, "updates": self.updates, "episodes": self.episodes}
         ratio = dict(self.ratio.state_dict())
-        ratio["credit"] += max(0, self.promised - self.updates)
-        state |= {"longest_episode": self.longest_episode, "marks": dict(self.marks), "logged": self.logged}
+        ratio["credit"] += max(0, self.updates_promised - self.updates)
+        state |= {"longest_episode": self.longest_episode, "marks": dict(self.last_events), "logged": self.last_log}
         return {**state, "seconds": self.seconds, "ratio": ratio}
 
     def load_state_dict(self, state: State) -> None:
@@ -200,5 +200,5 @@ class Clock:
             setattr(self, name, int(state[name]))
         self.seconds_before = float(state["seconds"])
         self.ratio.load_state_dict(state["ratio"])
-        self.promised = self.updates
-        self.marks, self.logged = dict(state["marks"]), state["logged"]
+        self.updates_promised = self.updates
+        self.last_events, self.last_log = dict(state["marks"]), state["logged"]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 
-class Ranks(Protocol):
+class ProcessRanks(Protocol):
     """The ranks of a run. All must make the same calls in the same order."""
 
     rank: int  # number of this one, from 0
@@ -30,11 +30,11 @@ class Ranks(Protocol):
         """Return ``[count, *shape]``, the ``x`` of each rank; all have the same shape."""
 
 
-_joined: list[Ranks] = []
+_joined: list[ProcessRanks] = []
 
 
 @contextmanager
-def use_ranks(ranks: Ranks) -> Iterator[None]:
+def use_ranks(ranks: ProcessRanks) -> Iterator[None]:
     """Exchange with the other ``ranks`` within the context."""
     _joined.append(ranks)
     try:
@@ -58,12 +58,12 @@ def is_distributed() -> bool:
     return bool(_joined)
 
 
-def rank() -> int:
+def get_rank() -> int:
     """Return the number of this rank, from 0."""
     return _joined[-1].rank if _joined else 0
 
 
-def average(tensors: Sequence[Tensor]) -> None:
+def all_reduce_mean(tensors: Sequence[Tensor]) -> None:
     """Replace each of the tensors by its mean over all ranks."""
     if _joined:
         _joined[-1].average(tensors)
@@ -91,11 +91,11 @@ def all_gather_with_grad(x: Tensor) -> Tensor:
     if not _joined:
         return x
     rows = all_gather(x)  # [N, B, ...]
-    rows[rank()] = len(rows) * x - (len(rows) - 1) * x.detach()
+    rows[get_rank()] = len(rows) * x - (len(rows) - 1) * x.detach()
     return rows.flatten(0, 1)
 
 
-def at_least(x: Tensor, minimum: float) -> Tensor:
+def clamp_min_across_ranks(x: Tensor, minimum: float) -> Tensor:
     """Return max(x, minimum) where ``x`` ``[]`` is a mean over rows, and ``minimum`` bounds the mean of all ranks."""
     if not _joined:
         return x.clamp(min=minimum)

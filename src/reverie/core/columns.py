@@ -15,34 +15,34 @@ from torch import Tensor
 from reverie.core.errors import DataError
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
-from reverie.core.specs import Column as Column
+from reverie.core.specs import ColumnSpec as ColumnSpec
 from reverie.core.types import FLAGS
 
 StepRows = Mapping[str, Tensor | np.ndarray]
 """One row of each of N streams by column, ``[N, ...]``, on any device."""
 
 
-def columns_of(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, Column]) -> dict[str, Column]:
+def row_columns(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ColumnSpec]) -> dict[str, ColumnSpec]:
     """Return the columns of a row: ``obs/<key>``, ``extras/<key>``, and the fixed ones under their names."""
-    columns = {f"obs/{key}": Column(part.shape, part.dtype) for key, part in obs.items()}
-    columns["action"] = Column((action.width,), "float32")
-    columns["reward"] = Column((), "float32")
-    columns |= {name: Column((), "bool") for name in FLAGS}
+    columns = {f"obs/{key}": ColumnSpec(part.shape, part.dtype) for key, part in obs.items()}
+    columns["action"] = ColumnSpec((action.width,), "float32")
+    columns["reward"] = ColumnSpec((), "float32")
+    columns |= {name: ColumnSpec((), "bool") for name in FLAGS}
     return columns | {f"{EXTRAS}{key}": column for key, column in extras.items()}
 
 
 def check_column_shapes(
-    shapes: Mapping[str, tuple[int, ...]], columns: Mapping[str, Column], leading: tuple[int, ...]
+    shapes: Mapping[str, tuple[int, ...]], columns: Mapping[str, ColumnSpec], leading: tuple[int, ...]
 ) -> None:
     """Check that rows have the given columns, each of shape ``[*leading, *column.shape]``."""
     if shapes.keys() != columns.keys():
         missing, unknown = sorted(columns.keys() - shapes.keys()), sorted(shapes.keys() - columns.keys())
         raise DataError(f"the rows do not have the declared columns: missing {missing}, unknown {unknown}.")
     for name, shape in shapes.items():
-        check_shape(name, shape, (*leading, *columns[name].shape))
+        check_column_shape(name, shape, (*leading, *columns[name].shape))
 
 
-def check_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+def check_column_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Raise DataError if the column ``name`` does not have the expected shape."""
     if shape != expected:
         raise DataError(f"{name} has shape {tuple(shape)}: expected {expected} (streams first).")
@@ -83,7 +83,7 @@ def put_rows(ring: RingBuffer, rows: StepRows, slot: int) -> None:
     """Copy one row of each stream into ``slot``, converting dtypes; columns without a ring are ignored."""
     for name, shape, _ in ring.rows:
         row = as_numpy(rows[name])
-        check_shape(name, row.shape, shape)
+        check_column_shape(name, row.shape, shape)
         ring.columns[name][:, slot] = row
 
 
@@ -101,7 +101,7 @@ def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str
     slots = flat_slots(handles.numpy(), np.arange(length), ring.streams, ring.slots)
     for name, column in ring.columns.items():
         out[name].numpy()[...] = column.reshape(-1, *column.shape[2:])[slots]  # rows are evenly spaced: no copy
-    end_at_seams(out)
+    mark_stream_cuts(out)
 
 
 def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
@@ -115,7 +115,7 @@ def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity:
     return slots
 
 
-def end_at_seams(rows: Mapping[str, Tensor]) -> None:
+def mark_stream_cuts(rows: Mapping[str, Tensor]) -> None:
     """Also set ``is_last`` before each ``is_first``, where a stream was cut: returns must not bootstrap across it."""
     if "is_first" in rows and "is_last" in rows:
         rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]

@@ -17,11 +17,11 @@ from numbers import Integral
 from pathlib import PurePath
 from typing import Any, ClassVar, Literal, Self, Union, cast
 
-from reverie.core.bounds import Bound, Ramp, Rate
-from reverie.core.errors import ConfigError, brief, did_you_mean, near_names
+from reverie.core.bounds import Bound, PiecewiseLinear, ScheduledFloat
+from reverie.core.errors import ConfigError, did_you_mean, short_repr, suggest_names
 from reverie.core.imports import import_object
 
-LARGEST = (2.0 - 2.0**-23) * 2.0**127
+FLOAT32_MAX = (2.0 - 2.0**-23) * 2.0**127
 """The largest magnitude that float32 holds."""
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
@@ -39,8 +39,8 @@ class Config:
         """Check each field by its type and by the bounds that are declared with it. Subclasses call this first."""
         for name, (hint, bounds) in _declared_fields(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
-            if hint == Rate and isinstance(value, list | tuple):
-                object.__setattr__(self, name, value := Ramp.of(value, name))
+            if hint == ScheduledFloat and isinstance(value, list | tuple):
+                object.__setattr__(self, name, value := PiecewiseLinear.from_points(value, name))
             _check_type(value, hint, name)
             for bound in bounds:
                 bound.check(name, value)
@@ -60,16 +60,18 @@ class Config:
         for key, value in nest(values).items():
             key_path = f"{path}.{key}" if path else key
             if key not in names:
-                near = near_names(key_path.replace("_", "-"), [n.replace("_", "-") for n in _setting_names(self, path)])
+                near = suggest_names(
+                    key_path.replace("_", "-"), [n.replace("_", "-") for n in _setting_names(self, path)]
+                )
                 suggestion = " or ".join(f"'{n.replace('-', '_')}'" for n in near)
                 hint = f"Did you mean {suggestion}?" if near else f"Available: {', '.join(sorted(names))}."
                 raise ConfigError(f"unknown option '{key_path}'. {hint}")
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, key_path)
-            elif is_builder(value) or (is_builder(old) and not isinstance(old, Config)):
+            elif has_build_method(value) or (has_build_method(old) and not isinstance(old, Config)):
                 # A user's object is taken as it is; values from a file do not change it.
-                changes[key] = value if is_builder(value) else old
+                changes[key] = value if has_build_method(value) else old
             else:
                 changes[key] = coerce(value, hints[key], key_path)
         try:
@@ -102,21 +104,21 @@ class Choice(Config):
         cls._is_base = base or Choice in cls.__bases__
 
     @classmethod
-    def kinds(cls) -> dict[str, type[Self]]:
+    def variants(cls) -> dict[str, type[Self]]:
         """Return all kinds by name. If two have the same name, the first one counts."""
         variants: dict[str, type[Self]] = {}
         for kind in cls.__subclasses__():
             own_variant = {} if kind._is_base else {_snake(kind.__name__): kind}
-            for name, variant in (*own_variant.items(), *kind.kinds().items()):
+            for name, variant in (*own_variant.items(), *kind.variants().items()):
                 variants.setdefault(name, variant)
         return variants
 
     @classmethod
     def parse(cls, text: str, setting_name: str = "") -> Self:
         """Return the kind and its fields that ``text`` describes; ConfigError names ``setting_name``, if given."""
-        error_prefix = f"{setting_name or _snake(cls.__name__)} = {brief(text)}"
-        name, args, kwargs = call_of(text, error_prefix)
-        kinds = cls.kinds()
+        error_prefix = f"{setting_name or _snake(cls.__name__)} = {short_repr(text)}"
+        name, args, kwargs = parse_call(text, error_prefix)
+        kinds = cls.variants()
         if ":" in name:
             by_module = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
             kind = by_module.get(name) or cast(type[Self], import_object(name, what=error_prefix, base=cls))
@@ -138,12 +140,12 @@ class Choice(Config):
         for kind in cls.__subclasses__():
             yield from (kind, *kind._descendants())
 
-    def can_be_found(self) -> bool:
+    def is_importable(self) -> bool:
         """Return whether another process can import this class: not if a script or a function defines it."""
         kind = type(self)
         return kind.__module__ != "__main__" and kind.__qualname__ == kind.__name__
 
-    def text(self) -> str:
+    def to_text(self) -> str:
         """Return the text that ``parse`` reads."""
         fields = ", ".join(f"{f.name}={_to_python_scalar(getattr(self, f.name))!r}" for f in dataclasses.fields(self))
         kind = type(self)
@@ -191,17 +193,17 @@ def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]
 def _check_type(value: Any, hint: Any, setting_name: str) -> None:
     """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` is what its type says."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if is_builder(value) or not all(map(_is_checked, options)):
+    if has_build_method(value) or not all(map(_is_checked, options)):
         return
     converted = coerce(value, hint, setting_name)
     is_text = isinstance(value, str) and not isinstance(converted, str)
     if is_text or (isinstance(converted, int) and not isinstance(value, Integral)):
-        raise ConfigError(f"{setting_name} = {brief(value)} ({type(value).__name__}): expected {converted!r}.")
+        raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {converted!r}.")
 
 
 def _is_checked(option: Any) -> bool:
     literal = option in (int, float, bool, types.NoneType) or typing.get_origin(option) is Literal
-    return literal or (isinstance(option, type) and issubclass(option, Choice | Ramp))
+    return literal or (isinstance(option, type) and issubclass(option, Choice | PiecewiseLinear))
 
 
 def _setting_names(config: Config, path: str) -> Iterator[str]:
@@ -221,19 +223,19 @@ def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
     return head + colon + rest
 
 
-def call_of(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, Any]]:
+def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, also ``module:Class``, and the positional and named settings that follow it in brackets."""
     module, colon, rest = text.strip().partition(":")
     has_module = bool(colon and _MODULE.fullmatch(module))
     try:
-        name, args, kwargs = call_in(rest if has_module else text.strip())
+        name, args, kwargs = parse_call_expr(rest if has_module else text.strip())
     except (SyntaxError, ValueError):
         forms = "name, name(setting=value), module:Class or module:Class(setting=value)"
         raise ConfigError(f"{error_prefix}: expected one of {forms}.") from None
     return f"{module}:{name}" if has_module else name, args, kwargs
 
 
-def call_in(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+def parse_call_expr(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, the positional and the named settings of ``name``, or of ``name(1, setting=2)``.
 
     SyntaxError if ``text`` is no Python expression, ValueError if it is another one or a setting is no literal.
@@ -259,7 +261,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def is_builder(value: Any) -> bool:
+def has_build_method(value: Any) -> bool:
     """Return whether ``value`` is a user's object, which has a ``build`` method; settings hold it as it is."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
@@ -273,7 +275,9 @@ def coerce(value: Any, hint: Any, setting_name: str) -> Any:
         if isinstance(value, Hashable) and value in args:  # an array is not hashable
             return value
         hint_text = did_you_mean(str(value), [str(a) for a in args])
-        raise ConfigError(f"{setting_name} = {brief(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}")
+        raise ConfigError(
+            f"{setting_name} = {short_repr(value)}: expected one of {', '.join(map(repr, args))}.{hint_text}"
+        )
     if origin is tuple and isinstance(value, list | tuple):
         inner = [args[0]] * len(value) if len(args) == 2 and args[1] is Ellipsis else list(args)
         if len(inner) == len(value):
@@ -290,12 +294,12 @@ def coerce(value: Any, hint: Any, setting_name: str) -> Any:
     if is_instance and not (hint is int and isinstance(value, bool)):
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise ConfigError(f"{setting_name} = {brief(value)} ({type(value).__name__}): expected {expected}.")
+    raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {expected}.")
 
 
 def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: str) -> Any:
-    if hint == Rate and isinstance(value, list | tuple):
-        return Ramp.of(value, setting_name)
+    if hint == ScheduledFloat and isinstance(value, list | tuple):
+        return PiecewiseLinear.from_points(value, setting_name)
     options = [option for option in args if option is not type(None)]
     if value is None and len(options) < len(args):
         return None
@@ -306,7 +310,7 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: st
             return coerce(value, option, setting_name)
         except ConfigError:
             continue
-    raise ConfigError(f"{setting_name} = {brief(value)} ({type(value).__name__}): expected {hint}.")
+    raise ConfigError(f"{setting_name} = {short_repr(value)} ({type(value).__name__}): expected {hint}.")
 
 
 def _to_python_scalar(value: Any) -> Any:
@@ -343,12 +347,12 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Choice):
-        return value.text()
+        return value.to_text()
     if isinstance(value, Config):
         return value.to_dict()
-    if isinstance(value, Ramp):
-        return value.plain()
-    if is_builder(value):
+    if isinstance(value, PiecewiseLinear):
+        return value.to_list()
+    if has_build_method(value):
         return repr(value)
     if isinstance(value, list | tuple):
         return [_to_plain(v) for v in value]
@@ -358,6 +362,6 @@ def _to_plain(value: Any) -> Any:
         return str(value)
     value = str(value) if isinstance(value, str) else _to_python_scalar(value)  # a text may carry an object
     if value is not None and not isinstance(value, str | int | float):
-        problem = f"a setting is a {type(value).__name__}, {brief(value)}"
+        problem = f"a setting is a {type(value).__name__}, {short_repr(value)}"
         raise ConfigError(f"{problem}: expected numbers, text, lists or dictionaries, which can be saved with the run.")
     return value

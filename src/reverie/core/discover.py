@@ -15,10 +15,10 @@ from typing import cast
 
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, did_you_mean
-from reverie.core.imports import check_module, findable, import_object, points_of
+from reverie.core.imports import check_module, entry_points_in, import_object, is_importable
 
 GROUP = "reverie.algos"
-SHARED = frozenset({
+NON_ALGORITHM_FILES = frozenset({
     "__init__", "base", "dense_dreamer", "dreamer", "fqe", "imagination", "model_free", "modes", "on_policy",
     "returns_to_go", "settings", "sizes", "td", "tdmpc2_look", "tdmpc2_planner", "world_model",
 })  # fmt: skip
@@ -30,8 +30,8 @@ ROOT = Path(__file__).parents[1]
 def algorithms() -> dict[str, str]:
     """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     builtin = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
-    third_party = {point.name: point.value for point in points_of(GROUP)}
-    return third_party | {name: module for name, module in builtin.items() if name not in SHARED}
+    third_party = {point.name: point.value for point in entry_points_in(GROUP)}
+    return third_party | {name: module for name, module in builtin.items() if name not in NON_ALGORITHM_FILES}
 
 
 def algorithm_config(name: str) -> type[Config]:
@@ -45,7 +45,7 @@ def algorithm_config(name: str) -> type[Config]:
         listed = ", ".join(sorted(choices))
         raise ConfigError(f"unknown algorithm '{name}'.{hint} Available: {listed}, or 'module:Class' for your own.")
     if not choices[key].startswith(f"{GROUP}."):
-        return cast(type[Config], next(point for point in points_of(GROUP) if point.name == key).load())
+        return cast(type[Config], next(point for point in entry_points_in(GROUP) if point.name == key).load())
     module = importlib.import_module(choices[key])
     classes = [c for _, c in inspect.getmembers(module, inspect.isclass) if c.__module__ == module.__name__]
     return next(c for c in classes if issubclass(c, _base_class()))
@@ -57,7 +57,7 @@ def algorithm_name(config: type[Config]) -> str:
     if home == GROUP:
         return stem
     qualified_name = f"{config.__module__}:{config.__qualname__}"
-    return next((point.name for point in points_of(GROUP) if point.value == qualified_name), qualified_name)
+    return next((point.name for point in entry_points_in(GROUP) if point.value == qualified_name), qualified_name)
 
 
 def same_algorithm(a: str, b: str) -> bool:
@@ -72,10 +72,10 @@ def same_algorithm(a: str, b: str) -> bool:
         return False
 
 
-def found_elsewhere(config: type[Config]) -> bool:
+def is_importable_algorithm(config: type[Config]) -> bool:
     """Return whether another process finds ``config`` by its name: not if a script or a function defines it."""
     name = algorithm_name(config)
-    if ":" in name and not findable(config.__module__):
+    if ":" in name and not is_importable(config.__module__):
         return False
     try:
         return algorithm_config(name) is config
@@ -83,7 +83,7 @@ def found_elsewhere(config: type[Config]) -> bool:
         return False
 
 
-def outline(module: str) -> tuple[str, list[str]]:
+def module_outline(module: str) -> tuple[str, list[str]]:
     """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``.
 
     The module may also import that table from another one of the package.

@@ -8,13 +8,13 @@ import reprlib
 import traceback
 from collections.abc import Iterable
 
-BRIEF = 100
+MAX_VALUE_LENGTH = 100
 """Maximum number of characters of a value in an error message."""
-NOT_OF_USERS = frozenset({"reverie", "gymnasium", "importlib"})
+LIBRARY_PACKAGES = frozenset({"reverie", "gymnasium", "importlib"})
 """Packages whose lines say nothing about a mistake in the user's code."""
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 20
-_REPR.maxstring = _REPR.maxother = BRIEF
+_REPR.maxstring = _REPR.maxother = MAX_VALUE_LENGTH
 
 
 class ReverieError(Exception):
@@ -60,17 +60,17 @@ class RunError(ReverieError, RuntimeError):
     """A run cannot start or continue: another run's folder, a damaged checkpoint, a loss that has diverged."""
 
 
-def brief(value: object) -> str:
-    """Return ``repr(value)`` on one line, shortened to ``BRIEF`` characters."""
+def short_repr(value: object) -> str:
+    """Return ``repr(value)`` on one line, shortened to ``MAX_VALUE_LENGTH`` characters."""
     text = re.sub(r"\n\s*", " ", _REPR.repr(value))
-    return text if len(text) <= BRIEF else f"{text[: BRIEF - 4]} ..."
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[: MAX_VALUE_LENGTH - 4]} ..."
 
 
 def format_error(error: BaseException) -> str:
     """Return the type and message of ``error``, and the line of the user's code, if any, that raised it."""
     text = f"{type(error).__name__}: {error}"
     frame, line = next(reversed([*traceback.walk_tb(error.__traceback__)]), (None, 0))
-    if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in NOT_OF_USERS:
+    if frame is None or str(frame.f_globals.get("__name__")).partition(".")[0] in LIBRARY_PACKAGES:
         return text
     return f"{text} ({frame.f_code.co_filename}:{line} in {frame.f_code.co_name})"
 
@@ -92,7 +92,7 @@ def missing_method_error(owner: object, method: str) -> NotImplementedError:
     return NotImplementedError(f"{type(owner).__name__} does not define {method}(): write it in that class.")
 
 
-def plural(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 row``, ``2,000 rows``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -105,7 +105,7 @@ def with_count(remark: str, times: int) -> str:
 # ---------------------------------------------------------------- names of settings
 
 
-OTHER_NAMES = {
+FLAG_SYNONYMS = {
     r"(.*\.)?([a-z]+-)?lr": "learning-rate lr policy-lr q-lr alpha-lr step-size",
     r".*\.discount(-horizon)?": "gamma discount-factor discount-rate",
     r"steps": "total-timesteps timesteps num-timesteps total-steps num-steps max-steps env-steps total-env-steps",
@@ -186,10 +186,10 @@ OTHER_NAMES = {
 """Patterns of settings, written as flags, and what other libraries call them."""
 
 
-def near_names(name: str, choices: Iterable[str]) -> list[str]:
+def suggest_names(name: str, choices: Iterable[str]) -> list[str]:
     """Return at most four of ``choices`` that ``name`` may mean: by other names, by its last word, or by spelling."""
     choices, last = list(choices), name.rpartition(".")[2]
-    patterns = [pattern for pattern, synonyms in OTHER_NAMES.items() if last in synonyms.split()]
+    patterns = [pattern for pattern, synonyms in FLAG_SYNONYMS.items() if last in synonyms.split()]
     matches = [choice for choice in choices if any(re.fullmatch(pattern, choice) for pattern in patterns)]
     matches = matches or [choice for choice in choices if choice.rpartition(".")[2] == last]
     if not matches:

@@ -123,21 +123,23 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
         raise OSError(error.errno, error.strerror, str(path)) from error  # the name that people know
 
 
-def remedy(error: Exception) -> str:
+def disk_error_advice(error: Exception) -> str:
     """Return what to do about an error of writing: there is no room, or the place cannot be written."""
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return "Free space there, or choose another folder." if full else "Choose a writable folder."
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
+def disk_errors_as_run_error(path: Path) -> Iterator[None]:
     """Convert errors of the disk raised inside to RunError."""
     try:
         yield
     except BrokenPipeError:  # not the disk: the reader of our output has gone
         raise
     except OSError as error:
-        raise RunError(f"cannot write {error.filename or path}: {error.strerror or error}. {remedy(error)}") from error
+        raise RunError(
+            f"cannot write {error.filename or path}: {error.strerror or error}. {disk_error_advice(error)}"
+        ) from error
 
 
 def check_writable(path: Path) -> None:
@@ -153,14 +155,14 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(values, indent=2, allow_nan=False) + "\n")
 
 
-def delete_staged(folder: Path) -> None:
+def delete_temporary_files(folder: Path) -> None:
     """Delete the temporary files that killed processes left in ``folder``. Only for the process that writes there."""
     for path in folder.glob(".*.[0-9]*.part"):
         with contextlib.suppress(OSError):
             path.unlink()
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Wait until the content of a file, or the entries of a folder, are on the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -169,14 +171,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def move_synced(staged: Path, path: Path) -> None:
+def rename_durably(staged: Path, path: Path) -> None:
     """Rename a complete file or folder to ``path``. Once this returns, the name and all content survive a crash."""
     for below in (*staged.rglob("*"), staged):
-        sync(below)
+        fsync_path(below)
     os.replace(staged, path)
-    sync(path.parent)
+    fsync_path(path.parent)
 
 
-def file_stem(name: str) -> str:
+def key_to_filename(name: str) -> str:
     """Return an observation's key as a file's name: ``a/b`` is ``a.b``; all but letters, digits, _ and - become %2E."""
     return re.sub(r"[^\w/-]", lambda match: f"%{ord(match[0]):02X}", name).replace("/", ".")

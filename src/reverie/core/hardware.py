@@ -17,27 +17,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, count_noun
 
 
 def choose_device(name: str) -> str:
     """Return ``name``, ``auto`` replaced by ``cuda`` or ``cpu``. Call it before environments: it loads Triton."""
-    count = gpus()
+    count = num_gpus()
     if name == "auto":
         name = "cuda" if count else "cpu"
     index = int(name.partition(":")[2] or 0)
     if name.startswith("cuda") and index >= count:
-        raise ConfigError(f"device = '{name}': PyTorch sees {plural(count, 'CUDA device')} here. Use auto or cpu.")
+        raise ConfigError(f"device = '{name}': PyTorch sees {count_noun(count, 'CUDA device')} here. Use auto or cpu.")
     load_triton()
     return name
 
 
-def gpus() -> int:
+def num_gpus() -> int:
     """Return the number of GPUs that PyTorch can use."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def cores() -> int:
+def num_cores() -> int:
     """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -47,13 +47,13 @@ def load_triton() -> None:
 
     Both contain LLVM. If Mesa is loaded already, PyTorch and ``kernels/gpu.py`` go without Triton.
     """
-    if "triton" not in sys.modules and loaded_by_mesa():
+    if "triton" not in sys.modules and has_mesa_loaded():
         sys.modules["triton"] = None  # type: ignore[assignment]  # the import raises ModuleNotFoundError from now on
     with contextlib.suppress(Exception):  # a broken one is not used, as none is (kernels/gpu.py)
         importlib.import_module("triton")
 
 
-def loaded_by_mesa() -> bool:
+def has_mesa_loaded() -> bool:
     """Return whether this process has loaded Mesa's drivers or their LLVM (Linux only)."""
     with contextlib.suppress(OSError):
         return re.search(r"libLLVM|libgallium|_dri\.so", Path("/proc/self/maps").read_text()) is not None
@@ -101,7 +101,7 @@ GPU_SIZES, CPU_SIZES = (4096, 8192), (512, 1024, 2048)
 """Side lengths of the square matrices that are multiplied."""
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the processor's model name; where it has no number, as in some virtual machines, with family and model."""
     with contextlib.suppress(OSError, KeyError):
         facts: dict[str, str] = dict(re.findall(r"^(\w[\w ]*?)[ \t]*:[ \t]*(.+)$", cpuinfo.read_text(), re.MULTILINE))
@@ -112,11 +112,11 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return platform.processor() or platform.machine()
 
 
-def describe(device: torch.device) -> dict[str, Any]:
+def describe_machine(device: torch.device) -> dict[str, Any]:
     """Return the facts needed to interpret timings of this machine; ``load`` is the load average of the last minute."""
     return {
-        "processor": processor(),
-        "cores": cores(),
+        "processor": processor_name(),
+        "cores": num_cores(),
         "gpu": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "system": platform.system(),
         "python": platform.python_version(),
@@ -138,7 +138,7 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else 1024 * peak
 
 
-def wait_for(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until ``device`` has finished all queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -175,9 +175,9 @@ def _measure_rate(product: Product, n: int, dtype: torch.dtype, device: torch.de
     x, y = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     seconds = []
     for _ in range(6):
-        wait_for(device)
+        synchronize(device)
         started = time.perf_counter()
         product(x, y)
-        wait_for(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - started)
     return 2 * n**3 / min(seconds)

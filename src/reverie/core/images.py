@@ -21,12 +21,12 @@ ROUNDING = 1e-3
 """By how much floats may exceed 0..1: 16-bit floats are no more precise."""
 
 
-def latest(frame: Any) -> Any:
+def last_frame(frame: Any) -> Any:
     """Return what ``render`` returned, of a list the last frame; None if it is nothing."""
     return (frame[-1] if frame else None) if isinstance(frame, list) else frame
 
 
-def rgb(image: np.ndarray) -> np.ndarray:
+def frame_to_rgb(image: np.ndarray) -> np.ndarray:
     """Return a rendering, uint8, floats in 0..1 or integers in 0..255, grey or with alpha, as uint8 ``[H, W, 3]``."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3, 4)):
         raise DataError(
@@ -113,7 +113,7 @@ class ImageOptions:
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part
 
-    def changes(self, key: str) -> dict[str, Any]:
+    def applied_to(self, key: str) -> dict[str, Any]:
         """Return what is done to the image ``key``: resized to height and width, made grey."""
         steps = [step for name, step in self._steps if name == key]
         resized = {"resized": list(self.spec[key].shape[:2])} if any(step is not grayscale for step in steps) else {}

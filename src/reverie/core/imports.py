@@ -34,7 +34,7 @@ _NAME = re.compile(r"(?<![\w./])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 
 _trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
 _typed: ContextVar[frozenset[str] | None] = ContextVar("typed", default=None)
-trusts: Callable[[], bool] = _trust_var.get
+is_trusting: Callable[[], bool] = _trust_var.get
 """Returns whether files may name any module."""
 
 
@@ -44,7 +44,7 @@ def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[N
 
     ``words``: the command line. Any other module then counts as named by a file, wherever it is imported.
     """
-    token = _trust_var.set(trust or trusts())
+    token = _trust_var.set(trust or is_trusting())
     typed = _typed.set(_typed.get() if words is None else frozenset(_NAME.findall("\n".join(words))))
     try:
         yield
@@ -58,7 +58,7 @@ def check_module(name: str, source: object) -> None:
 
     Data and runs come from strangers, so every file's names go through this function. EnvError for a module of Python.
     UntrustedError unless an installed package offers the module to this library or to Gymnasium, or the user trusts it,
-    now or by having named it himself (``remember``).
+    now or by having named it himself (``trust_file_of``).
     """
     module = name.partition(":")[0] if ":" in name else ""
     if not module:
@@ -97,12 +97,12 @@ def is_offered(module: str) -> bool:
     """Return whether an installed package offers ``module`` to this library or to Gymnasium; nothing is imported."""
     if "__main__" in module.split(".") or not is_installed_module(module):
         return False
-    offering = (point.module.partition(".")[0] for group in GROUPS for point in points_of(group))
+    offering = (point.module.partition(".")[0] for group in GROUPS for point in entry_points_in(group))
     packages = chain(OFFERED, offering, _suites())
     return any(f"{module}.".startswith(f"{package}.") for package in packages)
 
 
-def points_of(group: str) -> list[EntryPoint]:
+def entry_points_in(group: str) -> list[EntryPoint]:
     """Return the entry points that installed packages have in ``group``, by name. Nothing is imported."""
     return _entry_points_on(tuple(sys.path), group)
 
@@ -123,7 +123,7 @@ def _suites() -> Iterator[str]:
     yield from (suite.package for suite in suites if suite.register is not None)
 
 
-def remember(module: str) -> None:
+def trust_file_of(module: str) -> None:
     """Trust the files of a module as they are now, for this user; nothing happens if that cannot be written."""
     trusted, trust_file = _read_trusted(), _trust_file()
     entries = set() if is_offered(module) else {*_entries(module)}
@@ -135,7 +135,7 @@ def remember(module: str) -> None:
 
 def is_remembered(module: str) -> bool:
     """Return whether the user trusts the files of ``module`` as they are."""
-    return trusts() or (bool(entries := _entries(module)) and _read_trusted().issuperset(entries))
+    return is_trusting() or (bool(entries := _entries(module)) and _read_trusted().issuperset(entries))
 
 
 def _read_trusted() -> set[str]:
@@ -219,7 +219,7 @@ def _installed_folders() -> list[str]:
     return [os.path.realpath(folder) for folder in (*folders, *linked)]
 
 
-def importable(module: str) -> None:
+def ensure_importable(module: str) -> None:
     """Add the current folder, which a console script does not search, to ``sys.path`` for a module found nowhere else.
 
     That folder may hold other modules, which imported modules would find.
@@ -228,24 +228,24 @@ def importable(module: str) -> None:
         sys.path.append(os.getcwd())
 
 
-def findable(module: str) -> bool:
+def is_importable(module: str) -> bool:
     """Return whether another process with the same ``sys.path`` can import ``module``; never so for ``__main__``."""
-    importable(module)
+    ensure_importable(module)
     search_path: Sequence[str] | None = None
     if parent := module.rpartition(".")[0]:
-        if not findable(parent):
+        if not is_importable(parent):
             return False
         search_path = getattr(importlib.import_module(parent), "__path__", [])
     return module != "__main__" and any(finder.find_spec(module, search_path) is not None for finder in sys.meta_path)
 
 
-def module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
+def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
     """Import the module of ``module:Name``, also one in the current folder; else raise ``kind``.
 
     Error messages begin with ``error_prefix``.
     """
     module, _, path = name.partition(":")
-    importable(module)
+    ensure_importable(module)
     if module.endswith(".py") or "/" in module or os.sep in module:  # importing one may even work, under an odd name
         suggestion = f"{Path(module).stem}:{path or 'Class'}"
         raise kind(
@@ -262,7 +262,7 @@ def module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigErr
             "use the form 'module:Class', and install it, run in the folder of module.py or add that folder to "
             "PYTHONPATH."
         ) from error
-    remember(module)  # the user has named it, or files that he trusts
+    trust_file_of(module)  # the user has named it, or files that he trusts
     return imported_module
 
 
@@ -272,7 +272,7 @@ def import_object(name: str, *, what: str, base: type) -> Any:
     It is defined there, or a class in another module of the same package: what a module has imported from elsewhere,
     such as ``os.system``, is not what its author offers.
     """
-    home = module_of(name, what)
+    home = import_module_of(name, what)
     module, _, path = name.partition(":")
     target: Any = getattr(home, path, None)
     if not ((isinstance(target, type) and issubclass(target, base)) or (base is object and callable(target))):
@@ -295,7 +295,7 @@ def _subclasses(module: ModuleType, base: type) -> list[str]:
     return [name for name, kind in kinds.items() if kind.__module__.startswith(module.__name__)]
 
 
-def when_imported(module: str, call: Callable[[], None]) -> None:
+def on_import(module: str, call: Callable[[], None]) -> None:
     """Call ``call`` once ``module``, a package, is imported: now, if it is already."""
     if module in sys.modules:
         call()

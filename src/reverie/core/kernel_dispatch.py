@@ -29,7 +29,7 @@ _loaded, _lock = False, threading.RLock()
 
 def accelerated(definition: F) -> F:
     """Mark a function or method that a kernel may take over; ``.definition`` is the function itself."""
-    if switched_off():
+    if kernels_disabled():
         definition.definition = definition  # type: ignore[attr-defined]
         return definition
 
@@ -46,7 +46,7 @@ def accelerated(definition: F) -> F:
     return cast(F, call)
 
 
-def switched_off() -> bool:
+def kernels_disabled() -> bool:
     """Return whether the user disabled the kernels by the environment variable: everything runs in PyTorch."""
     return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
 
@@ -55,9 +55,9 @@ def _load(*_: Any, **__: Any) -> bool:
     global _loaded
     with _lock:  # a second thread waits until the rows are there
         if not _loaded:
-            is_enabled = not switched_off() and find_spec(ROOM) is not None
+            is_enabled = not kernels_disabled() and find_spec(ROOM) is not None
             rows = (
-                importlib.import_module(f"{ROOM}.registry").ROWS if is_enabled else []
+                importlib.import_module(f"{ROOM}.registry").KERNELS if is_enabled else []
             )  # the one line that knows of kernels
             _loaded = True
             for definition, kernels in _kernels.items():
@@ -76,7 +76,7 @@ def kernel_problem() -> str:
 
 
 @contextmanager
-def only(*chosen: Kernel) -> Iterator[None]:
+def use_only_kernels(*chosen: Kernel) -> Iterator[None]:
     """Use these kernels alone, or none, within: for tests and measurements."""
     _load()
     before = {call: kernels[:] for call, kernels in _kernels.items()}

@@ -12,16 +12,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from reverie.core.errors import RunError
-from reverie.core.files import delete_staged, remedy, writing
+from reverie.core.files import delete_temporary_files, disk_error_advice, disk_errors_as_run_error
 
-LOCK = ".lock"
+LOCK_FILE_NAME = ".lock"
 """Name of the lock file in a folder."""
 
 open_lock_fds: set[int] = set()
 """File descriptors of the locks of this process."""
 
 
-def forget() -> None:
+def close_inherited_locks() -> None:
     """Close the parent's lock files in a forked process, which may outlive the parent."""
     for descriptor in open_lock_fds:
         with contextlib.suppress(OSError):
@@ -29,7 +29,7 @@ def forget() -> None:
     open_lock_fds.clear()
 
 
-os.register_at_fork(after_in_child=forget)
+os.register_at_fork(after_in_child=close_inherited_locks)
 
 
 @contextlib.contextmanager
@@ -55,7 +55,7 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise RunError(f"cannot write to {path.parent}: {error.strerror}. {remedy(error)}") from error
+        raise RunError(f"cannot write to {path.parent}: {error.strerror}. {disk_error_advice(error)}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -89,13 +89,13 @@ def _read_owner(path: Path) -> str:
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder that one process writes; delete the unfinished files that a killed one left there."""
-    with file_lock(folder / LOCK, folder, "another run folder"):
-        delete_staged(folder)
+    with file_lock(folder / LOCK_FILE_NAME, folder, "another run folder"):
+        delete_temporary_files(folder)
         yield
 
 
-def lock_of(target: Path) -> AbstractContextManager[None]:
+def lock_beside(target: Path) -> AbstractContextManager[None]:
     """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it; makes its folder."""
-    with writing(target.parent):
+    with disk_errors_as_run_error(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     return file_lock(target.with_name(f".{target.name}.lock"), target, "another name")

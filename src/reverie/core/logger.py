@@ -14,11 +14,11 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
-GONE = (errno.EPIPE, errno.EIO)
+NO_READER_ERRORS = (errno.EPIPE, errno.EIO)
 """Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
 
 
-def tell(text: str, stream: TextIO | None = None) -> None:
+def print_line(text: str, stream: TextIO | None = None) -> None:
     """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
     stream = sys.stdout if stream is None else stream
     with survive_broken_pipe(stream):
@@ -31,7 +31,7 @@ def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in GONE:
+        if error.errno not in NO_READER_ERRORS:
             raise
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -44,7 +44,7 @@ class PrintHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print ``record``."""
         trouble = record.levelno >= logging.WARNING
-        tell("warning: " * trouble + self.format(record), sys.stderr if trouble else sys.stdout)
+        print_line("warning: " * trouble + self.format(record), sys.stderr if trouble else sys.stdout)
 
 
 logger: logging.Logger = logging.getLogger("reverie")
@@ -54,14 +54,14 @@ PRINT_HANDLER: PrintHandler = PrintHandler()
 logger.addHandler(PRINT_HANDLER)
 
 
-def speak_as(prefix: str) -> None:
+def log_warnings_as(prefix: str) -> None:
     """Log only warnings from now on, after ``prefix``. Use it in all learner processes but the first."""
     logger.setLevel(logging.WARNING)
     PRINT_HANDLER.setFormatter(logging.Formatter(f"{prefix}: %(message)s"))
 
 
 @contextlib.contextmanager
-def silent(when: bool = True) -> Iterator[None]:
+def silence_logger(when: bool = True) -> Iterator[None]:
     """Disable the logger inside the context if ``when`` is true."""
     logger.disabled = when
     try:

@@ -12,10 +12,10 @@ import numpy as np
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError, EnvError, RowError
-from reverie.core.spaces import Space, leaves_of
-from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.spaces import Space, iter_leaves
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 
-EXCLUDE = f"To go without masks, set env.exclude_keys = {MASK}."
+EXCLUDE_ADVICE = f"To go without masks, set env.exclude_keys = {MASK_KEY}."
 
 
 class MaskCodec:
@@ -30,7 +30,7 @@ class MaskCodec:
         """``space``: of the actions."""
         self.spec: ActionSpec = ActionCodec(space).spec
         cuts = self.spec.slices()
-        keys = {"/".join(map(str, path)) or "action": path for path, _ in leaves_of(space)}
+        keys = {"/".join(map(str, path)) or "action": path for path, _ in iter_leaves(space)}
         self._parts = [(key, keys[key], cuts[key]) for key, part in self.spec.parts.items() if part.classes]
 
     def __call__(self, value: Any) -> np.ndarray:
@@ -60,51 +60,57 @@ def _part_flags(part: Any, cut: slice, key: str) -> np.ndarray:
     flags = np.concatenate([np.asarray(piece).reshape(-1) for piece in pieces])
     if len(flags) != cut.stop - cut.start:
         width = cut.stop - cut.start
-        raise DataError(f"the {MASK} of action '{key}' has {len(flags)} values: expected {width}, one for each class")
+        raise DataError(
+            f"the {MASK_KEY} of action '{key}' has {len(flags)} values: expected {width}, one for each class"
+        )
     return _flags(flags, f"of action '{key}'")
 
 
 def _flags(values: np.ndarray, owner: str) -> np.ndarray:
     if values.dtype.kind not in "biuf" or not ((values == 0) | (values == 1)).all():
-        raise DataError(f"the {MASK} {owner} is {values}: expected 1 for legal actions and 0 for all others")
+        raise DataError(f"the {MASK_KEY} {owner} is {values}: expected 1 for legal actions and 0 for all others")
     return values.astype(bool)
 
 
-def with_choice(mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, first: int | None = None) -> np.ndarray:
+def ensure_legal_choice(
+    mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, first: int | None = None
+) -> np.ndarray:
     """Return masks ``[..., A]`` in which each choice has a legal class: where it has none in a ``last`` row, all are.
 
     DataError if it has none in another row. ``first``: number of the first row; None: there is one row.
     """
-    for key, cut in spec.choices():
+    for key, cut in spec.categorical_slices():
         none = ~mask[..., cut].any(-1)
         if none.any():
             if (wrong := none & ~np.asarray(last)).any():
                 problem = (
                     f"leaves no legal action (part '{key}'), and the episode goes on: expected at least one, or the "
-                    f"end of the episode. {EXCLUDE}"
+                    f"end of the episode. {EXCLUDE_ADVICE}"
                 )
                 if first is None:
-                    raise DataError(f"the {MASK} {problem}")
-                raise RowError(f"the {MASK}", first + int(np.argmax(wrong)), problem)
+                    raise DataError(f"the {MASK_KEY} {problem}")
+                raise RowError(f"the {MASK_KEY}", first + int(np.argmax(wrong)), problem)
             mask = mask.copy()
             mask[none, cut] = True
     return mask
 
 
-def check_recorded(obs: ObsSpec, action: ActionSpec) -> None:
+def check_mask_shape(obs: ObsSpec, action: ActionSpec) -> None:
     """Raise EnvError if recorded observations have a mask of another size than the flat action."""
-    if MASK in obs and obs[MASK].shape != (action.width,):
+    if MASK_KEY in obs and obs[MASK_KEY].shape != (action.width,):
         raise EnvError(
-            f"observation '{MASK}' has shape {obs[MASK].shape}: expected {(action.width,)}, a flag for each "
-            f"element of the flat action. {EXCLUDE}"
+            f"observation '{MASK_KEY}' has shape {obs[MASK_KEY].shape}: expected {(action.width,)}, a flag for each "
+            f"element of the flat action. {EXCLUDE_ADVICE}"
         )
 
 
-def check_taken(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: ActionSpec, first: int) -> None:
+def check_action_legal(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: ActionSpec, first: int) -> None:
     """Raise DataError if a recorded action ``[n, A]`` was illegal by its row's mask; not in ``last`` rows ``[n]``."""
-    for key, cut in spec.choices():
+    for key, cut in spec.categorical_slices():
         wrong = ~last & (action[:, cut] > 0.5).any(-1) & ~((action[:, cut] > 0.5) & mask[:, cut]).any(-1)
         if wrong.any():
             row = int(np.argmax(wrong))
-            problem = f"is class {int(action[row, cut].argmax())}, which the {MASK} of that row forbids. {EXCLUDE}"
+            problem = (
+                f"is class {int(action[row, cut].argmax())}, which the {MASK_KEY} of that row forbids. {EXCLUDE_ADVICE}"
+            )
             raise RowError(f"action '{key}'", first + row, problem, "action")

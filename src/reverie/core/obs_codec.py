@@ -16,8 +16,8 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError, EnvError
 from reverie.core.obs_conversion import ChannelAxis, Decode, Encode, conversion, looks_like_image, mask_conversion
-from reverie.core.spaces import Columns, Path, Space, cast, children, column, convert_rows, follow, leaves_of
-from reverie.core.specs import MASK, ObsPart
+from reverie.core.spaces import Columns, Path, Space, cast, children, column, convert_rows, get_at_path, iter_leaves
+from reverie.core.specs import MASK_KEY, ObsPart
 
 
 class Leaf(NamedTuple):
@@ -36,8 +36,8 @@ class ObsCodec:
 
     def __init__(self, space: Space, keep: Callable[[str], bool] = bool, channel_axis: ChannelAxis = "auto") -> None:
         self.space = space
-        leaves = [(path, inner) for path, inner in leaves_of(space) if math.prod(inner.shape or (1,))]
-        keyed_leaves = [("/".join(map(str, path)) or bare_key(inner), path, inner) for path, inner in leaves]
+        leaves = [(path, inner) for path, inner in iter_leaves(space) if math.prod(inner.shape or (1,))]
+        keyed_leaves = [("/".join(map(str, path)) or default_key(inner), path, inner) for path, inner in leaves]
         keys = [key for key, _, _ in keyed_leaves]
         if twice := next((key for key in keys if keys.count(key) > 1), ""):
             raise EnvError(f"two observations have the same key '{twice}' once nested keys are joined. Rename one of "
@@ -62,7 +62,7 @@ class ObsCodec:
             if key in without:
                 continue
             try:
-                out[key] = encode(follow(obs, path), 0)
+                out[key] = encode(get_at_path(obs, path), 0)
             except DataError as error:
                 raise DataError(f"observation '{key}' {error}") from None
         return out
@@ -70,7 +70,7 @@ class ObsCodec:
     def batch(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
         """Return the arrays ``[N, *part.shape]`` of N observations, as a vector environment returns them."""
         encoders = [encoder for encoder in self._encoders if encoder[0] not in without]
-        values = ((key, np.asarray(follow(obs, path)), encode) for key, path, encode in encoders)
+        values = ((key, np.asarray(get_at_path(obs, path)), encode) for key, path, encode in encoders)
         return {key: convert_rows(encode, (array,), 1, f"observation '{key}'", 0) for key, array, encode in values}
 
     def missing(self, obs: Any) -> list[str]:
@@ -78,7 +78,7 @@ class ObsCodec:
         out = []
         for key, path, _ in self._encoders:
             try:
-                follow(obs, path)
+                get_at_path(obs, path)
             except DataError:
                 out.append(key)
         return out
@@ -104,12 +104,12 @@ class ObsCodec:
             out[name] = values if isinstance(leaf.space, spaces.Text) else cast(values, leaf.space.dtype, name)
         return out
 
-    def kept_space(self) -> Space:
+    def filtered_space(self) -> Space:
         """Return the space with the leaves that are kept alone."""
         return _drop_leaves(self.space, (), {leaf.path for leaf in self.leaves})
 
 
-def bare_key(space: Space) -> str:
+def default_key(space: Space) -> str:
     """Return the key of an observation that is alone: it is called by its kind."""
     return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and looks_like_image(space) else "observation"
 
@@ -118,7 +118,7 @@ def _leaf(key: str, path: Path, space: Space, channel_axis: ChannelAxis) -> Leaf
     if {"", ".", "..", "zarr.json"}.intersection(key.split("/")):
         raise EnvError(f"observation {key!r} cannot be stored in a folder of that name. Rename it in a wrapper.")
     try:
-        return Leaf(key, path, space, *(mask_conversion(space) if key == MASK else conversion(space, channel_axis)))
+        return Leaf(key, path, space, *(mask_conversion(space) if key == MASK_KEY else conversion(space, channel_axis)))
     except EnvError as error:
         remedy = f"Leave it out with env.exclude_keys = '{key}', or convert it with a wrapper around the environment."
         raise EnvError(f"observation '{key}' {error}. {remedy}") from None

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.spaces import MOST_CLASSES, NUMBERS, Space, classes_of
 from reverie.core.specs import ObsPart
 
@@ -27,7 +27,7 @@ Conversion = tuple[ObsPart, Encode, Decode]
 INTEGERS = "biu"
 """Kinds of NumPy dtypes of class numbers and pixels."""
 HANDFUL, FEW, SMALL = 64, 1024, 1e38
-"""Limits of ``surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy. More than ``FEW`` would wake
+"""Limits of ``is_surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy. More than ``FEW`` would wake
 threads of a BLAS. A sum below ``SMALL`` fits float32."""
 TINY = float(np.finfo(np.float32).tiny)
 """Least normal number of float32. A float image needs bounds whose distance lies between this and ``SMALL``."""
@@ -70,7 +70,7 @@ def _as_array(value: Any, shape: tuple[int, ...], dtype: Any, kinds: str, lead: 
 
 def _as_float32(values: np.ndarray, lead: int) -> np.ndarray:
     """Return float32; raise DataError for NaN, infinity and numbers too large for float32."""
-    if surely_finite(values):
+    if is_surely_finite(values):
         return values.astype(np.float32, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         array = values.astype(np.float32, copy=False)
@@ -83,7 +83,7 @@ def _as_float32(values: np.ndarray, lead: int) -> np.ndarray:
     return array
 
 
-def surely_finite(array: np.ndarray) -> bool:
+def is_surely_finite(array: np.ndarray) -> bool:
     """Return True only if ``array`` is small and its sum proves all numbers finite, faster than ``np.isfinite``."""
     if array.dtype.kind != "f" or array.size > FEW:
         return False
@@ -98,7 +98,7 @@ def _vector(space: spaces.Box) -> Conversion:
     declared = f"{'numbers' if space.dtype.kind == 'f' else 'integers'} in {low:g}..{high:g}"
     is_bounded = math.isfinite(low) and math.isfinite(high)
     shape, dtype = space.shape, space.dtype
-    part = ObsPart(kind="vector", shape=shape, dtype="float32", declared=declared if is_bounded else "")
+    part = ObsPart(kind="vector", shape=shape, dtype="float32", declared_bounds=declared if is_bounded else "")
     return part, lambda value, lead: _as_float32(_as_array(value, shape, dtype, NUMBERS, lead), lead), np.asarray
 
 
@@ -226,9 +226,9 @@ def _text(space: spaces.Text) -> Conversion:
     def encode_one(value: Any) -> np.ndarray:
         out = np.zeros(length, np.int64)
         if not isinstance(value, str) or len(value) > length or not codes.keys() >= set(value):
-            allowed = brief("".join(characters))
+            allowed = short_repr("".join(characters))
             raise DataError(
-                f"is {brief(value)}; its space declares a text of at most {length} of the characters {allowed}"
+                f"is {short_repr(value)}; its space declares a text of at most {length} of the characters {allowed}"
             )
         out[: len(value)] = [codes[character] for character in value]
         return out

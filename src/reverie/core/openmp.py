@@ -8,15 +8,15 @@ from collections.abc import MutableMapping
 SPIN, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 """Environment variables that libgomp reads once, when it is loaded."""
 
-TURNS = 1000
+SPIN_ITERATIONS = 1000
 """Iterations of the waiting loop that take about as long as waking a sleeping thread."""
 
 
-def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
+def limit_openmp_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let waiting threads spin for :data:`TURNS` iterations and then sleep, unless the user has set how they wait.
 
     The default is 300,000, with which two processes that both wait slow each other to a standstill. It has no effect
     once PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
     """
     if SPIN not in environment and POLICY not in environment:
-        environment[SPIN] = str(TURNS)
+        environment[SPIN] = str(SPIN_ITERATIONS)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.specs import ActionSpec, Column, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, State, Step, Update, Window
 
 S = TypeVar("S")
@@ -28,7 +28,7 @@ class Env(Protocol):
         """Rewards of the current rows as the environments gave them, not rounded to float32; empty after a reset."""
 
     @property
-    def logged(self) -> Mapping[int, Mapping[str, float]]:
+    def episode_info(self) -> Mapping[int, Mapping[str, float]]:
         """What ``env.log_info`` names of the episodes that end with the current rows, by environment."""
 
     @property
@@ -106,15 +106,15 @@ class Policy(Protocol[S]):
 class Annealed(Protocol[S]):
     """Optional method of a ``Policy`` that follows a schedule in env steps, such as a decaying epsilon."""
 
-    def after(self, state: S, env_steps: int) -> S:
+    def advance_schedule(self, state: S, env_steps: int) -> S:
         """Return the initial ``state`` with its schedule advanced by ``env_steps``, summed over all environments."""
 
 
 @runtime_checkable
-class Telling(Protocol):
+class Inspectable(Protocol):
     """Optional method of a ``Policy`` that can explain its actions."""
 
-    def tell(self, step: Step, state: Any) -> PolicyOutput:
+    def inspect(self, step: Step, state: Any) -> PolicyOutput:
         """Return the output that the policy uses in evaluations, given rows and the preceding state."""
 
 
@@ -130,7 +130,7 @@ class Memoryless(Protocol):
 class RunningStatistics(Protocol):
     """Keeps statistics of the collected rows, such as those that normalise observations."""
 
-    def watch(self, step: Step) -> None:
+    def update_statistics(self, step: Step) -> None:
         """Update with newly collected rows, before the policy acts on them. Every row comes once, in order."""
 
     def fit(self, rows: Batch) -> None:
@@ -144,7 +144,7 @@ class Learner(Protocol):
     """A learner: it owns networks and optimisers, is updated with batches, and provides a policy."""
 
     window: Window
-    extra_spec: Mapping[str, Column]
+    extra_spec: Mapping[str, ColumnSpec]
     device: torch.device
 
     @property
@@ -247,10 +247,10 @@ class Stateful(Protocol):
 
 
 @runtime_checkable
-class WithFiles(Protocol):
+class StatefulWithFiles(Protocol):
     """A ``Stateful`` that also saves files: data too large to hold in memory twice, or neither tensors nor JSON."""
 
-    spare: bool
+    prunable: bool
     """Whether checkpoints other than the newest may leave out these files if they are large."""
 
     def save_files(self, folder: Path) -> None:

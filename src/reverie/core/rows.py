@@ -15,29 +15,29 @@ from reverie.core.types import FLAGS
 
 Rows = dict[str, np.ndarray]
 
-ADVICE = (
+FLAGS_ADVICE = (
     "is_last marks the last row of every episode, is_terminal as well where it terminated, and a reward belongs to the "
     "row that the action led to. `reverie data validate` lists such rows, --write-valid writes the good episodes"
 )
-WRONG_ENDS = (
+EPISODE_END_ADVICE = (
     "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode (a timestamp "
     "or a step number has another in each), and a flag is true in the last step only"
 )
 """What to do about data of which most rows are episodes without a step."""
 
 
-def mostly_stepless(rows: int, stepless: int) -> str:
+def stepless_error(rows: int, stepless: int) -> str:
     """Return the error if most of the ``rows`` are ``stepless``: episodes of a single row; else ""."""
     if 2 * stepless <= rows:
         return ""
     which = f"{stepless:,} of the {rows:,} rows are episodes of a single row"
-    return f"{which}, without a step, from which nothing can be learned. {WRONG_ENDS}"
+    return f"{which}, without a step, from which nothing can be learned. {EPISODE_END_ADVICE}"
 
 
 # ---------------------------------------------------------------- rules
 
 
-def broken_rules(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarray]]:
+def find_rule_violations(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarray]]:
     """Yield rules of flags and rewards, and the rows that break them, ``[n]``; ``ended``: no episode ran before."""
     first, last, terminal = (rows[name] for name in FLAGS)
     before = np.empty_like(last)
@@ -69,24 +69,27 @@ def check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> No
             raise DataError(f"{prefix}: column '{name}' has {actual}: expected {expected} of shape [{rows}].")
 
 
-def check_rows(parts: Iterable[Rows], needed: Iterable[str], source: str, *, flags: bool = True) -> Iterator[Rows]:
+def iter_checked_rows(
+    parts: Iterable[Rows], needed: Iterable[str], source: str, *, flags: bool = True
+) -> Iterator[Rows]:
     """Yield ``parts``, consecutive rows of one stream, as they are, if they are right; else raise DataError.
 
-    ``needed`` are the columns of observations and actions, ``source`` the dataset; ``flags``: check ``broken_rules``.
+    ``needed`` are the columns of observations and actions, ``source`` the dataset; ``flags``: check
+    ``find_rule_violations``.
     """
     total, ended, names = 0, True, tuple(needed)
     for part in parts:
         check_required_columns(part, names, f"{source}, part from row {total} on")
         if not len(part["is_first"]):
             continue
-        for rule, wrong in broken_rules(part, ended) if flags else ():
+        for rule, wrong in find_rule_violations(part, ended) if flags else ():
             if wrong.any():
-                problem, column = f"is wrong: {rule}. {ADVICE}", rule.partition(" ")[0]
+                problem, column = f"is wrong: {rule}. {FLAGS_ADVICE}", rule.partition(" ")[0]
                 raise RowError("a flag or reward", total + int(wrong.argmax()), problem, column)
         total, ended = total + len(part["is_first"]), bool(part["is_last"][-1])
         yield part
     if flags and not ended:
-        raise RowError("is_last", total - 1, f"is false, but no row follows. {ADVICE}")
+        raise RowError("is_last", total - 1, f"is false, but no row follows. {FLAGS_ADVICE}")
 
 
 # ---------------------------------------------------------------- episodes
@@ -134,7 +137,7 @@ def _columns(values: np.ndarray | Mapping[str, np.ndarray], root: str) -> Rows:
     return {root: np.asarray(values)}
 
 
-def episodes_of(parts: Iterable[Rows]) -> Iterator[Rows]:
+def iter_episodes(parts: Iterable[Rows]) -> Iterator[Rows]:
     """Yield every episode, ``[n, ...]`` by column. Needs the memory of one part and one episode."""
     pending: list[Rows] = []
     for part in parts:

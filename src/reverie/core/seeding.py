@@ -32,15 +32,15 @@ def seed_everything(seed: int) -> None:
 
 
 @contextlib.contextmanager
-def reproducible(seed: int) -> Iterator[None]:
+def seeded_rng(seed: int) -> Iterator[None]:
     """Seed the global generators within the context, and restore their states afterwards."""
-    with left_as_found():
+    with preserve_rng_state():
         seed_everything(seed)
         yield
 
 
 @contextlib.contextmanager
-def threads_kept() -> Iterator[None]:
+def preserve_num_threads() -> Iterator[None]:
     """Restore PyTorch's number of threads when the context ends."""
     threads = torch.get_num_threads()
     try:
@@ -51,7 +51,7 @@ def threads_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def left_as_found() -> Iterator[None]:
+def preserve_rng_state() -> Iterator[None]:
     """Save the states of the global random generators, and restore them on exit."""
     generators = RngState()
     saved_state = generators.state_dict()

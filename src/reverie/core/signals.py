@@ -8,22 +8,22 @@ import os
 import signal
 import sys
 
-PARENT = "REVERIE_PARENT_PID"
+PARENT_PID_VAR = "REVERIE_PARENT_PID"
 """Environment variable with the id of the process that has started this one, and passes its signals on."""
-CHILD: list[int] = []
-"""Holds that id, in a process that :func:`end_with_parent` found to be such a child."""
+PARENT_PID: list[int] = []
+"""Holds that id, in a process that :func:`die_with_parent` found to be such a child."""
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; the signal of schedulers at the end of a job, and Slurm's optional one before it (``--signal=B:USR1@60``);
 and the signal that a closed terminal or a lost connection sends."""
-PENDING: list[BaseException] = []
+PENDING_EXCEPTIONS: list[BaseException] = []
 """Exceptions that signal handlers raised and that have not ended the program yet."""
 
 
 def check_signals() -> None:
     """Raise the newest pending exception, if there is one."""
-    if PENDING:
-        raise PENDING[-1]
+    if PENDING_EXCEPTIONS:
+        raise PENDING_EXCEPTIONS[-1]
 
 
 def is_interrupt(error: BaseException) -> bool:
@@ -32,19 +32,19 @@ def is_interrupt(error: BaseException) -> bool:
     While the library handles SIGINT itself, a KeyboardInterrupt of a signal is pending or holds its number.
     """
     if not isinstance(error, KeyboardInterrupt):
-        return error in PENDING
+        return error in PENDING_EXCEPTIONS
     numbered = any(isinstance(value, int) for value in error.args)
-    return numbered or error in PENDING or signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return numbered or error in PENDING_EXCEPTIONS or signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def end_with_parent() -> None:
+def die_with_parent() -> None:
     """In a child process ask the system to send SIGTERM when the parent ends for whatever reason. On Linux only."""
-    if (parent_pid := os.environ.pop(PARENT, None)) is None:  # not for the child's own children
+    if (parent_pid := os.environ.pop(PARENT_PID_VAR, None)) is None:  # not for the child's own children
         return
-    CHILD.append(int(parent_pid))
+    PARENT_PID.append(int(parent_pid))
     if sys.platform.startswith("linux"):
         set_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_signal, signal.SIGTERM)
-        if os.getppid() != CHILD[0]:  # it ended before the request
+        if os.getppid() != PARENT_PID[0]:  # it ended before the request
             raise SystemExit(128 + signal.SIGTERM)

@@ -14,11 +14,11 @@ from reverie.core.errors import DataError
 Space = spaces.Space[Any]
 
 
-def space_of(text: str | Mapping[str, Any], error_prefix: str) -> Space:
+def space_from_json(text: str | Mapping[str, Any], error_prefix: str) -> Space:
     """Return the space that ``text``, JSON, describes; error messages begin with ``error_prefix``."""
     try:
         data = json.loads(text) if isinstance(text, str) else text
-        return KINDS[data["type"]](data, error_prefix)
+        return SPACE_PARSERS[data["type"]](data, error_prefix)
     except (AssertionError, AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"{error_prefix}: cannot read a space ({error!r}): {str(text)[:200]}") from None
 
@@ -40,16 +40,16 @@ def _filled(values: Any, shape: tuple[int, ...], dtype: Any = np.int64) -> np.nd
     return np.full(shape, array) if array.ndim == 0 else array.reshape(shape)
 
 
-KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
+SPACE_PARSERS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
     "Box": _box,
     "Discrete": lambda data, error_prefix: spaces.Discrete(int(data["n"]), start=int(data.get("start", 0))),
     "MultiDiscrete": _choices,
     "MultiBinary": lambda data, error_prefix: spaces.MultiBinary(data["n"]),
     "Dict": lambda data, error_prefix: spaces.Dict(
-        {k: space_of(inner, error_prefix) for k, inner in data["subspaces"].items()}
+        {k: space_from_json(inner, error_prefix) for k, inner in data["subspaces"].items()}
     ),
     "Tuple": lambda data, error_prefix: spaces.Tuple(
-        tuple(space_of(inner, error_prefix) for inner in data["subspaces"])
+        tuple(space_from_json(inner, error_prefix) for inner in data["subspaces"])
     ),
     "Text": lambda data, error_prefix: spaces.Text(
         int(data["max_length"]), min_length=int(data["min_length"]), charset=data["charset"]
@@ -57,8 +57,8 @@ KINDS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 }
 
 
-def text_of(space: Space, short: bool = False) -> str:
-    """Return ``space`` as JSON text, which ``space_of`` and the Minari library can read.
+def space_to_json(space: Space, short: bool = False) -> str:
+    """Return ``space`` as JSON text, which ``space_from_json`` and the Minari library can read.
 
     ``short`` writes equal numbers once, for places that hold few characters; Minari cannot read that.
     """
@@ -67,8 +67,8 @@ def text_of(space: Space, short: bool = False) -> str:
 
 def _space_to_dict(space: Space, short: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"type": type(space).__name__}
-    if data["type"] not in KINDS:
-        raise DataError(f"the space {space} cannot be described: expected one of {', '.join(KINDS)}.")
+    if data["type"] not in SPACE_PARSERS:
+        raise DataError(f"the space {space} cannot be described: expected one of {', '.join(SPACE_PARSERS)}.")
     if isinstance(space, spaces.Dict):
         return data | {"subspaces": {key: _space_to_dict(inner, short) for key, inner in space.spaces.items()}}
     if isinstance(space, spaces.Tuple):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, RowError, brief
+from reverie.core.errors import DataError, RowError, short_repr
 
 Space = spaces.Space[Any]
 Path = tuple[Any, ...]
@@ -44,12 +44,12 @@ def is_nested(space: Space) -> bool:
     return isinstance(space, spaces.Dict | spaces.Tuple)
 
 
-def leaves_of(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+def iter_leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
     """Yield the path and the space of each leaf; ``path`` is that of ``space``."""
     if not is_nested(space):
         yield path, space
     for name, inner in children(space):
-        yield from leaves_of(inner, (*path, name))
+        yield from iter_leaves(inner, (*path, name))
 
 
 def column(root: str, path: Path) -> str:
@@ -59,27 +59,27 @@ def column(root: str, path: Path) -> str:
 
 def columns_in(space: Space, root: str) -> list[tuple[str, Space]]:
     """Return the name of the column and the space of each leaf."""
-    return [(column(root, path), leaf) for path, leaf in leaves_of(space)]
+    return [(column(root, path), leaf) for path, leaf in iter_leaves(space)]
 
 
-def with_leaves(space: Space, root: str, leaf_fn: Callable[[str, Space], Space]) -> Space:
+def map_leaves(space: Space, root: str, leaf_fn: Callable[[str, Space], Space]) -> Space:
     """Return ``space`` with each leaf replaced by ``leaf_fn(column, leaf)``; ``root`` names the whole space."""
-    inner = {name: with_leaves(part, f"{root}/{name}", leaf_fn) for name, part in children(space)}
+    inner = {name: map_leaves(part, f"{root}/{name}", leaf_fn) for name, part in children(space)}
     if isinstance(space, spaces.Dict):
         return spaces.Dict(inner)
     return spaces.Tuple(tuple(inner.values())) if isinstance(space, spaces.Tuple) else leaf_fn(root, space)
 
 
-def nested(space: Space, columns: Columns, root: str) -> Any:
+def columns_to_nested(space: Space, columns: Columns, root: str) -> Any:
     """Arrange columns ``[n, ...]`` as n values of ``space``: dictionaries and tuples of arrays."""
     if is_nested(space):
-        inner = {name: nested(part, columns, f"{root}/{name}") for name, part in children(space)}
+        inner = {name: columns_to_nested(part, columns, f"{root}/{name}") for name, part in children(space)}
         return inner if isinstance(space, spaces.Dict) else tuple(inner.values())
     values = columns[root]
     return [str(text) for text in values] if isinstance(space, spaces.Text) else values.astype(space.dtype, copy=False)
 
 
-def follow(value: Any, path: Path) -> Any:
+def get_at_path(value: Any, path: Path) -> Any:
     """Return what lies at ``path`` in nested dictionaries and tuples, or in a nested space; DataError if nothing does.
 
     The error continues a sentence that names the whole path.
@@ -88,7 +88,9 @@ def follow(value: Any, path: Path) -> Any:
         try:
             value = value[name]
         except (LookupError, TypeError):
-            present = f"only {', '.join(map(repr, value)) or 'no keys'}" if isinstance(value, Mapping) else brief(value)
+            present = (
+                f"only {', '.join(map(repr, value)) or 'no keys'}" if isinstance(value, Mapping) else short_repr(value)
+            )
             raise DataError(f"is missing: its space declares {name!r}, but there is {present}") from None
     return value
 

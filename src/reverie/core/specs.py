@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, count_noun
 
 ObsKind = Literal["image", "vector", "categorical", "mask"]
 ActionKind = Literal["categorical", "continuous"]
@@ -21,10 +21,10 @@ ActionKind = Literal["categorical", "continuous"]
 EXTRAS = "extras/"
 """Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
 
-VERSION = "version"
+VERSION_COLUMN = "version"
 """Column of rows from actors: the number of updates of the policy that chose the action."""
 
-MASK = "action_mask"
+MASK_KEY = "action_mask"
 """Key of the observation with the mask of legal actions, if the environment has one."""
 
 
@@ -47,7 +47,7 @@ class ObsPart:
     """Images: the value of black."""
     high: float = 255.0
     """Images: the value of white."""
-    declared: str = field(default="", compare=False)
+    declared_bounds: str = field(default="", compare=False)
     """Vectors: kind and finite bounds of the numbers in the environment, such as ``integers in 0..255``. Empty:
     unknown. Learners do not use them, but a policy fails on numbers whose bounds differ from those in training."""
 
@@ -111,7 +111,7 @@ class ActionSpec:
             start = out[key].stop
         return out
 
-    def choices(self) -> list[tuple[str, slice]]:
+    def categorical_slices(self) -> list[tuple[str, slice]]:
         """Return each categorical choice: the key of its part, and its position in the flat action."""
         out = []
         for key, cut in self.slices().items():
@@ -123,12 +123,12 @@ class ActionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnSpec:
     """A field of each row: of the environment, or an extra one, such as the latent state of the policy."""
 
     shape: tuple[int, ...]
     dtype: str
-    blank: float = 0.0
+    fill_value: float = 0.0
     """Extra columns: value of rows for which nothing was stored."""
     in_checkpoints: bool = True
     """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
@@ -147,17 +147,17 @@ Signature = Mapping[str, dict[str, dict[str, Any]]]
 
 BOUNDS = {"low", "high"}
 """Names of the fields that hold bounds."""
-CLOSE = 1e-5
+BOUNDS_RTOL = 1e-5
 """Relative difference up to which bounds are the same: float32 and float64 hold them, and messages show six digits."""
 
 
-def signature(obs: ObsSpec, action: ActionSpec) -> Signature:
+def spec_to_dict(obs: ObsSpec, action: ActionSpec) -> Signature:
     """Return the specs as plain values."""
     parts = {"observation": obs, "action": action.parts}
     return {name: {key: _part_to_dict(part) for key, part in spec.items()} for name, spec in parts.items()}
 
 
-def differences(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
+def diff_specs(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
     """Return how two signatures differ, one line for each part; ``labels`` names both, such as "the data", "the agent".
 
     Bounds of actions count where both are known.
@@ -175,10 +175,14 @@ def differences(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str
     return out
 
 
-def other_bounds(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
-    """Return one line, as :func:`differences` does, for each vector of which both declare bounds, and other ones."""
+def diff_bounds(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
+    """Return one line, as :func:`diff_specs` does, for each vector of which both declare bounds, and other ones."""
     a_parts, b_parts = a.get("observation", {}), b["observation"]
-    both = {key: (a_parts[key].get("declared"), b_parts[key].get("declared")) for key in b_parts if key in a_parts}
+    both = {
+        key: (a_parts[key].get("declared_bounds"), b_parts[key].get("declared_bounds"))
+        for key in b_parts
+        if key in a_parts
+    }
     return [
         f"observation '{key}' has {was} in {labels[0]}, but {new} in {labels[1]}"
         for key, (was, new) in both.items()
@@ -189,8 +193,8 @@ def other_bounds(a: Signature, b: Signature, labels: tuple[str, str]) -> list[st
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return whether two parts differ in a field that both have; bounds may be unknown."""
     both = a.keys() & b.keys()
-    return any(a[name] != b[name] for name in both - BOUNDS - {"declared"}) or not all(
-        np.shape(a[name]) == np.shape(b[name]) and np.allclose(a[name], b[name], rtol=CLOSE, atol=0)
+    return any(a[name] != b[name] for name in both - BOUNDS - {"declared_bounds"}) or not all(
+        np.shape(a[name]) == np.shape(b[name]) and np.allclose(a[name], b[name], rtol=BOUNDS_RTOL, atol=0)
         for name in both & BOUNDS
     )
 
@@ -207,7 +211,7 @@ def _format_part(part: Mapping[str, Any]) -> str:
     if "shape" in part:
         words.append(str(tuple(part["shape"])))
     if part.get("size"):
-        words.append(f"of {plural(part['size'], 'number')}")
+        words.append(f"of {count_noun(part['size'], 'number')}")
         words += [f"in {_numbers(part['low'])}..{_numbers(part['high'])}"] if part.get("low") else []
     if part.get("classes"):
         words.append(f"of {' x '.join(map(str, part['classes']))} classes")

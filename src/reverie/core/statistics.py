@@ -27,7 +27,7 @@ Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 CONFIDENCE = 0.95
 """Nominal coverage of intervals. Percentile intervals of few scores contain the true value less often than that."""
-LEAST = 3
+MIN_RUNS = 3
 """Smallest number of runs for an interval: a bootstrap of one or two scores says nothing about the next one."""
 RESAMPLES = 2000
 """Number of bootstrap samples; the 2.5 % that an interval leaves out at either end are then 2.5 +- 0.35 %."""
@@ -45,7 +45,7 @@ class IntervalEstimate(NamedTuple):
     high: float
 
     @property
-    def sure(self) -> bool:
+    def has_interval(self) -> bool:
         """Whether the interval exists."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
@@ -97,7 +97,7 @@ def interval(
         ``(low, high)`` in the shape of ``measure``; NaN with fewer than :data:`LEAST` runs or a number not finite.
     """
     tables = [table(sample) for sample in samples]
-    if any(len(t) < LEAST or not np.isfinite(t).all() for t in tables):
+    if any(len(t) < MIN_RUNS or not np.isfinite(t).all() for t in tables):
         nothing = np.full(np.shape(measure(*tables)), np.nan)
         return nothing, nothing
     generator = np.random.default_rng(seed)

@@ -58,13 +58,13 @@ def _branches(tree: Any) -> dict[Any, Any]:
     return dict(enumerate(tree)) if isinstance(tree, list | tuple) else {}
 
 
-def same_shape(**tensors: Tensor) -> None:
+def check_same_shape(**tensors: Tensor) -> None:
     """Raise ValueError unless all named tensors have one shape."""
     if len({t.shape for t in tensors.values()}) > 1:
         raise ValueError(f"shapes differ: {', '.join(f'{k} {tuple(t.shape)}' for k, t in tensors.items())}.")
 
 
-def expect(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
+def check_tensor_shapes(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
     """Check that all ``tensors`` that are given have this shape. Compiled functions get only their addresses."""
     for name, x in tensors.items():
         if x is not None and x.shape != shape:

@@ -67,7 +67,7 @@ class Step:
         return {key: value.to(device, non_blocking=True) for key, value in self.obs.items()}
 
 
-class Values(NamedTuple):
+class QValues(NamedTuple):
     """The values of all classes of actions, of which the highest is chosen."""
 
     values: Tensor  # [N, A]
@@ -156,7 +156,7 @@ class Batch:
             return self
         return self.map(lambda x: x.to(device, non_blocking=True))
 
-    def rows(self, start: int, stop: int | None = None) -> Batch:
+    def slice_time(self, start: int, stop: int | None = None) -> Batch:
         """Return rows ``start:stop`` of every window; ``weight`` and ``index`` stay those of the whole window."""
         cut = slice(start, stop)
         rows: dict[str, Any] = {name: getattr(self, name)[:, cut] for name in ("action", "reward", *FLAGS)}
@@ -218,7 +218,7 @@ class Update:
     metrics: Metrics  # by their names in the logs: core/measured.py
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
-    over: Tensor | None = None  # [] bool, on-policy: nothing more is to be learned from the rollout
+    rollout_done: Tensor | None = None  # [] bool, on-policy: nothing more is to be learned from the rollout
 
     @property
     def measured(self) -> Measured:
@@ -258,6 +258,6 @@ class Window:
         return self.context + self.length
 
     @property
-    def free(self) -> int:
+    def num_free_rows(self) -> int:
         """Number of rows at the window's beginning that may be of another episode, or before the stream's first row."""
         return self.context if self.context_crosses else 0

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
-from reverie.datasets.reader import format_of, import_optional, reading
+from reverie.datasets.reader import format_from_suffix, import_optional, reading
 from reverie.datasets.transitions import LazyColumn
 
-MOST_OPEN = 8
+MAX_OPEN_FILES = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
 
 
-class Piece(NamedTuple):
+class TableChunk(NamedTuple):
     """Rows of a table that are read together: a row group of Parquet, or a batch of Arrow; ``column(name)`` is one."""
 
     rows: int
@@ -34,30 +34,32 @@ def import_pyarrow() -> Any:
     return import_optional("pyarrow", "arrow")
 
 
-@lru_cache(MOST_OPEN)
+@lru_cache(MAX_OPEN_FILES)
 def _parquet(file: Path, changed: int) -> Any:
     return import_pyarrow().parquet.ParquetFile(file)
 
 
-def open_table(file: Path) -> tuple[Any, list[Piece]]:
+def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
     with reading(file):
-        if format_of(file) == "CSV":
+        if format_from_suffix(file) == "CSV":
             return table_pieces(import_optional("pyarrow.csv", "arrow").read_csv(file), str(file))
         if is_parquet(file):
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process may have about a thousand files open
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
             rows = [reopen().metadata.row_group(group).num_rows for group in groups]
-            pieces = [Piece(rows[n], partial(_of_group, reopen, n), f"{file}, row group {n}") for n in groups]
+            pieces = [TableChunk(rows[n], partial(_of_group, reopen, n), f"{file}, row group {n}") for n in groups]
             return schema, [piece for piece in pieces if piece.rows]
         return table_pieces(_arrow_table(file), str(file))
 
 
-def table_pieces(table: Any, label: str) -> tuple[Any, list[Piece]]:
+def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow table, and its pieces; ``label`` is for messages."""
     with reading(label):
         table.validate()  # Arrow ends the process where a column is shorter than its table
-    return table.schema, [Piece(batch.num_rows, batch.column, label) for batch in table.to_batches() if batch.num_rows]
+    return table.schema, [
+        TableChunk(batch.num_rows, batch.column, label) for batch in table.to_batches() if batch.num_rows
+    ]
 
 
 def read_table(file: Path) -> Any:
@@ -91,7 +93,7 @@ def _arrow_table(file: Path) -> Any:
 class TableColumn:
     """One column of all pieces. If its rows are lists, ``flat`` makes each item a row."""
 
-    def __init__(self, pieces: Sequence[Piece], name: str, label: str, flat: bool = False) -> None:
+    def __init__(self, pieces: Sequence[TableChunk], name: str, label: str, flat: bool = False) -> None:
         self.arrow: Any = import_pyarrow()
         self.pieces = pieces
         self.name = name
@@ -124,7 +126,7 @@ class TableColumn:
             parts = [arrow_to_numpy(self.arrow, array, self.label) for array in self._slices(start, stop)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _read_piece(self, piece: Piece) -> Any:
+    def _read_piece(self, piece: TableChunk) -> Any:
         with reading(f"{piece.label}: '{self.name}'"):
             array = piece.column(self.name)
             array.validate(full=True)  # reading beyond the end of a buffer would end the process
@@ -142,7 +144,7 @@ class TableColumn:
             yield self._array(piece).slice(start - int(self.edges[piece]), end - start)
             start = end
 
-    def codes(self) -> tuple[np.ndarray, list[Any]]:
+    def category_codes(self) -> tuple[np.ndarray, list[Any]]:
         """Return each value's number, int64 ``[n]``, and the value of each number."""
         column = self.arrow.chunked_array(list(self._slices(0, int(self.edges[-1]))))
         if column.null_count:

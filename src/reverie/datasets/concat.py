@@ -14,11 +14,11 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.core.specs import ObsSpec, signature
+from reverie.core.specs import ObsSpec, spec_to_dict
 from reverie.datasets.dataset_env import user_wrappers
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
 
-OF_ROWS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
+ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
 """Settings of the environment that decide what its rows mean."""
 
@@ -32,8 +32,8 @@ class ConcatReader(Reader):
         counts = Counter(reader.format for reader in readers)
         self.format: str = ", ".join(f"{n} x {kind}" for kind, n in counts.items())  # type: ignore[misc]  # of the instance
 
-    def uses(self, option: str) -> bool:
-        return any(reader.uses(option) for reader in self.readers)
+    def supports_option(self, option: str) -> bool:
+        return any(reader.supports_option(option) for reader in self.readers)
 
     def assume(self, observation: Space, spec: ObsSpec) -> None:
         for reader in self.readers:
@@ -65,7 +65,7 @@ class ConcatReader(Reader):
     def _all(self, name: str) -> Iterator[Rows]:
         for reader in self.readers:
             yield from getattr(reader, name)()
-            self.note_all({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
+            self.merge_remarks({f"{reader.path.name}: {remark}": times for remark, times in reader.notes.items()})
 
     def origin(self, row: int, column: str) -> str:
         for reader in self.readers:
@@ -88,7 +88,7 @@ class ConcatReader(Reader):
                 )
             _check(reader, "observations", _comparable_obs(info), _comparable_obs(first))
             if info.specs is not None and first.specs is not None:
-                _check(reader, "actions", signature({}, info.specs[1]), signature({}, first.specs[1]))
+                _check(reader, "actions", spec_to_dict({}, info.specs[1]), spec_to_dict({}, first.specs[1]))
             elif not info.has_measured_bounds:
                 _check(reader, "actions", info.action, declared)
             if info.env:
@@ -97,7 +97,7 @@ class ConcatReader(Reader):
                 differing = ({name: t.get(name) for name in names} for t in (task, first_task))
                 _check(reader, "the environment", *differing)
         if unnamed := sum(not info.env for info in infos) if first.env else 0:
-            self.note(f"{unnamed} of {len(infos)} parts name no environment: they are taken to be of {first.env}")
+            self.add_remark(f"{unnamed} of {len(infos)} parts name no environment: they are taken to be of {first.env}")
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
         return dataclasses.replace(
@@ -135,7 +135,7 @@ def _task(info: DatasetInfo) -> dict[str, Any]:
         "action_repeat": 1,
         "pool_frames": 1,
     }
-    settings = {name: value for name, value in info.env_settings.items() if name in OF_ROWS}
+    settings = {name: value for name, value in info.env_settings.items() if name in ROW_SETTINGS}
     return {"id": info.env, "wrappers": [], **defaults, **settings, "around": wrappers}
 
 

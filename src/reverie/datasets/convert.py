@@ -15,33 +15,33 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast, Within
-from reverie.core.columns import columns_of
+from reverie.core.columns import row_columns
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, plural
-from reverie.core.files import writing
+from reverie.core.errors import ConfigError, DataError, count_noun
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
-from reverie.core.rows import Rows, check_rows, episodes_of
-from reverie.core.space_json import text_of
-from reverie.core.spaces import cast, columns_in, nested, with_leaves
-from reverie.core.specs import signature
+from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
+from reverie.core.space_json import space_to_json
+from reverie.core.spaces import cast, columns_in, columns_to_nested, map_leaves
+from reverie.core.specs import spec_to_dict
 from reverie.core.types import FLAGS
 from reverie.datasets import output, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
-from reverie.datasets.reader import BOTH, SEED, DatasetInfo, Reader, Space
+from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
-from reverie.envs.make import close_quietly, registered, written
+from reverie.envs.make import close_quietly, find_registered, spec_to_json
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
-Selection = Callable[[Iterator[Rows]], Iterator[Rows]]
+EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to those episodes, or pieces of episodes, that are to be written."""
 
 
-def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selection = iter) -> output.WriteReport:
+def write_dataset(reader: Reader, target: str, to: str = "auto", choose: EpisodeFilter = iter) -> output.WriteReport:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
 
     "auto" is the format that the suffix of ``target`` names, or Minari's.
@@ -52,18 +52,18 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selecti
     """
     to = output.check_target(target, to)
     path = output.target_path(target)
-    with writing(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
+    with disk_errors_as_run_error(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
             recorded = RecordedEpisodes(reader)
             episodes = recorded.convert(_select(reader, track_progress(reader.parts()), choose), choose is iter)
-            columns = columns_of(recorded.obs_spec, recorded.action_spec, {})
-            files = {SPEC: signature(recorded.obs_spec, recorded.action_spec), ABOUT: _describe_rows(reader)}
+            columns = row_columns(recorded.obs_spec, recorded.action_spec, {})
+            files = {SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec), ABOUT: _describe_rows(reader)}
             if to == "store":
                 return writers.write_store(episodes, path, columns, files)
             if not recorded.about.inferred:
                 return writers.write_pydreamer(episodes, path, files)
             _note_settings(reader, recorded.about, to)
-            reader.note(SCALED, int(recorded.about.has_measured_bounds))
+            reader.add_remark(SCALED, int(recorded.about.has_measured_bounds))
             return writers.write_pydreamer(episodes, path)  # an environment may know the kinds of observations
         info = _info_of_env(reader)
         _note_settings(reader, info, to)
@@ -74,13 +74,13 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Selecti
         return to_file(episodes, path, replace(info, **_arguments_of(info)))
 
 
-def _select(reader: Reader, parts: Iterable[Rows], choose: Selection) -> Iterator[Rows]:
+def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Iterator[Rows]:
     """Return the chosen episodes, checked: good ones can be chosen among bad ones."""
     info, label = reader.info(), str(reader.path)
     needed = [name for name, _ in (*columns_in(info.observation, "obs"), *columns_in(info.action, "action"))]
-    episodes = choose(episodes_of(check_rows(parts, () if info.specs else needed, label, flags=False)))
+    episodes = choose(iter_episodes(iter_checked_rows(parts, () if info.specs else needed, label, flags=False)))
     with reader.telling_places(choose is iter):
-        yield from check_rows(episodes, (), label)
+        yield from iter_checked_rows(episodes, (), label)
 
 
 def _stores_in(reader: Reader) -> list[SeenReader]:
@@ -108,7 +108,7 @@ def _note_settings(reader: Reader, info: DatasetInfo, to: str) -> None:
         return
     named = info.env and to in ("minari", "d4rl")
     lacks = f"names {info.env}, but not its settings" if named else "does not name the environment's settings"
-    reader.note(f"the copy {lacks} while recording: {', '.join(settings)}")
+    reader.add_remark(f"the copy {lacks} while recording: {', '.join(settings)}")
 
 
 def _to_minari(
@@ -117,18 +117,18 @@ def _to_minari(
     metadata: dict[str, Any] = {k: info.text[k] for k in ("algorithm_name", "description") if k in info.text}
     action = info.action if info.declared_action_space is None else info.declared_action_space
     if info.has_measured_bounds and info.declared_action_space is None:
-        action, metadata[MEASURED_KEY] = with_leaves(action, "", _without_bounds), True
-        reader.note(UNBOUNDED, int(action != info.action))  # discrete actions have no bounds
+        action, metadata[MEASURED_KEY] = map_leaves(action, "", _without_bounds), True
+        reader.add_remark(UNBOUNDED, int(action != info.action))  # discrete actions have no bounds
     if info.env_spec:
         metadata["env_spec"] = json.dumps(info.env_spec)
         metadata |= {ENV_SETTINGS: json.dumps(info.env_settings)} if info.env_settings else {}
-    elif info.env and (spec := registered(info.env)) is not None:
+    elif info.env and (spec := find_registered(info.env)) is not None:
         spec, named = copy.deepcopy(spec), dataset_env_config(info)
         spec.kwargs |= named.kwargs
         spec.max_episode_steps = named.max_episode_steps or spec.max_episode_steps
-        text, remark = written(spec)
+        text, remark = spec_to_json(spec)
         metadata |= {"env_spec": text} if text else {}
-        reader.note(remark, int(bool(remark)))
+        reader.add_remark(remark, int(bool(remark)))
     metadata |= {ENV_ID: info.env} if ":" in info.env else {}
     both = info.observation, action
 
@@ -171,12 +171,12 @@ def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict
             name: column if isinstance(leaf, spaces.Text) else cast(column, leaf.dtype, name, first)
             for name, (column, leaf) in columns.items()
         }
-        return nested(space, typed, root)
+        return columns_to_nested(space, typed, root)
 
     seed = rows[SEED][0] if SEED in rows else None
     fields: dict[str, Any] = {} if seed is None or int(seed) < 0 else {"seed": int(seed)}
     fields |= {"observations": values(both[0], "obs", None), "actions": values(both[1], "action", -1)}
-    truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(BOTH, False)
+    truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(TRUNCATED_COLUMN, False)
     outcomes = {"rewards": rows["reward"], "terminations": rows["is_terminal"], "truncations": truncated}
     return fields | {name: column[1:] for name, column in outcomes.items()}
 
@@ -188,7 +188,7 @@ def _describe_rows(reader: Reader) -> dict[str, Any]:
         named = _arguments_of(info)
         out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "max_episode_steps": named["max_episode_steps"]}
     if all(store.knows_actions for store in _stores_in(reader)):
-        out |= {"observation_space": text_of(info.observation), "action_space": text_of(info.action)}
+        out |= {"observation_space": space_to_json(info.observation), "action_space": space_to_json(info.action)}
         out["measured"] = info.has_measured_bounds
     details = {"env_spec": info.env_spec, "env_settings": info.env_settings}
     return out | {name: value for name, value in details.items() if value}
@@ -224,7 +224,7 @@ class Subset(Config):
             raise ConfigError("unit = 'step': only episodes have returns. Leave it out.")
 
 
-def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
+def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFilter]:
     """Return a function that selects a part, and one that selects the rest. Reads all rows once.
 
     With unit "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the
@@ -233,14 +233,14 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
     """
     with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in track_progress(reader.parts()))
-        totals = [(len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)) for rows in episodes_of(flags)]
+        totals = [(len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)) for rows in iter_episodes(flags)]
     lengths, returns = np.array([n for n, _ in totals], np.int64), np.array([score for _, score in totals])
     if subset.fraction is None and subset.steps is None:
         return _parts_of(_best(returns, subset))
     total = int(lengths.sum())
     num_steps = subset.steps or max(1, round((subset.fraction or 0) * total))
     if num_steps > total:
-        raise ConfigError(f"steps = {num_steps}: the dataset has only {plural(total, 'step')}.")
+        raise ConfigError(f"steps = {num_steps}: the dataset has only {count_noun(total, 'step')}.")
     rng = np.random.default_rng(subset.seed)
     if subset.unit == "episode":
         order = rng.permutation(len(lengths))
@@ -248,7 +248,7 @@ def subsample(reader: Reader, subset: Subset) -> tuple[Selection, Selection]:
         return _parts_of(np.isin(np.arange(len(lengths)), order[before < num_steps]))
     drawn = np.isin(np.arange(total), rng.permutation(total)[:num_steps])
 
-    def steps(drawn: np.ndarray) -> Selection:
+    def steps(drawn: np.ndarray) -> EpisodeFilter:
         masks = np.split(drawn, np.cumsum(lengths)[:-1])
         return lambda episodes: (p for pair in zip(episodes, masks, strict=True) for p in split_episode(*pair))
 
@@ -266,10 +266,10 @@ def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
     return mask
 
 
-def _parts_of(picked: np.ndarray) -> tuple[Selection, Selection]:
+def _parts_of(picked: np.ndarray) -> tuple[EpisodeFilter, EpisodeFilter]:
     """Return functions that select the ``picked`` episodes, bool ``[n]``, and the others."""
 
-    def of(mask: np.ndarray) -> Selection:
+    def of(mask: np.ndarray) -> EpisodeFilter:
         return lambda episodes: (rows for rows, keep in zip(episodes, mask, strict=True) if keep)
 
     return of(picked), of(~picked)
@@ -287,7 +287,7 @@ def split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
         yield piece
 
 
-def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> Selection:
+def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> EpisodeFilter:
     """Return a function that keeps all episodes, with the rewards that ``reward``, or ``module:function``, computes.
 
     For each episode of n steps, ``reward`` is given its observations, actions and next observations, as arrays ``[n,
@@ -300,7 +300,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
     clip = str(info.env_settings.get("clip_reward", "none"))
 
     def of(space: Space, root: str, rows: Rows, part: slice) -> Any:
-        return nested(space, {name: rows[name][part] for name, _ in columns_in(space, root)}, root)
+        return columns_to_nested(space, {name: rows[name][part] for name, _ in columns_in(space, root)}, root)
 
     def rewards(rows: Rows, episode: int) -> np.ndarray:
         before, after, steps = slice(None, -1), slice(1, None), len(rows["reward"]) - 1
@@ -312,14 +312,14 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
         return np.append(0.0, clip_rewards(values, clip)).astype(np.float32)
 
     def relabel(episodes: Iterator[Rows]) -> Iterator[Rows]:
-        as_recorded = episodes_of(reader.as_recorded())
+        as_recorded = iter_episodes(reader.as_recorded())
         for number, (rows, raw_rows) in enumerate(zip(episodes, as_recorded, strict=True)):
             yield rows | {"reward": rewards(raw_rows, number)}
 
     return relabel
 
 
-def good(report: DataReport) -> Selection:
+def drop_invalid_episodes(report: DataReport) -> EpisodeFilter:
     """Return a function that leaves out the episodes that break a rule."""
-    bad = set(report.bad)
+    bad = set(report.invalid_episodes)
     return lambda episodes: (rows for number, rows in enumerate(episodes) if number not in bad)

@@ -21,30 +21,32 @@ from gymnasium import spaces
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.bounds import AtLeast
-from reverie.core.columns import columns_of
-from reverie.core.errors import ConfigError, DataError, RowError, plural
+from reverie.core.columns import row_columns
+from reverie.core.errors import ConfigError, DataError, RowError, count_noun
 from reverie.core.images import ImageOptions
-from reverie.core.masks import check_recorded, check_taken, with_choice
+from reverie.core.masks import check_action_legal, check_mask_shape, ensure_legal_choice
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.rows import Rows, check_rows, episodes_of
+from reverie.core.rows import Rows, iter_checked_rows, iter_episodes
 from reverie.core.spaces import column, columns_in
-from reverie.core.specs import MASK, ActionSpec, Column, ObsSpec
+from reverie.core.specs import MASK_KEY, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.in_memory import DataLike, path_of, paths_in
+from reverie.datasets.in_memory import DataLike, data_path, split_paths
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.envs.config import EnvConfig
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.offline import Dataset
+from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage, MappedStorage
 
-MEASURED = (
+ACTION_SPACE_MEASURED = (
     "the action space is not declared: it is inferred from the recorded actions (if there is an environment with a "
     "matching action space, that is used instead)"
 )
-OUTSIDE = "an action outside its bounds was moved to the nearest bound ({:,} times)"
-CLIPPED = "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
+ACTIONS_OUT_OF_BOUNDS = "an action outside its bounds was moved to the nearest bound ({:,} times)"
+REWARDS_CLIPPED = (
+    "rewards were clipped when they were collected (env.clip_reward = {}): returns and estimates are of these"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,18 +64,18 @@ class DatasetConfig(ReadOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "path", path_of(self.path))
+        object.__setattr__(self, "path", data_path(self.path))
 
     @property
     def label(self) -> str:
         """Its path, or its paths, for messages."""
-        return ", ".join(paths_in(self.path))
+        return ", ".join(split_paths(self.path))
 
     def build(
         self, rows: RecordedEpisodes, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
-        extra_spec: Mapping[str, Column] | None = None, scratch: Path | None = None,
+        extra_spec: Mapping[str, ColumnSpec] | None = None, scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
-    ) -> Dataset:  # fmt: skip
+    ) -> OfflineReplay:  # fmt: skip
         """Read all ``rows`` and return them as a dataset of ``window``, drawn with ``seed``; uniformly by default.
 
         ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.
@@ -81,13 +83,13 @@ class DatasetConfig(ReadOptions):
         """
         chosen = batch_sampler or BatchSamplerConfig()
         chosen.check(window)
-        columns = columns_of(rows.obs_spec, rows.action_spec, extra_spec or {})
+        columns = row_columns(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
-        capacity = max(1, total) + window.free  # or the windows of the first rows would count as evicted
+        capacity = max(1, total) + window.num_free_rows  # or the windows of the first rows would count as evicted
         folder = scratch or Path(tempfile.gettempdir())
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
-        dataset = Dataset(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
+        dataset = OfflineReplay(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
         dataset.fill(parts if parts is not None else rows.parts(), total, rows.label)
         return dataset
 
@@ -102,8 +104,8 @@ def dataset_settings(data: DataLike) -> dict[str, Any]:
     if isinstance(data, Mapping):
         names = {field.name for field in fields(DatasetConfig)}
         if not data or names & {str(key).partition(".")[0] for key in data}:
-            return {**data, **({"path": path_of(data["path"])} if "path" in data else {})}
-    return {"path": path_of(data)}
+            return {**data, **({"path": data_path(data["path"])} if "path" in data else {})}
+    return {"path": data_path(data)}
 
 
 class RecordedEpisodes:
@@ -131,7 +133,7 @@ class RecordedEpisodes:
         if env is not None and not self.about.env_settings:
             check_obs_compatible(recorded_spec, env)
             if env.action_repeat > 1:
-                reader.note(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
+                reader.add_remark(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
         todo = settings_to_apply(self.about, config)
         self.images: ImageOptions = ImageOptions(recorded_spec, todo.resize, todo.grayscale)
         self.obs_spec: ObsSpec = self.images.spec
@@ -139,7 +141,7 @@ class RecordedEpisodes:
         self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))
         """How the rewards had been clipped when they were collected; "none" if they are the true ones."""
         if self.clipped != "none":
-            reader.note(CLIPPED.format(self.clipped))
+            reader.add_remark(REWARDS_CLIPPED.format(self.clipped))
 
     def _specs(self, env: EnvConfig, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
         """Return observations and actions as they were recorded, but without the observations that ``env`` excludes."""
@@ -154,7 +156,7 @@ class RecordedEpisodes:
         self.obs = ObsCodec(self.about.observation, env.uses_key, env.channel_axis)
         self.spaces = self.about.observation, self._action_space(action_space)
         self.actions = ActionCodec(self.spaces[1])
-        check_recorded(self.obs.spec, self.actions.spec)
+        check_mask_shape(self.obs.spec, self.actions.spec)
         # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
         # and our own exports to Minari are in the policy's range.
         parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
@@ -172,7 +174,7 @@ class RecordedEpisodes:
         if env_space is not None and is_same_kind and prod(env_space.shape or ()) == prod(recorded.shape or ()):
             return env_space  # scalars are as good as vectors of one
         usual = isinstance(recorded, spaces.Box) and bool((recorded.low == -1.0).all() and (recorded.high == 1.0).all())
-        self.reader.note(MEASURED, int(not usual))
+        self.reader.add_remark(ACTION_SPACE_MEASURED, int(not usual))
         return recorded
 
     @property
@@ -185,7 +187,7 @@ class RecordedEpisodes:
         return self.reader.rows()
 
     def parts(self, collect: Mapping[str, list[np.ndarray]] | None = None) -> Iterator[Rows]:
-        """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: columns_of``.
+        """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: row_columns``.
 
         ``collect``: lists by name, to which the columns of that name, such as ``reward``, are appended as they are
         read, float32 ``[n]`` of each part and not clipped; of a column that the data lack, nothing.
@@ -196,7 +198,7 @@ class RecordedEpisodes:
 
         def checked_parts() -> Iterator[Rows]:
             with self.reader.telling_places():
-                for part in check_rows(self.reader.parts(), needed, self.label):
+                for part in iter_checked_rows(self.reader.parts(), needed, self.label):
                     for name, chunks in (collect or {}).items():
                         chunks += [part[name].astype(np.float32)] if name in part else []
                     yield part
@@ -227,10 +229,10 @@ class RecordedEpisodes:
             for leaf in self.obs.leaves:
                 name = column("obs", leaf.path)
                 self.reader.note_large(name, part[name], leaf.space)
-            rows = {**self.obs.encode(part, first), "action": self.actions.encode(part, first)}
-            if (name := f"obs/{MASK}") in rows:
-                rows[name] = with_choice(rows[name], self.action_spec, part["is_last"], first)
-                check_taken(rows[name], rows["action"], part["is_last"], self.action_spec, first)
+            rows = {**self.obs.encode(part, first), "action": self.actions.flatten(part, first)}
+            if (name := f"obs/{MASK_KEY}") in rows:
+                rows[name] = ensure_legal_choice(rows[name], self.action_spec, part["is_last"], first)
+                check_action_legal(rows[name], rows["action"], part["is_last"], self.action_spec, first)
         rows = self.images(rows, "obs/")
         reward = part["reward"].astype(np.float32, copy=False)
         if not np.isfinite(np.add.reduce(reward)) and not np.isfinite(reward).all():
@@ -248,22 +250,22 @@ class RecordedEpisodes:
         """
         latest: deque[Rows] = deque(maxlen=max(1, -number))
         count = 0
-        for count, rows in enumerate(episodes_of(self.parts()), 1):
+        for count, rows in enumerate(iter_episodes(self.parts()), 1):
             latest.append(rows)
             if count - 1 == number:
                 break
         if not -count <= number < count:
-            raise ConfigError(f"episode = {number}: {self.label} has {plural(count, 'episode')}, numbered from 0.")
+            raise ConfigError(f"episode = {number}: {self.label} has {count_noun(count, 'episode')}, numbered from 0.")
         return self.batch(latest[0] if number < 0 else latest[-1], number % count)
 
     def beginnings(self, longest: int) -> Iterator[Batch]:
         """Yield the first rows of each episode, at most ``longest``, as :meth:`episode` returns whole ones."""
-        for number, rows in enumerate(episodes_of(self.parts())):
+        for number, rows in enumerate(iter_episodes(self.parts())):
             yield self.batch({name: values[:longest] for name, values in rows.items()}, number)
 
     def batch(self, rows: Rows, number: int) -> Batch:
         """Return rows ``[T, ...]`` of :meth:`parts` as a batch ``[1, T]`` on the CPU, with ``number`` as its index."""
-        specs = columns_of(self.obs_spec, self.action_spec, {})
+        specs = row_columns(self.obs_spec, self.action_spec, {})
         columns = {name: torch.from_numpy(rows[name].astype(column.dtype))[None] for name, column in specs.items()}
         return Batch.from_columns(columns, torch.tensor([number]))
 
@@ -274,7 +276,7 @@ class RecordedEpisodes:
     def remarks(self) -> list[str]:
         """Return what has been left out or assumed so far."""
         outside = self.actions.outside if self.actions is not None else 0
-        return [*self.reader.remarks(), *([OUTSIDE.format(outside)] if outside else [])]
+        return [*self.reader.remarks(), *([ACTIONS_OUT_OF_BOUNDS.format(outside)] if outside else [])]
 
 
 def open_recorded(

@@ -13,10 +13,10 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.imports import check_module, names_in
-from reverie.core.specs import MASK, ObsSpec
+from reverie.core.specs import MASK_KEY, ObsSpec
 from reverie.datasets.reader import DatasetInfo
 from reverie.envs.config import EnvConfig
-from reverie.envs.make import close_quietly, make_gym, registered, to_learnable_obs, written
+from reverie.envs.make import close_quietly, find_registered, make_gym, spec_to_json, to_learnable_obs
 from reverie.envs.masks import with_mask
 from reverie.envs.wrapper_list import Grayscale, Resize
 
@@ -24,7 +24,7 @@ Wrapper = Mapping[str, Any]
 """A wrapper's ``name``, ``entry_point`` (``module:Class``), and ``kwargs``, None if they were not recorded."""
 NEUTRAL_WRAPPERS = {
     *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
-    *("RenderCollection", "DataCollector", "Single", "EpisodeInfo"),
+    *("RenderCollection", "DataCollector", "InstanceWrapper", "EpisodeInfo"),
     "TimeLimit",  # declared elsewhere, too
 }
 """Wrappers without which an environment is still the same task."""
@@ -102,7 +102,7 @@ def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
 
 def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> list[str]:
     """Return arguments and wrappers that the data declare and ``env_spec``, an environment of the same id, lacks."""
-    has = json.loads(written(env_spec)[0] or "{}") if env_spec is not None else {}
+    has = json.loads(spec_to_json(env_spec)[0] or "{}") if env_spec is not None else {}
     if has.get("id") != info.env.rpartition(":")[2]:
         return []
     declared = info.env_settings.get("kwargs", info.env_kwargs)
@@ -143,7 +143,7 @@ def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvCo
         keep = {"num", "vectorization", *_nondefault(env, (*APPLICABLE, "kwargs", "max_episode_steps"))}
         return env.merge({name: value for name, value in info.env_settings.items() if name not in keep})
     config = env.merge({"id": info.env, "kwargs": dict(env.kwargs or info.env_kwargs)})
-    spec = registered(info.env) if env.max_episode_steps is None and info.max_episode_steps is not None else None
+    spec = find_registered(info.env) if env.max_episode_steps is None and info.max_episode_steps is not None else None
     if spec is not None and spec.max_episode_steps != info.max_episode_steps:
         return config.merge({"max_episode_steps": info.max_episode_steps})
     return config
@@ -156,12 +156,12 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
         check_module(name, "the dataset")
     base_env = make_gym(config, None, render=False)
     adapted = to_learnable_obs(base_env, config.mission)
-    if isinstance(info.observation, spaces.Dict) and MASK in info.observation.spaces:
+    if isinstance(info.observation, spaces.Dict) and MASK_KEY in info.observation.spaces:
         adapted = with_mask(adapted)
     if info.specs is None:  # stores hold what learners see, whatever the environment shows
         adapted = Resize(adapted, *config.resize) if config.resize else adapted
         adapted = Grayscale(adapted) if config.grayscale else adapted
-    has = json.loads(written(base_env.spec)[0] or "{}") if base_env.spec is not None else {}
+    has = json.loads(spec_to_json(base_env.spec)[0] or "{}") if base_env.spec is not None else {}
     if missing := missing_wrappers(wrappers_in(info.env_spec), has):
         close_quietly(base_env)
         raise EnvError(

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from reverie.core.errors import RunError
-from reverie.core.files import move_synced
-from reverie.core.lock import lock_of
+from reverie.core.files import rename_durably
+from reverie.core.lock import lock_beside
 from reverie.datasets.minari import METADATA, check_name, minari_root
 
 HUGGING_FACE = "https://huggingface.co"
@@ -40,7 +40,7 @@ PAUSE = 1.0
 """Seconds before the second attempt; doubled for each further one in a row without a new byte."""
 OVERLOADED = (408, 425, 429)
 """Status codes below 500 that ask for another attempt: Request Timeout, Too Early, Too Many Requests."""
-KEPT = "The partial download is kept: run the same command again to continue it."
+RESUME_ADVICE = "The partial download is kept: run the same command again to continue it."
 Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the number of bytes that have arrived, and its size in bytes (0 if unknown)."""
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def download_minari(name: str, server: str = "", progress: Progress = no_progres
     server = (server or os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
     group, _, inside = name.partition("/")
     repository = f"datasets/{MINARI_OWNER}/{group}"
-    with lock_of(folder):
+    with lock_beside(folder):
         if (folder / "data" / METADATA).is_file():
             return folder
         entries = _list_files(f"{server}/api/{repository}/tree/main/{urllib.parse.quote(inside)}?recursive=true", name)
@@ -70,22 +70,24 @@ def download_minari(name: str, server: str = "", progress: Progress = no_progres
             if ".." in file.parts or not file.is_relative_to(inside):
                 raise RunError(f"{server} lists {path!r}, which is outside the dataset: the download has stopped.")
             target, remote = staged / file.relative_to(inside), _remote(entry, f"{server}/{repository}")
-            if target.exists() and mismatch(remote, target):  # the dataset has changed since this file came
+            if target.exists() and describe_mismatch(remote, target):  # the dataset has changed since this file came
                 target.unlink()
             fetch(remote, target, progress)
         for old in {*staged.rglob("*")} - {staged / Path(path).relative_to(inside) for path in entries}:
             if old.is_file():  # of an earlier version
                 old.unlink()
-        move_synced(staged, folder)
+        rename_durably(staged, folder)
     return folder
 
 
-def _remote(entry: dict[str, Any], base: str) -> Remote:
+def _remote(entry: dict[str, Any], base: str) -> RemoteFile:
     """Return a file of a list, with its SHA-256 if it lies in Git LFS, else with its id as a git blob."""
     large, blob = entry.get("lfs") or {}, str(entry.get("oid", ""))
     sums = {"sha256": str(large.get("oid", "")).removeprefix("sha256:"), "git": "" if large else blob}
     valid = {kind: value for kind, value in sums.items() if re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})", value)}
-    return Remote(url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}", size=entry.get("size"), sums=valid)
+    return RemoteFile(
+        url=f"{base}/resolve/main/{urllib.parse.quote(entry['path'])}", size=entry.get("size"), checksums=valid
+    )
 
 
 def _list_files(url: str, name: str) -> dict[str, dict[str, Any]]:
@@ -94,7 +96,7 @@ def _list_files(url: str, name: str) -> dict[str, dict[str, Any]]:
     page = url
     while page:
         try:
-            content, link = persist(lambda page=page: _page(page), page)  # type: ignore[misc]  # binds the loop's page
+            content, link = retry(lambda page=page: _page(page), page)  # type: ignore[misc]  # binds the loop's page
             entries |= {entry["path"]: entry for entry in json.loads(content) if entry.get("type") == "file"}
         except urllib.error.HTTPError as error:
             raise RunError(f"no Minari dataset '{name}' found: {url} returned {error.code} {error.reason}.") from None
@@ -106,7 +108,7 @@ def _page(url: str) -> tuple[bytes, str]:
     """Return a page of a list, and the address of the next one; "" after the last."""
     with open_url(url) as answer:
         link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
-        return b"".join(blocks(answer)), link[1] if link else ""
+        return b"".join(iter_body(answer)), link[1] if link else ""
 
 
 def download_shards(
@@ -115,7 +117,7 @@ def download_shards(
     """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths."""
     base = (server or RL_UNPLUGGED).rstrip("/")
     names = [f"run_{run}-{shard:05d}-of-{SHARDS:05d}" for shard in shards]
-    return [fetch(Remote(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]
+    return [fetch(RemoteFile(url=f"{base}/{game}/{name}"), folder / game / name, progress) for name in names]
 
 
 # ---------------------------------------------------------------- one file
@@ -126,30 +128,33 @@ class RetryableError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remote:
-    """A file on a server, with its size in bytes if known, and its checksums in hexadecimal by ``checksum_of`` kind."""
+class RemoteFile:
+    """A file on a server, with its size in bytes if known, and its checksums in hexadecimal by ``file_checksum`` "
+    "kind."""
 
     url: str
     size: int | None = None
-    sums: Mapping[str, str] = field(default_factory=dict)
+    checksums: Mapping[str, str] = field(default_factory=dict)
 
 
-def fetch(remote: Remote, path: Path, progress: Progress = no_progress) -> Path:
+def fetch(remote: RemoteFile, path: Path, progress: Progress = no_progress) -> Path:
     """Download a file to ``path``, unless that exists. An interrupted download is continued."""
     part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with lock_of(path):
+    with lock_beside(path):
         if not path.exists():
             try:
-                total = persist(lambda: _receive(remote, part, note, path.name, progress), remote.url, part)
+                total = retry(lambda: _receive(remote, part, note, path.name, progress), remote.url, part)
             except urllib.error.HTTPError as error:
                 _delete(part, note)
                 why = f"the server returned {error.code} {error.reason}"
                 raise RunError(f"cannot download {remote.url}: {why}.") from None
-            if wrong := mismatch(Remote(url=remote.url, size=remote.size or total, sums=remote.sums), part):
+            if wrong := describe_mismatch(
+                RemoteFile(url=remote.url, size=remote.size or total, checksums=remote.checksums), part
+            ):
                 _delete(part, note)
                 raise RunError(f"the download of {remote.url} is damaged: {wrong}. It was deleted; try again.")
-            move_synced(part, path)
+            rename_durably(part, path)
         _delete(part, note)
     return path
 
@@ -159,17 +164,17 @@ def _delete(*files: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def persist(action: Callable[[], T], url: str, part: Path | None = None) -> T:
+def retry(action: Callable[[], T], url: str, part: Path | None = None) -> T:
     """Return ``action()``, called again while it raises Broken: ``ATTEMPTS`` times unless ``part`` grows."""
-    largest, failed = size(part), 0
+    largest, failed = file_size(part), 0
     while True:
         try:
             return action()
         except RetryableError as error:
-            current = size(part)
+            current = file_size(part)
             largest, failed = max(largest, current), 0 if current > largest else failed + 1
             if failed >= ATTEMPTS:
-                raise RunError(f"cannot download {url}: {error}.{f' {KEPT}' if current else ''}") from None
+                raise RunError(f"cannot download {url}: {error}.{f' {RESUME_ADVICE}' if current else ''}") from None
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
 
 
@@ -187,7 +192,7 @@ def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.
         raise RetryableError(str(getattr(error, "reason", "") or error) or type(error).__name__) from None
 
 
-def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def iter_body(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     """Yield the body of an answer as it arrives; raise Broken if the connection breaks before its announced length."""
     try:
         while block := answer.read1(BLOCK):
@@ -198,10 +203,10 @@ def blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         raise RetryableError("the connection was closed too early")
 
 
-def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progress) -> int | None:
+def _receive(remote: RemoteFile, part: Path, note: Path, name: str, progress: Progress) -> int | None:
     """Download what is missing of ``part``, of which a broken attempt keeps what came; return its size, if known."""
     version = note.read_text(encoding="latin-1") if note.exists() else ""
-    start = max(0, size(part) - 1) if version else 0  # a range of no bytes would be refused
+    start = max(0, file_size(part) - 1) if version else 0  # a range of no bytes would be refused
     try:
         answer = open_url(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
     except urllib.error.HTTPError as error:
@@ -222,33 +227,33 @@ def _receive(remote: Remote, part: Path, note: Path, name: str, progress: Progre
         total, have = remote.size if answer.length is None else start + answer.length, start
         with part.open("r+b") as file:
             file.seek(start)
-            for block in blocks(answer):
+            for block in iter_body(answer):
                 file.write(block)
                 have += len(block)
                 progress(name, have, total or 0)
     return total
 
 
-def size(path: Path | None) -> int:
+def file_size(path: Path | None) -> int:
     """Return the number of bytes of a file; 0 if there is none."""
     return path.stat().st_size if path is not None and path.exists() else 0
 
 
-def mismatch(remote: Remote, path: Path) -> str:
+def describe_mismatch(remote: RemoteFile, path: Path) -> str:
     """Return how the file at ``path`` differs from what is known of ``remote``; "" if it does not."""
-    if remote.size is not None and size(path) != remote.size:
-        return f"received {size(path):,} bytes; expected {remote.size:,}"
-    for kind, checksum in remote.sums.items():
-        if (computed := checksum_of(path, kind)) != checksum:
+    if remote.size is not None and file_size(path) != remote.size:
+        return f"received {file_size(path):,} bytes; expected {remote.size:,}"
+    for kind, checksum in remote.checksums.items():
+        if (computed := file_checksum(path, kind)) != checksum:
             return f"its {kind} is {computed}; expected {checksum}"
     return ""
 
 
-def checksum_of(path: Path, kind: str) -> str:
+def file_checksum(path: Path, kind: str) -> str:
     """Return the ``sha256`` or ``git`` (id of a blob) of a file in hexadecimal."""
     digest = hashlib.new("sha1" if kind == "git" else kind)
     if kind == "git":
-        digest.update(f"blob {size(path)}\0".encode())
+        digest.update(f"blob {file_size(path)}\0".encode())
     with path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)

@@ -6,18 +6,18 @@ import glob
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reverie.core.config import call_in
+from reverie.core.config import parse_call_expr
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.imports import import_object, points_of
+from reverie.core.imports import entry_points_in, import_object
 from reverie.datasets.concat import ConcatReader
-from reverie.datasets.hdf5 import NEEDED as OF_D4RL
+from reverie.datasets.hdf5 import REQUIRED_COLUMNS as OF_D4RL
 from reverie.datasets.hdf5 import D4RLReader, open_hdf5
-from reverie.datasets.in_memory import OBJECT, ArraysReader, DataLike, open_in_memory, path_of, paths_in
+from reverie.datasets.in_memory import OBJECT, ArraysReader, DataLike, data_path, open_in_memory, split_paths
 from reverie.datasets.minari import METADATA, local_names, metadata_of, minari_path, minari_reader
 from reverie.datasets.npz import array_names
-from reverie.datasets.pydreamer import OF_ROWS as OF_PYDREAMER
+from reverie.datasets.pydreamer import ROW_ARRAYS as OF_PYDREAMER
 from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
-from reverie.datasets.reader import Reader, ReadOptions, by_number, format_of, list_files, reading
+from reverie.datasets.reader import Reader, ReadOptions, format_from_suffix, list_files, natural_sort_key, reading
 from reverie.datasets.replay_store import StoreReader, is_store
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
 from reverie.datasets.table import FORMATS as OF_TABLES
@@ -35,11 +35,11 @@ KNOWN_FORMATS = (
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     """Return the reader of ``data``: a file, a folder, a glob, ``minari:NAME``, an object in memory, or several."""
-    options, location = options or ReadOptions(), path_of(data)
-    readers = [_open_path(path, options) for path in paths_in(location)]
+    options, location = options or ReadOptions(), data_path(data)
+    readers = [_open_path(path, options) for path in split_paths(location)]
     reader = ConcatReader(Path(", ".join(location)), readers, options) if isinstance(location, tuple) else readers[0]
     for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):
-        if (value := getattr(options, name)) and not reader.uses(name):
+        if (value := getattr(options, name)) and not reader.supports_option(name):
             reader.close()
             raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")
     return reader
@@ -61,9 +61,9 @@ def custom_reader(path: str, options: ReadOptions) -> Reader:
     """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point."""
     setting_name = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
-    points = {point.name: point for point in points_of(GROUP)}
+    points = {point.name: point for point in entry_points_in(GROUP)}
     kind = points[name].load() if name in points else import_object(name, what=setting_name, base=Reader)
-    _, args, settings = call_in(f"f({arguments}" if bracket else "f()")
+    _, args, settings = parse_call_expr(f"f({arguments}" if bracket else "f()")
     readers: list[Reader] = [kind(file, options, *args, **settings) for file in _matching_paths(path)]
     return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
 
@@ -74,7 +74,7 @@ def _matching_paths(path: str) -> list[Path]:
     if location.exists():  # a name may contain brackets
         return [location]
     if matches := [Path(p) for p in glob.glob(str(location), recursive=True)] if glob.has_magic(path) else []:
-        return sorted(matches, key=by_number)
+        return sorted(matches, key=natural_sort_key)
     siblings = sorted(p.name for p in location.parent.iterdir()) if location.parent.is_dir() else []
     hint = f" Did you mean 'minari:{path}'?" if path in local_names() else did_you_mean(location.name, siblings)
     listing = ", ".join(siblings[:10]) + (" ..." if len(siblings) > 10 else "")
@@ -89,7 +89,7 @@ def _open_all(path: Path, paths: list[Path], options: ReadOptions) -> Reader:
     if len(paths) == 1:
         with reading(paths[0]):
             return _open_folder(paths[0], options) if paths[0].is_dir() else _open_file(paths[0], options)
-    kinds = {format_of(p) if p.is_file() else "" for p in paths}
+    kinds = {format_from_suffix(p) if p.is_file() else "" for p in paths}
     if kinds == {"npz"}:
         return _open_npz(path, options, paths)
     if kinds <= set(OF_TABLES):
@@ -126,7 +126,7 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
             "--data.columns '{obs: observation.state, action: action, reward: next.reward, terminal: next.done, "
             "episode: episode_index}' or its other columns. Its videos are not read."
         )
-    inside = [p for p in sorted(path.iterdir(), key=by_number) if not p.name.startswith(".")]  # or being written
+    inside = [p for p in sorted(path.iterdir(), key=natural_sort_key) if not p.name.startswith(".")]  # or being written
     candidates = {
         "npz": list_files(path, "npz"),
         "TFRecord": shards_in(path),
@@ -151,7 +151,7 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
 
 
 def _open_file(path: Path, options: ReadOptions) -> Reader:
-    kind = content(path)
+    kind = detect_content(path)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
         "HDF5": _open_hdf5, "npz": _open_npz, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
     }  # fmt: skip
@@ -161,14 +161,14 @@ def _open_file(path: Path, options: ReadOptions) -> Reader:
     return openers[kind](path, options)
 
 
-def content(path: Path) -> str:
-    """Return the format that the first bytes of a file show, as ``format_of`` names it; "" if unknown."""
+def detect_content(path: Path) -> str:
+    """Return the format that the first bytes of a file show, as ``format_from_suffix`` names it; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(4)
     begins = {
         b"\x89HDF": "HDF5", b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow",
     }  # fmt: skip
-    text = "CSV" if format_of(path) == "CSV" else ""
+    text = "CSV" if format_from_suffix(path) == "CSV" else ""
     return begins.get(head) or ("TFRecord" if looks_like_records(path) else text)
 
 

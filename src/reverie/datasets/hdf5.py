@@ -18,9 +18,15 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.core.space_json import space_of
-from reverie.datasets.reader import DatasetInfo, ReadOptions, as_flags, import_optional, reading
-from reverie.datasets.transitions import EARLY, LazyColumn, Transitions, TransitionsReader, time_limit_truncations
+from reverie.core.space_json import space_from_json
+from reverie.datasets.reader import DatasetInfo, ReadOptions, import_optional, reading, to_bool_column
+from reverie.datasets.transitions import (
+    EARLY_END_REMARK,
+    LazyColumn,
+    Transitions,
+    TransitionsReader,
+    time_limit_truncations,
+)
 
 if TYPE_CHECKING:
     import h5py
@@ -111,12 +117,12 @@ class Hdf5File:
 
 # ---------------------------------------------------------------- D4RL
 
-NEEDED = ("observations", "actions", "rewards", "terminals")
-OPTIONAL = ("timeouts", "next_observations", "episode_terminals")
+REQUIRED_COLUMNS = ("observations", "actions", "rewards", "terminals")
+OPTIONAL_COLUMNS = ("timeouts", "next_observations", "episode_terminals")
 """``episode_terminals``, where episodes end for whatever cause, is d3rlpy 1's."""
 OF_D3RLPY = frozenset({"discrete_action", "version"})
 """What ``MDPDataset.dump`` of d3rlpy 1 writes beside the columns."""
-UNSEEN = (
+NO_TRUNCATIONS = (
     "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
     "time limit, pass --data.max-episode-steps"
 )
@@ -142,16 +148,20 @@ class ColumnsReader(TransitionsReader):
         super().__init__(path, options)
         with self.file:
             names = self.names()
-            if missing := [name for name in NEEDED if name not in names]:
+            if missing := [name for name in REQUIRED_COLUMNS if name not in names]:
                 contents = f"{', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
-                raise DataError(f"{path} contains {contents}: expected {', '.join(NEEDED)} (arrays of D4RL's names).")
-            self.columns: dict[str, LazyColumn] = {n: self.column(n) for n in (*NEEDED, *OPTIONAL) if n in names}
+                raise DataError(
+                    f"{path} contains {contents}: expected {', '.join(REQUIRED_COLUMNS)} (arrays of D4RL's names)."
+                )
+            self.columns: dict[str, LazyColumn] = {
+                n: self.column(n) for n in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS) if n in names
+            }
             is_d3rlpy = {"episode_terminals", "discrete_action"} <= set(names)
             self.is_continuous: bool = is_d3rlpy and not np.all(self.array("discrete_action"))
         used = {*self.columns, *(OF_D3RLPY if is_d3rlpy else ())}
         self.left_out: list[str] = [name for name in names if name not in used]
         if self.left_out:
-            self.note(f"left out: {', '.join(self.left_out)}")
+            self.add_remark(f"left out: {', '.join(self.left_out)}")
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
@@ -173,7 +183,7 @@ class ColumnsReader(TransitionsReader):
         """Whether the columns say where episodes were truncated."""
         return bool({"timeouts", "episode_terminals"} & self.columns.keys())
 
-    def uses(self, option: str) -> bool:
+    def supports_option(self, option: str) -> bool:
         declared = {"max_episode_steps": self.tells_ends, "classes": "observation_space" in self.declared}
         return not declared.get(option, True)
 
@@ -185,9 +195,9 @@ class ColumnsReader(TransitionsReader):
         action = self.declared.get("action_space")
         fields: dict[str, Any] = {"env_kwargs": env_kwargs, "text": {"columns": ", ".join(self.columns)}}
         if action is not None:
-            fields |= {"action": space_of(str(action), str(self.path)), "has_measured_bounds": False}
+            fields |= {"action": space_from_json(str(action), str(self.path)), "has_measured_bounds": False}
         if (observation := self.declared.get("observation_space")) is not None:
-            fields["observation"] = space_of(str(observation), str(self.path))
+            fields["observation"] = space_from_json(str(observation), str(self.path))
         if "max_episode_steps" in self.declared:
             fields["max_episode_steps"] = int(self.declared["max_episode_steps"])
         with self.file:
@@ -203,13 +213,13 @@ class ColumnsReader(TransitionsReader):
                 end |= self._flag("timeouts")
             if "episode_terminals" in columns:
                 end = self._flag("episode_terminals") | (end & ~terminal)
-                self.note(EARLY, int(np.count_nonzero(terminal & ~end)))
+                self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(terminal & ~end)))
                 terminal = terminal & end
             if not self.tells_ends and limit is not None:
                 end |= time_limit_truncations(terminal, limit)
             elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
                 self.check_marks(end)
-                self.note(UNSEEN, int(not self.tells_ends))
+                self.add_remark(NO_TRUNCATIONS, int(not self.tells_ends))
             return Transitions(
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
@@ -234,7 +244,7 @@ class ColumnsReader(TransitionsReader):
                 )
 
     def _flag(self, name: str) -> np.ndarray:
-        return as_flags(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")
+        return to_bool_column(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")
 
 
 def marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
@@ -272,7 +282,9 @@ class D4RLReader(ColumnsReader):
     def names(self) -> list[str]:
         inner: list[str] = []
         self.file.handle.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
-        return list(dict.fromkeys([*inner, *(n for n in NEEDED if n in self.file.handle)]))  # links are not visited
+        return list(
+            dict.fromkeys([*inner, *(n for n in REQUIRED_COLUMNS if n in self.file.handle)])
+        )  # links are not visited
 
     def column(self, name: str) -> LazyColumn:
         return self.file.column(name)

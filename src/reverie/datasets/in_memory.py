@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, DataError, brief
+from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.datasets.arrow import import_pyarrow
-from reverie.datasets.hdf5 import NEEDED, OPTIONAL, ColumnsReader
+from reverie.datasets.hdf5 import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, ColumnsReader
 from reverie.datasets.npz import array_names, arrays_in, open_npz
 from reverie.datasets.reader import Reader, ReadOptions, reading
 from reverie.datasets.table import TableReader
@@ -42,15 +42,15 @@ class InMemoryPath(str):
         return str, (str(self),)  # settings go to other processes, which do not read the data
 
 
-def path_of(data: DataLike) -> str | tuple[str, ...]:
+def data_path(data: DataLike) -> str | tuple[str, ...]:
     """Return the path of ``data``, or the paths of several in a list; of objects in memory as ``InMemoryPath``."""
     kind = type(data).__name__
     if isinstance(data, str | Path):
         return data if isinstance(data, str) else str(data)
     if isinstance(data, list | tuple):
-        paths = tuple(path for item in data for path in paths_in(path_of(item)))
+        paths = tuple(path for item in data for path in split_paths(data_path(item)))
         return paths if len(paths) > 1 else (*paths, "")[0]
-    if isinstance(data, Mapping) and set(NEEDED) <= data.keys():
+    if isinstance(data, Mapping) and set(REQUIRED_COLUMNS) <= data.keys():
         return InMemoryPath({str(name): np.asarray(values) for name, values in data.items()}, kind)
     if (storage := getattr(data, "storage", None)) is not None and hasattr(storage, "data_path"):
         if (some := len(data.episode_indices)) != storage.total_episodes:
@@ -64,13 +64,14 @@ def path_of(data: DataLike) -> str | tuple[str, ...]:
             return InMemoryPath(data.to_arrow() if hasattr(data, "to_arrow") else import_pyarrow().table(data), kind)
     has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
     raise ConfigError(
-        f"data = {brief(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
-        f"dictionary of the arrays {', '.join(NEEDED)}, perhaps {', '.join(OPTIONAL)}, a table, a dataset of "
+        f"data = {short_repr(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
+        f"dictionary of the arrays {', '.join(REQUIRED_COLUMNS)}, perhaps {', '.join(OPTIONAL_COLUMNS)}, a table, a "
+        "dataset of "
         "Minari's, or a list of these."
     )
 
 
-def paths_in(path: str | tuple[str, ...]) -> tuple[str, ...]:
+def split_paths(path: str | tuple[str, ...]) -> tuple[str, ...]:
     """Return one path, or several, as several; none for ""."""
     return path if isinstance(path, tuple) else (path,) if path else ()
 

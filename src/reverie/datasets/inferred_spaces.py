@@ -37,7 +37,7 @@ def nested_space(leaves: Mapping[str, Space], root: str) -> Space:
     return spaces.Dict({name.removeprefix(f"{root}/"): nested_space(inner, name) for name, inner in parts.items()})
 
 
-def observed_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
+def infer_obs_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
 
     All others are unbounded floats of the smallest dtype that holds the numbers.
@@ -62,7 +62,7 @@ def seen_space(
     """Return a space of observations by column, of which the files tell only shape and dtype.
 
     The kind of each is what ``options.classes`` say, or else that of the same name and shape in ``env_spaces``, the
-    spaces of an environment, or else a guess: see :func:`observed_space`.
+    spaces of an environment, or else a guess: see :func:`infer_obs_space`.
     """
     classes = {"obs" if name == "observation" and "obs" in arrays else f"obs/{name}": n
                for name, n in options.classes.items()}  # fmt: skip
@@ -78,7 +78,7 @@ def seen_space(
         elif (leaf := env_spaces.get(name)) is not None and _tells_kind(leaf, shape, dtype):
             leaves[name] = leaf
         else:
-            leaves[name] = observed_space(shape, dtype)
+            leaves[name] = infer_obs_space(shape, dtype)
     return nested_space(leaves, "obs")
 
 
@@ -96,11 +96,11 @@ def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bo
     """Return whether an environment's ``leaf`` says more of an array than its shape and dtype do."""
     if dtype.kind not in "biuf" or leaf.shape is None or (leaf.shape or (1,)) != (shape or (1,)):
         return False
-    boxes = [space for space in (leaf, observed_space(shape, dtype)) if isinstance(space, spaces.Box)]
+    boxes = [space for space in (leaf, infer_obs_space(shape, dtype)) if isinstance(space, spaces.Box)]
     return len(boxes) < 2 or any(map(looks_like_image, boxes))
 
 
-def action_space(
+def infer_action_space(
     blocks: Callable[[], Iterable[np.ndarray]], label: Path | str, *, scaled: bool = False
 ) -> tuple[Space, bool]:
     """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
@@ -121,7 +121,7 @@ def action_space(
         def finite() -> Iterator[np.ndarray]:
             return (block[_fits(block.reshape(len(block), -1)).all(axis=1)] for block in blocks())
 
-        return action_space(finite, label, scaled=scaled)
+        return infer_action_space(finite, label, scaled=scaled)
     shape = next(block.shape[1:] for block in blocks() if block.size)
     dtype = np.result_type(np.float32, *{r[2] for r in ranges}).type
     if not is_integer and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
@@ -147,16 +147,16 @@ class MeasuredAction(NamedTuple):
 def measured_action(
     reader: Reader, blocks: Callable[[], Iterable[np.ndarray]], *, scaled: bool = False, classes: bool = True
 ) -> MeasuredAction:
-    """Return the space of actions ``[n, ...]`` for which none is declared, as ``action_space`` does.
+    """Return the space of actions ``[n, ...]`` for which none is declared, as ``infer_action_space`` does.
 
     With ``classes``, floats that number classes are discrete actions as integers are; ``reader`` notes what is assumed.
     """
-    space, measured = action_space(blocks, reader.path, scaled=scaled)
+    space, measured = infer_action_space(blocks, reader.path, scaled=scaled)
     count = classes_in(blocks()) if classes else 0
     if not count or math.prod(space.shape or ()) != 1:
-        reader.note(WHOLE, int(count > 0))
+        reader.add_remark(WHOLE, int(count > 0))
         return MeasuredAction(space, measured, False)
-    reader.note(CLASSES.format(count - 1))
+    reader.add_remark(CLASSES.format(count - 1))
     return MeasuredAction(spaces.MultiDiscrete([count]) if space.shape else spaces.Discrete(count), True, True)
 
 

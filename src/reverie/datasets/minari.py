@@ -22,15 +22,24 @@ from gymnasium import spaces
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.rows import Rows, group_episodes
-from reverie.core.space_json import space_of
-from reverie.core.spaces import column, leaves_of, with_leaves
+from reverie.core.space_json import space_from_json
+from reverie.core.spaces import column, iter_leaves, map_leaves
 from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
 from reverie.datasets.hdf5 import open_hdf5
-from reverie.datasets.inferred_spaces import action_space
-from reverie.datasets.reader import BOTH, OF_OUTCOMES, PART_BYTES, SEED, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.inferred_spaces import infer_action_space
+from reverie.datasets.reader import (
+    OF_OUTCOMES,
+    PART_BYTES,
+    SEED,
+    TRUNCATED_COLUMN,
+    DatasetInfo,
+    Reader,
+    ReadOptions,
+    Space,
+)
 
 from reverie.datasets.reader import reading  # isort: skip
-from reverie.datasets.transitions import EARLY, OPEN, STEPLESS
+from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 AGAIN = "Download or copy the dataset again"
@@ -96,11 +105,11 @@ class ArrayLeaf:
         return self.column.startswith("action")
 
 
-def leaves(space: Space, root: str, group: str) -> list[ArrayLeaf]:
+def array_leaves(space: Space, root: str, group: str) -> list[ArrayLeaf]:
     """Return the arrays of a space; Minari calls the parts of a tuple ``_index_0``, ``_index_1``."""
     return [
         ArrayLeaf(column(root, keys), (group, *(f"_index_{k}" if isinstance(k, int) else str(k) for k in keys)), leaf)
-        for keys, leaf in leaves_of(space)
+        for keys, leaf in iter_leaves(space)
     ]
 
 
@@ -118,12 +127,12 @@ class MinariReader(Reader):
         self.metadata: dict[str, Any]
         self.folder, self.metadata = located
         with reading(self.folder / METADATA):
-            self.observation: Space = space_of(self.metadata["observation_space"], str(path))
-            self.action: Space = space_of(self.metadata["action_space"], str(path))
+            self.observation: Space = space_from_json(self.metadata["observation_space"], str(path))
+            self.action: Space = space_from_json(self.metadata["action_space"], str(path))
             self.count: int = int(self.metadata["total_episodes"])
             self.steps: int = int(self.metadata["total_steps"])
-        self.leaves: list[ArrayLeaf] = leaves(self.observation, "obs", "observations")
-        self.leaves += leaves(self.action, "action", "actions")
+        self.leaves: list[ArrayLeaf] = array_leaves(self.observation, "obs", "observations")
+        self.leaves += array_leaves(self.action, "action", "actions")
         self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
 
     def _metadata_json(self, key: str) -> dict[str, Any]:
@@ -163,9 +172,11 @@ class MinariReader(Reader):
                 return space
             episodes = range(self.count)
             leaf = by_column[name]
-            return action_space(lambda: (self.values(i, leaf).astype(space.dtype) for i in episodes), self.path)[0]
+            return infer_action_space(lambda: (self.values(i, leaf).astype(space.dtype) for i in episodes), self.path)[
+                0
+            ]
 
-        return with_leaves(self.action, "action", measured_space)
+        return map_leaves(self.action, "action", measured_space)
 
     def rows(self) -> int:
         return self.steps + self.count
@@ -187,13 +198,13 @@ class MinariReader(Reader):
                 rows[SEED] = np.full(len(rows["reward"]), None, object)
                 rows[SEED][0] = self.seed(index)
             else:
-                del rows[BOTH]
+                del rows[TRUNCATED_COLUMN]
             yield rows
-        self.note_all(met)
+        self.merge_remarks(met)
 
     def origin(self, row: int, column: str) -> str:
         for index in range(self.count):
-            rows = len(self.outcome(index, "rewards")) + 1
+            rows = len(self.read_outcome(index, "rewards")) + 1
             if row < rows > 1:
                 return f"index {row - (column in OF_OUTCOMES)} in episode_{index}"
             row -= rows if rows > 1 else 0
@@ -204,7 +215,7 @@ class MinariReader(Reader):
         """Return one array of an episode, ``[T + 1, ...]`` if it is an observation, else ``[T, ...]``."""
 
     @abstractmethod
-    def outcome(self, index: int, name: str) -> np.ndarray:
+    def read_outcome(self, index: int, name: str) -> np.ndarray:
         """Return rewards, terminations or truncations of an episode, ``[T]``."""
 
     @abstractmethod
@@ -213,7 +224,7 @@ class MinariReader(Reader):
 
     def _rows(self, index: int, met: Counter[str]) -> Rows | None:
         names = ("rewards", "terminations", "truncations")
-        rewards, terminations, truncations = (self.outcome(index, name) for name in names)
+        rewards, terminations, truncations = (self.read_outcome(index, name) for name in names)
         steps, rows = len(rewards), dict[str, np.ndarray]()
         for leaf in self.leaves:
             values = self.values(index, leaf)
@@ -231,9 +242,9 @@ class MinariReader(Reader):
         first[0] = last[-1] = True
         terminal[-1] = terminations[-1]
         met[OPEN] += int(not (terminations[-1] or truncations[-1]))
-        met[EARLY] += int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1]))
+        met[EARLY_END_REMARK] += int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1]))
         flags = {"is_first": first, "is_last": last, "is_terminal": terminal}
-        return rows | {"reward": reward} | flags | {BOTH: last & bool(terminations[-1] and truncations[-1])}
+        return rows | {"reward": reward} | flags | {TRUNCATED_COLUMN: last & bool(terminations[-1] and truncations[-1])}
 
 
 def is_unbounded(space: Space) -> bool:
@@ -272,13 +283,13 @@ class MinariHdf5Reader(MinariReader):
         name = "/".join(leaf.path)
         is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
         if not (is_text or is_compressed):
-            return self.outcome(index, name)
+            return self.read_outcome(index, name)
         stored = self.file[f"episode_{index}/{name}"][()]
         if is_compressed:
             return decode_images([bytes(picture) for picture in stored])
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in stored], object)
 
-    def outcome(self, index: int, name: str) -> np.ndarray:
+    def read_outcome(self, index: int, name: str) -> np.ndarray:
         """Return any numeric dataset, by h5py's low-level interface, as there are thousands of them."""
         from h5py import h5d, h5s
 
@@ -317,7 +328,7 @@ class MinariArrowReader(MinariReader):
             raise DataError(f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {AGAIN}.")
         return self.arrow.concat_tables([read_table(file) for file in files])
 
-    def outcome(self, index: int, name: str) -> np.ndarray:
+    def read_outcome(self, index: int, name: str) -> np.ndarray:
         return np.asarray(self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1])
 
     def _column(self, index: int, path: tuple[str, ...]) -> Any:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import check_local, move_synced
-from reverie.core.lock import lock_of
+from reverie.core.files import check_local, rename_durably
+from reverie.core.lock import lock_beside
 from reverie.core.signals import check_signals
 from reverie.datasets.minari import check_name, minari_root
-from reverie.datasets.reader import format_of
+from reverie.datasets.reader import format_from_suffix
 
-WRITTEN = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
+OUTPUT_FORMATS = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
 """What is written in each format; "" for a folder of several kinds of files."""
 
 
@@ -49,7 +49,7 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
     """
     check_absent(path)
-    with lock_of(path):
+    with lock_beside(path):
         check_absent(path)  # another process may have written it before this one got the lock
         staged = path.with_name(f".{path.name}.part")
         delete(staged)
@@ -58,7 +58,7 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
                 staged.mkdir()
             yield staged
             check_signals()
-            move_synced(staged, path)
+            rename_durably(staged, path)
         finally:
             delete(staged)
 
@@ -93,22 +93,22 @@ def target_path(target: str) -> Path:
 def check_target(target: str, to: str) -> str:
     """Check, before the work of hours, that ``target`` can be written in the format ``to``, and return that.
 
-    ``to`` is one of ``WRITTEN``, or "auto", the format that the suffix of ``target`` names, or Minari's.
+    ``to`` is one of ``OUTPUT_FORMATS``, or "auto", the format that the suffix of ``target`` names, or Minari's.
     """
     if target.startswith("minari:"):
         check_name(target.removeprefix("minari:"))
         named = "" if to == "minari" else "Minari"
     else:
         check_local(target, "target")
-        named = format_of(Path(target))
+        named = format_from_suffix(Path(target))
     if to == "auto":
         to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
         if to == "minari" and named not in ("", "Minari"):
             raise ConfigError(
                 f"{target}: no {named} file can be written. Expected a name that ends with .hdf5 (D4RL) or .parquet, "
-                f"the name of a folder (Minari), or --format {', --format '.join(WRITTEN)}."
+                f"the name of a folder (Minari), or --format {', --format '.join(OUTPUT_FORMATS)}."
             )
-    elif named not in ("", WRITTEN[to]):
+    elif named not in ("", OUTPUT_FORMATS[to]):
         raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --format is {to}: rename it.")
     check_absent(target_path(target))
     return to

@@ -17,21 +17,30 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
-from reverie.core.rows import Rows, episodes_of
+from reverie.core.rows import Rows, iter_episodes
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import FLAGS
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, as_flags, by_number, list_files, reading
+from reverie.datasets.reader import (
+    DatasetInfo,
+    Reader,
+    ReadOptions,
+    Space,
+    list_files,
+    natural_sort_key,
+    reading,
+    to_bool_column,
+)
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
 
-OF_ROWS = {"action", "reward", "terminal", "reset"}
-OF_GENERATOR = {"action_next", "policy_value", "policy_entropy", "action_prob"}
+ROW_ARRAYS = {"action", "reward", "terminal", "reset"}
+GENERATOR_ARRAYS = {"action_next", "policy_value", "policy_entropy", "action_prob"}
 """Arrays that PyDreamer stores as well, which are no observations."""
-LOOKED_AT = 8
+ONE_HOT_PROBE_FILES = 8
 """Number of files with actions that are examined to tell one-hot actions from continuous ones."""
 EMPTY = "a file without rows is left out"
-LOST = "a file begins within an episode whose first steps are missing: the episode starts with the file"
+FIRST_STEPS_MISSING = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
 class PyDreamerReader(Reader):
@@ -41,10 +50,12 @@ class PyDreamerReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
         super().__init__(path, options)
-        self.paths: list[Path] = sorted(paths or (list_files(path, "npz") if path.is_dir() else [path]), key=by_number)
+        self.paths: list[Path] = sorted(
+            paths or (list_files(path, "npz") if path.is_dir() else [path]), key=natural_sort_key
+        )
         self.spec: ObsSpec = {}
 
-    def uses(self, option: str) -> bool:
+    def supports_option(self, option: str) -> bool:
         return option == "classes"
 
     def assume(self, observation: Space, spec: ObsSpec) -> None:
@@ -55,7 +66,7 @@ class PyDreamerReader(Reader):
     def _one_hot(self) -> bool:
         every = (load_npz_arrays(path, "action", "reset") for path in self.paths)
         answers = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
-        telling = list(itertools.islice((answer for answer in answers if answer is not None), LOOKED_AT))
+        telling = list(itertools.islice((answer for answer in answers if answer is not None), ONE_HOT_PROBE_FILES))
         return bool(telling) and all(telling)
 
     def info(self) -> DatasetInfo:
@@ -92,7 +103,7 @@ class PyDreamerReader(Reader):
         for (path, values), (after, coming) in itertools.pairwise(files):
             with reading(path or self.path):
                 goes_on = after is not None and is_next_piece(path, after) and not coming["reset"].reshape(-1)[0]
-                first, terminal = (as_flags(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
+                first, terminal = (to_bool_column(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
                 lost += int(not first[0] and not inside)
                 first[0] |= not inside
                 last = np.append(first[1:], not goes_on)
@@ -104,7 +115,7 @@ class PyDreamerReader(Reader):
                 flags = {"is_first": first, "is_last": last, "is_terminal": terminal & last}
             yield self._obs(values) | {"action": action, "reward": reward} | flags
             inside = goes_on
-        self.note(LOST, lost)
+        self.add_remark(FIRST_STEPS_MISSING, lost)
 
     def _files(self) -> Iterator[tuple[Path | None, Rows]]:
         """Yield the files that have rows, with their arrays."""
@@ -114,7 +125,7 @@ class PyDreamerReader(Reader):
             empty += not values["reset"].size
             if values["reset"].size:
                 yield path, values
-        self.note(EMPTY, empty)
+        self.add_remark(EMPTY, empty)
 
     def origin(self, row: int, column: str) -> str:
         row += column.startswith("action")  # a file has it beside what it led to
@@ -131,7 +142,7 @@ class PyDreamerReader(Reader):
         """
         columns = {}
         for key, value in values.items():
-            if key in OF_ROWS or key in OF_GENERATOR:
+            if key in ROW_ARRAYS or key in GENERATOR_ARRAYS:
                 continue
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (len(values["reset"]),):
@@ -162,12 +173,12 @@ class OwnPyDreamerReader(SeenReader):
 
     def episodes(self) -> Iterator[Rows]:
         dtypes = {f"obs/{key}": part.dtype for key, part in self.specs[0].items()}
-        for rows in episodes_of(self.files.flat()):
+        for rows in iter_episodes(self.files.flat()):
             if missing := ", ".join(sorted(dtypes.keys() - rows.keys())):
                 raise DataError(f"{self.path}: {SPEC} beside the files declares {missing}, which one of them lacks.")
             observations = {name: rows[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
             yield observations | {name: rows[name] for name in ("action", "reward", *FLAGS)}
-        self.note_all(self.files.notes)
+        self.merge_remarks(self.files.notes)
 
 
 def is_own(paths: Sequence[Path]) -> bool:
@@ -212,7 +223,7 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
 def load_npz_arrays(path: Path, *names: str) -> Rows:
     """Return the arrays ``names`` of a file, by default all but those of Python objects."""
     with open_npz(path) as file:
-        if missing := sorted(OF_ROWS - set(file.files)):
+        if missing := sorted(ROW_ARRAYS - set(file.files)):
             error_prefix = f"has {', '.join(file.files)}, but no {', '.join(missing)}"
-            raise DataError(f"{path} {error_prefix}: a PyDreamer file has {', '.join(sorted(OF_ROWS))}.")
+            raise DataError(f"{path} {error_prefix}: a PyDreamer file has {', '.join(sorted(ROW_ARRAYS))}.")
         return arrays_in(file, names or file.files)

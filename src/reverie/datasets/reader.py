@@ -24,7 +24,7 @@ from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, brief, with_count
+from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, short_repr, with_count
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.envs.limits import EXACT, INEXACT, is_wide
@@ -36,7 +36,7 @@ SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
     ".csv": "CSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
 }  # fmt: skip
-BOTH = "truncated"
+TRUNCATED_COLUMN = "truncated"
 """Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
 SEED = "seed"
 """Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Of dtype
@@ -73,12 +73,15 @@ class ReadOptions(Config):
         super().__post_init__()
         for key, classes in self.classes.items():
             if not classes or min(classes if isinstance(classes, tuple) else (classes,)) < 1:
-                raise ConfigError(f"data.classes.{key} = {brief(classes)}: expected numbers of classes, 1 or more.")
+                raise ConfigError(
+                    f"data.classes.{key} = {short_repr(classes)}: expected numbers of classes, 1 or more."
+                )
         for role, columns in self.columns.items():
             names = list(columns) if isinstance(columns, list | tuple) else [columns]
             if not names or not all(isinstance(name, str) for name in names):
                 raise ConfigError(
-                    f"data.columns.{role} = {brief(columns)}: expected a column name, or a list of numeric columns "
+                    f"data.columns.{role} = {short_repr(columns)}: expected a column name, or a list of numeric "
+                    "columns "
                     "that form one vector, such as [x, y]. Name several observations obs.state, obs.camera and so on."
                 )
 
@@ -137,7 +140,7 @@ class Reader(ABC):
         self.largest: dict[str, float] = {}
         """The largest whole number of each observation that has larger ones than float32 holds."""
 
-    def uses(self, option: str) -> bool:
+    def supports_option(self, option: str) -> bool:
         """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
         return False
 
@@ -164,7 +167,8 @@ class Reader(ABC):
         """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield all rows with values in the spaces of ``info``, perhaps with the columns ``BOTH`` and ``SEED``.
+        """Yield all rows with values in the spaces of ``info``, perhaps with the columns ``TRUNCATED_COLUMN`` and
+        ``SEED``.
 
         The same as ``parts`` except for our own stores.
         """
@@ -215,11 +219,11 @@ class Reader(ABC):
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def note(self, remark: str, times: int = 1) -> None:
+    def add_remark(self, remark: str, times: int = 1) -> None:
         """Add a remark for the user of the data. Rows may be read again: the largest number counts."""
-        self.note_all({remark: times})
+        self.merge_remarks({remark: times})
 
-    def note_all(self, counts: Mapping[str, int]) -> None:
+    def merge_remarks(self, counts: Mapping[str, int]) -> None:
         """Add remarks with the number of their occurrences; for a known remark the larger number counts."""
         self.notes |= Counter(counts)
 
@@ -286,18 +290,18 @@ def guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def format_of(path: Path) -> str:
+def format_from_suffix(path: Path) -> str:
     """Return the format that a file's suffix names, one of ``SUFFIXES``; "" if none."""
     return SUFFIXES.get(path.suffix.lower(), "")
 
 
 def list_files(folder: Path, format_: str) -> list[Path]:
     """Return the files in a folder whose suffix names a format, by number; hidden ones are left out."""
-    files = (path for path in folder.iterdir() if format_of(path) == format_ and path.name[:1] != ".")
-    return sorted((path for path in files if not path.is_dir()), key=by_number)
+    files = (path for path in folder.iterdir() if format_from_suffix(path) == format_ and path.name[:1] != ".")
+    return sorted((path for path in files if not path.is_dir()), key=natural_sort_key)
 
 
-def by_number(path: Path) -> list[int | str]:
+def natural_sort_key(path: Path) -> list[int | str]:
     """Return a sort key that puts ``part-10`` after ``part-9``."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
 
@@ -311,7 +315,7 @@ def import_optional(name: str, extra: str) -> Any:
         raise ConfigError(f"{package_name} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
 
 
-def as_flags(values: np.ndarray, label: str, format_row: Callable[[int], str] = "row {:,}".format) -> np.ndarray:
+def to_bool_column(values: np.ndarray, label: str, format_row: Callable[[int], str] = "row {:,}".format) -> np.ndarray:
     """Return a column of true and false, or of 1 and 0, as bool ``[n]``.
 
     ``label`` names it in messages, ``format_row`` one of its rows.

@@ -13,24 +13,26 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.documents import read_json, read_yaml
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, group_episodes
-from reverie.core.space_json import space_of
-from reverie.core.specs import VERSION, ActionPart, ActionSpec, ObsPart, ObsSpec, differences, signature
+from reverie.core.space_json import space_from_json
+from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
 from reverie.datasets.inferred_spaces import classes_space, nested_space
 from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
 from reverie.store import segment as segments
 from reverie.store.segment import META
-from reverie.store.store import Store, episodes
+from reverie.store.store import ReplayStore, iter_store_episodes
 
 SPEC, ABOUT = "spec.json", "about.json"
 """Files beside converted rows: what these are, and what the data declared about their environment and spaces."""
-NAMELESS = "the environment's action space is not known: actions stay as stored, and copies do not name it ({})"
+UNKNOWN_ACTION_SPACE = (
+    "the environment's action space is not known: actions stay as stored, and copies do not name it ({})"
+)
 OBJECT = "the environment was a Python object, {}, which a file cannot hold: the data do not name it"
-OPEN = "an episode was still running, or its environment failed: it is treated as truncated"
+OPEN_EPISODE = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
 class SeenReader(Reader):
@@ -42,7 +44,7 @@ class SeenReader(Reader):
         self.specs: tuple[ObsSpec, ActionSpec] = specs
         self.env: dict[Any, Any] = dict(self.declared.get("env") or {})
         both = (self.declared.get(f"{name}_space") for name in ("observation", "action"))
-        observation, action = (space_of(text, str(self.path)) if text else None for text in both)
+        observation, action = (space_from_json(text, str(self.path)) if text else None for text in both)
         self.set_spaces(observation, action)
 
     def set_spaces(self, observation: Space | None, action: Space | None, reason: str = "") -> None:
@@ -59,14 +61,14 @@ class SeenReader(Reader):
                 channel_axis = self.declared.get("env_settings", {}).get("channel_axis", "auto")
                 obs = ObsCodec(observation, lambda key: key in self.specs[0], channel_axis)
                 if obs.spec == dict(self.specs[0]):
-                    self.observation, self._obs = obs.kept_space(), obs
+                    self.observation, self._obs = obs.filtered_space(), obs
         if action is not None:
             actions, both = ActionCodec(action), ("the rows", "the environment")
-            reason = "; ".join(differences(signature({}, self.specs[1]), signature({}, actions.spec), both))
+            reason = "; ".join(diff_specs(spec_to_dict({}, self.specs[1]), spec_to_dict({}, actions.spec), both))
             if not reason:
                 self.action, self._actions, self.knows_actions = action, actions, True
         if reason:
-            self.note(NAMELESS.format(reason.rstrip(".")))
+            self.add_remark(UNKNOWN_ACTION_SPACE.format(reason.rstrip(".")))
             self.env, self.declared["env_spec"] = {}, {}
 
     @abstractmethod
@@ -100,7 +102,7 @@ class SeenReader(Reader):
                 part = self._obs.decode(part)
             elif len(alone) == 1 and "/" not in alone[0]:  # what is alone has no name in a space
                 part["obs"] = part.pop(f"obs/{alone[0]}")
-            yield part | self._actions.decode(flat, part["is_last"])
+            yield part | self._actions.unflatten(flat, part["is_last"])
 
 
 class StoreReader(SeenReader):
@@ -110,12 +112,14 @@ class StoreReader(SeenReader):
 
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.location: Path | str = store_in(path)
-        self.store: Store = Store(self.location)
-        layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.kept), None)
+        self.location: Path | str = locate_store(path)
+        self.store: ReplayStore = ReplayStore(self.location)
+        layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.first_kept), None)
         if layout is None:
             raise DataError(f"the store in {path} contains no rows.")
-        self.columns: dict[str, Column] = {name: column for name, column in layout.items() if name != VERSION}
+        self.columns: dict[str, ColumnSpec] = {
+            name: column for name, column in layout.items() if name != VERSION_COLUMN
+        }
         declared = self._read_declared()
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
 
@@ -132,7 +136,7 @@ class StoreReader(SeenReader):
                 settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
                 mapping_in(settings, "kwargs", folder)
                 if "env" in mapping_in(config, "custom", folder):
-                    self.note(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
+                    self.add_remark(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
                 declared |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
         return declared
 
@@ -141,7 +145,9 @@ class StoreReader(SeenReader):
         width = self.columns["action"].shape[0]
         visible = {name.removeprefix("obs/"): c for name, c in self.columns.items() if name.startswith("obs/")}
         try:
-            obs = {key: part_of(declared["observation"].get(key, {}), column) for key, column in visible.items()}
+            obs = {
+                key: obs_part_of_column(declared["observation"].get(key, {}), column) for key, column in visible.items()
+            }
             parts = {key: ActionPart(**as_tuples(part)) for key, part in declared["action"].items()}
         except (LookupError, TypeError, AttributeError) as error:
             raise DataError(
@@ -150,7 +156,7 @@ class StoreReader(SeenReader):
         return obs, ActionSpec(parts=parts or {"action": ActionPart(kind="continuous", size=width)})
 
     def rows(self) -> int:
-        flags = episodes(self.store, columns=("reward", "is_first", "is_last"))
+        flags = iter_store_episodes(self.store, columns=("reward", "is_first", "is_last"))
         return sum(len(episode) for episode in flags if not episode.unusable_reason)
 
     def episodes(self) -> Iterator[Rows]:
@@ -159,18 +165,18 @@ class StoreReader(SeenReader):
         def on_damage(damage: object) -> None:
             met[f"damaged and left out: {damage}"] += 1
 
-        for episode in episodes(self.store, columns=list(self.columns), on_damage=on_damage):
+        for episode in iter_store_episodes(self.store, columns=list(self.columns), on_damage=on_damage):
             if episode.unusable_reason:
                 met[episode.unusable_reason] += 1
                 continue
             rows = dict(episode.rows)
             if not episode.has_last_row:
-                met[OPEN] += 1
+                met[OPEN_EPISODE] += 1
                 rows["is_last"], rows["action"] = rows["is_last"].copy(), rows["action"].copy()
                 rows["is_last"][-1] = True
                 rows["action"][-1] = 0
             yield rows
-        self.note_all(met)
+        self.merge_remarks(met)
 
 
 def read_json_or_yaml(file: Path) -> dict[str, Any]:
@@ -183,17 +189,19 @@ def read_json_or_yaml(file: Path) -> dict[str, Any]:
 def mapping_in(values: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
     """Return what a config.yaml in ``folder`` has as ``name``: settings, {} if there are none; DataError if not."""
     if not isinstance(value := values.get(name) or {}, Mapping):
-        raise DataError(f"{folder / 'config.yaml'}: {name} = {brief(value)}: expected a mapping. Restore the file.")
+        raise DataError(
+            f"{folder / 'config.yaml'}: {name} = {short_repr(value)}: expected a mapping. Restore the file."
+        )
     return dict(value)
 
 
-def store_in(path: Path | str) -> Path | str:
+def locate_store(path: Path | str) -> Path | str:
     """Return the folder or the URL of the store at ``path``, or of the store of the run at ``path``."""
     if "://" in str(path):
         return str(path)
     path = Path(path)
-    if holds_store(path) or not (path / "config.yaml").is_file():
-        return path if holds_store(path) else path / "replay"
+    if is_store_folder(path) or not (path / "config.yaml").is_file():
+        return path if is_store_folder(path) else path / "replay"
     named = "auto"
     with contextlib.suppress(AttributeError, DataError):  # a file of somebody else may have this name
         settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
@@ -203,16 +211,16 @@ def store_in(path: Path | str) -> Path | str:
 
 def is_store(path: Path) -> bool:
     """Return whether there is a store at ``path``, or a run with one."""
-    location = store_in(path)
-    return isinstance(location, str) or holds_store(location)
+    location = locate_store(path)
+    return isinstance(location, str) or is_store_folder(location)
 
 
-def holds_store(folder: Path) -> bool:
+def is_store_folder(folder: Path) -> bool:
     """Return True if ``folder`` itself is a store."""
     return (folder / META).is_file() and segments.is_store_root((folder / META).read_bytes())
 
 
-def part_of(declared: Mapping[str, Any], column: Any) -> ObsPart:
+def obs_part_of_column(declared: Mapping[str, Any], column: Any) -> ObsPart:
     """Return the observation of a stored column, as spec.json declares it or, without that, as it looks."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")

@@ -29,7 +29,7 @@ GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, zlib.error, OSError)
 
 Values = list[bytes] | np.ndarray
-NEEDED = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
+REQUIRED_FEATURES = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
 BLOCK = 512
 """Number of rows in one part: 14 MB of frames."""
 SHARD = re.compile(r"run_\d+-\d{5}-of-\d{5}")
@@ -47,9 +47,9 @@ class Record(NamedTuple):
     episode: int
 
     @classmethod
-    def of(cls, values: dict[str, Values], label: str) -> Record:
+    def from_features(cls, values: dict[str, Values], label: str) -> Record:
         """Make a record from the features of a tf.Example; ``label`` is for messages."""
-        if missing := [name for name in NEEDED if name not in values or not len(values[name])]:
+        if missing := [name for name in REQUIRED_FEATURES if name not in values or not len(values[name])]:
             raise DataError(f"{label} has no {', '.join(missing)}: expected transitions of RL Unplugged's Atari.")
         before, after = list(values["o_t"]), list(values["o_tp1"])
         episode = values.get("episode_id", [0])
@@ -61,7 +61,7 @@ class Record(NamedTuple):
         return not self.terminal and self.episode == record.episode and self.after == record.before
 
 
-class Scan(NamedTuple):
+class ShardSummary(NamedTuple):
     """What one pass over all records finds: their number, the largest action plus 1, ``shape`` ``[H, W, frames]``."""
 
     transitions: int
@@ -79,7 +79,7 @@ class RLUnpluggedReader(Reader):
         super().__init__(path, options)
         self.paths: list[Path] = shards_in(path) if path.is_dir() else [path]
 
-    def uses(self, option: str) -> bool:
+    def supports_option(self, option: str) -> bool:
         return option == "partial"
 
     def info(self) -> DatasetInfo:
@@ -93,27 +93,27 @@ class RLUnpluggedReader(Reader):
         return self._scan.transitions + self._scan.episodes
 
     @cached_property
-    def _scan(self) -> Scan:
+    def _scan(self) -> ShardSummary:
         transitions = ends = actions = 0
         shape: tuple[int, ...] = ()
         for record, end in self._with_ends():
             shape = shape or decode_frame_stack(record.before, decode_gray_png).shape
             transitions, ends, actions = transitions + 1, ends + end, max(actions, record.action + 1)
-        return Scan(transitions, ends, actions, shape)
+        return ShardSummary(transitions, ends, actions, shape)
 
     def _records(self) -> Iterator[Record]:
         for path in self.paths:
             count = 0
             try:
-                for record in records(path):
-                    yield Record.of(example(record), f"{path}, record {count}")
+                for record in iter_tfrecords(path):
+                    yield Record.from_features(parse_tf_example(record), f"{path}, record {count}")
                     count += 1
-            except CutOff as reason:
+            except TruncatedFileError as reason:
                 problem = f"{path} is incomplete: {reason}. Only {count:,} transitions can be read"
                 if not self.options.partial:
                     advice = "Download the shard again, or pass --data.partial to use these."
                     raise DataError(f"{problem}. {advice}") from None
-                self.note(problem)
+                self.add_remark(problem)
 
     def _with_ends(self) -> Iterator[tuple[Record, bool]]:
         """Yield every record, and whether its episode ends with it."""
@@ -171,7 +171,7 @@ def shards_in(path: Path) -> list[Path]:
 # FloatList, 3: Int64List}``, each list ``{1: values}``.
 
 
-class CutOff(Exception):
+class TruncatedFileError(Exception):
     """A file ends in the middle of a record, or a checksum is wrong."""
 
 
@@ -191,7 +191,7 @@ def _decompress(plain: IO[bytes]) -> IO[bytes]:
     return gzip.GzipFile(fileobj=plain, mode="rb") if zipped else plain  # type: ignore[return-value]  # it has read()
 
 
-def records(path: Path) -> Iterator[bytes]:
+def iter_tfrecords(path: Path) -> Iterator[bytes]:
     """Yield the records of a file, which may be compressed by gzip; every checksum is verified."""
     with path.open("rb") as plain:
         file = _decompress(plain)
@@ -203,9 +203,9 @@ def records(path: Path) -> Iterator[bytes]:
                 size = int.from_bytes(head[:8], "little") + 4
                 body = file.read(size) if has_crc(head[:8], head[8:]) else b""
             except BROKEN as error:
-                raise CutOff(str(error)) from None
+                raise TruncatedFileError(str(error)) from None
             if not has_crc(body[:-4], body[-4:]):
-                raise CutOff("it ends within a record, or a checksum is wrong")
+                raise TruncatedFileError("it ends within a record, or a checksum is wrong")
             yield body[:-4]
 
 
@@ -216,7 +216,7 @@ def looks_like_records(path: Path) -> bool:
     return len(head) == 12 and has_crc(head[:8], head[8:])
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def decode_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decode the varint (seven bits per byte) at offset ``at``; return its value and the offset after it."""
     value = shift = 0
     while True:
@@ -228,28 +228,28 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def fields(data: bytes) -> Iterator[tuple[int, Any]]:
+def iter_protobuf_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Yield (number, value) of each field of a message: bytes, or the value of a varint."""
     at = 0
     while at < len(data):
-        key, at = varint(data, at)
+        key, at = decode_varint(data, at)
         if key & 7 == 0:
             value: int | bytes
-            value, at = varint(data, at)
+            value, at = decode_varint(data, at)
         else:
-            size, at = varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], at)
+            size, at = decode_varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], at)
             value, at = data[at : at + size], at + size
         yield key >> 3, value
 
 
-def example(data: bytes) -> dict[str, Values]:
+def parse_tf_example(data: bytes) -> dict[str, Values]:
     """Return the features of a tf.Example by name: lists of bytes, float32 arrays or int64 arrays."""
     out: dict[str, Values] = {}
-    for features in (value for number, value in fields(data) if number == 1):
-        for entry in (value for number, value in fields(features) if number == 1):
-            feature = dict(fields(entry))
-            for kind, values in fields(feature.get(2, b"")):
-                out[feature.get(1, b"").decode()] = _values(kind, [value for _, value in fields(values)])
+    for features in (value for number, value in iter_protobuf_fields(data) if number == 1):
+        for entry in (value for number, value in iter_protobuf_fields(features) if number == 1):
+            feature = dict(iter_protobuf_fields(entry))
+            for kind, values in iter_protobuf_fields(feature.get(2, b"")):
+                out[feature.get(1, b"").decode()] = _values(kind, [value for _, value in iter_protobuf_fields(values)])
     return out
 
 
@@ -263,7 +263,7 @@ def _values(kind: int, items: list[Any]) -> Values:
     for value in items:
         at = 0
         while isinstance(value, bytes) and at < len(value):
-            number, at = varint(value, at)
+            number, at = decode_varint(value, at)
             numbers.append(number)
         numbers += [value] if isinstance(value, int) else []
     return np.array(numbers, np.uint64).astype(np.int64)  # two's complement

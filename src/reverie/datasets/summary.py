@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import plural
-from reverie.core.rows import Rows, episodes_of
+from reverie.core.errors import count_noun
+from reverie.core.rows import Rows, iter_episodes
 from reverie.core.spaces import classes_of, columns_in
 from reverie.datasets.reader import Space
 
@@ -17,7 +17,7 @@ BINS = 20
 """Number of bins of each continuous action's range, for the coverage."""
 
 
-class ActionUse:
+class ActionStatistics:
     """Statistics of the action ``name`` of a dataset, of which each value has a bin or a class."""
 
     def __init__(self, name: str, space: Space) -> None:
@@ -62,7 +62,7 @@ class ActionUse:
         """Bounds of a one-dimensional continuous action; None for any other."""
         return (float(self.bounds[0][0]), float(self.bounds[1][0])) if self.is_box and len(self.counts) == 1 else None
 
-    def words(self) -> str:
+    def format(self) -> str:
         """Return the statistics as one line of text."""
         suffix = f", {self.outside:,} outside" if self.outside else ""
         if self.is_box:
@@ -78,16 +78,16 @@ class ActionUse:
 class Summary:
     """Statistics of a dataset."""
 
-    actions: list[ActionUse]
+    actions: list[ActionStatistics]
     scores: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
-    terminal: int = 0
+    num_terminal: int = 0
     """Number of episodes that end in a terminal state; the others are truncated."""
     rewards: tuple[float, float] = (np.inf, -np.inf)
     rows: int = 0
-    stepless: int = 0
+    num_stepless: int = 0
     """Number of episodes of a single row, which have no step."""
-    broken: dict[str, np.ndarray] = field(default_factory=dict)
+    nonfinite_counts: dict[str, np.ndarray] = field(default_factory=dict)
     """How many values of each element of a column are NaN or infinite ``[elements]``, of columns that have such."""
 
     def add(self, episode: Rows) -> None:
@@ -95,16 +95,18 @@ class Summary:
         steps = len(episode["reward"]) - 1
         self.rows += steps + 1
         if steps < 1:
-            self.stepless += 1
+            self.num_stepless += 1
             return
         for name, column in episode.items():
             used = column[:-1] if name.partition("/")[0] == "action" else column  # the last one is not taken
             if column.dtype.kind == "f" and not np.isfinite(used).all():
-                self.broken[name] = (~np.isfinite(used)).reshape(len(used), -1).sum(axis=0) + self.broken.get(name, 0)
+                self.nonfinite_counts[name] = (~np.isfinite(used)).reshape(len(used), -1).sum(
+                    axis=0
+                ) + self.nonfinite_counts.get(name, 0)
         rewards = episode["reward"][1:].astype(np.float64)
         self.scores.append(float(rewards.sum()))
         self.lengths.append(steps)
-        self.terminal += bool(episode["is_terminal"][-1])
+        self.num_terminal += bool(episode["is_terminal"][-1])
         finite, (low, high) = rewards[np.isfinite(rewards)], self.rewards
         self.rewards = (float(finite.min(initial=low)), float(finite.max(initial=high)))
         for use in self.actions:
@@ -113,16 +115,16 @@ class Summary:
     def broken_lines(self) -> list[tuple[str, str]]:
         """Return the columns with values that are NaN or infinite, how many these are, and in which elements."""
         lines = []
-        for name, counts in self.broken.items():
+        for name, counts in self.nonfinite_counts.items():
             at = ", ".join(map(str, np.flatnonzero(counts)[:8]))
             elements = f", in elements {at}" if len(counts) > 1 else ""
-            lines.append((name, f"{plural(int(counts.sum()), 'value')} NaN or infinite{elements}"))
+            lines.append((name, f"{count_noun(int(counts.sum()), 'value')} NaN or infinite{elements}"))
         return lines
 
 
 def summarise(parts: Iterable[Rows], action: Space) -> Summary:
     """Return the summary of all rows; ``action`` is the action space."""
-    summary = Summary(actions=[ActionUse(name, leaf) for name, leaf in columns_in(action, "action")])
-    for episode in episodes_of(parts):
+    summary = Summary(actions=[ActionStatistics(name, leaf) for name, leaf in columns_in(action, "action")])
+    for episode in iter_episodes(parts):
         summary.add(episode)
     return summary

@@ -17,9 +17,17 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.space_json import space_of
-from reverie.datasets.arrow import Piece, TableColumn, import_pyarrow, join_columns, open_table, table_pieces
-from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, ReadOptions, as_flags, by_number, format_of
+from reverie.core.space_json import space_from_json
+from reverie.datasets.arrow import TableChunk, TableColumn, import_pyarrow, join_columns, open_table, table_pieces
+from reverie.datasets.reader import (
+    PROPENSITY,
+    ColumnNames,
+    DatasetInfo,
+    ReadOptions,
+    format_from_suffix,
+    natural_sort_key,
+    to_bool_column,
+)
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
@@ -40,9 +48,9 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
 }
 """Common names of the columns of each role, for proposals in error messages."""
 OBS_OF_OURS = b"reverie.observation_space"
-COLUMNS_OF_OURS = b"reverie.columns"
+SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by this package: the column of each role."""
-ACTIONS_OF_OURS = b"reverie.action_space"
+SCHEMA_ACTIONS_KEY = b"reverie.action_space"
 """Keys in the same schema: the spaces, if they were declared."""
 NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their ends. "
@@ -64,7 +72,7 @@ class TableReader(TransitionsReader):
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
         tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
-        self.pieces: list[Piece] = [piece for _, pieces in tables.values() for piece in pieces]
+        self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
         self.total: int = int(self.ends[-1])
@@ -74,7 +82,7 @@ class TableReader(TransitionsReader):
             raise DataError(f"{path} has no rows, only names of columns: {names}.")
         self.schema: Any = next(iter(schemas.values()))
         self._made: dict[str, TableColumn] = {}
-        roles = options.columns or self._schema_entry(COLUMNS_OF_OURS)
+        roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY)
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
         check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
@@ -83,7 +91,7 @@ class TableReader(TransitionsReader):
         """Return an entry of the schema of a table written by this package; empty for other tables."""
         return json.loads((self.schema.metadata or {}).get(key, b"{}"))
 
-    def uses(self, option: str) -> bool:
+    def supports_option(self, option: str) -> bool:
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
         declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
         limits = not self.has_episode_rows and not end_roles
@@ -112,7 +120,7 @@ class TableReader(TransitionsReader):
         columns = self.columns(role)
         return columns[0].values if isinstance(self.roles[role], str) else join_columns(columns)
 
-    def group(self, head: str) -> dict[str, LazyColumn]:
+    def role_columns(self, head: str) -> dict[str, LazyColumn]:
         """Return all columns of a role such as obs, whose keys are ``obs`` or ``obs.camera``, by their new names."""
         return {_column(role): self.column(role) for role in self.roles if _head(role) == head}
 
@@ -120,19 +128,19 @@ class TableReader(TransitionsReader):
     def transitions(self) -> Transitions:
         if self.has_episode_rows:
             self._check_lengths()
-        obs, next_obs, limit = self.group("obs"), self.group("next_obs"), self.options.max_episode_steps
+        obs, next_obs, limit = self.role_columns("obs"), self.role_columns("next_obs"), self.options.max_episode_steps
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
         reward = self.column("reward")
         terminal = flags.get("terminal", np.zeros(reward.shape[0], bool))
-        self.note(NO_ENDS, int("terminal" not in flags))
-        if self.uses("max_episode_steps"):
-            self.note(UNSEEN, int(limit is None and not next_obs))
+        self.add_remark(NO_ENDS, int("terminal" not in flags))
+        if self.supports_option("max_episode_steps"):
+            self.add_remark(UNSEEN, int(limit is None and not next_obs))
             flags["truncated"] = np.zeros_like(terminal) if limit is None else time_limit_truncations(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)
         if self.has_episode_rows:
             end = self._last_steps(self.steps > 0)
             self._check_flags(flags, end)
-            self.note(STEPLESS, int(np.count_nonzero(self.steps == 0)))
+            self.add_remark(STEPLESS, int(np.count_nonzero(self.steps == 0)))
             for role in filter(self._has_final, self.roles):
                 extra = self.columns(role)[0].lengths - self.steps
                 before = np.cumsum(extra) - extra  # final observations of earlier episodes
@@ -141,7 +149,10 @@ class TableReader(TransitionsReader):
                 next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
-        has_truncations, action = not self.uses("max_episode_steps") or limit is not None, self.group("action")
+        has_truncations, action = (
+            not self.supports_option("max_episode_steps") or limit is not None,
+            self.role_columns("action"),
+        )
         return Transitions(
             obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
             has_truncations=has_truncations, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,
@@ -150,7 +161,7 @@ class TableReader(TransitionsReader):
     def _flag(self, role: str) -> np.ndarray:
         column, is_of_episode = self.column(role), self.has_episode_rows and not self.columns(role)[0].flat
         format_row = "row {:,}".format if is_of_episode else self.position
-        flags = as_flags(column.read(0, column.shape[0]), f"{self.path}: '{self.roles[role]}'", format_row)
+        flags = to_bool_column(column.read(0, column.shape[0]), f"{self.path}: '{self.roles[role]}'", format_row)
         return self._last_steps(flags) if is_of_episode else flags
 
     def position(self, index: int) -> str:
@@ -164,7 +175,7 @@ class TableReader(TransitionsReader):
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own."""
         column = self.columns("episode")[0]
-        number, ids = column.codes()
+        number, ids = column.category_codes()
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
         last[self.ends - 1] |= end[self.ends - 1]
@@ -226,9 +237,9 @@ class TableReader(TransitionsReader):
 
     def info(self) -> DatasetInfo:
         # Declared spaces are those of the columns that the table itself names.
-        keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": ACTIONS_OF_OURS}
+        keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": SCHEMA_ACTIONS_KEY}
         texts = {name: self._schema_entry(key) for name, key in keys.items()}
-        declared: dict[str, Any] = {name: space_of(text, str(self.path)) for name, text in texts.items() if text}
+        declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
         return self.infer_info(text=text, **declared)
 
@@ -264,7 +275,7 @@ def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
 
     CSV files only ``with_text``, and if there are no others.
     """
-    every = {p: format_of(p) for p in path.rglob("*") if format_of(p) in FORMATS}
+    every = {p: format_from_suffix(p) for p in path.rglob("*") if format_from_suffix(p) in FORMATS}
     text = {"CSV"} == set(every.values()) and with_text
     below = {p: p.relative_to(path).parts for p, kind in every.items() if text or kind != "CSV"}
     visible = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
@@ -273,7 +284,7 @@ def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
         raise ConfigError(
             f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
         )
-    return sorted(visible, key=by_number)
+    return sorted(visible, key=natural_sort_key)
 
 
 def check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path) -> None:

@@ -15,11 +15,13 @@ import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import Hdf5File
-from reverie.datasets.reader import DatasetInfo, ReadOptions, as_flags
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
-UNTOLD = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
-CUT = "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
+NO_TRUNCATION_REMARK = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
+OLDEST_EPISODE_CUT = (
+    "the oldest episode of a full ring may have lost its first steps: it starts at the oldest stored step"
+)
 
 
 class TianshouReader(TransitionsReader):
@@ -87,12 +89,12 @@ class TianshouReader(TransitionsReader):
             done, terminal, truncated = (self._flags(name) for name in ("done", "terminated", "truncated"))
             assert done is not None
             if terminal is None or truncated is None:
-                self.note(UNTOLD)
+                self.add_remark(NO_TRUNCATION_REMARK)
                 terminal, truncated = done, np.zeros_like(done)
             end = done | terminal | truncated
             cuts = np.cumsum([length for _, _, length, _ in self._rings]) - 1
             end[cuts[cuts >= 0]] = True  # the newest episode of each ring may be unfinished: it is truncated
-            self.note(CUT, sum(length >= room for _, room, length, _ in self._rings))
+            self.add_remark(OLDEST_EPISODE_CUT, sum(length >= room for _, room, length, _ in self._rings))
             obs = self._columns("obs", "obs")
             next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
             if self.frames > 1:
@@ -107,7 +109,7 @@ class TianshouReader(TransitionsReader):
         if name not in self.names:
             return None
         flags = self.file.column(f"_meta/{name}")
-        return as_flags(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'", self.position)
+        return to_bool_column(flags.read(0, flags.shape[0])[self._order], f"{self.path}: '_meta/{name}'", self.position)
 
     def position(self, index: int) -> str:
         return f"index {self._order[index]:,}"

@@ -40,11 +40,11 @@ REPEATED = "the observation after a terminal step was not recorded: the previous
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
 OPEN = "an episode has no end: it is treated as truncated"
 STEPLESS = "an episode without steps is left out"
-EARLY = "terminated or truncated is set before the last step of an episode: ignored"
-TORN = "a step does not start from the previous step's next observation: the episode is truncated there"
+EARLY_END_REMARK = "terminated or truncated is set before the last step of an episode: ignored"
+NEXT_OBS_MISMATCH = "a step does not start from the previous step's next observation: the episode is truncated there"
 BLOCK = 1 << 14
 """Number of transitions that are read together."""
-LEAST = 256
+MIN_PART_TRANSITIONS = 256
 """Number of transitions that a part has at least."""
 COMPARED = 1 << 10
 """Number of transitions whose observations are compared together; they fit into a processor's cache."""
@@ -104,12 +104,12 @@ class Transitions:
         if next_shapes and next_shapes != shapes:
             expected = f"expected {shapes}, as those of observations"
             raise DataError(f"{path}: next observations have shapes {next_shapes}: {expected}.")
-        self.reader.note(OPEN, int(len(self.end) and not self.end[-1]))
+        self.reader.add_remark(OPEN, int(len(self.end) and not self.end[-1]))
         torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared_ends)  # reads all observations, once
-        self.reader.note(TORN, int(torn) if self.has_truncations else 0)
+        self.reader.add_remark(NEXT_OBS_MISMATCH, int(torn) if self.has_truncations else 0)
         if not self.next_obs:
-            self.reader.note(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
-            self.reader.note(REPEATED, int(np.count_nonzero(self.terminal)))
+            self.reader.add_remark(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
+            self.reader.add_remark(REPEATED, int(np.count_nonzero(self.terminal)))
 
     @cached_property
     def _declared_ends(self) -> np.ndarray:
@@ -123,7 +123,7 @@ class Transitions:
         """Where an end is declared or the next transition does not begin with what this one led to, bool ``[n]``."""
         out = self._declared_ends.copy()
         for name, column in self.next_obs.items():
-            mark_jumps(self.obs[name], column, out)
+            mark_obs_jumps(self.obs[name], column, out)
         return out
 
     @property
@@ -154,7 +154,7 @@ class Transitions:
         """Yield the rows, about ``PART_BYTES`` at a time."""
         columns = [*self.obs.values(), *self.action.values()]
         size = sum(math.prod(c.shape[1:]) * c.dtype.itemsize for c in columns)
-        block = max(LEAST, PART_BYTES // max(1, size))
+        block = max(MIN_PART_TRANSITIONS, PART_BYTES // max(1, size))
         for start in range(0, len(self.ends), block):
             yield self._part(start, min(start + block, len(self.ends)))
 
@@ -194,7 +194,7 @@ class TransitionsReader(Reader):
     def assume(self, observation: Space, spec: ObsSpec) -> None:
         self.env_spaces = dict(columns_in(observation, "obs"))
 
-    def uses(self, option: str) -> bool:
+    def supports_option(self, option: str) -> bool:
         return option == "classes"
 
     @property
@@ -259,7 +259,7 @@ def time_limit_truncations(terminal: np.ndarray, limit: int) -> np.ndarray:
     return np.asarray(out & ~terminal)
 
 
-def mark_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> None:
+def mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> None:
     """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
     total = obs.shape[0]
     for begin in range(0, total - 1, BLOCK):

@@ -15,18 +15,18 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import EnvError, plural
-from reverie.core.rows import Rows, broken_rules, check_rows, episodes_of, mostly_stepless
-from reverie.core.spaces import classes_of, columns_in, nested
+from reverie.core.errors import EnvError, count_noun
+from reverie.core.rows import Rows, find_rule_violations, iter_checked_rows, iter_episodes, stepless_error
+from reverie.core.spaces import classes_of, columns_in, columns_to_nested
 from reverie.datasets.dataset import read_progress
 from reverie.datasets.dataset_env import make_dataset_env
 from reverie.datasets.reader import SEED, DatasetInfo, Reader, Space, step_text
 from reverie.envs.make import close_quietly
-from reverie.envs.make_native_vector import first_of
+from reverie.envs.make_native_vector import first_item
 
-BLANK = 10
+MIN_BLANK_RUN = 10
 """Length of a run of rows with only zeros from which they are taken for rows that were never written."""
-HUGE = 1e30
+UNINITIALIZED_LIMIT = 1e30
 """Absolute value above which a number is taken for uninitialised memory."""
 ROUNDING = 1e-5
 """How far rounding alone may put a float outside a bound, relative to it or to the distance of both, if larger."""
@@ -43,7 +43,9 @@ class RuleViolation:
     rows: int = 0
 
     def __str__(self) -> str:
-        return f"{self.rule}: {plural(self.rows, 'row')} in {plural(self.episodes, 'episode')}, first {self.first}"
+        return (
+            f"{self.rule}: {count_noun(self.rows, 'row')} in {count_noun(self.episodes, 'episode')}, first {self.first}"
+        )
 
 
 @dataclass
@@ -53,13 +55,13 @@ class DataReport:
     episodes: int = 0
     rows: int = 0
     findings: dict[str, RuleViolation] = field(default_factory=dict)
-    bad: list[int] = field(default_factory=list)
+    invalid_episodes: list[int] = field(default_factory=list)
     """Indices of the episodes that break a rule, ascending."""
     remarks: list[str] = field(default_factory=list)
     """Assumptions, and what could not be checked. They make no episode bad."""
 
     @property
-    def sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether no rule is broken."""
         return not self.findings
 
@@ -77,20 +79,20 @@ class DataReport:
         finding = self.findings[rule]
         finding.rows += int(wrong.sum())
         finding.episodes += 1
-        if self.bad[-1:] != [number]:
-            self.bad.append(number)
+        if self.invalid_episodes[-1:] != [number]:
+            self.invalid_episodes.append(number)
 
 
 def validate(reader: Reader, replayed: int = 3) -> DataReport:
     """Check every episode against all rules, and up to ``replayed`` with a known seed against their environment."""
     info = reader.info()
     env, reason = environment_of(info)
-    rules = Rules(info, env.spec.max_episode_steps if env is not None and env.spec is not None else None)
+    rules = EpisodeRules(info, env.spec.max_episode_steps if env is not None and env.spec is not None else None)
     report, done, stepless = DataReport(), 0, 0
     names = [name for name, _ in (*rules.obs, *rules.actions)]
     with read_progress(f"validating {reader.path.name}", reader.rows()) as track_progress:
-        parts = check_rows(track_progress(reader.as_recorded()), names, str(reader.path), flags=False)
-        for rows in episodes_of(parts):
+        parts = iter_checked_rows(track_progress(reader.as_recorded()), names, str(reader.path), flags=False)
+        for rows in iter_episodes(parts):
             report.episodes += 1
             stepless += len(rows["reward"]) < 2
             for name, space in rules.obs:
@@ -105,8 +107,8 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
     if len(cut := reader.cut_episodes()):
         rule = "observation differs from the previous step's next observation: steps out of order?"
         report.findings[rule] = RuleViolation(rule, f"in episode {int(cut[0])}", len(cut), len(cut))
-        report.bad = sorted({*report.bad, *cut.tolist()})
-    report.remarks += filter(None, [mostly_stepless(report.rows, stepless)])
+        report.invalid_episodes = sorted({*report.invalid_episodes, *cut.tolist()})
+    report.remarks += filter(None, [stepless_error(report.rows, stepless)])
     report.remarks += reader.remarks()
     if env is not None:
         close_quietly(env)
@@ -125,7 +127,7 @@ def environment_of(info: DatasetInfo) -> tuple[gymnasium.Env[Any, Any] | None, s
         return None, str(error)
 
 
-class Rules:
+class EpisodeRules:
     """The rules of a dataset, for one episode after the other."""
 
     def __init__(self, info: DatasetInfo, longest: int | None = None) -> None:
@@ -141,17 +143,17 @@ class Rules:
         total, last = len(rows["reward"]), rows["is_last"]
         end = np.arange(total) == total - 1
         yield "episode without steps", np.full(total, total < 2)
-        yield from broken_rules(rows)
+        yield from find_rule_violations(rows)
         yield "episode ends without is_last", ~last & end
         for name, values in rows.items():
             if values.dtype.kind == "f":
                 flat, unused = np.abs(values.reshape(total, -1)), last & name.startswith("action")
                 finite = np.isfinite(flat).all(axis=1) | unused
                 yield f"{name} is NaN or infinite", ~finite
-                huge = finite & ~unused & (flat > HUGE).any(axis=1)
-                yield f"{name} has magnitudes above {HUGE:g}: never written?", huge
+                huge = finite & ~unused & (flat > UNINITIALIZED_LIMIT).any(axis=1)
+                yield f"{name} has magnitudes above {UNINITIALIZED_LIMIT:g}: never written?", huge
         for name, space in [*self.obs, *(() if self.measured else self.actions)]:
-            for rule, wrong in outside(name, rows[name], space):
+            for rule, wrong in find_out_of_space(name, rows[name], space):
                 yield rule, np.asarray(wrong & ~(last & name.startswith("action")))
         boxes = [space for _, space in self.obs if isinstance(space, spaces.Box)]
         if any(box.dtype.kind == "f" or len(box.shape) > 1 for box in boxes):  # class numbers are often 0
@@ -171,7 +173,7 @@ class Rules:
         return is_repeated
 
 
-def outside(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
+def find_out_of_space(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
     """Yield rules on dtype, shape and bounds of ``space``, and the rows ``[n]`` bool that break them."""
     total = len(values)
     kinds = "biuf" if not isinstance(space, spaces.Text) and np.dtype(space.dtype).kind == "f" else "biu"
@@ -182,12 +184,12 @@ def outside(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, 
     elif values.dtype.kind not in kinds:
         yield f"{name} has dtype {values.dtype}; its space declares {space.dtype}", np.ones(total, bool)
     else:
-        low, high = bounds_of(space)
+        low, high = bounds_with_tolerance(space)
         wrong = ((values < low) | (values > high)).reshape(total, -1).any(axis=1)
         yield f"{name} is outside the bounds of its space", np.asarray(wrong)
 
 
-def bounds_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
+def bounds_with_tolerance(space: Space) -> tuple[np.ndarray, np.ndarray]:
     """Return the lower and upper bounds of a space, with a tolerance for rounding of floats."""
     if not isinstance(space, spaces.Box):
         counts, start = classes_of(space)
@@ -201,7 +203,8 @@ def bounds_of(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def blank_rows(rows: Rows) -> np.ndarray:
-    """Return a mask ``[n]`` of rows in runs of ``BLANK`` or more whose observation, action and reward are all zero."""
+    """Return a mask ``[n]`` of rows in runs of ``MIN_BLANK_RUN`` or more whose observation, action and reward are all
+    zero."""
     total = len(rows["reward"])
     nothing = rows["reward"] == 0
     for name, values in rows.items():
@@ -209,7 +212,7 @@ def blank_rows(rows: Rows) -> np.ndarray:
             nothing = nothing & (values.reshape(total, -1) == 0).all(axis=1)
     out = np.zeros(total, bool)
     for start, stop in np.flatnonzero(np.diff(nothing, prepend=False, append=False)).reshape(-1, 2).tolist():
-        out[start:stop] = stop - start >= BLANK
+        out[start:stop] = stop - start >= MIN_BLANK_RUN
     return out
 
 
@@ -220,10 +223,10 @@ def replay_episode(env: gymnasium.Env[Any, Any], rows: Rows, info: DatasetInfo, 
     """Replay an episode's actions in ``env``. Return a mask ``[n]`` of the rows that differ, up to the first one."""
     wrong = np.zeros(len(rows["reward"]), bool)
     obs, _ = env.reset(seed=seed)
-    wrong[0] = not values_equal(obs, value_at(info.observation, rows, "obs", 0))
+    wrong[0] = not values_equal(obs, space_value_at(info.observation, rows, "obs", 0))
     for t in range(1, len(wrong)):
-        obs, reward, terminated, truncated, _ = env.step(value_at(info.action, rows, "action", t - 1))
-        same_obs = values_equal(obs, value_at(info.observation, rows, "obs", t))
+        obs, reward, terminated, truncated, _ = env.step(space_value_at(info.action, rows, "action", t - 1))
+        same_obs = values_equal(obs, space_value_at(info.observation, rows, "obs", t))
         same_reward = values_equal(float(reward), rows["reward"][t])
         wrong[t] = not (same_obs and same_reward and terminated == rows["is_terminal"][t])
         if wrong[t] or terminated or truncated:
@@ -231,9 +234,9 @@ def replay_episode(env: gymnasium.Env[Any, Any], rows: Rows, info: DatasetInfo, 
     return wrong
 
 
-def value_at(space: Space, rows: Rows, root: str, row: int) -> Any:
+def space_value_at(space: Space, rows: Rows, root: str, row: int) -> Any:
     """Return the value of ``space`` in one row."""
-    return first_of(nested(space, {name: values[row : row + 1] for name, values in rows.items()}, root))
+    return first_item(columns_to_nested(space, {name: values[row : row + 1] for name, values in rows.items()}, root))
 
 
 def values_equal(first: Any, second: Any) -> bool:

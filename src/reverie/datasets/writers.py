@@ -22,14 +22,14 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
-from reverie.core.space_json import text_of
+from reverie.core.space_json import space_to_json
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
-from reverie.datasets.pydreamer import OF_GENERATOR, file_names
+from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
 from reverie.datasets.reader import DatasetInfo, import_optional
-from reverie.datasets.table import ACTIONS_OF_OURS, COLUMNS_OF_OURS, OBS_OF_OURS
-from reverie.store.store import Store
+from reverie.datasets.table import OBS_OF_OURS, SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY
+from reverie.store.store import ReplayStore
 
 BUFFERED = 1 << 20
 """Bytes of transitions that are collected before they are written."""
@@ -41,7 +41,7 @@ CACHED, ABOUT_EPISODE = 2**25, 2**14
 """Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
 MOST_OF_ATTRIBUTE = 60_000
 """Characters that an attribute of HDF5 can hold, with room for others."""
-ELSE = "Use Minari's format, which can store everything (--format minari)"
+MINARI_ADVICE = "Use Minari's format, which can store everything (--format minari)"
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def check_distinct(names: Mapping[str, str], label: str) -> None:
     owners: dict[str, str] = {}
     for column, name in names.items():
         if (owner := owners.setdefault(name, column)) != column:
-            raise ConfigError(f"{label} would call both {owner} and {column} '{name}'. {ELSE}.")
+            raise ConfigError(f"{label} would call both {owner} and {column} '{name}'. {MINARI_ADVICE}.")
 
 
 # ---------------------------------------------------------------- Minari
@@ -118,10 +118,10 @@ def make_compressed(group: Any, name: str, values: Any) -> None:
         group.create_dataset(name, (0, *shape), compression="gzip", compression_opts=LEVEL, **like)
 
 
-def size_written(values: Any) -> int:
+def estimated_file_size(values: Any) -> int:
     """Return roughly how many bytes ``values``, of which images are compressed, take in a file."""
     if isinstance(values, Mapping | tuple):
-        return sum(map(size_written, values.values() if isinstance(values, Mapping) else values))
+        return sum(map(estimated_file_size, values.values() if isinstance(values, Mapping) else values))
     array = np.asarray(values)
     return len(zlib.compress(array.tobytes(), LEVEL)) if is_images(array) else array.nbytes
 
@@ -155,7 +155,9 @@ def blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Ro
         for name, values in out.items():
             dtype = kinds.setdefault(name, values.dtype)
             if not np.can_cast(values.dtype, dtype, "same_kind"):
-                raise DataError(f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones. {ELSE}.")
+                raise DataError(
+                    f"'{name}' is {dtype} in the first episodes, but {values.dtype} in later ones. {MINARI_ADVICE}."
+                )
             out[name] = values.astype(dtype, copy=False)
         pending.clear()
         return out
@@ -182,7 +184,9 @@ def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: b
         and (values.dtype == object or not values.size or values.ndim > max_dims or ("/" in name and not nested))
     ]
     if wrong:
-        raise ConfigError(f"{label} can only store {expected}, not {', '.join(wrong)} of this dataset. {ELSE}.")
+        raise ConfigError(
+            f"{label} can only store {expected}, not {', '.join(wrong)} of this dataset. {MINARI_ADVICE}."
+        )
 
 
 OF_D4RL = {
@@ -191,7 +195,7 @@ OF_D4RL = {
 }  # fmt: skip
 FINAL_IMAGES = (
     "images are stored once, without next_observations: an episode that was truncated loses its last step, a terminal "
-    f"one its last image. {ELSE}"
+    f"one its last image. {MINARI_ADVICE}"
 )
 
 
@@ -212,10 +216,10 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
                 report.remarks = [FINAL_IMAGES]
                 del block["next_obs"]
             for name in block.keys() & OF_D4RL.keys():
-                append(file, OF_D4RL[name], block[name])
-        declared: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": text_of(info.action)}
+                append_to_hdf5(file, OF_D4RL[name], block[name])
+        declared: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": space_to_json(info.action)}
         if not info.inferred:
-            declared["observation_space"] = text_of(info.observation, short=True)
+            declared["observation_space"] = space_to_json(info.observation, short=True)
         for name in [name for name, text in declared.items() if len(text) > MOST_OF_ATTRIBUTE]:
             report.remarks.append(f"{name} is too large for an attribute of HDF5: the file does not declare it")
             del declared[name]
@@ -226,7 +230,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
     return report
 
 
-def append(file: Any, name: str, values: np.ndarray) -> None:
+def append_to_hdf5(file: Any, name: str, values: np.ndarray) -> None:
     """Append ``values`` ``[n, ...]`` to the file's dataset ``name``, made if missing. Images are compressed."""
     if name not in file:
         rows = min(len(values), max(1, BUFFERED // values[:1].nbytes))  # HDF5 allocates whole chunks
@@ -250,13 +254,13 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
             check_plain(block, "tables", "numbers and vectors", 2, nested=True)
 
         for block in blocks_of(episodes, report, check):
-            named = {name: column_of(name) for name in block}
+            named = {name: table_column_name(name) for name in block}
             check_distinct(named, "tables")
-            table = arrow.table({column: arrow_of(arrow, block[name]) for name, column in named.items()})
+            table = arrow.table({column: to_arrow(arrow, block[name]) for name, column in named.items()})
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
-            declared = {} if info.has_measured_bounds else {ACTIONS_OF_OURS: text_of(info.action).encode()}
-            declared |= {} if info.inferred else {OBS_OF_OURS: text_of(info.observation, short=True).encode()}
-            table = table.replace_schema_metadata({COLUMNS_OF_OURS: json.dumps(roles).encode(), **declared})
+            declared = {} if info.has_measured_bounds else {SCHEMA_ACTIONS_KEY: space_to_json(info.action).encode()}
+            declared |= {} if info.inferred else {OBS_OF_OURS: space_to_json(info.observation, short=True).encode()}
+            table = table.replace_schema_metadata({SCHEMA_COLUMNS_KEY: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()
                 path = staged / f"data-{len(list(staged.iterdir())):05d}.parquet"
@@ -266,14 +270,14 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
     return report
 
 
-def column_of(name: str) -> str:
+def table_column_name(name: str) -> str:
     """Return a column's name in a table: ``observation.camera.depth`` for ``obs/camera/depth``."""
     root, *below = name.split("/")
     usual = {"obs": "observation", "next_obs": "next_observation", "episode": "episode_index"}
     return ".".join([usual.get(root, root), *below])
 
 
-def arrow_of(arrow: Any, values: np.ndarray) -> Any:
+def to_arrow(arrow: Any, values: np.ndarray) -> Any:
     """Return ``values`` ``[n]`` or ``[n, d]`` as an Arrow column of numbers or of fixed-size lists."""
     flat = arrow.array(values.reshape(-1))
     return flat if values.ndim == 1 else arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
@@ -320,7 +324,7 @@ def pydreamer_rows(rows: Rows) -> Rows:
     obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
     kinds = {name.removeprefix("obs/"): (str(values.dtype), values.ndim - 1) for name, values in obs.items()}
     names = {f"obs/{key}": name for key, name in file_names(kinds).items()}
-    check_distinct(PYDREAMER | {name: name for name in OF_GENERATOR} | names, "PyDreamer's files")
+    check_distinct(PYDREAMER | {name: name for name in GENERATOR_ARRAYS} | names, "PyDreamer's files")
     action, reset = np.zeros_like(rows["action"]), np.zeros(len(rows["action"]), bool)
     action[1:], reset[0] = rows["action"][:-1], True
     out = {"action": action, "reward": rows["reward"], "terminal": rows["is_terminal"], "reset": reset}
@@ -336,7 +340,7 @@ def write_store(
     """Write a replay store with one stream, and files ``files`` it, by name, as JSON."""
     report = WriteReport(folder)
     with staged_file(folder, folder=True) as staged:
-        store = Store(staged, waits=False)
+        store = ReplayStore(staged, waits=False)
         store.begin(columns, 1)
         try:
             for rows in episodes:

@@ -16,30 +16,30 @@ import numpy as np
 import torch
 
 from reverie.algos.base import Algorithm
-from reverie.core.clock import Clock, Ratio
-from reverie.core.columns import Column, columns_of
+from reverie.core.clock import Clock, UpdateRatio
+from reverie.core.columns import ColumnSpec, row_columns
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, MeterLike
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
-from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting, serialize_weights
-from reverie.distributed.actor_replays import Lanes, LaneStores
-from reverie.distributed.actors import Work
-from reverie.distributed.local_actors import PATIENCE, SHARE, LocalActorConnection, Processes
-from reverie.distributed.ray_actors import Distant, Nodes
-from reverie.distributed.ray_learners import PLACES
+from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting_weights, serialize_weights
+from reverie.distributed.actor_replays import MultiReplay, MultiReplayStores
+from reverie.distributed.actors import ActorTask
+from reverie.distributed.local_actors import PATIENCE, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
+from reverie.distributed.ray_actors import RayActorConnection, RayActors
+from reverie.distributed.ray_learners import PLACEMENT_VAR
 from reverie.envs.make import MakeEnv
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
-from reverie.replay.persistent import DurableReplay
+from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
 from reverie.run.collect import EpisodeStats
 
 DEATHS, WITHIN = 3, 60.0
 """The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""
-IDLE = 0.1
+MAX_WAIT = 0.1
 """Longest time in seconds that the learner waits for rows before it looks at everything else."""
 
 
@@ -48,7 +48,7 @@ class ActorHandle:
     """One actor, over all its processes."""
 
     number: int
-    link: LocalActorConnection | Distant | None = None
+    link: LocalActorConnection | RayActorConnection | None = None
     env_steps: int = 0
     """Env steps of the present process."""
     restarts: int = 0
@@ -59,7 +59,7 @@ class ActorHandle:
     deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS))
 
 
-class Feed:
+class ActorCollector:
     """Takes the rows of actors into their replays, in place of a ``Collector``. A part of a checkpoint.
 
     ``collect`` takes what there is. It waits only if the clock's ratio forbids an update. Actors begin with the first
@@ -72,7 +72,7 @@ class Feed:
         factory: MakeEnv | None,
         algo: Algorithm,
         env: Env,
-        source: Lanes,
+        source: MultiReplay,
         clock: Clock,
         meter: MeterLike,
         seed: int,
@@ -86,24 +86,24 @@ class Feed:
         self.meter = meter
         self.algo = algo
         self.obs_spec: ObsSpec = env.obs_spec
-        self.ratio: Ratio = clock.ratio
-        self.columns: dict[str, Column] = columns_of(env.obs_spec, env.action_spec, algo.extra_spec)
+        self.ratio: UpdateRatio = clock.ratio
+        self.columns: dict[str, ColumnSpec] = row_columns(env.obs_spec, env.action_spec, algo.extra_spec)
         self.lanes: list[ActorHandle] = [ActorHandle(number) for number in range(len(source.replays))]
         self.rank = 0
         self.learners = 1
         self.dealt = False
         """Number of this learner, of how many; whether all learn from the actors of learner 0 (``team.py``)."""
-        self.home: Processes | Nodes | None = None  # not before the weights are those that the run begins with
+        self.home: LocalActors | RayActors | None = None  # not before the weights are those that the run begins with
         self.incoming: Callable[[], Iterable[tuple[int, RowBlock]]] = self.receive_blocks
         statistics = algo.running_statistics
-        self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.watch
+        self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.update_statistics
         self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
         self.published: int = -1  # version of the newest weights; when others may follow
         self.due: float = 0.0
         self.new_steps: int = 0  # env steps that the loop does not know of yet
         self.restarts: int = 0  # of environments in this run
         self.finished: list[EpisodeStats] = []
-        self.unlogged: list[EpisodeStats] = []
+        self.unlogged_episodes: list[EpisodeStats] = []
         self.seconds: dict[str, float] = {"time/update_seconds": 0.0}
 
     # ------------------------------------------------------------ the loop's side
@@ -112,22 +112,22 @@ class Feed:
         """Take the rows that have arrived. Return their env steps: one for each row that is not ``is_last``."""
         if self.home is None and (self.rank == 0 or not self.dealt):
             self.begin()
-        self.publish()
-        self.allow()
+        self.publish_weights()
+        self.send_step_limits()
         for number, block in self.incoming():
             self.add(number, block)
         if self.learners == 1:
-            self.measure(self.sums)
+            self.add_metrics(self.sums)
         steps, self.new_steps = self.new_steps, 0
         return steps
 
-    def measure(self, sums: np.ndarray) -> None:
+    def add_metrics(self, sums: np.ndarray) -> None:
         """Add what ``sums`` says of the blocks of this turn, of all learners, to the metrics."""
         if sums[0]:
             self.meter.add({"train/staleness": sums[1] / sums[0], "actors/queue": sums[2] / sums[0]})
         self.sums[:] = 0
 
-    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         if at_the_end:
             self.close()
         finished, self.finished = self.finished, []
@@ -135,14 +135,14 @@ class Feed:
 
     def state_dict(self) -> State:
         """Return the counters. Exploration follows the clock; episodes and generators of actors begin anew."""
-        unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged]
+        unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged_episodes]
         return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": unlogged,
                 "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; actors begin new episodes."""
         self.new_steps, self.restarts = int(state["taken"]), int(state["restarts"])
-        self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
+        self.unlogged_episodes[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
             lane.starts = int(starts)
         logger.info("actors start new episodes: a run with actors is not resumed within them")
@@ -167,9 +167,9 @@ class Feed:
 
     def begin(self) -> None:
         """Publish the first weights, and start the actors."""
-        self.home = (Nodes if PLACES in os.environ else Processes)(self.columns, self.envs)
-        self.weights: dict[str, torch.Tensor] = acting(self.algo, self.obs_spec)
-        self.publish()
+        self.home = (RayActors if PLACEMENT_VAR in os.environ else LocalActors)(self.columns, self.envs)
+        self.weights: dict[str, torch.Tensor] = acting_weights(self.algo, self.obs_spec)
+        self.publish_weights()
         for lane in self.lanes:
             lane.number += 0 if self.dealt else self.rank * len(self.lanes)
             self.start(lane)
@@ -179,38 +179,38 @@ class Feed:
         assert self.home is not None
         seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
         config = self.config.merge({"env.num": self.envs})
-        work = functools.partial(Work, config, self.factory, lane.number, seed)
+        work = functools.partial(ActorTask, config, self.factory, lane.number, seed)
         lane.link, lane.env_steps, lane.restarts = self.home.start(work, lane.number), 0, 0
         lane.starts += 1
-        self.allow()
+        self.send_step_limits()
 
-    def publish(self) -> None:
+    def publish_weights(self) -> None:
         """Publish the weights if they are newer, and as often as leaves the learner most of its time."""
         start = time.monotonic()
         if self.home is None or self.published == self.clock.updates or start < self.due:
             return
         self.home.publish(serialize_weights(self.weights), self.clock.updates)
         self.published, spent = self.clock.updates, time.monotonic() - start
-        self.due = start + spent / SHARE
+        self.due = start + spent / PUBLISH_TIME_SHARE
 
-    def allow(self) -> None:
+    def send_step_limits(self) -> None:
         """Tell each actor how far it may go: by the ratio, and to the end of the run."""
-        missing = 0 if self.ratio.counts else max(0, self.clock.learning_starts - len(self.source)) * self.learners
-        room = min(missing + self.ratio.room, self.clock.length - self.clock.env_steps)
+        missing = 0 if self.ratio.is_counting else max(0, self.clock.learning_starts - len(self.source)) * self.learners
+        room = min(missing + self.ratio.env_steps_allowed, self.clock.length - self.clock.env_steps)
         quota = max(0, math.ceil(room / (len(self.lanes) * (1 if self.dealt else self.learners))))
         for lane in self.lanes:
             if lane.link is not None:
                 lane.link.sign("env_steps", self.clock.env_steps)
                 lane.link.sign("limit", lane.env_steps + quota)
-                lane.link.sign("waits", int(self.ratio.waits))
+                lane.link.sign("waits", int(self.ratio.must_wait))
 
     def receive_blocks(self) -> Iterator[tuple[int, RowBlock]]:
         """Yield the blocks that have arrived, each after the index of its actor. Its memory is then written again."""
         assert self.home is not None
-        waits = self.ratio.waits
+        waits = self.ratio.must_wait
         for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever
-            ready: list[LocalActorConnection | Distant] = list(
-                self.home.ready(IDLE if waits and not self.new_steps else 0)
+            ready: list[LocalActorConnection | RayActorConnection] = list(
+                self.home.ready(MAX_WAIT if waits and not self.new_steps else 0)
             )
             if not ready:
                 break
@@ -219,9 +219,9 @@ class Feed:
                 try:
                     message = link.receive()
                 except (EOFError, OSError):
-                    message = Failure("", final=False)
+                    message = Failure("", is_permanent=False)
                 if isinstance(message, Failure):
-                    self.lost(lane, message)
+                    self.restart_actor(lane, message)
                     continue
                 yield index, message
                 self.sums += 1, self.clock.updates - message.version, link.waiting
@@ -244,7 +244,7 @@ class Feed:
             self.source.replays[number].add(step, row["action"], extras, block.version)
         self.finished += block.episodes
 
-    def lost(self, lane: ActorHandle, failure: Failure) -> None:
+    def restart_actor(self, lane: ActorHandle, failure: Failure) -> None:
         """Start an actor again that has ended; RunError if it fails too often, or would fail again."""
         link, lane.link = lane.link, None
         assert link is not None
@@ -252,7 +252,7 @@ class Feed:
         lane.deaths.append(time.monotonic())
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
         why = failure.text.rstrip() or how
-        if often or failure.final or (failure.text and not lane.has_sent_rows):
+        if often or failure.is_permanent or (failure.text and not lane.has_sent_rows):
             early = "" if lane.has_sent_rows else " before it acted"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
@@ -260,7 +260,7 @@ class Feed:
         self.start(lane)
 
 
-def feeding(
+def build_actor_collector(
     factory: MakeEnv | None,
     meter: MeterLike,
     config: ExperimentConfig,
@@ -270,12 +270,12 @@ def feeding(
     seeds: Mapping[str, int],
     run: Path | None,
     clock: Clock,
-) -> tuple[Lanes, Feed, LaneStores | None]:
+) -> tuple[MultiReplay, ActorCollector, MultiReplayStores | None]:
     """Build what takes the rows of actors and keeps them, as ``experiment/build.py: build_collection`` does without.
 
     ``env`` has the spaces of the environments of actors.
     """
-    row_bytes = row_nbytes(columns_of(env.obs_spec, env.action_spec, algo.extra_spec))
+    row_bytes = row_nbytes(row_columns(env.obs_spec, env.action_spec, algo.extra_spec))
     capacity = config.replay.capacity_rows(row_bytes) // config.actors
     buffer = parse_size(config.replay.write_buffer, "replay.write_buffer").amount // config.actors
     replay_config = config.replay.merge(
@@ -290,12 +290,12 @@ def feeding(
         )  # fmt: skip
         replay.annotator = algo.annotator
         replays.append(replay)
-    lanes = Lanes(replays, seeds["replay"])
+    lanes = MultiReplay(replays, seeds["replay"])
     source: Any = lanes
     check_memory(config.replay, source, config.steps)
     check_capacity(config.replay, source, config.learning_starts)
     stores = None
     if run is not None:
-        parts = [DurableReplay(replay, replay_config, run, stop=lambda: clock.stop) for replay in replays]
-        stores = LaneStores(parts, lanes)
-    return lanes, Feed(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores
+        parts = [PersistentReplay(replay, replay_config, run, stop=lambda: clock.stop) for replay in replays]
+        stores = MultiReplayStores(parts, lanes)
+    return lanes, ActorCollector(config, factory, algo, env, lanes, clock, meter, seeds["collector"]), stores

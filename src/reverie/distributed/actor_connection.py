@@ -23,32 +23,32 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.algos.base import Algorithm
-from reverie.core.columns import Column
-from reverie.core.kernel_dispatch import only
-from reverie.core.seeding import left_as_found
-from reverie.core.specs import MASK, ObsSpec
+from reverie.core.columns import ColumnSpec
+from reverie.core.kernel_dispatch import use_only_kernels
+from reverie.core.seeding import preserve_rng_state
+from reverie.core.specs import MASK_KEY, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.worker import SharedColumn, allocate_shared
 from reverie.run.collect import EpisodeStats
 
-TURNS = 16
+MAX_SPINS = 16
 """Most turns of a block: one row of each environment in each turn."""
 BLOCKS, QUEUE_BYTES = 32, 2**26
 """Most blocks that may wait for the learner, and most bytes of them, though at least two blocks."""
-SOON = 0.1
+MAX_BLOCK_AGE = 0.1
 """Seconds after which a block is sent that is not full."""
-NAP = 0.001
+POLL_SECONDS = 0.001
 """Seconds between two looks of an actor that has to wait."""
 ROWS, FAILED = 1, 2
-HEAD = struct.Struct("<BIIqq")
+HEADER = struct.Struct("<BIIqq")
 """Beginning of a message: its kind, slot, turns, version of the policy, restarts of environments. JSON follows."""
 WEIGHTS = struct.Struct("<qqI")
 """In front of the weights in shared memory: version, bytes, CRC-32 of them."""
-FAR = 2**62
+NO_STEP_LIMIT = 2**62
 Rows = dict[str, np.ndarray]
 
 
-class Over(Exception):
+class ActorStop(Exception):
     """The learner has asked the actor to end, or is gone."""
 
 
@@ -67,11 +67,11 @@ class Failure(NamedTuple):
     """The error that has ended an actor."""
 
     text: str
-    final: bool
+    is_permanent: bool
     """Whether another process would fail as well: a setting, or an environment that has failed too often."""
 
 
-class Signs(NamedTuple):
+class ActorSignals(NamedTuple):
     """Numbers in shared memory, each written by one side alone."""
 
     stop: int
@@ -86,12 +86,12 @@ class Signs(NamedTuple):
     """Blocks that the actor has sent."""
 
 
-def num_slots(columns: Mapping[str, Column], envs: int) -> int:
+def num_slots(columns: Mapping[str, ColumnSpec], envs: int) -> int:
     """Return how many blocks of so many environments may wait."""
-    return min(BLOCKS, max(2, QUEUE_BYTES // (envs * TURNS * sum(column.nbytes for column in columns.values()))))
+    return min(BLOCKS, max(2, QUEUE_BYTES // (envs * MAX_SPINS * sum(column.nbytes for column in columns.values()))))
 
 
-class Port:
+class ActorConnection:
     """The actor's end, in its process. ``blocks`` hold the columns ``[slots, E, TURNS, *shape]``."""
 
     def __init__(
@@ -106,14 +106,14 @@ class Port:
         self.poll: select.poll = select.poll()
         self.poll.register(self.pipe.fileno(), select.POLLIN)  # nothing comes but its end
 
-    def check(self) -> Signs:
+    def check(self) -> ActorSignals:
         """Return the learner's signs; raise Over if the actor is to end."""
-        signs = Signs(*self.signs.tolist())
+        signs = ActorSignals(*self.signs.tolist())
         if signs.stop or self.poll.poll(0):
-            raise Over
+            raise ActorStop
         return signs
 
-    def room(self) -> Rows:
+    def next_block(self) -> Rows:
         """Return the memory of the next block, ``[E, TURNS, *shape]``. Waits while too many blocks wait."""
         while not self.free.acquire(timeout=0.2):
             self.check()
@@ -122,19 +122,19 @@ class Port:
     def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
         """Send the ``rows`` that ``room`` gave, of which ``turns`` are filled."""
         payload = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
-        self.signs[Signs._fields.index("sent")] += 1
-        self._say(HEAD.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
+        self.signs[ActorSignals._fields.index("sent")] += 1
+        self._say(HEADER.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
         self.used += 1
 
     def fail(self, failure: Failure) -> None:
         """Report the error that ends the actor."""
-        self._say(HEAD.pack(FAILED, 0, 0, 0, 0) + json.dumps([failure.text[-20_000:], failure.final]).encode())
+        self._say(HEADER.pack(FAILED, 0, 0, 0, 0) + json.dumps([failure.text[-20_000:], failure.is_permanent]).encode())
 
     def _say(self, message: bytes) -> None:
         try:
             self.pipe.send_bytes(message)
         except OSError:
-            raise Over from None
+            raise ActorStop from None
 
 
 # ---------------------------------------------------------------- weights
@@ -152,24 +152,24 @@ class _Reads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def acting(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
+def acting_weights(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
     """Return the parameters and buffers, by name, that the policy of ``algo`` reads when it acts in ``explore``.
 
     It acts twice for this, in an environment's first row and in a later one, without kernels.
     """
-    with left_as_found(), only(), _Reads() as reads, torch.no_grad():
+    with preserve_rng_state(), use_only_kernels(), _Reads() as reads, torch.no_grad():
         state = algo.policy.initial(1)
         for first in (True, False):
-            action, state = algo.policy.act(blank(spec, 1, first), state, "explore")
+            action, state = algo.policy.act(zero_step(spec, 1, first), state, "explore")
             algo.policy.extras(algo.policy.override(state, action))
     named_tensors = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
     return {name: x for name, x in named_tensors.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
 
 
-def blank(spec: ObsSpec, rows: int, first: bool = False) -> Step:
+def zero_step(spec: ObsSpec, rows: int, first: bool = False) -> Step:
     """Return rows of zeros, in which every action is legal."""
     obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
-    obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK}
+    obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK_KEY}
     no = torch.zeros(rows, dtype=torch.bool)
     return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
 
@@ -181,7 +181,7 @@ def serialize_weights(weights: Mapping[str, Tensor]) -> bytes:
 
 
 @torch.no_grad()
-def adopt(weights: Mapping[str, Tensor], data: bytes) -> None:
+def load_weights(weights: Mapping[str, Tensor], data: bytes) -> None:
     """Copy safetensors into the ``weights`` of the same names and shapes."""
     tensors = load(data)
     for name, x in weights.items():

@@ -14,20 +14,20 @@ import numpy as np
 from torch import Tensor
 
 from reverie.core.types import Batch, State, Update, Window
-from reverie.replay.buffer import Replay
-from reverie.replay.persistent import DurableReplay
+from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.persistent import PersistentReplay
 from reverie.replay.sources import concat_batches, split_feedback
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 
 
-class Lanes:
+class MultiReplay:
     """A ``Source`` of the windows of several replays, each window as likely as any other."""
 
-    def __init__(self, replays: Sequence[Replay], seed: int) -> None:
-        self.replays: list[Replay] = list(replays)
+    def __init__(self, replays: Sequence[ReplayBuffer], seed: int) -> None:
+        self.replays: list[ReplayBuffer] = list(replays)
         self.window: Window = self.replays[0].window
         self.rng: np.random.Generator = np.random.default_rng(seed)
-        self.drawn: list[tuple[Replay, int]] = []
+        self.drawn: list[tuple[ReplayBuffer, int]] = []
         storages = [replay.storage for replay in replays]
         streams = sum(storage.streams for storage in storages)
         on = {"device": storages[0].device} if hasattr(storages[0], "device") else {}
@@ -51,13 +51,13 @@ class Lanes:
         split_feedback(self.drawn, index, update)
 
 
-class LaneStores:
-    """Several replays with their stores as one :class:`reverie.replay.persistent.DurableReplay`."""
+class MultiReplayStores:
+    """Several replays with their stores as one :class:`reverie.replay.persistent.PersistentReplay`."""
 
-    spare = True
+    prunable = True
 
-    def __init__(self, stores: Sequence[DurableReplay], lanes: Lanes) -> None:
-        self.stores: list[DurableReplay] = list(stores)
+    def __init__(self, stores: Sequence[PersistentReplay], lanes: MultiReplay) -> None:
+        self.stores: list[PersistentReplay] = list(stores)
         self.lanes = lanes
 
     @property
@@ -69,19 +69,19 @@ class LaneStores:
         for store in self.stores:
             store.check()
 
-    def claim(self) -> None:
+    def check_writable(self) -> None:
         for store in self.stores:
-            store.claim()
+            store.check_writable()
 
     def begin(self) -> bool:
-        """See ``DurableReplay``; no replay has rows."""
+        """See ``PersistentReplay``; no replay has rows."""
         for store in self.stores:
             store.begin()
         return False
 
-    def saved(self, name: str, retained: Sequence[str]) -> None:
+    def on_checkpoint(self, name: str, retained: Sequence[str]) -> None:
         for store in self.stores:
-            store.saved(name, retained)
+            store.on_checkpoint(name, retained)
 
     def close(self, *, failed: bool) -> None:
         for store in self.stores:
@@ -95,16 +95,16 @@ class LaneStores:
         """Fill the replays with the rows that they held. Those of another number of actors are dealt out anew."""
         self.lanes.rng.bit_generator.state = dict(state["rng"])
         if len(state["lanes"]) != len(self.stores):
-            return self.deal([(self.stores[0].holder(saved), saved) for saved in state["lanes"]], 0, 1)
+            return self.load_share([(self.stores[0].find_store(saved), saved) for saved in state["lanes"]], 0, 1)
         for store, saved in zip(self.stores, state["lanes"], strict=True):
             store.load_state_dict(saved)
         return None
 
-    def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
+    def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
         """Take the part of learner ``rank`` of ``count`` of the rows that other replays held."""
         per_learner = len(self.stores)
         for number, store in enumerate(self.stores):
-            store.deal(saved, rank * per_learner + number, count * per_learner)
+            store.load_share(saved, rank * per_learner + number, count * per_learner)
 
     def save_files(self, folder: Path) -> None:
         for number, store in enumerate(self.stores):

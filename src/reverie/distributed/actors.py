@@ -17,21 +17,32 @@ from torch import Tensor
 from reverie.algos.base import Algorithm
 from reverie.core.columns import as_numpy
 from reverie.core.errors import ReverieError
-from reverie.core.logger import speak_as
+from reverie.core.logger import log_warnings_as
 from reverie.core.protocols import Annealed, Env
 from reverie.core.seeding import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
 from reverie.core.types import FLAGS, Step
-from reverie.distributed.actor_connection import NAP, SOON, TURNS, Failure, Over, Port, Rows, WeightBoard, acting, adopt
+from reverie.distributed.actor_connection import (
+    MAX_BLOCK_AGE,
+    MAX_SPINS,
+    POLL_SECONDS,
+    ActorConnection,
+    ActorStop,
+    Failure,
+    Rows,
+    WeightBoard,
+    acting_weights,
+    load_weights,
+)
 from reverie.envs.make import MakeEnv
-from reverie.envs.slot_vector_env import make_env
-from reverie.envs.worker import ONE_THREAD
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.worker import SINGLE_THREAD_VARS
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector
 
 
 @dataclass(frozen=True)
-class Work:
+class ActorTask:
     """What an actor is to do."""
 
     config: ExperimentConfig
@@ -41,10 +52,10 @@ class Work:
     seed: int
 
 
-class Blocks:
+class BlockSink:
     """A ``RowSink`` that fills the blocks of a port."""
 
-    def __init__(self, port: Port) -> None:
+    def __init__(self, port: ActorConnection) -> None:
         self.port = port
         self.turns: int = 0
         self.begun: float = 0.0
@@ -53,7 +64,7 @@ class Blocks:
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Write one row of each environment. Waits at the beginning of a block while too many blocks wait."""
         if not self.turns:
-            self.rows, self.begun = self.port.room(), time.monotonic()
+            self.rows, self.begun = self.port.next_block(), time.monotonic()
         values = {"action": action, "reward": step.reward, **{name: getattr(step, name) for name in FLAGS}}
         values |= {f"obs/{key}": x for key, x in step.obs.items()} | {f"extras/{key}": x for key, x in extras.items()}
         for name, column in self.rows.items():
@@ -63,24 +74,24 @@ class Blocks:
     @property
     def full(self) -> bool:
         """Whether it is time to send the block."""
-        return self.turns == TURNS or (self.turns > 0 and time.monotonic() - self.begun > SOON)
+        return self.turns == MAX_SPINS or (self.turns > 0 and time.monotonic() - self.begun > MAX_BLOCK_AGE)
 
 
 class ActorWorker:
     """Acts with the newest weights, at the pace of its environments."""
 
-    def __init__(self, work: Work, port: Port, board: WeightBoard) -> None:
+    def __init__(self, work: ActorTask, port: ActorConnection, board: WeightBoard) -> None:
         """Make the environments and the policy."""
-        speak_as(f"actor {work.number}")
+        log_warnings_as(f"actor {work.number}")
         config, seeds = work.config, derived_seeds(work.seed)
         seed_everything(seeds["global"])
         self.port = port
         self.board = board
-        self.blocks: Blocks = Blocks(port)
+        self.blocks: BlockSink = BlockSink(port)
         self.version: int = -1
-        self.env: Env = make_env(config.env, seed=seeds["env"], factory=work.factory, new=False)
+        self.env: Env = make_vector_env(config.env, seed=seeds["env"], factory=work.factory, new=False)
         self.algo: Algorithm = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
-        self.weights: dict[str, Tensor] = acting(self.algo, self.env.obs_spec)
+        self.weights: dict[str, Tensor] = acting_weights(self.algo, self.env.obs_spec)
         while self.version < 0:
             self.look()
             port.check()
@@ -91,11 +102,11 @@ class ActorWorker:
     def look(self) -> None:
         """Take the newest weights if there are any."""
         if (newest := self.board.read(self.version)) is not None:
-            adopt(self.weights, newest[1])
+            load_weights(self.weights, newest[1])
             self.version = newest[0]
 
     def play(self) -> None:
-        """Act until :class:`Over`. One version acts in all rows of a block."""
+        """Act until :class:`ActorStop`. One version acts in all rows of a block."""
         collector, policy, blocks, steps = self.collector, self.algo.policy, self.blocks, 0
         while True:
             signs = self.port.check()
@@ -103,13 +114,13 @@ class ActorWorker:
                 if blocks.full or (blocks.turns and signs.waits):
                     self.send()
                 else:
-                    time.sleep(NAP)
+                    time.sleep(POLL_SECONDS)
                 continue
             if not blocks.turns:
                 self.look()
                 collector.env_steps = signs.env_steps  # of all actors: exploration follows the whole run
                 if isinstance(policy, Annealed):
-                    collector.state = policy.after(collector.state, signs.env_steps)
+                    collector.state = policy.advance_schedule(collector.state, signs.env_steps)
             steps += collector.collect()
             if blocks.full:
                 self.send()
@@ -117,30 +128,30 @@ class ActorWorker:
     def send(self) -> None:
         """Send the rows of the block, and the episodes that have ended."""
         self.port.send(
-            self.blocks.rows, self.blocks.turns, self.version, self.collector.drain(), self.collector.restarts
+            self.blocks.rows, self.blocks.turns, self.version, self.collector.pop_episodes(), self.collector.restarts
         )
         self.blocks.turns = 0
 
 
-def act(work: Callable[[], Work], port: tuple[Any, ...], board: WeightBoard) -> None:
+def run_actor_process(work: Callable[[], ActorTask], port: tuple[Any, ...], board: WeightBoard) -> None:
     """Run an actor in its own process until the learner asks it to end or is gone. ``port``: arguments of its Port."""
     for number in SIGNALS:  # whole jobs get them: the learner decides when actors end
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
-    os.environ.update(ONE_THREAD)
-    play(work, Port(*port), board)
+    os.environ.update(SINGLE_THREAD_VARS)
+    run_actor(work, ActorConnection(*port), board)
 
 
-def play(work: Callable[[], Work], port: Port, board: WeightBoard) -> None:
+def run_actor(work: Callable[[], ActorTask], port: ActorConnection, board: WeightBoard) -> None:
     """Run an actor in this thread, until the learner asks it to end, or an error, which is sent, ends it."""
     torch.set_num_threads(1)
     actor = None
     try:
         actor = ActorWorker(work(), port, board)
         actor.play()
-    except Over:
+    except ActorStop:
         pass
     except BaseException as error:
-        with contextlib.suppress(Over):
+        with contextlib.suppress(ActorStop):
             ours = isinstance(error, ReverieError)
             port.fail(Failure(str(error) if ours else "".join(traceback.format_exception(error)), ours))
     finally:

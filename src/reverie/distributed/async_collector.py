@@ -12,12 +12,12 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.clock import Clock
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Batch, Update
-from reverie.distributed.actor_collector import Feed, feeding
-from reverie.distributed.actor_replays import Lanes
+from reverie.distributed.actor_collector import ActorCollector, build_actor_collector
+from reverie.distributed.actor_replays import MultiReplay
 from reverie.envs.make import EnvLike, env_factory
-from reverie.envs.slot_vector_env import make_env
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.config import ExperimentConfig
-from reverie.log.meter import Meter
+from reverie.log.meter import DeviceMeter
 from reverie.objectives.td import Losses
 from reverie.run.collect import EpisodeStats
 
@@ -61,14 +61,16 @@ class AsyncCollector:
         run = {"algo": algo, "actors": actors, "env.num": envs, "steps": steps, "learning_starts": 1, "seed": seed}
         config = ExperimentConfig().merge(run | named | settings).validate()
         factory, seeds = env_factory(config.env, env), derived_seeds(seed)
-        probe = make_env(config.env.merge({"num": 1}), seed=seeds["env"], factory=factory)
+        probe = make_vector_env(config.env.merge({"num": 1}), seed=seeds["env"], factory=factory)
         probe.close()
         self.algo: Algorithm = algo.build(probe.obs_spec, probe.action_spec, device, seeds["algo"])
         self.clock: Clock = Clock(length=config.steps, slack=math.inf, replay_ratio=1.0)
         window = self.algo.window
-        replays, feed, _ = feeding(factory, Meter(), config, self.algo, probe, window, seeds, None, self.clock)
-        self.source: Lanes = replays
-        self.feed: Feed = feed
+        replays, feed, _ = build_actor_collector(
+            factory, DeviceMeter(), config, self.algo, probe, window, seeds, None, self.clock
+        )
+        self.source: MultiReplay = replays
+        self.feed: ActorCollector = feed
 
     @property
     def env_steps(self) -> int:
@@ -85,8 +87,8 @@ class AsyncCollector:
         """
         self.clock.env_steps += self.feed.collect()
         if len(self.source):
-            self.clock.ratio.due(self.clock.env_steps)  # from now on, the feed does not wait for rows
-        return self.feed.drain()
+            self.clock.ratio.updates_due(self.clock.env_steps)  # from now on, the feed does not wait for rows
+        return self.feed.pop_episodes()
 
     def __len__(self) -> int:
         """Return the number of windows that can be sampled."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.files import writing
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.log.aggregate import (
     ComparedSetting,
@@ -21,7 +21,13 @@ from reverie.log.aggregate import (
     seeds_curve_data,
     summarize_seed,
 )
-from reverie.run.folder import RunFolder, found_at_end, is_of, read_saved, settings_changes
+from reverie.run.folder import (
+    RunFolder,
+    is_final_result_of_step,
+    read_final_result,
+    read_saved_config,
+    settings_changes,
+)
 from reverie.run.schedule import parse_period
 
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
@@ -65,7 +71,7 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     if png is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
-        with writing(png):
+        with disk_errors_as_run_error(png):
             png = plot_comparison(png, contenders)
     return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
 
@@ -86,14 +92,16 @@ def find_run_groups(location: str) -> dict[str, list[Path]]:
 
 def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
     """Read the runs of one setting; RunError if none has a score."""
-    saved = {path: read_saved(path) for path in paths}
+    saved = {path: read_saved_config(path) for path in paths}
     settings = [{"algorithm": config.algorithm, **config.experiment} for config in saved.values()]
     first, how = settings[0], measurement_settings(settings[0])
     warn_if_settings_differ(name, settings)
     results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
-        results[path] = summarize_seed(folder.metrics, found_at_end(folder.evaluation) or {}, how)
-        if is_of(folder.evaluation, results[path].steps) or is_of(folder.estimate, results[path].steps):
+        results[path] = summarize_seed(folder.metrics, read_final_result(folder.evaluation) or {}, how)
+        if is_final_result_of_step(folder.evaluation, results[path].steps) or is_final_result_of_step(
+            folder.estimate, results[path].steps
+        ):
             final[path] = results[path]
     nothing = RunError(f"{name} holds no scores: nothing was evaluated, and no training episode has ended.")
     if not (compared := final or {path: result for path, result in results.items() if len(result.points[0])}):

@@ -22,20 +22,20 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
-from reverie.core.bounds import Ramp, Rate
+from reverie.core.bounds import PiecewiseLinear, ScheduledFloat
 from reverie.core.config import Choice, Config
-from reverie.core.errors import ConfigError, plural
-from reverie.core.hardware import choose_device, cores, gpus
+from reverie.core.errors import ConfigError, count_noun
+from reverie.core.hardware import choose_device, num_cores, num_gpus
 from reverie.core.logger import logger
-from reverie.core.signals import PARENT, SIGNALS
-from reverie.distributed.team import Team
+from reverie.core.signals import PARENT_PID_VAR, SIGNALS
+from reverie.distributed.team import LearnerGroup
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes
 
 STORE = "REVERIE_STORE"
 """Environment variable with the path of the file by which the learners of one machine meet."""
-SAVING = "600"
+SAVE_SECONDS = "600"
 """Seconds that learners have to end and save after a signal."""
 WARM_UP = 0.1
 """Part of a run in which ``scale_hyperparameters`` have learning rates rise from 0."""
@@ -51,7 +51,7 @@ def launcher_rank() -> int:
     return int(os.environ["RANK"]) if is_launched() else 0
 
 
-def launch(words: Sequence[str], config: ExperimentConfig) -> int:
+def launch_learners(words: Sequence[str], config: ExperimentConfig) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of this machine; return the exit code of the run.
 
     If one fails all end. They get the signals that this process gets, and end with it. They meet in a file that only
@@ -61,8 +61,8 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
     for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
     os.environ |= {
-        PARENT: str(os.getpid()),
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVING,
+        PARENT_PID_VAR: str(os.getpid()),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVE_SECONDS,
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # PyTorch would open a TCP store beside the file
     }
     with tempfile.TemporaryDirectory(prefix="reverie-") as folder:
@@ -85,7 +85,7 @@ def launch(words: Sequence[str], config: ExperimentConfig) -> int:
 
 
 @contextlib.contextmanager
-def team_of(config: ExperimentConfig) -> Iterator[Team]:
+def join_learners(config: ExperimentConfig) -> Iterator[LearnerGroup]:
     """Join the learners that this process was started with; of several that fail, one raises and the others exit."""
     if not is_launched():
         if config.learners > 1:
@@ -94,7 +94,7 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
                 f"command line, reverie train --learners {config.learners}, or start this script with torchrun "
                 f"--nproc-per-node {config.learners}."
             )
-        yield Team()
+        yield LearnerGroup()
         return
     store, number, count = open_store()
     local, local_count = (int(os.environ.get(name, "0")) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
@@ -102,11 +102,11 @@ def team_of(config: ExperimentConfig) -> Iterator[Team]:
     device = choose_device(config.device)
     if device != "cpu":
         torch.cuda.set_device(local)
-    team = Team.join(device, store, number, count)
+    team = LearnerGroup.join(device, store, number, count)
     try:
         yield team
     except BaseException as error:
-        if isinstance(error, SystemExit) or team.first():
+        if isinstance(error, SystemExit) or team.is_first_to_ask():
             raise
         raise SystemExit(1) from error  # another learner says why
     dist.destroy_process_group()
@@ -158,7 +158,7 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
     ``local_count`` of the learners are on this machine. Each learner has its part of a batch and of the environments,
     and on GPUs its own GPU.
     """
-    config = scaled(config, count)
+    config = apply_scale_rules(config, count)
     if config.algo.batch_size % count and not whole_rollouts(config):
         raise ConfigError(
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
@@ -169,31 +169,32 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
             f"learners = {count}, actors = {config.actors}: each learner has the same number of actors. Use a multiple "
             f"of {count}, such as {-(-config.actors // count) * count}; or fewer than {count}, which all learn from."
         )
-    if own_envs(config, count) and config.env.num > count and config.env.num % count:
+    if splits_envs(config, count) and config.env.num > count and config.env.num % count:
         raise ConfigError(
             f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
             f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
         )
-    if choose_device(config.device) != "cpu" and local_count > gpus():
+    if choose_device(config.device) != "cpu" and local_count > num_gpus():
         raise ConfigError(
-            f"learners = {count}: {local_count} of them are on this machine, which has {plural(gpus(), 'GPU')}. Use "
+            f"learners = {count}: {local_count} of them are on this machine, which has "
+            f"{count_noun(num_gpus(), 'GPU')}. Use "
             "fewer, or device = 'cpu'."
         )
 
 
-def of_team(config: ExperimentConfig, team: Team) -> ExperimentConfig:
+def member_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
     """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
     if team.count == 1:
         return config
-    if own_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
+    if splits_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
         of = " of each actor" if config.actors else ""
-        logger.info(f"{plural(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
+        logger.info(f"{count_noun(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
     local_count = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
-    return config.merge({"threads": config.threads or max(1, cores() // local_count), "learners": team.count})
+    return config.merge({"threads": config.threads or max(1, num_cores() // local_count), "learners": team.count})
 
 
-def own_envs(config: ExperimentConfig, count: int) -> bool:
+def splits_envs(config: ExperimentConfig, count: int) -> bool:
     """Return whether each of ``count`` learners has a part of the environments: not if it has its own actors."""
     return not config.offline and config.actors < count
 
@@ -203,7 +204,7 @@ def whole_rollouts(config: ExperimentConfig) -> bool:
     return config.algo.on_policy and config.algo.batch_size == 1
 
 
-def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
+def learner_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
     """Return the settings of one learner, of those of the run: its part of what is divided."""
     n = team.count
     if n == 1:
@@ -220,7 +221,7 @@ def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
     changes["replay.store_path"] = (
         store_path if store_path in ("auto", "none") else f"{store_path.rstrip('/')}/rank-{team.rank}"
     )
-    if own_envs(config, n):
+    if splits_envs(config, n):
         changes["env.num"] = config.env.num // n
     elif config.actors:
         changes["actors"] = config.actors // n
@@ -235,7 +236,7 @@ def learner_settings(config: ExperimentConfig, team: Team) -> ExperimentConfig:
 # ---------------------------------------------------------------- RLlib's rules, as in its tuned DreamerV3 examples
 
 
-def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
+def apply_scale_rules(config: ExperimentConfig, count: int) -> ExperimentConfig:
     """Return the settings by which ``count`` learners train: those changed by ``scale_hyperparameters``, if it is set.
 
     Batch sizes and environments are multiplied by n, learning rates by the square root of n. They rise from 0 over the
@@ -246,29 +247,31 @@ def scaled(config: ExperimentConfig, count: int) -> ExperimentConfig:
     changes = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
     if not config.offline:
         changes["env.num"] = config.env.num * count
-    rates = {path: warmed_up(rate, count**0.5, config.length) for path, rate in rates_of(config.algo, "algo")}
+    rates = {
+        path: with_warmup(rate, count**0.5, config.length) for path, rate in iter_learning_rates(config.algo, "algo")
+    }
     return config.merge({**changes, **rates})
 
 
 def log_rules(config: ExperimentConfig, count: int) -> None:
     """Log what ``scale_hyperparameters`` changes, if it is set."""
     if config.scale_hyperparameters:
-        lines = settings_changes(config.to_dict(), scaled(config, count).to_dict())
-        logger.info(f"scale_hyperparameters for {plural(count, 'learner')}: {'; '.join(lines)}")
+        lines = settings_changes(config.to_dict(), apply_scale_rules(config, count).to_dict())
+        logger.info(f"scale_hyperparameters for {count_noun(count, 'learner')}: {'; '.join(lines)}")
 
 
-def rates_of(config: Config, path: str) -> Iterator[tuple[str, Rate]]:
+def iter_learning_rates(config: Config, path: str) -> Iterator[tuple[str, ScheduledFloat]]:
     """Yield the learning rates above 0 of a configuration at ``path``, each with its own path."""
     for field in dataclasses.fields(config):
         value, key_path = getattr(config, field.name), f"{path}.{field.name}"
         if isinstance(value, Config) and not isinstance(value, Choice):
-            yield from rates_of(value, key_path)
+            yield from iter_learning_rates(value, key_path)
         elif (field.name == "lr" or field.name.endswith("_lr")) and value:
             yield key_path, value
 
 
-def warmed_up(rate: Rate, factor: float, length: int) -> list[list[float]]:
+def with_warmup(rate: ScheduledFloat, factor: float, length: int) -> list[list[float]]:
     """Return the points of a learning rate times ``factor`` in a run of ``length``."""
-    if isinstance(rate, Ramp):
+    if isinstance(rate, PiecewiseLinear):
         return [[step, value * factor] for step, value in rate.points]
     return [[0.0, 0.0], [WARM_UP * length, rate * factor]]

@@ -20,26 +20,26 @@ from torch import Tensor
 
 from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
-from reverie.core.collectives import average, single_rank
-from reverie.core.errors import RunError, plural
+from reverie.core.collectives import all_reduce_mean, single_rank
+from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Stateful
 from reverie.core.types import State
-from reverie.distributed.actor_collector import Feed
-from reverie.distributed.actor_replays import LaneStores
-from reverie.distributed.team import SAVE, GroupWatch, SharedCollector, SharedSource, Team
+from reverie.distributed.actor_collector import ActorCollector
+from reverie.distributed.actor_replays import MultiReplayStores
+from reverie.distributed.team import SAVE, GroupWatch, LearnerGroup, SharedCollector, SharedSource
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
-from reverie.replay.persistent import DurableReplay
+from reverie.replay.persistent import PersistentReplay
 from reverie.run import loop as training
-from reverie.run.checkpoint import Checkpoints, read, write
+from reverie.run.checkpoint import Checkpoints, read_checkpoint, write_checkpoint
 from reverie.run.collect import Collector
-from reverie.run.folder import RunFolder, Saved
-from reverie.run.manifest import TENSORS, encode
+from reverie.run.folder import RunFolder, SavedConfig
+from reverie.run.manifest import TENSORS, encode_state
 from reverie.run.result import TrainResult
-from reverie.run.trainable import MeasurementResult, Which
-from reverie.store.store import Store
+from reverie.run.trainable import EvaluationPurpose, MeasurementResult
+from reverie.store.store import ReplayStore
 
 # ---------------------------------------------------------------- parts of a checkpoint
 
@@ -47,9 +47,9 @@ from reverie.store.store import Store
 class ReplayPart:
     """The replay of one learner; from a checkpoint of another number of learners it takes its share of all rows."""
 
-    spare = True
+    prunable = True
 
-    def __init__(self, team: Team, part: DurableReplay | LaneStores, run: Path) -> None:
+    def __init__(self, team: LearnerGroup, part: PersistentReplay | MultiReplayStores, run: Path) -> None:
         self.team = team
         self.part = part
         self.run = run
@@ -61,15 +61,15 @@ class ReplayPart:
         team, path = self.team, self.team.loaded
         if team.before == team.count or path is None:
             return self.part.load_state_dict(state)
-        saved: list[tuple[Store | None, State]] = []
+        saved: list[tuple[ReplayStore | None, State]] = []
         for rank in range(team.before):
-            saved_state = read(learner_folder(path, rank), ["replay"], verified=True)["replay"]
+            saved_state = read_checkpoint(learner_folder(path, rank), ["replay"], verified=True)["replay"]
             for lane in saved_state.get("lanes", [saved_state]):
                 location = (
                     learner_folder(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
                 )
-                saved.append((None if location is None else Store(location), lane))
-        return self.part.deal(saved, team.rank, team.count)
+                saved.append((None if location is None else ReplayStore(location), lane))
+        return self.part.load_share(saved, team.rank, team.count)
 
     def load_files(self, folder: Path) -> None:
         """Load latents and samplers, of the same rows."""
@@ -85,9 +85,9 @@ def learner_folder(path: Path, rank: int) -> Path:
 class CollectorPart:
     """The collector of one learner; one of another number of learners begins new episodes."""
 
-    spare = False
+    prunable = False
 
-    def __init__(self, team: Team, collector: Collector, clock: Clock) -> None:
+    def __init__(self, team: LearnerGroup, collector: Collector, clock: Clock) -> None:
         self.team = team
         self.collector = collector
         self.clock = clock
@@ -110,11 +110,11 @@ class LearnerExperiment(Experiment):
     """One learner's part of an experiment. Its settings are its share; what is saved are those of the run."""
 
     run_config: ExperimentConfig
-    team: Team
+    team: LearnerGroup
     run: Path
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> SavedConfig:
         return saved_settings(self.run_config, self.user_env, self.user_eval_env)
 
     def parts(self) -> dict[str, Stateful]:
@@ -125,17 +125,17 @@ class LearnerExperiment(Experiment):
                 parts["collector"] = CollectorPart(self.team, collector, self.clock)
         return parts
 
-    def measure(self, which: Which) -> MeasurementResult:
+    def measure(self, which: EvaluationPurpose) -> MeasurementResult:
         with single_rank():
             return super().measure(which)
 
-    def reach(self, which: Literal["training", "evaluation"]) -> Env:
+    def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         if which == "training" and self.team.count > 1:
             raise RunError(
                 f"learners = {self.team.count}: callbacks run in the first learner, and cannot reach the environments "
                 "of the others. Use one learner."
             )
-        return super().reach(which)
+        return super().callback_env(which)
 
     def begin(self) -> None:
         if self.team.rank == 0:
@@ -145,9 +145,9 @@ class LearnerExperiment(Experiment):
 
     def describe(self) -> None:
         if (n := self.team.count) > 1:
-            envs = plural(self.config.env.num, "environment")
-            if isinstance(feed := local_collector(self.collector), Feed):
-                envs = f"the rows of {envs} of each actor" if feed.dealt else plural(len(feed.lanes), "actor")
+            envs = count_noun(self.config.env.num, "environment")
+            if isinstance(feed := local_collector(self.collector), ActorCollector):
+                envs = f"the rows of {envs} of each actor" if feed.dealt else count_noun(len(feed.lanes), "actor")
             logger.info(
                 f"{n} learners, each in a process of its own, with {self.algo.window.batch} of the "
                 f"{n * self.algo.window.batch} windows of a batch and {envs} of its own; of each:"
@@ -161,19 +161,19 @@ def local_collector(collector: Any) -> Any:
 
 
 def make_learner_experiment(
-    experiment: Experiment, run_config: ExperimentConfig, team: Team, run: Path
+    experiment: Experiment, run_config: ExperimentConfig, team: LearnerGroup, run: Path
 ) -> LearnerExperiment:
     """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
         clock, collector = experiment.clock, experiment.collector
         clock.watch = GroupWatch(clock.watch, is_main=team.rank == 0)
-        if isinstance(collector, Feed):
+        if isinstance(collector, ActorCollector):
             collector.dealt = run_config.actors < team.count
-        if isinstance(collector, Collector | Feed):
+        if isinstance(collector, Collector | ActorCollector):
             parts["collector"] = SharedCollector(collector, experiment, team, clock)
         parts["source"] = SharedSource(experiment.source, team, clock, collector is not None)
-        for optim in experiment.algo.optimisers().values():
+        for optim in experiment.algo.optimizers().values():
             if isinstance(optim, torch.optim.Optimizer):
                 optim.register_step_pre_hook(average_gradients)
     return LearnerExperiment(**parts, run_config=run_config, team=team, run=run)
@@ -181,10 +181,12 @@ def make_learner_experiment(
 
 def average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
     """Average the gradients of one of PyTorch's own optimisers over all learners, before its step."""
-    average([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
+    all_reduce_mean([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
 
-def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], folder: RunFolder) -> TrainResult:
+def run_follower(
+    team: LearnerGroup, build: Callable[[int | None], LearnerExperiment], folder: RunFolder
+) -> TrainResult:
     """Live the life of a learner beside learner 0; return its result.
 
     ``build`` builds its part of the experiment that goes on at a step; None begins anew.
@@ -203,7 +205,7 @@ def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], f
             follower.load(*command[1:])
         else:
             if experiment.store is not None:
-                experiment.store.claim()
+                experiment.store.check_writable()
             experiment.load_initial()
             experiment.begin()
         team.save = follower.save
@@ -212,7 +214,7 @@ def run_follower(team: Team, build: Callable[[int | None], LearnerExperiment], f
                 experiment.algo, experiment.source, experiment.clock, experiment.meter,
                 collector=experiment.collector, checkpoint=follower.checkpoint, schedule=experiment.schedule,
             )  # fmt: skip
-        team.listen()
+        team.await_command()
         return team.broadcast_object()  # type: ignore[no-any-return]
 
 
@@ -225,7 +227,7 @@ class Follower:
 
     def __init__(self, experiment: LearnerExperiment, folder: RunFolder) -> None:
         self.experiment = experiment
-        self.team: Team = experiment.team
+        self.team: LearnerGroup = experiment.team
         self.algo: Algorithm = experiment.algo
         self.checkpoints: Checkpoints = Checkpoints(folder.checkpoints, experiment.run_config.keep_checkpoints)
         self.main: Path = Path()  # the checkpoint of learner 0
@@ -249,10 +251,10 @@ class Follower:
         experiment, learner_dir = self.experiment, folder / str(self.team.rank)
         self.main = folder.parent
         learner_dir.mkdir()
-        write(learner_dir, experiment.clock.position, self.parts)
+        write_checkpoint(learner_dir, experiment.clock.position, self.parts)
         if experiment.store is not None:
             name = folder.parent.name.removeprefix(".tmp-").rpartition("-")[0]
-            experiment.store.saved(name, [*(path.name for path in self.checkpoints.kept_paths()), name])
+            experiment.store.on_checkpoint(name, [*(path.name for path in self.checkpoints.kept_paths()), name])
 
     def checkpoint(self, *, diverged: bool = False) -> Path:
         """Write into the checkpoint of a ``diverged`` state; others are written when learner 0 says so."""
@@ -266,7 +268,7 @@ class Follower:
     def state_dict(self) -> State:
         """Return the tensors by their names in the checkpoint, whose file learner 0 has written to ``main``."""
         tensors: dict[str, Tensor] = {}
-        encode(self.algo.state_dict(), "algo", tensors)
+        encode_state(self.algo.state_dict(), "algo", tensors)
         with safe_open(self.main / TENSORS, framework="pt") as file:
             local = {name: x for name, x in tensors.items() if not tensors_equal(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
@@ -276,7 +278,7 @@ class Follower:
 
     def load_state_dict(self, state: State) -> None:
         """Load the state of learner 0 with these tensors in it, from the checkpoint at ``main``."""
-        self.algo.load_state_dict(read(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
+        self.algo.load_state_dict(read_checkpoint(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
 
 
 def tensors_equal(x: Tensor, y: Tensor) -> bool:

@@ -15,34 +15,34 @@ from typing import Any
 import numpy as np
 from gymnasium.vector.utils import CloudpickleWrapper
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.errors import format_error
 from reverie.distributed.actor_connection import (
     FAILED,
-    FAR,
-    HEAD,
+    HEADER,
+    MAX_SPINS,
+    NO_STEP_LIMIT,
     ROWS,
-    TURNS,
+    ActorSignals,
     Failure,
     RowBlock,
-    Signs,
     WeightBoard,
     num_slots,
 )
-from reverie.distributed.actors import Work, act
+from reverie.distributed.actors import ActorTask, run_actor_process
 from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
 
 PATIENCE = 5.0
 """Seconds that actors have to end."""
-SHARE = 0.05
+PUBLISH_TIME_SHARE = 0.05
 """Part of a learner's time that publishing weights may take."""
 
 
-class Processes:
+class LocalActors:
     """Starts processes beside the learner, and gives them weights."""
 
-    def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
+    def __init__(self, columns: Mapping[str, ColumnSpec], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
         self.columns = columns
         self.envs = envs
@@ -51,7 +51,7 @@ class Processes:
         self.context: Any = multiprocessing.get_context(method)
         self.board: WeightBoard | None = None  # not before the weights are those that the run begins with
 
-    def start(self, work: Callable[[], Work], number: int) -> LocalActorConnection:
+    def start(self, work: Callable[[], ActorTask], number: int) -> LocalActorConnection:
         """Start actor ``number``."""
         child = LocalActorConnection(self.context, self.columns, self.envs)
         child.start(work, self.board, self.selector)
@@ -70,15 +70,15 @@ class Processes:
 class LocalActorConnection:
     """The learner's end of the connection with one process of an actor."""
 
-    def __init__(self, context: Any, columns: Mapping[str, Column], envs: int) -> None:
+    def __init__(self, context: Any, columns: Mapping[str, ColumnSpec], envs: int) -> None:
         """Allocate for rows with these ``columns`` of so many environments."""
         self.context = context
         self.slots: int = num_slots(columns, envs)
         blocks = {
-            name: allocate_shared(context, (self.slots, envs, TURNS, *column.shape), column.dtype)
+            name: allocate_shared(context, (self.slots, envs, MAX_SPINS, *column.shape), column.dtype)
             for name, column in columns.items()
         }
-        signs = allocate_shared(context, (len(Signs._fields),), "int64")
+        signs = allocate_shared(context, (len(ActorSignals._fields),), "int64")
         self.free_slots: Any = context.Semaphore(self.slots)
         self.pipe: Connection
         self.far: Connection
@@ -88,10 +88,12 @@ class LocalActorConnection:
         self.signs: np.ndarray = signs.array()
         self.received: int = 0
 
-    def start(self, work: Callable[[], Work], board: WeightBoard | None, selector: selectors.BaseSelector) -> None:
+    def start(self, work: Callable[[], ActorTask], board: WeightBoard | None, selector: selectors.BaseSelector) -> None:
         """Start the process, which takes its weights from ``board``; ``selector`` tells of its messages."""
         task: Any = work  # Gymnasium's wrapper is meant for environments
-        self.process: Any = self.context.Process(target=act, args=(CloudpickleWrapper(task), self.port, board))
+        self.process: Any = self.context.Process(
+            target=run_actor_process, args=(CloudpickleWrapper(task), self.port, board)
+        )
         self.process.start()
         self.far.close()
         self.kill: Finalize[None] = Finalize(self, kill, (self.process, self.pipe), exitpriority=0)
@@ -99,13 +101,13 @@ class LocalActorConnection:
         self.selector.register(self.pipe, selectors.EVENT_READ, self)
 
     def sign(self, name: str, value: int) -> None:
-        """Tell the actor a number of ``wire.py: Signs``."""
-        self.signs[Signs._fields.index(name)] = min(value, FAR)
+        """Tell the actor a number of ``actor_connection.py: ActorSignals``."""
+        self.signs[ActorSignals._fields.index(name)] = min(value, NO_STEP_LIMIT)
 
     @property
     def waiting(self) -> int:
         """Number of blocks that wait."""
-        return int(self.signs[Signs._fields.index("sent")]) - self.received
+        return int(self.signs[ActorSignals._fields.index("sent")]) - self.received
 
     def receive(self) -> RowBlock | Failure:
         """Return the next message. EOFError or OSError: the actor is gone."""
@@ -113,17 +115,19 @@ class LocalActorConnection:
         try:
             return self.decode(message)
         except (struct.error, ValueError, TypeError, RecursionError) as error:  # JSON's errors are ValueErrors
-            return Failure(f"its message of {len(message)} bytes is damaged ({format_error(error)})", final=False)
+            return Failure(
+                f"its message of {len(message)} bytes is damaged ({format_error(error)})", is_permanent=False
+            )
 
     def decode(self, message: bytes) -> RowBlock | Failure:
         """Return what a message says."""
-        kind, slot, turns, version, restarts = HEAD.unpack_from(message)
-        content = json.loads(message[HEAD.size :])
+        kind, slot, turns, version, restarts = HEADER.unpack_from(message)
+        content = json.loads(message[HEADER.size :])
         if kind == FAILED:
             text, final = content
             return Failure(str(text), bool(final))
-        if kind != ROWS or slot >= self.slots or not 0 < turns <= TURNS:
-            raise ValueError(f"kind {kind}, slot {slot} of {self.slots}, {turns} of {TURNS} turns")
+        if kind != ROWS or slot >= self.slots or not 0 < turns <= MAX_SPINS:
+            raise ValueError(f"kind {kind}, slot {slot} of {self.slots}, {turns} of {MAX_SPINS} turns")
         episodes = [EpisodeStats(float(score), int(length), dict(info)) for score, length, info in content]
         self.received += 1
         rows = {name: column[slot, :, :turns] for name, column in self.blocks.items()}

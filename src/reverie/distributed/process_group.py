@@ -13,12 +13,12 @@ from torch import Tensor
 
 from reverie.core.errors import RunError
 
-PATIENCE = datetime.timedelta(hours=2)
+TIMEOUT = datetime.timedelta(hours=2)
 """Time that a rank waits for another, such as the first one while it evaluates. An ended one is noticed at once."""
 
 
-class Group:
-    """The process group that was joined, or one rank alone: implements ``core/collectives.py: Ranks``."""
+class ProcessGroup:
+    """The process group that was joined, or one rank alone: implements ``core/collectives.py: ProcessRanks``."""
 
     def __init__(self, store: Any = None) -> None:
         """``store``: the ranks' common store. None: a single rank, whose broadcasts return the value."""
@@ -30,7 +30,7 @@ class Group:
     def join(cls, device: str, store: Any, rank: int, count: int) -> Self:
         """Join ``count`` ranks that meet at ``store``. Numbers on CPUs go by gloo, those on GPUs by NCCL."""
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=TIMEOUT)
         return cls(store)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
@@ -75,7 +75,7 @@ class Group:
         self._with_all(dist.scatter_object_list, received, None if self.rank else list(values), 0)
         return received[0]
 
-    def first(self) -> bool:
+    def is_first_to_ask(self) -> bool:
         """Return whether this is the first rank that asks: it tells the user why all end."""
         with contextlib.suppress(Exception):  # the store ends with its process
             return bool(self.store.add("told", 1) == 1)

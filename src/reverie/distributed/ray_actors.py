@@ -16,32 +16,42 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.discover import version
 from reverie.core.logger import logger
-from reverie.distributed.actor_connection import FAR, NAP, TURNS, Failure, Over, RowBlock, Rows, Signs, num_slots
-from reverie.distributed.actors import Work, play
-from reverie.distributed.local_actors import SHARE
-from reverie.distributed.ray_learners import PLACES, amounts, connect
+from reverie.distributed.actor_connection import (
+    MAX_SPINS,
+    NO_STEP_LIMIT,
+    POLL_SECONDS,
+    ActorSignals,
+    ActorStop,
+    Failure,
+    RowBlock,
+    Rows,
+    num_slots,
+)
+from reverie.distributed.actors import ActorTask, run_actor
+from reverie.distributed.local_actors import PUBLISH_TIME_SHARE
+from reverie.distributed.ray_learners import PLACEMENT_VAR, connect, ray_options
 from reverie.run.collect import EpisodeStats
 
-SOON = 0.01
+TELL_INTERVAL = 0.01
 """Minimum seconds between two updates of the actors' step limits."""
-LATE = 60.0
+LATE_SECONDS = 60.0
 """Seconds after which the user is told that an actor has not begun."""
-AGAIN = 2.0
+PLACE_INTERVAL = 2.0
 """Seconds between two attempts to place a post."""
 
 
-class Post:
+class RayActor:
     """What an actor is to Ray. Ray calls it in threads."""
 
     def __init__(self) -> None:
-        self.signs: Signs = Signs(0, 0, 0, 0, 0)
+        self.signs: ActorSignals = ActorSignals(0, 0, 0, 0, 0)
         self.weights: tuple[int, bytes] = (-1, b"")
         self.sent: queue.Queue[RowBlock | Failure] = queue.Queue()
 
-    def begin(self, work: Callable[[], Work], columns: Mapping[str, Column], envs: int, expected: str) -> str:
+    def begin(self, work: Callable[[], ActorTask], columns: Mapping[str, ColumnSpec], envs: int, expected: str) -> str:
         """Begin to act; return the address of this node. ``expected``: the learner's version of this library."""
         import ray.util
 
@@ -50,7 +60,7 @@ class Post:
         self.columns = columns
         self.envs = envs
         self.slots: int = num_slots(columns, envs)
-        self.thread: threading.Thread = threading.Thread(target=play, args=(work, self, self), daemon=True)
+        self.thread: threading.Thread = threading.Thread(target=run_actor, args=(work, self, self), daemon=True)
         self.thread.start()
         return str(ray.util.get_node_ip_address())
 
@@ -58,9 +68,9 @@ class Post:
         """Return the next message, and how many wait."""
         return self.sent.get(), self.sent.qsize()
 
-    def tell(self, signs: Sequence[int]) -> None:
+    def set_signals(self, signs: Sequence[int]) -> None:
         """Take the learner's signs."""
-        self.signs = Signs(*signs)
+        self.signs = ActorSignals(*signs)
 
     def adopt(self, number: int, data: bytes) -> None:
         """Take weights and their version."""
@@ -70,18 +80,18 @@ class Post:
         """Wait until the actor has ended."""
         self.thread.join()
 
-    # ------------------------------------------------------------ what the actor sees: ``wire.py: Port``, and a board
+    # ----------------------------- what the actor sees: ``actor_connection.py: ActorConnection``, and a board
 
-    def check(self) -> Signs:
+    def check(self) -> ActorSignals:
         if self.signs.stop:
-            raise Over
+            raise ActorStop
         return self.signs
 
     def room(self) -> Rows:
         while self.sent.qsize() >= self.slots:
             self.check()
-            time.sleep(NAP)
-        return {name: np.empty((self.envs, TURNS, *x.shape), x.dtype) for name, x in self.columns.items()}
+            time.sleep(POLL_SECONDS)
+        return {name: np.empty((self.envs, MAX_SPINS, *x.shape), x.dtype) for name, x in self.columns.items()}
 
     def send(self, rows: Rows, turns: int, number: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
         self.sent.put(RowBlock({name: x[:, :turns] for name, x in rows.items()}, number, list(episodes), restarts))
@@ -94,25 +104,25 @@ class Post:
         return None if newest[0] == known_version or not newest[1] else newest
 
 
-class Nodes:
-    """What ``Processes`` is on one machine: places actors in the bundles that the command has made for them."""
+class RayActors:
+    """What ``LocalActors`` is on one machine: places actors in the bundles that the command has made for them."""
 
-    def __init__(self, columns: Mapping[str, Column], envs: int) -> None:
+    def __init__(self, columns: Mapping[str, ColumnSpec], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
         self.columns = columns
         self.envs = envs
-        self.places: dict[str, Any] = json.loads(os.environ[PLACES])
+        self.places: dict[str, Any] = json.loads(os.environ[PLACEMENT_VAR])
         self.ray: Any = connect(self.places["address"], self.places["namespace"])
         self.group: Any = self.ray.util.get_placement_group(self.places["group"])
         self.newest: tuple[int, Any] = (-1, None)
-        self.links: list[Distant] = []
+        self.links: list[RayActorConnection] = []
         self.due: float = 0.0
 
-    def start(self, work: Callable[[], Work], number: int) -> Distant:
-        self.links.append(Distant(self, work, number))
+    def start(self, work: Callable[[], ActorTask], number: int) -> RayActorConnection:
+        self.links.append(RayActorConnection(self, work, number))
         return self.links[-1]
 
-    def ready(self, seconds: float) -> Iterable[Distant]:
+    def ready(self, seconds: float) -> Iterable[RayActorConnection]:
         self.tell(seconds)
         links = {link.coming: link for link in self.links if link.is_pending()}
         if not links:
@@ -138,17 +148,17 @@ class Nodes:
         if start >= self.due:
             for link in self.links:
                 link.tell()
-            self.due = start + max(SOON, (time.monotonic() - start) / SHARE)
+            self.due = start + max(TELL_INTERVAL, (time.monotonic() - start) / PUBLISH_TIME_SHARE)
 
 
-class Distant:
+class RayActorConnection:
     """A post: what ``actor_processes.py: LocalActorConnection`` is on one machine."""
 
-    def __init__(self, home: Nodes, work: Callable[[], Work], number: int) -> None:
+    def __init__(self, home: RayActors, work: Callable[[], ActorTask], number: int) -> None:
         self.home = home
         self.work = work
         self.number = number
-        self.signs: Signs = Signs(0, 0, 0, 0, 0)
+        self.signs: ActorSignals = ActorSignals(0, 0, 0, 0, 0)
         self.told: bool = False
         self.waiting: int = 0
         self.node: str = ""
@@ -161,16 +171,16 @@ class Distant:
 
         home = self.home
         bundle = PlacementGroupSchedulingStrategy(home.group, home.places["first"] + self.number)
-        actor_class = home.ray.remote(**amounts(home.places["each"]), max_concurrency=4, scheduling_strategy=bundle)(
-            Post
-        )
+        actor_class = home.ray.remote(
+            **ray_options(home.places["each"]), max_concurrency=4, scheduling_strategy=bundle
+        )(RayActor)
         self.post: Any = actor_class.remote()
         self.tried: float = time.monotonic()
         self.coming: Any = self.post.begin.remote(self.work, home.columns, home.envs, version())
 
     def is_pending(self) -> bool:
         """Return whether the post owes an answer; see to it that there is a post."""
-        if self.coming is None and time.monotonic() > self.tried + AGAIN:
+        if self.coming is None and time.monotonic() > self.tried + PLACE_INTERVAL:
             self.create()
         return self.coming is not None
 
@@ -199,7 +209,7 @@ class Distant:
         if self.node and not self.told:
             self.post.tell.remote(tuple(self.signs))
             self.told = True
-        elif not self.node and time.monotonic() > self.since + LATE:
+        elif not self.node and time.monotonic() > self.since + LATE_SECONDS:
             self.since = float("inf")
             logger.warning(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
 
@@ -208,7 +218,7 @@ class Distant:
         try:
             message, self.waiting = self.home.ray.get(self.coming)
         except errors.RayTaskError as error:
-            return Failure(str(error.cause), final=True)
+            return Failure(str(error.cause), is_permanent=True)
         except errors.RayError as error:
             raise EOFError from error
         self.coming = self.post.next.remote()
@@ -221,7 +231,7 @@ class Distant:
         """Do nothing: Ray frees it."""
 
     def sign(self, name: str, value: int) -> None:
-        signs = self.signs._replace(**{name: min(value, FAR)})
+        signs = self.signs._replace(**{name: min(value, NO_STEP_LIMIT)})
         self.told, self.signs = self.told and signs == self.signs, signs
 
     def end(self, deadline: float) -> str:

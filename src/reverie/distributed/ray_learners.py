@@ -25,27 +25,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reverie.core.errors import ConfigError, RunError, plural
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.logger import logger, survive_broken_pipe
-from reverie.core.signals import PARENT
-from reverie.run.signal_handling import collected
+from reverie.core.signals import PARENT_PID_VAR
+from reverie.run.signal_handling import collect_signals
 
 if TYPE_CHECKING:
     from reverie.experiment.config import ExperimentConfig
 
-PLACES = "REVERIE_PLACEMENT"
+PLACEMENT_VAR = "REVERIE_PLACEMENT"
 """Environment variable by which a learner knows where its actors have their places."""
 PATIENCE = 20.0
 """Seconds to wait for free resources at the beginning."""
-RETURN = 600.0
+RESOURCE_RETURN_SECONDS = 600.0
 """Seconds to wait for them after a loss: a new node may take as long."""
 RESTARTS = 3
 """Times in a row that all learners start from the same checkpoint again."""
-GRACE = 10.0
+EXIT_GRACE_SECONDS = 10.0
 """Seconds that the other learners have to end by themselves after one has failed."""
 SAVING = 600.0
 """The same after somebody has asked a learner to end: all save first."""
-SILENCE = 60.0
+UNRESPONSIVE_SECONDS = 60.0
 """Seconds after which a learner that does not answer is lost."""
 POLL = 0.5
 """Seconds between two looks at a learner."""
@@ -69,7 +69,7 @@ class RayLearner:
         """Start ``reverie WORDS``, in ``folder`` if this node has it."""
         self.child = subprocess.Popen(
             [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT: str(os.getpid())},
+            stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT_PID_VAR: str(os.getpid())},
             cwd=folder if os.path.isdir(folder) else None, start_new_session=True,
         )  # fmt: skip
         assert self.child.stdout is not None
@@ -110,15 +110,17 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
     """
     namespace = uuid.uuid4().hex
     with cluster(request.address, namespace) as ray:
-        resources = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
+        resources = learner_resources(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         actor = {"CPU": 1, **request.actor}
         command = [*words, "--run", str(run)]
         command += [] if config.threads else ["--threads", str(max(1, int(resources["CPU"])))]
         command += [] if resources["GPU"] or config.device != "auto" else ["--device", "cpu"]
         bundles = [resources] * config.learners + [actor] * config.actors
         placement = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
-        with collected() as got:
-            return lives(command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got)
+        with collect_signals() as got:
+            return run_until_done(
+                command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got
+            )
 
 
 @contextlib.contextmanager
@@ -166,21 +168,21 @@ def connect(address: str, namespace: str | None = None) -> Any:
     return ray
 
 
-def needs(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
+def learner_resources(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
     """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads."""
     enough = config.device == "auto" and gpus >= config.learners
     gpu = int(enough or config.device.startswith("cuda"))
     return {"CPU": config.threads or 1, "GPU": gpu, **resources}
 
 
-def amounts(resources: Mapping[str, float]) -> dict[str, Any]:
+def ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
     """Return resources as the options of an actor of Ray's."""
     options = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     custom = {name: amount for name, amount in resources.items() if name not in options}
     return {**{options[name]: resources[name] for name in options if name in resources}, "resources": custom}
 
 
-def lives(
+def run_until_done(
     words: Sequence[str],
     count: int,
     bundles: Sequence[Mapping[str, float]],
@@ -192,7 +194,7 @@ def lives(
     """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
     from ray.exceptions import RayError
 
-    losses, before = 0, newest(run)
+    losses, before = 0, newest_checkpoint_name(run)
     while True:
         hosts = ["a node that has gone"] * count
         codes: list[int | None] = [None] * count
@@ -207,10 +209,10 @@ def lives(
         lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
         if not lost:
             return max(code or 0 for code in codes)
-        current = newest(run)
+        current = newest_checkpoint_name(run)
         losses, before = (1 if current != before else losses + 1), current
         rank, code = next(iter(lost.items()))
-        loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({why(code)})"
+        loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({loss_reason(code)})"
         if losses > RESTARTS:
             raise RunError(
                 f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command goes on."
@@ -219,7 +221,7 @@ def lives(
         wait_until_unlocked(run)
 
 
-def why(code: int | None) -> str:
+def loss_reason(code: int | None) -> str:
     """Return how a learner was lost."""
     if code is None:
         return "its node or Ray's process there has ended"
@@ -244,11 +246,14 @@ def place_learners(
     try:
         is_placed = wait_until_placed(group, PATIENCE, got)
         if not is_placed and is_retry:
-            logger.warning(f"{missing(ray, bundles, count, strategy)} Waiting for them for {RETURN / 60:.0f} minutes.")
-            is_placed = wait_until_placed(group, RETURN, got)
+            logger.warning(
+                f"{missing_resources(ray, bundles, count, strategy)} Waiting for them for "
+                f"{RESOURCE_RETURN_SECONDS / 60:.0f} minutes."
+            )
+            is_placed = wait_until_placed(group, RESOURCE_RETURN_SECONDS, got)
         if not is_placed:
-            raise RunError(missing(ray, bundles, count, strategy))
-        actor = ray.remote(**amounts(bundles[0]))(RayLearner)
+            raise RunError(missing_resources(ray, bundles, count, strategy))
+        actor = ray.remote(**ray_options(bundles[0]))(RayLearner)
         placements = [PlacementGroupSchedulingStrategy(group, i) for i in range(count)]
         yield name, [actor.options(scheduling_strategy=placement).remote() for placement in placements]
     finally:
@@ -266,7 +271,7 @@ def wait_until_placed(group: Any, seconds: float, got: Sequence[int]) -> bool:
     return False
 
 
-def missing(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
+def missing_resources(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
     """Return what is needed, by ``count`` learners and then by actors, and what the cluster has."""
     names = list(dict.fromkeys(name for bundle in bundles for name, amount in bundle.items() if amount))
 
@@ -275,7 +280,8 @@ def missing(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strate
 
     kinds = {"learner": bundles[:count], "actor": bundles[count:]}
     needed = [
-        f"{plural(len(group), kind)} with {format_resources(group[0], [name for name in group[0] if group[0][name]])}"
+        f"{count_noun(len(group), kind)} with {format_resource"
+        "s(group[0], [name for name in group[0] if group[0][name]])}"
         for kind, group in kinds.items() if group
     ]  # fmt: skip
     nodes = [
@@ -298,7 +304,7 @@ def start(learners: Sequence[Any], words: Sequence[str], folder: str, placement:
     hosts, port = [host for host, _ in addresses], addresses[0][1]
     main = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
     meeting = {"MASTER_ADDR": main, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(learners)),
-               PLACES: json.dumps(placement)}  # fmt: skip
+               PLACEMENT_VAR: json.dumps(placement)}  # fmt: skip
     alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
     env_vars = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
     ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, env_vars, strict=True)])
@@ -312,10 +318,10 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     codes: dict[int, int | None] = {}
     pending = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
     num_forwarded, killed, end = 0, False, float("inf")
-    while pending and time.monotonic() < end + SILENCE:
+    while pending and time.monotonic() < end + UNRESPONSIVE_SECONDS:
         for _ in got[num_forwarded:]:
             num_forwarded += 1
-            send(learners, signal.SIGTERM if num_forwarded < 3 else signal.SIGKILL)
+            signal_learners(learners, signal.SIGTERM if num_forwarded < 3 else signal.SIGKILL)
         for reference in ray.wait(list(pending), num_returns=len(pending), timeout=POLL)[0]:
             rank = pending.pop(reference)
             try:
@@ -333,9 +339,9 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
                 codes[rank] = 1 if killed and code < 0 else code
         if any(codes.values()) or None in codes.values():
             asking = got or any(code is not None and code > 128 for code in codes.values())
-            end = min(end, time.monotonic() + (SAVING if asking else GRACE))
+            end = min(end, time.monotonic() + (SAVING if asking else EXIT_GRACE_SECONDS))
         if time.monotonic() > end and not killed:
-            send(learners, signal.SIGKILL)
+            signal_learners(learners, signal.SIGKILL)
             killed = True
     return [codes.get(rank) for rank in range(len(learners))]
 
@@ -348,18 +354,18 @@ def log_loss(learner: str, error: Exception) -> None:
         logger.warning(f"{learner}: {type(error).__name__}: {first_line(error)}")
 
 
-def send(learners: Sequence[Any], number: int) -> None:
+def signal_learners(learners: Sequence[Any], number: int) -> None:
     """Send a signal to the process of each learner."""
     for learner in learners:
         learner.tell.remote(int(number))
 
 
-def newest(run: Path) -> str:
+def newest_checkpoint_name(run: Path) -> str:
     """Return the name of the newest checkpoint that is whole; "" if there is none."""
     from reverie.run.checkpoint import Checkpoints
     from reverie.run.folder import RunFolder
 
-    path = Checkpoints(RunFolder.at(run).checkpoints).latest()
+    path = Checkpoints(RunFolder.from_path(run).checkpoints).latest()
     return f"checkpoint {path.name}" if path else ""
 
 
@@ -367,8 +373,8 @@ def wait_until_unlocked(run: Path) -> None:
     """Wait until no process writes to the run; one that has lost its node's Ray may still be saving."""
     from reverie.run.folder import RunFolder
 
-    end = time.monotonic() + SILENCE
+    end = time.monotonic() + UNRESPONSIVE_SECONDS
     while run.is_dir() and time.monotonic() < end:
-        with contextlib.suppress(RunError), RunFolder.at(run).lock():
+        with contextlib.suppress(RunError), RunFolder.from_path(run).lock():
             return
         time.sleep(POLL)

@@ -16,15 +16,15 @@ from pathlib import Path
 import torch
 
 from reverie.core.errors import RunError
-from reverie.core.files import writing
-from reverie.core.hardware import choose_device, cores
+from reverie.core.files import disk_errors_as_run_error
+from reverie.core.hardware import choose_device, num_cores
 from reverie.core.logger import logger
-from reverie.core.signals import PARENT, SIGNALS
-from reverie.distributed.ray_learners import ClusterRequest, cluster, missing, needs
+from reverie.core.signals import PARENT_PID_VAR, SIGNALS
+from reverie.distributed.ray_learners import ClusterRequest, cluster, learner_resources, missing_resources
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.folder import RunFolder
-from reverie.run.signal_handling import collected
+from reverie.run.signal_handling import collect_signals
 
 POLL = 0.2
 """Seconds between two polls of the child processes."""
@@ -72,17 +72,18 @@ class Child:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-u", "-m", "reverie", *command], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(extra_import_paths()), PARENT: str(os.getpid())},
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(extra_import_paths()), PARENT_PID_VAR:
+                str(os.getpid())},
             )  # fmt: skip
         self.tell: Callable[[int], None] = self.process.send_signal
         self.wait: Callable[[], object] = self.process.wait
 
-    def code(self) -> int | None:
+    def poll(self) -> int | None:
         """Return the exit code, 128 + n if signal n killed the process, or None while it runs."""
         code = self.process.poll()
         return 128 - code if code is not None and code < 0 else code
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """Return the last line that the process wrote, or "" if it wrote none."""
         with self.log.open("rb") as file:
             file.seek(self.begin)
@@ -94,16 +95,16 @@ class Child:
 def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield what trains runs, here or on the Ray cluster of ``request``, and how many may run at a time."""
     if request is None:
-        fit = 1 if choose_device(config.device) != "cpu" else cores() // (config.threads or torch.get_num_threads())
+        fit = 1 if choose_device(config.device) != "cpu" else num_cores() // (config.threads or torch.get_num_threads())
         yield train_in_processes, max(1, fit)
         return
     with cluster(request.address) as ray:
-        resources = needs(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
+        resources = learner_resources(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
         requested = {name: amount for name, amount in resources.items() if amount}
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         room = sum(int(min((node.get(name, 0.0) / requested[name] for name in requested), default=1)) for node in nodes)
         if not room:
-            raise RunError(missing(ray, [resources], 1, "PACK"))
+            raise RunError(missing_resources(ray, [resources], 1, "PACK"))
         from reverie.distributed.ray_tune import train_placed  # imports Ray, which cluster() has prepared
 
         yield functools.partial(train_placed, resources=requested), room
@@ -181,7 +182,7 @@ Train = Callable[[RunQueue, int], None]
 
 def train_runs(queue: RunQueue, train: Train, jobs: int) -> int | None:
     """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any."""
-    with collected() as queue.received_signals:
+    with collect_signals() as queue.received_signals:
         train(queue, jobs)
     if queue.refused and not any(run.has_begun for run in queue.runs):
         raise RunError(queue.refused[0])
@@ -199,12 +200,12 @@ def train_in_processes(queue: RunQueue, jobs: int) -> None:
         while running or queue.next():
             num_forwarded = forward_signals(queue.received_signals, num_forwarded, running.values())
             while len(running) < jobs and (run := queue.next()):
-                with writing(run.log.parent):
+                with disk_errors_as_run_error(run.log.parent):
                     running[run] = Child(queue.begin(run), run.log)
             for run, child in list(running.items()):
-                if (code := child.code()) is not None:
+                if (code := child.poll()) is not None:
                     del running[run]
-                    queue.end(run, code, child.last_words())
+                    queue.end(run, code, child.last_line())
                 elif queue.drop(run):
                     child.tell(signal.SIGTERM)
             queue.board.update()

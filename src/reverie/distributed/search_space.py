@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import yaml
 
 from reverie.core.config import nest
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, short_repr
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.folder import Saved, check_origin, read_yaml
+from reverie.run.folder import SavedConfig, check_module_names, read_yaml
 
 
 class Dimension(NamedTuple):
@@ -49,7 +49,7 @@ def to_optuna_choice(choice: Any) -> Any:
 def read_space_file(path: Path) -> dict[str, Any]:
     """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
     values = read_yaml(path)
-    check_origin(Saved(algorithm="", experiment=nest(values)), path)
+    check_module_names(SavedConfig(algorithm="", experiment=nest(values)), path)
     return values
 
 
@@ -60,7 +60,7 @@ def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: 
         try:
             dimensions[name] = dimension(name, description, config)
         except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
-            message = error if isinstance(error, ConfigError) else f"{name} = {brief(description)}: {error}"
+            message = error if isinstance(error, ConfigError) else f"{name} = {short_repr(description)}: {error}"
             raise ConfigError(f"{space_name}: {message}") from error
     return dimensions
 

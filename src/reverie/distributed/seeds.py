@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reverie.core.discover import found_elsewhere
+from reverie.core.discover import is_importable_algorithm
 from reverie.core.documents import read_json
-from reverie.core.errors import ConfigError, RunError, brief, plural
-from reverie.core.files import check_local, check_writable, writing
+from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
+from reverie.core.files import check_local, check_writable, disk_errors_as_run_error
 from reverie.core.hardware import choose_device
-from reverie.core.imports import trusts
+from reverie.core.imports import is_trusting
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
-from reverie.datasets.in_memory import OBJECT, paths_in
+from reverie.datasets.in_memory import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import RunQueue, SeedRun, Train, make_trainer, train_runs
@@ -29,11 +29,11 @@ from reverie.log.console import RunsDisplay
 from reverie.run.folder import (
     SCHEMA,
     RunFolder,
-    Saved,
-    found_at_end,
-    holds_run,
-    learned_otherwise,
+    SavedConfig,
+    contains_run,
+    learning_setting_changes,
     new_path,
+    read_final_result,
     read_yaml,
     settings_changes,
     to_yaml_types,
@@ -62,7 +62,7 @@ class SeedsResult:
     """Existing files of the folder by name: "settings", "aggregate" and "curve"."""
 
 
-def train_seeds_of(
+def run_seeds(
     config: ExperimentConfig,
     seeds: Sequence[int],
     *,
@@ -82,7 +82,7 @@ def train_seeds_of(
     path = path if request is None else path.absolute()  # the working directory of a node may be another
     shared, before = seeds_files(path)["settings"], None
     check_writable(path)
-    if holds_run(path, shared, config.name, config.env.id):
+    if contains_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
         config = with_initial_settings(config, before, path)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
@@ -91,7 +91,9 @@ def train_seeds_of(
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
     changes = [] if before is None else settings_changes(before, plain)
     wrong = (
-        [] if before is None or plain[config.unit] > before.get(config.unit, 0) else learned_otherwise(before, plain)
+        []
+        if before is None or plain[config.unit] > before.get(config.unit, 0)
+        else learning_setting_changes(before, plain)
     )
     if finished and wrong:
         raise RunError(
@@ -99,14 +101,14 @@ def train_seeds_of(
             f"({'; '.join(wrong)}), so their results would not match. Choose another --run, or increase "
             f"--{config.unit} to continue them with the new ones."
         )
-    with writing(path):
+    with disk_errors_as_run_error(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
         for text in changes:
             logger.info(text)
         if before is None or changes:
-            with writing(path):
-                write_shared(shared, Saved(algorithm=config.name, experiment=plain))
+            with disk_errors_as_run_error(path):
+                write_shared(shared, SavedConfig(algorithm=config.name, experiment=plain))
         for seed_run in () if changes else finished:
             seed_run.state, seed_run.note = "finished", "already finished"
         try:
@@ -135,14 +137,14 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
     if num_waiting:
         parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
         logger.info(
-            f"{title}: {plural(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
+            f"{title}: {count_noun(num_waiting, 'seed')}, {parallel_text}, in {path}; their output is in seed-*.log"
         )
         if choose_device(config.device) == "cpu" and kernel_problem():
             logger.warning(kernel_problem())
 
     def command(run: SeedRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
-        return ["train", config.name, *settings, *["--trust-code"] * trusts()]
+        return ["train", config.name, *settings, *["--trust-code"] * is_trusting()]
 
     def on_end(run: SeedRun) -> None:
         if run.state == "finished" and "eval/score" in run.values:
@@ -154,8 +156,8 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
     if (summary := write_seeds(config, path, runs)) is not None:
         from reverie.log.plot import plot_seeds_curve  # matplotlib takes a fifth of the time of all imports
 
-        with writing(path):
-            plot_seeds_curve(files["curve"], summary, title=f"{title}, {plural(len(summary.seeds), 'seed')}")
+        with disk_errors_as_run_error(path):
+            plot_seeds_curve(files["curve"], summary, title=f"{title}, {count_noun(len(summary.seeds), 'seed')}")
     existing = {name: file for name, file in files.items() if file.exists()}
     return SeedsResult(run=path, seeds=runs, signal=number, aggregate=summary, files=existing)
 
@@ -167,7 +169,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     for run in runs:
         if run.state == "finished":
             files = RunFolder(run.run)
-            ended[run.seed] = summarize_seed(files.metrics, found_at_end(files.evaluation) or {}, how)
+            ended[run.seed] = summarize_seed(files.metrics, read_final_result(files.evaluation) or {}, how)
     summary = aggregate(ended, how) if ended else None
     listed = [
         {"seed": run.seed, "run": run.run.name, "state": run.state}
@@ -176,7 +178,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     ]
     subject = {"env": config.env.id, "data": config.data.label or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
-    with writing(path):
+    with disk_errors_as_run_error(path):
         write_aggregate(seeds_files(path)["aggregate"], summary, head)
     return summary
 
@@ -184,13 +186,13 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
 def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
     """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds = {brief(list(seeds))}: expected different whole numbers, 0 or more.")
+        raise ConfigError(f"seeds = {short_repr(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:
         raise ConfigError(f"jobs = {jobs}: expected at least 1, or 0 for as many as the CPU cores allow.")
     custom = saved_settings(config, None).custom
-    if not found_elsewhere(type(config.algo)):
+    if not is_importable_algorithm(type(config.algo)):
         custom["algorithm"] = config.name
-    if any(path.startswith(OBJECT) for path in paths_in(config.data.path)):
+    if any(path.startswith(OBJECT) for path in split_paths(config.data.path)):
         custom["data"] = config.data.label
     if custom:
         listed = ", ".join(f"{setting} = {value}" for setting, value in custom.items())

@@ -3,7 +3,8 @@
 ====================  ==================================================================================================
 What the loop reads   Of several learners
 ====================  ==================================================================================================
-``collect()``         the env steps of all, exchanged once a turn (:meth:`Team.sync_turn`) with what follows. Actors are
+``collect()``         the env steps of all, exchanged once a turn (:meth:`LearnerGroup.sync_turn`) with what follows.
+Actors are
                       each learner's own; or, fewer than learners, those of learner 0, and each learner gets the rows of
                       a part of their environments
 ``len(source)``       the fewest windows that a learner has
@@ -28,14 +29,14 @@ from torch import Tensor
 
 from reverie.core.clock import Clock, Watch
 from reverie.core.collectives import use_ranks as learning
-from reverie.core.errors import RunError, plural
+from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, BatchSource, RunningStatistics
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
-from reverie.distributed.actor_collector import Feed
-from reverie.distributed.actor_connection import RowBlock, blank
-from reverie.distributed.process_group import Group
+from reverie.distributed.actor_collector import ActorCollector
+from reverie.distributed.actor_connection import RowBlock, zero_step
+from reverie.distributed.process_group import ProcessGroup
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches
 from reverie.run.collect import Collector, EpisodeStats
@@ -44,13 +45,13 @@ GO, SAVE, END = range(3)
 """What learner 0 tells the others at the beginning of each turn."""
 
 
-class Team(Group):
+class LearnerGroup(ProcessGroup):
     """What one learner knows of all. A team of one is a run as any other.
 
     A part of a checkpoint: one folder for each other learner, with its own manifest.
     """
 
-    spare = False
+    prunable = False
 
     def __init__(self, store: Any = None) -> None:
         super().__init__(store)
@@ -74,7 +75,7 @@ class Team(Group):
         else:
             self.broadcast_object(("end", result))
 
-    def listen(self) -> None:
+    def await_command(self) -> None:
         """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
         while self.broadcast_int(GO) == SAVE:
             self.write()
@@ -88,7 +89,8 @@ class Team(Group):
         self.before = int(state["count"])
         if self.before != self.count:
             logger.info(
-                f"the run was saved with {plural(self.before, 'learner')} and now has {plural(self.count, 'learner')}: "
+                f"the run was saved with {count_noun(self.before, 'learner')} and now has "
+                f"{count_noun(self.count, 'learner')}: "
                 "the replay rows are redistributed episode by episode, and the environments start new episodes"
             )
 
@@ -125,7 +127,7 @@ class Team(Group):
             signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
         return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
 
-    def distribute_blocks(self, feed: Feed) -> list[tuple[int, RowBlock]]:
+    def distribute_blocks(self, feed: ActorCollector) -> list[tuple[int, RowBlock]]:
         """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
         parts: list[list[tuple[int, RowBlock]]] = [[] for _ in range(self.count)]
         for index, block in feed.receive_blocks() if self.rank == 0 else ():
@@ -141,7 +143,7 @@ class Team(Group):
 
 
 class GroupWatch(Watch):
-    """The watch of several learners, which agree on it once a turn (:meth:`Team.sync_turn`).
+    """The watch of several learners, which agree on it once a turn (:meth:`LearnerGroup.sync_turn`).
 
     Setting ``stop`` asks all learners to stop after their next turn.
     """
@@ -169,7 +171,7 @@ class GroupWatch(Watch):
 class SharedSource:
     """The batches of one learner, each a part of the common batch."""
 
-    def __init__(self, source: BatchSource, team: Team, clock: Clock, collects: bool) -> None:
+    def __init__(self, source: BatchSource, team: LearnerGroup, clock: Clock, collects: bool) -> None:
         self.source = source
         self.team = team
         self.clock = clock
@@ -180,7 +182,7 @@ class SharedSource:
     def __len__(self) -> int:
         """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
         if not self.collects:
-            self.team.listen()
+            self.team.await_command()
             self.team.sync_turn(self.clock, len(self.source))
         return self.team.windows
 
@@ -188,13 +190,15 @@ class SharedSource:
 class SharedCollector:
     """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
 
-    def __init__(self, local: Collector | Feed, experiment: Experiment, team: Team, clock: Clock) -> None:
+    def __init__(
+        self, local: Collector | ActorCollector, experiment: Experiment, team: LearnerGroup, clock: Clock
+    ) -> None:
         """``experiment``: of this learner."""
         self.local = local
         self.source: BatchSource = experiment.source
         self.team = team
         self.clock = clock
-        self.unlogged: list[EpisodeStats] = local.unlogged
+        self.unlogged_episodes: list[EpisodeStats] = local.unlogged_episodes
         self.seconds: dict[str, float] = local.seconds
         self.close: Callable[[], None] = local.close
         self.state_dict: Callable[[], State] = local.state_dict
@@ -202,7 +206,7 @@ class SharedCollector:
         self.seen: list[Step] = []
         self.running_statistics: RunningStatistics | None = experiment.algo.running_statistics
         self.spec: ObsSpec = experiment.obs_spec
-        if isinstance(local, Feed):
+        if isinstance(local, ActorCollector):
             local.rank, local.learners = team.rank, team.count
             local.watch = None if self.running_statistics is None else self.seen.append
             if local.dealt:
@@ -215,22 +219,24 @@ class SharedCollector:
     def collect(self) -> int:
         """Make a turn; return the env steps of all, which schedules of exploration go by."""
         local = self.local
-        self.team.listen()
+        self.team.await_command()
         steps = local.collect()
-        sums = local.sums if isinstance(local, Feed) else ()
+        sums = local.sums if isinstance(local, ActorCollector) else ()
         totals = self.team.sync_turn(self.clock, len(self.source), steps, len(local.finished), local.restarts, *sums)
         total, self.team.ended, self.team.restarts = int(totals[0]), bool(totals[1]), int(totals[2])
-        if isinstance(local, Feed):
-            local.measure(totals[3:])
+        if isinstance(local, ActorCollector):
+            local.add_metrics(totals[3:])
             if self.running_statistics is not None:  # all at once, as some may have rows and others none
-                self.running_statistics.watch(concat_batches([*self.seen, blank(self.spec, 0)]))
+                self.running_statistics.update_statistics(concat_batches([*self.seen, zero_step(self.spec, 0)]))
                 self.seen.clear()
         elif isinstance(local.policy, Annealed):
-            local.state = local.policy.after(local.state, self.clock.env_steps + total)
+            local.state = local.policy.advance_schedule(local.state, self.clock.env_steps + total)
         return total
 
-    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         if not (self.team.ended or at_the_end):
             return []
-        episodes = [(score, length, dict(info)) for score, length, info in self.local.drain(at_the_end=at_the_end)]
+        episodes = [
+            (score, length, dict(info)) for score, length, info in self.local.pop_episodes(at_the_end=at_the_end)
+        ]
         return [EpisodeStats(*episode) for part in self.team.all_gather_object(episodes) for episode in part]

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import yaml
 
-from reverie.core.errors import ConfigError, RunError, brief, plural
-from reverie.core.files import check_local, check_writable, write_atomic, writing
-from reverie.core.imports import trusts
+from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
+from reverie.core.files import check_local, check_writable, disk_errors_as_run_error, write_atomic
+from reverie.core.imports import is_trusting
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray_learners import ClusterRequest
@@ -29,11 +29,11 @@ from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.jsonl import FINAL
-from reverie.run.evaluate import Score
+from reverie.run.evaluate import ScoreMetric
 from reverie.run.folder import (
     RunFolder,
-    Saved,
-    holds_run,
+    SavedConfig,
+    contains_run,
     new_path,
     read_yaml,
     settings_changes,
@@ -41,7 +41,7 @@ from reverie.run.folder import (
     write_shared,
 )
 
-RUNGS = 3
+NUM_RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
 MAX_PROPOSALS = 20
 """Proposals after which a search takes the next settings that were not tried yet: Optuna repeats itself."""
@@ -81,7 +81,7 @@ class TuneResult:
         return next((trial for trial in self.trials if trial.state == "finished"), None)
 
 
-def tune_of(
+def run_tuning(
     config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, grid: bool = False,
     seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
     space_name: str = "space", request: ClusterRequest | None = None,
@@ -104,12 +104,13 @@ def tune_of(
     dimensions = read_space(space, config, space_name)
     if seeds is not None and "seed" in dimensions:
         raise ConfigError(
-            f"{space_name}: seed = {brief(space['seed'])}: each trial has the seeds {list(seeds)} already."
+            f"{space_name}: seed = {short_repr(space['seed'])}: each trial has the seeds {list(seeds)} already."
         )
     endless = [name for name, dim in dimensions.items() if dim.size is None]
     if grid and endless:
         raise ConfigError(
-            f"{space_name}: {endless[0]} = {brief(space[endless[0]])}: a grid cannot have all of these values. Pass a "
+            f"{space_name}: {endless[0]} = {short_repr(space[endless[0]])}: a grid cannot have all of these values. "
+            "Pass a "
             "list of some, or a step between low and high."
         )
     prune = prune and not grid
@@ -117,7 +118,7 @@ def tune_of(
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
     if prune and not config.evaluates_during_training:
-        config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / RUNGS**2))})
+        config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / NUM_RUNGS**2))})
         logger.info(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early"
         )
@@ -125,15 +126,15 @@ def tune_of(
     path = path if request is None else path.absolute()  # the working directory of a node may be another
     check_writable(path)
     check_same_search(path, config, space)
-    with writing(path):
+    with disk_errors_as_run_error(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             study = optuna.create_study(
                 storage=f"sqlite:///{path / 'study.db'}", study_name="reverie", load_if_exists=True,
-                direction="minimize" if Score.parse(config.score_metric).lowest else "maximize",
-                pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // RUNGS**2), RUNGS),
+                direction="minimize" if ScoreMetric.parse(config.score_metric).minimize else "maximize",
+                pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // NUM_RUNGS**2), NUM_RUNGS),
             )  # fmt: skip
         except Exception as error:  # SQLite's, SQLAlchemy's or Optuna's
             reason = str(error).partition("\n")[0]
@@ -142,7 +143,7 @@ def tune_of(
         if study.trials and before != requested:
             raise RunError(f"{path} holds a search with other seeds ({before} -> {requested}). Choose another --run.")
         study.set_user_attr("seeds", requested)
-        write_shared(path / "settings.yaml", Saved(algorithm=config.name, experiment=config.to_dict()))
+        write_shared(path / "settings.yaml", SavedConfig(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
         study.sampler = optuna.samplers.TPESampler(seed=config.seed + len(study.trials), constant_liar=True)
         search = Search(study, dimensions, config, path, prune, grid, seeds)
@@ -152,7 +153,7 @@ def tune_of(
 
 def check_same_search(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
     """Check that what is in the folder ``path``, if anything, is this search."""
-    if not holds_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
+    if not contains_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
     before = read_yaml(path / "settings.yaml")["experiment"]
     changes = settings_changes(before, to_yaml_types(config.to_dict()))
@@ -172,7 +173,7 @@ class Search:
         self.dimensions = dimensions
         self.config = config
         self.path = path
-        self.score: Score = Score.parse(config.score_metric)
+        self.score: ScoreMetric = ScoreMetric.parse(config.score_metric)
         self.prune = prune
         self.grid = grid
         self.seeds = seeds
@@ -196,10 +197,10 @@ class Search:
         runs = [seed_run for group in self.runs.values() for seed_run in group]
         title = f"{self.config.name} on {self.config.task_label}"
         if runs:
-            seeds_text = "" if self.seeds is None else f" of {plural(len(self.seeds), 'seed')}"
+            seeds_text = "" if self.seeds is None else f" of {count_noun(len(self.seeds), 'seed')}"
             seeds_text += ", all that there can be" if count == size else ""
-            parallel_text = f"up to {plural(jobs, 'run')} at a time"
-            logger.info(f"{title}: {plural(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
+            parallel_text = f"up to {count_noun(jobs, 'run')} at a time"
+            logger.info(f"{title}: {count_noun(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
             signal = train_runs(RunQueue(runs, self.command, board, self.tell_optuna, self.should_prune), train, jobs)
         return self.result(signal)
@@ -226,11 +227,11 @@ class Search:
             begun = self.study.trials[seed_run.trial]
             self.trials[seed_run.trial] = optuna.trial.Trial(self.study, begun._trial_id)
             self.reported[seed_run.trial] = len(begun.intermediate_values)
-            with writing(settings_path):
+            with disk_errors_as_run_error(settings_path):
                 write_atomic(settings_path, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
         seed = [] if self.seeds is None else ["--seed", str(seed_run.seed)]
         files = ["--config", str(self.path / "settings.yaml"), str(settings_path)]
-        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust-code"] * trusts()]
+        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust-code"] * is_trusting()]
 
     def propose(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """Return what Optuna draws for the next trial, other than for all before; in a grid the next in order."""
@@ -316,12 +317,12 @@ class Search:
             )
             for trial in self.study.trials
         ]
-        sign = 1 if self.score.lowest else -1
+        sign = 1 if self.score.minimize else -1
         trials.sort(
             key=lambda trial: (trial.state != "finished", -math.inf if trial.score is None else sign * trial.score)
         )
         files = {"trials": self.path / "trials.csv"}
-        with writing(self.path):
+        with disk_errors_as_run_error(self.path):
             write_atomic(files["trials"], as_csv(trials, list(self.dimensions)))
             logs = {name: bool(getattr(d.distribution, "log", False)) for name, d in self.dimensions.items()}
             title = f"{self.config.name} on {self.config.task_label}"

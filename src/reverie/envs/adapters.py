@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from reverie.envs.wrappers import Reset, Stepped
 
-Base = gymnasium.Env[Any, Any]
+GymEnv = gymnasium.Env[Any, Any]
 SEEDS = 2**31 - 1
 
 
@@ -43,7 +43,7 @@ def convert_action(space: Any, action: Any) -> Any:
     return space.values[action] if type(space).__name__ == "Enum" else action
 
 
-class Adapter(Base):
+class Adapter(GymEnv):
     """An environment with Gymnasium's interface: subclasses begin episodes, and draw what ``_render_image`` returns."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
@@ -145,11 +145,11 @@ class MemoryMaze(Adapter):
         self._maze.close()
 
 
-def diambra(game: str, render_mode: str | None = None, rank: int = 0, **settings: Any) -> Base:
+def diambra(game: str, render_mode: str | None = None, rank: int = 0, **settings: Any) -> GymEnv:
     """Make a game of DIAMBRA Arena; ``settings`` are those of its EnvironmentSettings."""
     from diambra import arena
 
-    env: Base = arena.make(game, arena.EnvironmentSettings(**settings), render_mode=render_mode, rank=rank)
+    env: GymEnv = arena.make(game, arena.EnvironmentSettings(**settings), render_mode=render_mode, rank=rank)
     return env
 
 
@@ -268,7 +268,7 @@ class DmLab(Adapter):
         return self._image, float(reward), False, not runs, {}
 
 
-class OneAgent(Adapter):
+class SingleAgentEnv(Adapter):
     """One agent of a PettingZoo environment, such as ``classic.connect_four_v3``; the others act at random.
 
     They, too, take only actions that a mask in their observation or info allows. ``agent`` is its place in the order.

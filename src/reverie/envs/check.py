@@ -16,19 +16,19 @@ import gymnasium
 import numpy as np
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import ConfigError, brief
-from reverie.core.spaces import leaves_of
-from reverie.core.specs import MASK, ActionSpec, ObsPart
+from reverie.core.errors import ConfigError, short_repr
+from reverie.core.spaces import iter_leaves
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
 from reverie.envs.findings import Finding, Findings, Severity
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.limits import EXACT
-from reverie.envs.make import Env, EnvLike, MakeEnv, Single, env_factory, env_name, from_registry
+from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, from_registry
 from reverie.envs.masks import ActionMask
-from reverie.envs.slot import EnvSpecs, Failed, Slot, close
-from reverie.envs.worker import workers
-from reverie.envs.wrappers import check_spaces, layers_of
+from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close
+from reverie.envs.worker import make_worker_slots
+from reverie.envs.wrappers import check_spaces, wrapper_stack
 
 SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2
 """Seeds of resets that are repeated, as some environments have few first states; most steps of the episode, of seed 1,
@@ -84,7 +84,7 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
 # ---------------------------------------------------------------- playing
 
 
-class Row(NamedTuple):
+class PlayedRow(NamedTuple):
     """A row: the flat action, or the seed of the reset, that led to it; the reward and ends, and the observations."""
 
     cause: np.ndarray | int | None
@@ -93,7 +93,7 @@ class Row(NamedTuple):
 
 
 class RandomPlayer:
-    """Plays in one slot, which writes its observations to ``arrays``. All methods raise ``Failed``."""
+    """Plays in one slot, which writes its observations to ``arrays``. All methods raise ``EnvFailure``."""
 
     def __init__(self, slot: Slot, arrays: Mapping[str, np.ndarray], spec: ActionSpec) -> None:
         self._slot, self._arrays, self._spec, self._rng = slot, arrays, spec, np.random.default_rng(0)
@@ -104,22 +104,22 @@ class RandomPlayer:
         self._slot.send(request, *args)
         return self._slot.receive()
 
-    def do(self, cause: np.ndarray | int | None) -> Row:
+    def do(self, cause: np.ndarray | int | None) -> PlayedRow:
         """Take a flat action, or reset with a seed."""
         self.cause = cause
         outcome = self.ask("step" if isinstance(cause, np.ndarray) else "reset", cause)
-        return Row(cause, outcome, {key: array.copy() for key, array in self._arrays.items()})
+        return PlayedRow(cause, outcome, {key: array.copy() for key, array in self._arrays.items()})
 
-    def random_step(self) -> Row:
+    def random_step(self) -> PlayedRow:
         """Take a random action among those that the mask of the newest row, if it has one, allows."""
         flat = self._rng.uniform(-1.0, 1.0, self._spec.width).astype(np.float32)
-        legal = self._arrays.get(MASK, np.ones(len(flat), bool))
-        for _, cut in self._spec.choices():
+        legal = self._arrays.get(MASK_KEY, np.ones(len(flat), bool))
+        for _, cut in self._spec.categorical_slices():
             flat[cut] = 0.0
             flat[cut.start + self._rng.choice(np.flatnonzero(legal[cut]))] = 1.0
         return self.do(flat)
 
-    def differs_from(self, rows: list[Row], step: int = 0) -> str:
+    def differs_from(self, rows: list[PlayedRow], step: int = 0) -> str:
         """Do again what led to ``rows``, which follow ``step``; return what differs, "" if nothing does."""
         for expected in rows:
             actual, step = self.do(expected.cause), step + 1 if isinstance(expected.cause, np.ndarray) else 0
@@ -133,7 +133,7 @@ class RandomPlayer:
         return ""
 
 
-def examine(
+def run_env_check(
     env: EnvLike | None, config: EnvConfig, steps: int, worker: bool = False, watch: Callable[[int], object] = id
 ) -> EnvReport:
     """Play random episodes in ``env``, or else in ``config.id``, for about ``steps`` steps, and report.
@@ -150,7 +150,7 @@ def examine(
             check.play_in_copy()
         if worker and not check.single:
             check.play_in_worker()
-    except Failed as failed:
+    except EnvFailure as failed:
         check.blame(failed)
     finally:
         close(check.slots)
@@ -158,7 +158,7 @@ def examine(
     assert check.findings.spaces is not None
     obs_space, action_space = check.findings.spaces
     obs, action = check.specs[:2] if check.specs else ({}, None)
-    keys = {"/".join(map(str, path)) for path, _ in leaves_of(obs_space)} - {""}
+    keys = {"/".join(map(str, path)) for path, _ in iter_leaves(obs_space)} - {""}
     texts = {"observation_space": obs_space, "action_space": action_space}
     measurements = {name: " ".join(str(space).split()) for name, space in texts.items()}
     measurements |= {"learners_ignore": ", ".join(sorted(keys - obs.keys()))} | check.measurements
@@ -167,19 +167,20 @@ def examine(
 
 
 class _Check:
-    """The parts of a check, in order. ``Failed`` ends it: the environment fails, or the library refuses its answer."""
+    """The parts of a check, in order. ``EnvFailure`` ends it: the environment fails, or the library refuses its "
+    "answer."""
 
     player: RandomPlayer
     env: FlatEnv
     specs: EnvSpecs | None = None
 
     def __init__(self, factory: MakeEnv | None, config: EnvConfig) -> None:
-        self.single, self.findings = isinstance(factory, Single), Findings()
+        self.single, self.findings = isinstance(factory, InstanceWrapper), Findings()
         self.make = functools.partial(_make_checked_env, config, factory, self.findings)
         self.slots: list[Slot] = []
         self.measurements: dict[str, Any] = {}
-        self.rows: list[Row] = []  # the beginning of the first episode
-        self.starts: list[Row] = []  # first rows of others
+        self.rows: list[PlayedRow] = []  # the beginning of the first episode
+        self.starts: list[PlayedRow] = []  # first rows of others
         self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
 
     def _player(self) -> tuple[RandomPlayer, Slot]:
@@ -206,7 +207,7 @@ class _Check:
         if self.saved[1] is None:
             self.findings.add("unsaved", error=_unpicklable(self.env))
 
-    def blame(self, failed: Failed) -> None:
+    def blame(self, failed: EnvFailure) -> None:
         """Add the fault that ended the check; raise its error if no environment could be made."""
         if self.findings.spaces is None or isinstance(failed.error, ConfigError):  # a setting, not the environment
             raise failed.error from failed
@@ -218,7 +219,7 @@ class _Check:
 
     def play(self, max_steps: int, watch: Callable[[int], object]) -> None:
         """Play random episodes, ``max_steps`` steps together; then the first one again."""
-        layers = layers_of(self.env)
+        layers = wrapper_stack(self.env)
         wrapper = next(layer for layer in layers if isinstance(layer, CheckingWrapper))
         wrapper.times = {name: [] for name in wrapper.times}
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
@@ -232,7 +233,7 @@ class _Check:
             rows.append(row.outcome)
             ended = ended or any(row.outcome[1:])
             still -= {key for key in still if not np.array_equal(row.obs[key], first.obs[key])}
-            legal += [float(row.obs[MASK].mean())] if MASK in row.obs else []
+            legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
             half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
         reward, terminated, truncated = map(np.array, zip(*rows, strict=True))
@@ -283,7 +284,7 @@ class _Check:
         """Play the first episode in another copy; and on from its saved state."""
         try:
             copy, _ = self._player()
-        except Failed as failed:
+        except EnvFailure as failed:
             return self.findings.add("copies", error=failed.error)
         if "generator" in self.findings:
             return None
@@ -298,14 +299,14 @@ class _Check:
     def play_in_worker(self) -> None:
         """Play it in a worker process."""
         try:
-            [slot], arrays = workers([self.make], STARTING)
+            [slot], arrays = make_worker_slots([self.make], STARTING)
             self.slots.append(slot)
             slot.start()
             spec = slot.receive().action_spec
             player = RandomPlayer(slot, {key: array[0, ...] for key, array in arrays.items()}, spec)
             skipped = {"seed", "reset", "generator"} & self.findings.keys()
             wrong = player.differs_from([] if skipped else self.rows + self.starts)
-        except Failed as failed:
+        except EnvFailure as failed:
             wrong = str(failed.error)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
             wrong = f"what makes it cannot be sent there ({error})"
@@ -320,7 +321,7 @@ def _unpicklable(env: Env) -> str:
         try:
             pickle.dumps(value)
         except Exception as error:  # of any kind: third-party code runs here
-            return f", as its field '{name}' cannot be pickled ({brief(str(error))})"
+            return f", as its field '{name}' cannot be pickled ({short_repr(str(error))})"
     return ""
 
 

@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, brief
-from reverie.core.spaces import NUMBERS, column, follow, leaves_of
+from reverie.core.errors import DataError, short_repr
+from reverie.core.spaces import NUMBERS, column, get_at_path, iter_leaves
 from reverie.envs.findings import Findings
 from reverie.envs.limits import EXACT, is_wide
 from reverie.envs.make import Env
@@ -55,7 +55,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._timed("render()", self.env.render)
 
     def _timed(self, method: str, call: Callable[[], Any]) -> Any:
-        self._where, self._findings.before = method, frozenset(self._findings)
+        self._where, self._findings.known_before = method, frozenset(self._findings)
         before, started = _generators(), time.perf_counter()
         answer = call()
         self.times[method].append(time.perf_counter() - started)
@@ -69,10 +69,10 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._held = [(array, array.copy()) for array in _arrays_in(obs)]
         if not isinstance(info, dict):
             self._findings.add("info", where=self._where, **value_and_type(info))
-        for path, leaf in leaves_of(self.observation_space):
+        for path, leaf in iter_leaves(self.observation_space):
             if isinstance(leaf, spaces.Box):
                 with contextlib.suppress(DataError, TypeError, ValueError):  # a misfit, told as a fault
-                    self._check_leaf(column("obs", path), follow(obs, path), leaf)
+                    self._check_leaf(column("obs", path), get_at_path(obs, path), leaf)
 
     def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
         array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
@@ -94,7 +94,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def value_and_type(value: Any) -> dict[str, str]:
     """Return ``value`` and its type as text, for :meth:`Findings.add`."""
-    return {"value": brief(value), "kind": type(value).__name__}
+    return {"value": short_repr(value), "kind": type(value).__name__}
 
 
 def _generators() -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, brief
-from reverie.core.specs import MASK
+from reverie.core.errors import ConfigError, short_repr
+from reverie.core.specs import MASK_KEY
 from reverie.envs.episode_info import parse_log_info
-from reverie.envs.wrapper_list import parse_wrapper, repeats
+from reverie.envs.wrapper_list import count_action_repeats, parse_wrapper
 
-OF_ALL = {"num", "vectorization", "restarts", "restart_window", "timeout"}
+VECTOR_SETTINGS = {"num", "vectorization", "restarts", "restart_window", "timeout"}
 """Settings that do not change how a single environment behaves."""
 
 
@@ -99,18 +99,18 @@ class EnvConfig(Config):
     @property
     def frames_per_action(self) -> int:
         """Frames that an action takes."""
-        return self.action_repeat * repeats(self.wrappers)
+        return self.action_repeat * count_action_repeats(self.wrappers)
 
     def single_env_text(self) -> str:
         """Return the settings that determine how a single environment behaves, as text without memory addresses."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OF_ALL}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in VECTOR_SETTINGS}
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
 
     def label(self) -> str:
         """Return the id, and the arguments if there are any, in a line: ``Pendulum-v1 {'g': 5.0}``."""
-        return f"{self.id} {brief(self.kwargs)}" if self.kwargs else self.id
+        return f"{self.id} {short_repr(self.kwargs)}" if self.kwargs else self.id
 
     def uses_key(self, key: str) -> bool:
         """Return whether the observation ``key`` is used; the mask of legal actions is, unless it is excluded."""
-        included = key == MASK or re.fullmatch(self.include_keys, key, re.DOTALL)
+        included = key == MASK_KEY or re.fullmatch(self.include_keys, key, re.DOTALL)
         return bool(included) and not (self.exclude_keys and re.fullmatch(self.exclude_keys, key, re.DOTALL))

@@ -10,20 +10,20 @@ import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, DataError, brief, did_you_mean
+from reverie.core.errors import ConfigError, DataError, did_you_mean, short_repr
 from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, which the logs have as ``score_<statistic>``."""
 RESERVED = frozenset({"score", "length", "episodes", "final", *(f"score_{name}" for name in STATISTICS)})
 """Names that the logs have under ``episode/`` or ``eval/`` already."""
-HOW = ("last", "sum", "mean", "max", "min")
+SUMMARIES = ("last", "sum", "mean", "max", "min")
 """Summaries of the numbers of an episode's steps."""
 Summary = dict[str, float]
 
 
 def update_summary(old: Summary, x: float) -> Summary:
-    """Return the summaries ``HOW``, and the ``count``, of the numbers so far (none: ``{}``) and ``x``."""
+    """Return the summaries ``SUMMARIES``, and the ``count``, of the numbers so far (none: ``{}``) and ``x``."""
     count, total = old.get("count", 0) + 1, old.get("sum", 0.0) + x
     low, high = min(old.get("min", x), x), max(old.get("max", x), x)
     return {"count": count, "last": x, "sum": total, "mean": total / count, "max": high, "min": low}
@@ -37,9 +37,11 @@ def parse_log_info(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
     keys_by_name: dict[str, tuple[str, str]] = {}
     for entry in entries:
         key, colon, how = entry.rpartition(":") if ":" in entry else (entry, "", "last")
-        if not key or how not in HOW:
-            near = did_you_mean(how, HOW) if key else ""
-            raise ConfigError(f"env.log_info = {entry!r}: expected KEY, or KEY:HOW with one of {', '.join(HOW)}.{near}")
+        if not key or how not in SUMMARIES:
+            near = did_you_mean(how, SUMMARIES) if key else ""
+            raise ConfigError(
+                f"env.log_info = {entry!r}: expected KEY, or KEY:HOW with one of {', '.join(SUMMARIES)}.{near}"
+            )
         name = f"{key}_{how}" if colon else key
         if name in RESERVED:
             instead = f"Use '{key}:last', which is logged as {key}_last"
@@ -74,7 +76,9 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         result = checked_step(self.env, action)
         if not isinstance(info := result[4], Mapping):
-            raise DataError(f"env.log_info: the info of step() is {brief(info)}: expected a dictionary. Return {{}}")
+            raise DataError(
+                f"env.log_info: the info of step() is {short_repr(info)}: expected a dictionary. Return {{}}"
+            )
         for key in dict.fromkeys(key for key, _ in self._entries.values()):
             number = _number(_value(info, key))
             if number is None:

@@ -67,7 +67,7 @@ class Finding:
 class Findings(dict[str, Finding]):
     """Findings by name. Of several of a name, the first one counts."""
 
-    before: frozenset[str] = frozenset()
+    known_before: frozenset[str] = frozenset()
     """Names of those that were known when the environment was last called."""
     spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None
     """Of observations and actions; None: no environment was made so far."""
@@ -75,6 +75,6 @@ class Findings(dict[str, Finding]):
     def add(self, name: str, /, **values: Any) -> None:
         """Add a finding: its text, with ``values``. A fault replaces what else was found in the newest call."""
         severity, text = TEXTS[name]
-        for key in self.keys() - self.before if severity == "fault" else ():
+        for key in self.keys() - self.known_before if severity == "fault" else ():
             del self[key]
         self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))

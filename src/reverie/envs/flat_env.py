@@ -13,20 +13,20 @@ import gymnasium
 import numpy as np
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.errors import DataError, EnvError, ReverieError, brief, did_you_mean, format_error
-from reverie.core.images import ImageOptions, latest, rgb
+from reverie.core.errors import DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
+from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
-from reverie.core.specs import MASK, ActionSpec, ObsPart, without_mask
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, without_mask
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
-from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironment, make_gym, to_learnable_obs
+from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
 from reverie.envs.snapshot import env_fingerprint
-from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, layers_of
+from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, wrapper_stack
 
-Rows = Mapping[str, np.ndarray]
+ObsBuffers = Mapping[str, np.ndarray]
 """Arrays by key that an observation is written to, ``[*shape]`` each."""
 Outcome = tuple[float, bool, bool]
 """Reward, terminated, truncated."""
@@ -43,7 +43,7 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
         if isinstance(error, ReverieError) or is_interrupt(error):
             raise
         named = f" ('{config.id}')" if factory is None else ""
-        kwargs_text = f" with env.kwargs = {brief(config.kwargs)}" if config.kwargs else ""
+        kwargs_text = f" with env.kwargs = {short_repr(config.kwargs)}" if config.kwargs else ""
         message = f"environment {index}{named} could not be created{kwargs_text}: {format_error(error)}"
         raise EnvError(message) from error
 
@@ -60,7 +60,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._where, self._drawn = label, drawn
         self.settings: str = config.single_env_text()  # first: what follows may reset it
         self.fingerprint: dict[str, str] = env_fingerprint(env)
-        self.env: Env = with_mask(env) if config.uses_key(MASK) else env
+        self.env: Env = with_mask(env) if config.uses_key(MASK_KEY) else env
         self._step = 0
         self.episode: int = 0
         """The number of the current episode, from 1."""
@@ -68,7 +68,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._inner = env.unwrapped
         self._space = self._inner.action_space  # the object itself: to see at once that it is another one
         self._declared = copy.deepcopy(env.action_space)
-        lacks_mask = config.uses_key(MASK) and not isinstance(self.env, ActionMask)
+        lacks_mask = config.uses_key(MASK_KEY) and not isinstance(self.env, ActionMask)
         self._unmasked = lacks_mask and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
@@ -77,7 +77,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec
         self.bounds: dict[str, DeclaredBounds] = declared_bounds(self._codec)
-        self.max_episode_steps: int | None = own_limit(layers_of(env))
+        self.max_episode_steps: int | None = own_limit(wrapper_stack(env))
         """Most steps of an episode that the environment is known to allow."""
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
@@ -107,7 +107,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             hint = "On a headless machine, MuJoCo needs MUJOCO_GL=egl or MUJOCO_GL=osmesa."
             raise EnvError(f"{self._where} could not render an image: {_format_env_error(error)}. {hint}") from error
 
-    def reset_into(self, seed: int | None, rows: Rows) -> Outcome:
+    def reset_into(self, seed: int | None, rows: ObsBuffers) -> Outcome:
         """Start an episode; write its first observation to ``rows``."""
         self.episode += 1
         self._step = 0
@@ -119,12 +119,12 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self._with_location(error) from error
         return 0.0, False, False
 
-    def step_into(self, action: np.ndarray, rows: Rows) -> Outcome:
+    def step_into(self, action: np.ndarray, rows: ObsBuffers) -> Outcome:
         """Take the flat ``action`` ``[A]``; write the observation to ``rows``. The info stays here."""
         self._step += 1
         try:
             obs, reward, terminated, truncated, info = checked_step(self.env, self._action(action))
-            has_mask = self._unmasked and isinstance(info, dict) and MASK in info
+            has_mask = self._unmasked and isinstance(info, dict) and MASK_KEY in info
             if has_mask or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
             self._write_obs(obs, False, rows)
@@ -137,19 +137,20 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self._unmasked and (mask_in(info) is not None or mask_in(obs) is not None):
             source = "info" if mask_in(info) is not None else "observation"
             raise ChangedError(
-                f"the {source} of {method}() has an {MASK}, but there was none when the environment was made, neither "
+                f"the {source} of {method}() has an {MASK_KEY}, but there was none when the environment was made, "
+                "neither "
                 "in the info of reset() nor in the observation space: the agent would take illegal actions. "
-                f"Provide it in every step, also in the info of reset(), or set env.exclude_keys = {MASK}"
+                f"Provide it in every step, also in the info of reset(), or set env.exclude_keys = {MASK_KEY}"
             )
         if (action_space := self.env.action_space) != self._declared:
             raise ChangedError(
                 f"{method}() replaced the action space {self._declared} by {action_space}: the agent goes on to choose "
                 "among the former. Keep one action space; if some of its actions are illegal at times, tell it by "
-                f"info['{MASK}']"
+                f"info['{MASK_KEY}']"
             )
         self._space = self._inner.action_space
 
-    def _write_obs(self, obs: Any, first: bool, rows: Rows) -> None:
+    def _write_obs(self, obs: Any, first: bool, rows: ObsBuffers) -> None:
         flat: FlatObs = self._codec(obs) if self._codec else {}
         if self._pixels:
             flat["image"] = self._render()
@@ -160,14 +161,14 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             rows[key][...] = array
 
     def _render(self) -> np.ndarray:
-        return rgb(np.asarray(latest(self.env.render())))
+        return frame_to_rgb(np.asarray(last_frame(self.env.render())))
 
     def episode_summary(self) -> tuple[Summary, str]:
         """Return what ``env.log_info`` asks for of the episode that has just ended, as ``EpisodeInfo.summary`` does."""
         numbers, missing = self.env.get_wrapper_attr("summary")()
         return numbers, missing and f"{self._where}: {missing}"
 
-    def frame(self) -> np.ndarray | None:
+    def render_frame(self) -> np.ndarray | None:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""
         if not self._drawn or self.env.render_mode != "rgb_array":
             return None
@@ -225,7 +226,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """
         if is_interrupt(error):
             raise error
-        if isinstance(error, NoEnvironment):
+        if isinstance(error, NoEnvironmentError):
             return error
         at = self.location()
         if isinstance(error, ReverieError):
@@ -239,7 +240,7 @@ def env_obs_codec(env: Env, config: EnvConfig) -> ObsCodec | None:
     """Return the codec of the environment's own observations; None if rendered images alone are observed."""
     if config.pixels != "only":
         return ObsCodec(env.observation_space, config.uses_key, config.channel_axis)
-    return ObsCodec(env.observation_space, lambda key: key == MASK) if isinstance(env, ActionMask) else None
+    return ObsCodec(env.observation_space, lambda key: key == MASK_KEY) if isinstance(env, ActionMask) else None
 
 
 def _format_env_error(error: BaseException) -> str:

@@ -21,14 +21,14 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 from gymnasium.error import Error as GymError
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, format_error
-from reverie.core.imports import check_module, findable, module_of
+from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
+from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import ENVPOOL, choose_renderer, load_suite, renderer_hint, unknown
+from reverie.envs.suites import ENVPOOL, choose_renderer, register_suite, renderer_hint, unknown_env_error
 from reverie.envs.wrapper_list import apply_wrappers
-from reverie.envs.wrappers import OLD_GYM, ActionRepeat, Lives, NoopReset, check_spaces
+from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -44,17 +44,17 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
     if isinstance(env, gymnasium.Env):
         if config.num != 1 or config.vectorization != "sync" or config.kwargs:
             settings = f"env.num = {config.num}, env.vectorization = '{config.vectorization}'"
-            settings += f", env.kwargs = {brief(config.kwargs)}"
+            settings += f", env.kwargs = {short_repr(config.kwargs)}"
             expected = "expected 1, 'sync' and no kwargs. Pass its class, or a function that makes it"
             raise ConfigError(f"{settings} with an environment instance: {expected}.")
-        return Single(env)
+        return InstanceWrapper(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
     if (steps and not isinstance(env, type)) or not callable(env):  # it may be callable, such as one of TorchRL
         raise ConfigError(f"env is {_wrong_type_text(env)}")
     return env
 
 
-class Single(gymnasium.Wrapper[Any, Any, Any, Any]):
+class InstanceWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     """The one instance that the user passed: called, it returns itself. It belongs to the user and is never closed."""
 
     @property
@@ -70,7 +70,7 @@ class Single(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Do nothing: the user goes on with the environment."""
 
 
-class NoEnvironment(EnvError):
+class NoEnvironmentError(EnvError):
     """There is no environment to play in. It is shown as it is: no environment, episode or step has failed."""
 
 
@@ -78,7 +78,7 @@ class ChangedError(EnvError):
     """The environment is no longer what it was when it was made: another one, started in its place, would not help."""
 
 
-class Placeholder(gymnasium.Env[Any, Any]):
+class SpacesOnlyEnv(gymnasium.Env[Any, Any]):
     """The spaces of recorded data, for an agent that was trained on these alone: it can act, but not play episodes."""
 
     def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any], run: object) -> None:
@@ -88,8 +88,8 @@ class Placeholder(gymnasium.Env[Any, Any]):
         self.run = run
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> NoReturn:
-        """Raise NoEnvironment: there are no episodes to play."""
-        raise NoEnvironment(
+        """Raise NoEnvironmentError: there are no episodes to play."""
+        raise NoEnvironmentError(
             f"{self.run} was trained on recorded data alone, so there is no environment to play episodes in. Pass one: "
             "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
@@ -129,7 +129,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     if config.action_repeat > 1:
         env = ActionRepeat(env, config.action_repeat, config.pool_frames)
     if config.terminal_on_life_loss or config.fire_on_reset:
-        env = Lives(env, config.terminal_on_life_loss, config.fire_on_reset)
+        env = LifeLoss(env, config.terminal_on_life_loss, config.fire_on_reset)
     if config.max_episode_steps is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
     return env
@@ -137,9 +137,9 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
 
 def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
     if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
-        from reverie.envs.make_native_vector import OneOf, make_together
+        from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
 
-        return OneOf(make_together(config, factory, 1))
+        return VectorOfOne(make_native_vector(config, factory, 1))
     return from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 
@@ -183,7 +183,8 @@ def to_learnable_obs(env: Env, mission: bool) -> Env:
 def _wrong_type_text(env: object) -> str:
     """Return the end of the error message about what is no single Gymnasium environment."""
     return (
-        f"{brief(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single gymnasium.Env, or "
+        f"{short_repr(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single "
+        "gymnasium.Env, or "
         f"a function that makes one. Set env.num to run several copies. {OLD_GYM}."
     )
 
@@ -192,8 +193,8 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     """Make ``config.id`` as it is registered, without the wrappers that other settings add."""
     module, _, name = config.id.rpartition(":")
     if module:
-        module_of(config.id, f"environment '{config.id}'", EnvError)
-    load_suite(name)
+        import_module_of(config.id, f"environment '{config.id}'", EnvError)
+    register_suite(name)
     drawing = render or config.pixels != "none"
     if drawing:
         prepare_drawing()
@@ -207,8 +208,10 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
         raise
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
-            raise unknown(config.id) from error
-        kwargs_text = f" with ({', '.join(f'{key}={brief(value)}' for key, value in kwargs.items())})" if kwargs else ""
+            raise unknown_env_error(config.id) from error
+        kwargs_text = (
+            f" with ({', '.join(f'{key}={short_repr(value)}' for key, value in kwargs.items())})" if kwargs else ""
+        )
         failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
         raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
 
@@ -233,7 +236,7 @@ def close_quietly(env: Env) -> None:
 
 # ---------------------------------------------------------------- specs
 
-IN_ROWS = (
+ROW_SETTINGS = (
     "max_episode_steps",
     "noop_max",
     "terminal_on_life_loss",
@@ -246,14 +249,14 @@ IN_ROWS = (
 """Settings that decide what recorded rows mean, and which their environment's id does not imply."""
 
 
-def registered(env_id: str) -> EnvSpec | None:
+def find_registered(env_id: str) -> EnvSpec | None:
     """Return the spec of ``env_id``, a name in data, after importing its module or suite; None if there is none."""
     module, _, name = env_id.rpartition(":")
     with contextlib.suppress(EnvError):  # making the environment will report it
         check_module(env_id, "the dataset")
         if module:
-            module_of(env_id, "the dataset", EnvError)
-        load_suite(name)
+            import_module_of(env_id, "the dataset", EnvError)
+        register_suite(name)
     if name not in gymnasium.registry:  # Gymnasium takes a name without a version as that of its newest one
         with contextlib.suppress(gymnasium.error.Error):
             space, bare, _ = parse_env_id(name)
@@ -261,7 +264,7 @@ def registered(env_id: str) -> EnvSpec | None:
     return gymnasium.registry.get(name)
 
 
-def written(spec: EnvSpec) -> tuple[str, str]:
+def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
     """Return ``spec`` as JSON for Gymnasium, and a remark on what could not be written; either may be empty.
 
     A class or function as entry point becomes ``module:name`` if another process can import it by that name.
@@ -283,14 +286,15 @@ def written(spec: EnvSpec) -> tuple[str, str]:
 def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
     """Return the settings that make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
 
-    That is what a spec does not say: ``IN_ROWS``, and whether the environment's own limit counts frames or decisions.
+    That is what a spec does not say: ``ROW_SETTINGS``, and whether the environment's own limit counts frames or
+    decisions.
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
-    registered_spec = registered(inner.id) if config.max_episode_steps is None else None
+    registered_spec = find_registered(inner.id) if config.max_episode_steps is None else None
     usual = registered_spec.max_episode_steps if registered_spec is not None else None
     limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
-    return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in IN_ROWS}
+    return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in ROW_SETTINGS}
 
 
 def spec_of(env: Env, config: EnvConfig) -> EnvSpec | None:
@@ -316,4 +320,4 @@ def entry_point_name(maker: object) -> str | None:
         return maker
     module, name = str(getattr(maker, "__module__", "")), str(getattr(maker, "__qualname__", ""))
     is_defined = getattr(sys.modules.get(module), name, None) is maker
-    return f"{module}:{name}" if is_defined and findable(module) else None
+    return f"{module}:{name}" if is_defined and is_importable(module) else None

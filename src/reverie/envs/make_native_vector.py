@@ -11,23 +11,23 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 
-from reverie.core.errors import ConfigError, EnvError, ReverieError, brief, format_error
-from reverie.core.imports import module_of
+from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
+from reverie.core.imports import import_module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
-from reverie.envs.suites import ENVPOOL, load_suite
+from reverie.envs.suites import ENVPOOL, register_suite
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
 Vector = VectorEnv[Any, Any, Any]
-ALONE = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
+SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
          "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that need single environments."""
 
 
-def check_alone(config: EnvConfig) -> None:
+def check_native_settings(config: EnvConfig) -> None:
     """Raise ConfigError if a setting cannot be applied to environments that are made together."""
     usual = EnvConfig()
-    for name in ALONE:
+    for name in SINGLE_ENV_SETTINGS:
         if (value := getattr(config, name)) != getattr(usual, name):
             raise ConfigError(
                 f"env.{name} = {value!r} with env.vectorization = native: environments that are made together are "
@@ -35,7 +35,7 @@ def check_alone(config: EnvConfig) -> None:
             )
 
 
-def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
+def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
     """Make ``num`` environments at once: ``factory(num_envs=num)``, EnvPool's, or by Gymnasium's ``make_vec``."""
     module, _, name = config.id.rpartition(":")
     try:
@@ -44,22 +44,22 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
         elif config.id.startswith(ENVPOOL):
             package, task = importlib.import_module("envpool"), config.id.removeprefix(ENVPOOL)
             kwargs = {"env_type": "gymnasium", "num_envs": num, **config.kwargs}
-            vector = Pool(functools.partial(package.make, task, **kwargs))
+            vector = EnvPoolVector(functools.partial(package.make, task, **kwargs))
         else:
             if module:
-                module_of(config.id, f"environment '{config.id}'", EnvError)
-            load_suite(name)
+                import_module_of(config.id, f"environment '{config.id}'", EnvError)
+            register_suite(name)
             vector = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
     except ReverieError:
         raise
     except BaseException as error:
         if is_interrupt(error):
             raise
-        source = config.id if factory is None else brief(factory)
+        source = config.id if factory is None else short_repr(factory)
         failed = f"env.vectorization = native: {source} with num_envs = {num} could not be made"
         raise EnvError(f"{failed}: {format_error(error)}") from error
     if not isinstance(vector, VectorEnv) or vector.num_envs != num:
-        problem = f"env.vectorization = native: the factory returned {brief(vector)} for num_envs = {num}"
+        problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
         raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
     check_spaces(vector, "single_")
     if isinstance(vector.unwrapped, SyncVectorEnv):
@@ -73,7 +73,7 @@ def make_together(config: EnvConfig, factory: Callable[..., Any] | None, num: in
     return vector
 
 
-class OneOf(gymnasium.Env[Any, Any]):
+class VectorOfOne(gymnasium.Env[Any, Any]):
     """The only environment of a vector of one, for whatever plays a single one."""
 
     def __init__(self, vector: Vector) -> None:
@@ -83,31 +83,31 @@ class OneOf(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         super().reset(seed=seed)
-        return first_of(self._vector.reset(seed=seed)[0]), {}
+        return first_item(self._vector.reset(seed=seed)[0]), {}
 
     def step(self, action: Any) -> Stepped:
-        obs, reward, terminated, truncated, _ = self._vector.step(batch_of(action))
-        return first_of(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, truncated, _ = self._vector.step(add_batch_axis(action))
+        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def close(self) -> None:
         self._vector.close()
 
 
-def first_of(value: Any) -> Any:
+def first_item(value: Any) -> Any:
     """Return the first value of a batch, as a vector environment returns observations."""
     if isinstance(value, Mapping):
-        return {key: first_of(part) for key, part in value.items()}
-    return tuple(map(first_of, value)) if isinstance(value, tuple) else value[0]
+        return {key: first_item(part) for key, part in value.items()}
+    return tuple(map(first_item, value)) if isinstance(value, tuple) else value[0]
 
 
-def batch_of(value: Any) -> Any:
+def add_batch_axis(value: Any) -> Any:
     """Return a value as a batch of one."""
     if isinstance(value, Mapping):
-        return {key: batch_of(part) for key, part in value.items()}
-    return tuple(map(batch_of, value)) if isinstance(value, tuple) else np.asarray(value)[None]
+        return {key: add_batch_axis(part) for key, part in value.items()}
+    return tuple(map(add_batch_axis, value)) if isinstance(value, tuple) else np.asarray(value)[None]
 
 
-class Pool(VectorWrapper):
+class EnvPoolVector(VectorWrapper):
     """Environments of EnvPool, which takes a seed only when it is made."""
 
     def __init__(self, make: Callable[..., Any]) -> None:

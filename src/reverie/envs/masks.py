@@ -12,33 +12,33 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space, iterate
 
 from reverie.core.errors import DataError
-from reverie.core.masks import MaskCodec, with_choice
-from reverie.core.obs_codec import bare_key
+from reverie.core.masks import MaskCodec, ensure_legal_choice
+from reverie.core.obs_codec import default_key
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import Space, leaves_of
-from reverie.core.specs import MASK
-from reverie.envs.make import Env, Placeholder
+from reverie.core.spaces import Space, iter_leaves
+from reverie.core.specs import MASK_KEY
+from reverie.envs.make import Env, SpacesOnlyEnv
 from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 
-METHOD = "action_masks"
+MASK_METHOD = "action_masks"
 """Name of the method of environments made for MaskablePPO."""
 TRIES = 3
 """Resets that may fail until one shows whether there are masks."""
-Source = Literal["observation", "method", "info", ""]
+MaskSource = Literal["observation", "method", "info", ""]
 
 
-def source_of(env: Env) -> Source:
+def find_mask_source(env: Env) -> MaskSource:
     """Return where ``env`` tells the legal actions; "" if it does not. To look at its info, it is reset."""
     if not has_choices(env.action_space):
         return ""
-    if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
+    if isinstance(env.observation_space, spaces.Dict) and MASK_KEY in env.observation_space.spaces:
         return "observation"
-    if env.has_wrapper_attr(METHOD) and callable(env.get_wrapper_attr(METHOD)):
+    if env.has_wrapper_attr(MASK_METHOD) and callable(env.get_wrapper_attr(MASK_METHOD)):
         return "method"
-    return "" if isinstance(env.unwrapped, Placeholder) else _look_at_info(env)
+    return "" if isinstance(env.unwrapped, SpacesOnlyEnv) else _look_at_info(env)
 
 
-def _look_at_info(env: Env) -> Source:
+def _look_at_info(env: Env) -> MaskSource:
     """Return where ``env`` tells the legal actions if it has neither a space nor a method for them, by its first info.
 
     An environment whose every reset fails tells nothing: the error is raised again when an episode begins.
@@ -54,29 +54,29 @@ def _look_at_info(env: Env) -> Source:
 
 def has_choices(space: Space) -> bool:
     """Return whether actions of ``space`` are choices among classes, at least in part."""
-    return not all(isinstance(leaf, spaces.Box) for _, leaf in leaves_of(space))
+    return not all(isinstance(leaf, spaces.Box) for _, leaf in iter_leaves(space))
 
 
-def read_mask(env: Env, source: Source, info: Mapping[str, Any]) -> Any:
+def read_mask(env: Env, source: MaskSource, info: Mapping[str, Any]) -> Any:
     """Return what ``env`` tells of legal actions beside its latest observation; None if nothing."""
-    return env.get_wrapper_attr(METHOD)() if source == "method" else mask_in(info)
+    return env.get_wrapper_attr(MASK_METHOD)() if source == "method" else mask_in(info)
 
 
 def mask_in(info: Any) -> Any:
     """Return the mask in an observation or an info; None if there is none."""
-    return info.get(MASK) if isinstance(info, Mapping) else None
+    return info.get(MASK_KEY) if isinstance(info, Mapping) else None
 
 
 def with_mask(env: Env) -> Env:
     """Return ``env`` with its mask, if it has one, as an observation."""
-    source = source_of(env)
+    source = find_mask_source(env)
     return ActionMask(env, source) if source else env
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Adds the observation ``action_mask``, a flag for each element of the flat action, or replaces it by that."""
 
-    def __init__(self, env: Env, source: Source) -> None:
+    def __init__(self, env: Env, source: MaskSource) -> None:
         RecordConstructorArgs.__init__(self, source=source)
         gymnasium.Wrapper.__init__(self, env)
         self.source = source
@@ -84,7 +84,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._codec = MaskCodec(env.action_space)
         inner: Any = env.observation_space
         flags = spaces.MultiBinary(self._codec.spec.width)
-        self.observation_space = spaces.Dict({**_parts(inner, getattr(inner, "spaces", inner)), MASK: flags})
+        self.observation_space = spaces.Dict({**_parts(inner, getattr(inner, "spaces", inner)), MASK_KEY: flags})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         obs, info = checked_reset(self.env, seed, options)
@@ -103,15 +103,15 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         raw_mask = mask_in(obs) if self.source == "observation" else mask
         if raw_mask is None and not last:
             earlier = f"although the environment provided it in its {self.source} earlier"
-            raise DataError(f"{MASK} is missing, {earlier}. Provide it in every step")
+            raise DataError(f"{MASK_KEY} is missing, {earlier}. Provide it in every step")
         if count is not None:
             if self.source == "observation" and not isinstance(raw_mask, np.ndarray):
-                raw_mask = iterate(batch_space(self.env.observation_space[MASK], count), raw_mask)  # type: ignore[index]  # a Dict
-            legal = with_choice(self._codec.batch(raw_mask), self._codec.spec, last, first=0)
+                raw_mask = iterate(batch_space(self.env.observation_space[MASK_KEY], count), raw_mask)  # type: ignore[index]  # a Dict
+            legal = ensure_legal_choice(self._codec.batch(raw_mask), self._codec.spec, last, first=0)
         else:
             legal = np.ones(self._codec.spec.width, bool) if raw_mask is None else self._codec(raw_mask)
-            legal = with_choice(legal, self._codec.spec, last)
-        return {**_parts(self.env.observation_space, obs), MASK: legal.astype(np.int8)}
+            legal = ensure_legal_choice(legal, self._codec.spec, last)
+        return {**_parts(self.env.observation_space, obs), MASK_KEY: legal.astype(np.int8)}
 
 
 def _parts(space: Space, value: Any) -> dict[str, Any]:
@@ -121,4 +121,4 @@ def _parts(space: Space, value: Any) -> dict[str, Any]:
         return {name: parts[name] for name in space.spaces if name in parts}  # agents may do without some
     if isinstance(space, spaces.Tuple):
         return {str(index): value[index] for index in range(len(space.spaces))}
-    return {bare_key(space): value}
+    return {default_key(space): value}

@@ -23,33 +23,34 @@ from minigrid.minigrid_env import MiniGridEnv
 
 from reverie.core.errors import EnvError
 from reverie.envs.wrapper_list import Grayscale, Resize
-from reverie.envs.wrappers import Reset, layers_of
+from reverie.envs.wrappers import Reset, wrapper_stack
 
 Env = gymnasium.Env[Any, Any]
-RECODED = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper, grids.FlatObsWrapper,
+RECODING_WRAPPERS = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper,
+grids.FlatObsWrapper,
            grids.DictObservationSpaceWrapper, grids.OneHotPartialObsWrapper)  # fmt: skip
 """MiniGrid's wrappers that turn the codes of cells into something else."""
 CHARACTERS = string.ascii_lowercase + " ,"
 LONGEST_MISSION = 160
 DIRECTIONS = 4
-PLAIN = {"empty": "red", "wall": "grey", "goal": "green", "lava": "red"}
+SINGLE_COLOR_OBJECTS = {"empty": "red", "wall": "grey", "goal": "green", "lava": "red"}
 """Objects that come in one colour; those of other colours count as the same."""
-COLOURED = ("floor", "key", "ball", "box")
-CARRIED = ("key", "ball", "box")
-KINDS = np.array([
-    *((OBJECT_TO_IDX[name], COLOR_TO_IDX[colour], 0) for name, colour in PLAIN.items()),
-    *((OBJECT_TO_IDX[name], colour, 0) for name in COLOURED for colour in range(len(COLOR_TO_IDX))),
+COLORED_OBJECTS = ("floor", "key", "ball", "box")
+CARRIABLE_OBJECTS = ("key", "ball", "box")
+CELL_KINDS = np.array([
+    *((OBJECT_TO_IDX[name], COLOR_TO_IDX[colour], 0) for name, colour in SINGLE_COLOR_OBJECTS.items()),
+    *((OBJECT_TO_IDX[name], colour, 0) for name in COLORED_OBJECTS for colour in range(len(COLOR_TO_IDX))),
     *product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), range(len(STATE_TO_IDX))),
 ])  # fmt: skip
 """Codes of all cells that look different, ``[K, 3]``; the empty cell comes first."""
-KIND_OF = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), np.int64)
+CELL_KIND_INDEX = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), np.int64)
 """Number of the kind by object, colour and state."""
-for _number, (_object, _colour, _state) in enumerate(KINDS):
-    KIND_OF[_object, slice(None) if _number < len(PLAIN) else _colour, _state] = _number
+for _number, (_object, _colour, _state) in enumerate(CELL_KINDS):
+    CELL_KIND_INDEX[_object, slice(None) if _number < len(SINGLE_COLOR_OBJECTS) else _colour, _state] = _number
 
 
 def _kind_of(codes: np.ndarray) -> np.ndarray:
-    return np.asarray(KIND_OF[tuple(np.moveaxis(codes, -1, 0))])  # [W, H]
+    return np.asarray(CELL_KIND_INDEX[tuple(np.moveaxis(codes, -1, 0))])  # [W, H]
 
 
 def is_minigrid(env: Env) -> bool:
@@ -59,8 +60,8 @@ def is_minigrid(env: Env) -> bool:
 
 def with_learnable_grid(env: Env, mission: bool) -> Env:
     """Show grids one-hot, unless a wrapper of MiniGrid has recoded them, and the mission as text or not at all."""
-    layers = layers_of(env)
-    if not any(isinstance(layer, (*RECODED, FullView)) for layer in layers):
+    layers = wrapper_stack(env)
+    if not any(isinstance(layer, (*RECODING_WRAPPERS, FullView)) for layer in layers):
         if any(isinstance(layer, Grayscale | Resize) for layer in layers):
             raise EnvError(
                 "env.wrappers = grayscale, resize: MiniGrid's images hold codes, not colours. Draw them first, with "
@@ -127,8 +128,10 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         inner = env.unwrapped
         assert isinstance(inner, MiniGridEnv)
         self._inner = inner
-        agent = spaces.MultiDiscrete([inner.width, inner.height, DIRECTIONS, 1 + len(CARRIED) * len(COLOR_TO_IDX)])
-        grid = spaces.MultiDiscrete(np.full((inner.width, inner.height), len(KINDS)))
+        agent = spaces.MultiDiscrete(
+            [inner.width, inner.height, DIRECTIONS, 1 + len(CARRIABLE_OBJECTS) * len(COLOR_TO_IDX)]
+        )
+        grid = spaces.MultiDiscrete(np.full((inner.width, inner.height), len(CELL_KINDS)))
         self.observation_space = spaces.Dict(
             {"agent": agent, "grid": grid, "mission": env.observation_space["mission"]}  # type: ignore[index]  # a Dict
         )
@@ -143,7 +146,9 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _to_classes(self, obs: Any) -> dict[str, Any]:
         inner, thing = self._inner, self._inner.carrying
-        carried = 1 + CARRIED.index(thing.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[thing.color] if thing else 0
+        carried = (
+            1 + CARRIABLE_OBJECTS.index(thing.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[thing.color] if thing else 0
+        )
         agent = np.array([*inner.agent_pos, inner.agent_dir, carried])
         return {"agent": agent, "grid": _kind_of(inner.grid.encode()), "mission": obs["mission"]}
 
@@ -151,7 +156,7 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Draw an observation, the newest of stacked ones, uint8 ``[H, W, 3]``."""
         x, y, direction, _ = (int(number) for number in observation["agent"].reshape(-1, 4)[-1])
         kinds = observation["grid"].reshape(-1, self._inner.width, self._inner.height)[-1]
-        return Grid.decode(KINDS[kinds])[0].render(TILE_PIXELS, (x, y), direction)
+        return Grid.decode(CELL_KINDS[kinds])[0].render(TILE_PIXELS, (x, y), direction)
 
 
 class MapView(FullView):
@@ -164,7 +169,7 @@ class MapView(FullView):
     """
 
     DRAWN_FROM = frozenset({"view"})
-    TABLE: ClassVar[np.ndarray] = np.vstack([KINDS, [[OBJECT_TO_IDX["unseen"], 0, 0]]])
+    TABLE: ClassVar[np.ndarray] = np.vstack([CELL_KINDS, [[OBJECT_TO_IDX["unseen"], 0, 0]]])
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -177,7 +182,7 @@ class MapView(FullView):
         full_obs, inner = super()._to_classes(obs), self._inner
         unseen = obs["image"][..., 0] == OBJECT_TO_IDX["unseen"]  # [7, 7]
         position = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
-        view = np.where(unseen, len(KINDS), _kind_of(obs["image"]))
+        view = np.where(unseen, len(CELL_KINDS), _kind_of(obs["image"]))
         coord = np.array([*position, *inner.dir_vec], np.float32)
         return {"view": view, "map": full_obs["grid"], "map_coord": coord, "mission": full_obs["mission"]}
 

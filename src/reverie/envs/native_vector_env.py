@@ -12,26 +12,26 @@ from gymnasium import spaces
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
-from reverie.core.config import LARGEST
+from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ActionError, DataError, EnvError, ReverieError, format_error
 from reverie.core.images import ImageOptions
-from reverie.core.masks import MaskCodec, with_choice
+from reverie.core.masks import MaskCodec, ensure_legal_choice
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.obs_conversion import surely_finite
+from reverie.core.obs_conversion import is_surely_finite
 from reverie.core.signals import is_interrupt
-from reverie.core.spaces import column, follow, nested
-from reverie.core.specs import MASK, ActionSpec, ObsSpec
+from reverie.core.spaces import column, columns_to_nested, get_at_path
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.limits import LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
-from reverie.envs.make_native_vector import check_alone, make_together
+from reverie.envs.make_native_vector import check_native_settings, make_native_vector
 from reverie.envs.masks import has_choices, mask_in
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
 
-class Batched:
+class NativeVectorEnv:
     """N environments that one object steps; satisfies ``core.protocols.Env``. Rows are as those of ``VectorEnv``.
 
     The vector resets ended environments in the step that follows, as rows do (``AutoresetMode.NEXT_STEP``).
@@ -39,16 +39,16 @@ class Batched:
 
     def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
         """``warns``: of observations outside of their space, which are used as they are."""
-        check_alone(config)
-        self._vector = make_together(config, factory, config.num)
+        check_native_settings(config)
+        self._vector = make_native_vector(config, factory, config.num)
         self._seed, self._clip = seed, CLIPS[config.clip_reward]
         self._actions = self._vector.single_action_space
         self._codec = ActionCodec(self._actions)
         space: Any = self._vector.single_observation_space
         self._mask = None
-        if isinstance(space, spaces.Dict) and MASK in space.spaces and config.uses_key(MASK):
+        if isinstance(space, spaces.Dict) and MASK_KEY in space.spaces and config.uses_key(MASK_KEY):
             self._mask = MaskCodec(self._actions)
-            space = spaces.Dict({**space.spaces, MASK: spaces.MultiBinary(self._mask.spec.width)})
+            space = spaces.Dict({**space.spaces, MASK_KEY: spaces.MultiBinary(self._mask.spec.width)})
         self._obs = ObsCodec(space, config.uses_key, config.channel_axis)
         self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale)
         self.num_envs: int = config.num
@@ -57,11 +57,11 @@ class Batched:
         spec = self._vector.spec
         self.max_episode_steps: int | None = spec.max_episode_steps if spec is not None else None
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
-        self._unmasked = self._mask is None and config.uses_key(MASK) and has_choices(self._actions)
+        self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none
         self.exact_rewards: list[float] = []
-        self.logged: dict[int, dict[str, float]] = {}
+        self.episode_info: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
 
     def reset(self, seed: int | None = None) -> Step:
@@ -86,7 +86,7 @@ class Batched:
         flat = check_flat_actions(action, (self.num_envs, self.action_spec.width))
         if self._must_reset:
             return self.reset()
-        actions = nested(self._actions, self._codec.decode(flat, self._none), "action")
+        actions = columns_to_nested(self._actions, self._codec.unflatten(flat, self._none), "action")
         obs, reward, terminal, truncated, info = self._call_vector(self._vector.step, actions)
         self._check_masks(info)
         first, terminal = self._ended, np.asarray(terminal, bool)
@@ -111,19 +111,23 @@ class Batched:
     def _check_masks(self, info: Any) -> None:
         if self._unmasked and mask_in(info) is not None:
             raise EnvError(
-                f"env.vectorization = native: the info has an {MASK}, which is read from single environments alone. "
-                f"Show it as the observation {MASK}, use env.vectorization = sync, or leave it out with "
-                f"env.exclude_keys = {MASK}"
+                f"env.vectorization = native: the info has an {MASK_KEY}, which is read from single environments "
+                "alone. "
+                f"Show it as the observation {MASK_KEY}, use env.vectorization = sync, or leave it out with "
+                f"env.exclude_keys = {MASK_KEY}"
             )
 
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
         if self._mask is not None:
             spec = self._mask.spec
-            flags = [with_choice(self._mask(mask), spec, over) for mask, over in zip(obs[MASK], last, strict=True)]
-            obs = {**obs, MASK: np.array(flags, np.int8)}
+            flags = [
+                ensure_legal_choice(self._mask(mask), spec, over)
+                for mask, over in zip(obs[MASK_KEY], last, strict=True)
+            ]
+            obs = {**obs, MASK_KEY: np.array(flags, np.int8)}
         if missing := self._obs.missing(obs):
             raise DataError(f"the observations lack '{missing[0]}', which their space declares.")
-        columns = {column("obs", leaf.path): np.asarray(follow(obs, leaf.path)) for leaf in self._obs.leaves}
+        columns = {column("obs", leaf.path): np.asarray(get_at_path(obs, leaf.path)) for leaf in self._obs.leaves}
         rows = self._options(self._obs.encode(columns), "obs/")
         arrays = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
         self._check_limits(arrays, lambda number: f"environment {number}")
@@ -133,7 +137,7 @@ class Batched:
         self, rows: dict[str, np.ndarray], reward: Any, first: np.ndarray, last: np.ndarray, terminal: np.ndarray
     ) -> Step:
         reward = self._clip(np.asarray(reward, np.float64))
-        fits = np.abs(reward) <= LARGEST
+        fits = np.abs(reward) <= FLOAT32_MAX
         if not fits.all():
             bad = int(np.argmin(fits))
             raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
@@ -180,7 +184,7 @@ def check_flat_actions(action: Tensor, shape: tuple[int, int]) -> np.ndarray:
     flat: np.ndarray = action.numpy()
     if flat.shape != shape:
         raise DataError(f"the action has shape {flat.shape}: expected [N, A] = {shape}.")
-    if not surely_finite(flat) and not np.isfinite(flat).all():
+    if not is_surely_finite(flat) and not np.isfinite(flat).all():
         bad = int(np.argwhere(~np.isfinite(flat))[0, 0])
         raise ActionError(f"the action for environment {bad} is {flat[bad].tolist()}: expected finite numbers.")
     return flat

@@ -14,7 +14,7 @@ import numpy as np
 
 from reverie.core.errors import EnvError
 from reverie.core.specs import ObsSpec
-from reverie.envs.wrappers import layers_of
+from reverie.envs.wrappers import wrapper_stack
 
 RenderFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""
@@ -25,23 +25,25 @@ RENDER_METHOD = "render_observation"
 returns uint8 ``[H, W, 3]``."""
 
 
-def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:
+def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:
     """Return a function that draws observations of ``spec``; None if that is not known, or ``env`` cannot be drawn.
 
     ``is_complete``: ``spec`` has all observations of ``env``. Otherwise only wrappers with ``DRAWN_FROM`` draw.
     ``env`` cannot be used otherwise afterwards: its state is that of the last observation drawn.
     """
     inner = env.unwrapped
-    for layer in layers_of(env):
+    for layer in wrapper_stack(env):
         needed: Collection[str] | None = getattr(layer, "DRAWN_FROM", set() if is_complete else None)
         method = getattr(layer, RENDER_METHOD, None)
         if callable(method) and needed is not None and spec.keys() >= set(needed):
             return lambda obs: _picture(layer, method, obs)
-    if not is_complete or any(isinstance(layer, gymnasium.ObservationWrapper) for layer in layers_of(env)):
+    if not is_complete or any(isinstance(layer, gymnasium.ObservationWrapper) for layer in wrapper_stack(env)):
         return None
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
-        return lambda obs: minatar(next(iter(obs.values())))
-    set_state = STATES.get(type(inner).__name__) if type(inner).__module__.startswith("gymnasium.envs.") else None
+        return lambda obs: draw_minatar(next(iter(obs.values())))
+    set_state = (
+        STATE_SETTERS.get(type(inner).__name__) if type(inner).__module__.startswith("gymnasium.envs.") else None
+    )
     shapes = [part.shape for part in spec.values() if part.kind == "vector"]
     if env.render_mode is None or set_state is None or len(spec) != 1 or shapes != [inner.observation_space.shape]:
         return None
@@ -58,7 +60,7 @@ def painter(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = Tru
     return None
 
 
-def minatar(planes: np.ndarray) -> np.ndarray:
+def draw_minatar(planes: np.ndarray) -> np.ndarray:
     """Draw MinAtar's planes ``[H, W, C]``, 0 to 255, in its colours, the last one on top; uint8 ``[H, W, 3]``."""
     import seaborn  # type: ignore[import-untyped]  # comes with MinAtar
 
@@ -103,7 +105,7 @@ def _mujoco(env: Any, obs: np.ndarray) -> None:
     env.set_state(state[:positions], state[positions:])
 
 
-STATES: Mapping[str, SetStateFn] = {
+STATE_SETTERS: Mapping[str, SetStateFn] = {
     **dict.fromkeys(("CartPoleEnv", "MountainCarEnv", "Continuous_MountainCarEnv"), _state),
     "PendulumEnv": _pendulum,
     "AcrobotEnv": _acrobot,

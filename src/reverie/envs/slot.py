@@ -43,7 +43,7 @@ class EnvSpecs(NamedTuple):
     """Most steps of an episode that it is known to allow."""
 
 
-class Failed(Exception):
+class EnvFailure(Exception):
     """An environment failed: the ``error`` to report, and the environment's own traceback, empty if there is none."""
 
     def __init__(self, error: ReverieError, trace: str = "") -> None:
@@ -69,7 +69,7 @@ class Slot:
         self._preserve_rng = contextlib.nullcontext if owns_rng else preserve_torch_rng
         self.rows: dict[str, np.ndarray] = {}
         """Arrays that its observations are written to, each ``[*shape]``."""
-        self._failed: Failed | None = None
+        self._failed: EnvFailure | None = None
         self._result: Any = None
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Slot:
             try:
                 self._result = self._perform(request, *args)
             except ReverieError as error:
-                self._failed = Failed(error, trace_of(error))
+                self._failed = EnvFailure(error, env_traceback(error))
 
     def _perform(self, request: str, *args: Any) -> Any:
         if request == "step":
@@ -111,12 +111,12 @@ class Slot:
         return getattr(self.env, request)(*args)
 
     def receive(self) -> Any:
-        """Return the result of the last ``start`` or ``send``, or raise ``Failed``."""
+        """Return the result of the last ``start`` or ``send``, or raise ``EnvFailure``."""
         if self._failed is not None:
             raise self._failed
         return self._result
 
-    def fail(self, failed: Failed) -> None:
+    def fail(self, failed: EnvFailure) -> None:
         """Remove the environment; every ``receive`` raises ``failed`` until it is started again."""
         self.stop()
         self._failed = failed
@@ -139,17 +139,17 @@ def close(slots: Sequence[Slot], seconds: float = PATIENCE) -> None:
         slot.stop(max(0.0, deadline - time.monotonic()))
 
 
-def trace_of(error: BaseException) -> str:
+def env_traceback(error: BaseException) -> str:
     """Return the traceback of an environment's error, without our own frames; "" if we raised the error ourselves."""
     cause = error.__cause__ or error
     if isinstance(cause, ReverieError):
         return ""
-    frames = [f for f in traceback.extract_tb(cause.__traceback__) if f.filename not in OURS]
+    frames = [f for f in traceback.extract_tb(cause.__traceback__) if f.filename not in LIBRARY_FILES]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(cause)]
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
-OURS = (__file__, flat_env.__file__, wrappers.__file__)
+LIBRARY_FILES = (__file__, flat_env.__file__, wrappers.__file__)
 
 
 @contextlib.contextmanager
@@ -178,7 +178,7 @@ def derive_seeds(seed: int, num: int) -> list[int]:
     return [int(state_word) >> 1 for state_word in np.random.SeedSequence(seed).generate_state(num)]
 
 
-def seed_after(seed: int, restarts: int) -> int:
+def restart_seed(seed: int, restarts: int) -> int:
     """Return the seed for restart number ``restarts`` (from 1) of an environment that began with ``seed``."""
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0]) >> 1
 
@@ -215,7 +215,7 @@ class Restarter:
         self.seeds: list[int] = list(seeds)
         self._tries = [0] * len(seeds)
 
-    def take_down(self, number: int, failed: Failed) -> None:
+    def take_down(self, number: int, failed: EnvFailure) -> None:
         """Remove environment ``number``, which has ``failed``, until its restart. EnvError at the limit of failures."""
         seconds = self._wait(number, failed)
         waiting = f" in {seconds:g} seconds" if seconds else ""
@@ -241,10 +241,10 @@ class Restarter:
         self.count += 1
         try:
             self._start(number)
-        except Failed as failed:
+        except EnvFailure as failed:
             self.take_down(number, failed)
 
-    def _wait(self, number: int, failed: Failed) -> float:
+    def _wait(self, number: int, failed: EnvFailure) -> float:
         """Count a failure of environment ``number``; return the seconds to wait before it is started again.
 
         Only one that fails again before it has taken a step is waited for, 1, 2, 4, ... up to 60 seconds; one that has
@@ -281,11 +281,11 @@ class Restarter:
         self._tries[number] += 1
         slot.start()
         if slot.receive()[:2] != self.specs[:2]:
-            raise Failed(EnvError("the restarted environment has different spaces than before."))
+            raise EnvFailure(EnvError("the restarted environment has different spaces than before."))
         for (request, name), args in self.requests.items():
             slot.send(request, name, *args)
             slot.receive()
-        slot.send("reset", seed_after(self.seeds[number], self._tries[number]))
+        slot.send("reset", restart_seed(self.seeds[number], self._tries[number]))
         slot.receive()
 
     def snapshot(self, number: int, ended: bool, state: bytes | None) -> bytes | None:
@@ -302,12 +302,12 @@ class Restarter:
         try:
             slot.send("restore", state)
             why = slot.receive()
-        except Failed as failed:
+        except EnvFailure as failed:
             failure = str(failed)
         if not why:
             self.seeds[number], self._tries[number] = seed, tries
         if failure:
             slot.stop()
-            with contextlib.suppress(Failed):  # its next step raises it again
+            with contextlib.suppress(EnvFailure):  # its next step raises it again
                 self._start(number)
         return failure or why

@@ -18,22 +18,22 @@ from torch import Tensor
 
 from reverie.core.errors import EnvError, ReverieError
 from reverie.core.logger import logger
-from reverie.core.specs import ActionSpec, ObsSpec, differences, signature
+from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
 from reverie.envs.limits import LimitCheck
 from reverie.envs.make import EnvLike, env_factory
-from reverie.envs.native_vector_env import Batched, check_flat_actions
-from reverie.envs.slot import EnvSpecs, Failed, Maker, Restarter, Slot, close, derive_seeds
-from reverie.envs.worker import workers
+from reverie.envs.native_vector_env import NativeVectorEnv, check_flat_actions
+from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds
+from reverie.envs.worker import make_worker_slots
 
 
-def make_env(
+def make_vector_env(
     config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True,
     warns: bool = True,
-) -> VectorEnv | Batched:  # fmt: skip
+) -> SlotVectorEnv | NativeVectorEnv:  # fmt: skip
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
@@ -44,15 +44,15 @@ def make_env(
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if config.vectorization == "native":
-        return Batched(config, make, seeds[0], warns)
+        return NativeVectorEnv(config, make, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     if config.vectorization == "async":
-        slots, arrays = workers(makers, config.timeout)
+        slots, arrays = make_worker_slots(makers, config.timeout)
         specs = _start(slots)
     else:
         slots, specs, arrays = _serial(makers)
     restarter = Restarter(slots, specs, seeds, config.restarts, config.restart_window)
-    return VectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
+    return SlotVectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:
@@ -74,19 +74,19 @@ def _start(slots: Sequence[Slot]) -> EnvSpecs:
         for slot in slots:
             slot.start()
         all_specs: list[EnvSpecs] = [slot.receive() for slot in slots]
-    except Failed as failed:
+    except EnvFailure as failed:
         close(slots)
         raise failed.error from failed
     for number, specs in enumerate(all_specs):
-        if mismatches := differences(
-            signature(*all_specs[0][:2]), signature(*specs[:2]), ("environment 0", f"environment {number}")
+        if mismatches := diff_specs(
+            spec_to_dict(*all_specs[0][:2]), spec_to_dict(*specs[:2]), ("environment 0", f"environment {number}")
         ):
             close(slots)
             raise EnvError(f"the environments have different spaces: {'; '.join(mismatches)}.")
     return all_specs[0]
 
 
-class VectorEnv:
+class SlotVectorEnv:
     """N environments with the same spaces; satisfies ``core.protocols.Env`` and ``Restorable``.
 
     Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
@@ -101,7 +101,7 @@ class VectorEnv:
         """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
 
         ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``, ``warns``: see
-        ``make_env``.
+        ``make_vector_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
@@ -112,7 +112,7 @@ class VectorEnv:
         self._error: ReverieError | None = None  # why all environments have ended
         self.exact_rewards: list[float] = []
         """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
-        self.logged: dict[int, Summary] = {}
+        self.episode_info: dict[int, Summary] = {}
         """What ``env.log_info`` names, of the episodes that end with the current rows, by environment."""
         self._logs, self._new = logs, new
         self._known = False  # whether some episode had all that ``env.log_info`` names, or it was told
@@ -129,7 +129,8 @@ class VectorEnv:
         return self._restarter.count
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of ``make_env``.
+        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of
+        ``make_vector_env``.
 
         An answer that was not received is lost. Raises as ``step``.
         """
@@ -190,13 +191,13 @@ class VectorEnv:
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
         last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
-        failures: dict[int, Failed] = {}
+        failures: dict[int, EnvFailure] = {}
         for number, slot in enumerate(self._slots):
             if number in down:
                 continue
             try:
                 reward[number], terminal[number], truncated = slot.receive()
-            except Failed as failed:
+            except EnvFailure as failed:
                 failures[number] = failed
             else:
                 last[number] = terminal[number] or truncated
@@ -221,7 +222,7 @@ class VectorEnv:
         )
         return self._shown
 
-    def _restart(self, failures: dict[int, Failed]) -> None:
+    def _restart(self, failures: dict[int, EnvFailure]) -> None:
         """Take down the environments with ``failures``, and restart all whose time has come."""
         try:
             for number, failed in failures.items():
@@ -248,7 +249,7 @@ class VectorEnv:
         # All of them, as each request has one answer.
         answers = {number: self._receive_or_none(number) for number in over}
         summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
-        self.logged = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
+        self.episode_info = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
         if summaries and not self._known:
             self._known = True
             missing = [text for _, text in summaries.values()]
@@ -273,7 +274,7 @@ class VectorEnv:
         """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
         self._check_open()
         self._store_pending_answer()
-        self._slots[0].send("frame")
+        self._slots[0].send("render_frame")
         frame: np.ndarray | None = self._receive_or_none(0)
         return frame
 
@@ -305,7 +306,7 @@ class VectorEnv:
         """Return the answer of one environment between two steps; None if it fails, which the next step handles."""
         try:
             return self._slots[number].receive()
-        except Failed:
+        except EnvFailure:
             return None
 
     def _store_pending_answer(self) -> None:
@@ -336,7 +337,7 @@ class VectorEnv:
         """
         self._check_open()
         self._store_pending_answer()
-        self._answer, self.exact_rewards, self.logged = None, [], {}
+        self._answer, self.exact_rewards, self.episode_info = None, [], {}
         self._torn = False
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):

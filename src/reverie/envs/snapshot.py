@@ -4,7 +4,8 @@ For each layer, from the outermost wrapper to the environment itself, the first 
 
 1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
 2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
-   fields are saved as in ``NATIVES``. Local functions and what draws are not saved: those of the new environment stay.
+   fields are saved as in ``NATIVE_STATE_HANDLERS``. Local functions and what draws are not saved: those of the new
+   environment stay.
 
 An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle, arrays
 that share memory, local functions that may have state, or values in ``__slots__``. State outside it is not saved:
@@ -36,43 +37,52 @@ import numpy as np
 
 from reverie.core.errors import EnvError
 from reverie.envs.make import Env
-from reverie.envs.wrappers import layers_of
+from reverie.envs.wrappers import wrapper_stack
 
 FORMAT = 4
 RANDOM = ("_np_random", "_np_random_seed")
 """Fields of the generator that Gymnasium gives to each environment."""
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
-DRAWING = {
+RENDERING_CLASSES = {
     "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
     "matplotlib": {"Artist", "FigureCanvasBase", "FigureManagerBase", "Animation"},
     "glfw": {"object"},
     "OpenGL": {"object"},
 }
 """Base classes, by package, of objects of that package that draw. Other classes, such as pygame.Rect, hold state."""
-VIEWING = {"gym", "gymnasium", "gymnasium_robotics", "mujoco", "mujoco_py", "dm_control", "highway_env", "robosuite"}
+VIEWER_PACKAGES = {
+    "gym",
+    "gymnasium",
+    "gymnasium_robotics",
+    "mujoco",
+    "mujoco_py",
+    "dm_control",
+    "highway_env",
+    "robosuite",
+}
 """Packages whose classes named ``...Renderer`` and ``...Viewer`` draw."""
-FORGOTTEN = 1e-12
+STICKY_TOLERANCE = 1e-12
 """Tolerated probability that the last action of an Atari emulator is still being repeated."""
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
 
 
-class NotSaved(Exception):
+class SnapshotError(Exception):
     """The state of this environment cannot be saved."""
 
 
 @dataclass
-class Layer:
+class LayerState:
     """The state of one layer; ``stay`` names the fields that keep the values of the new environment."""
 
     custom: Any = None
     fields: dict[str, Any] = field(default_factory=dict)
-    stay: list[str] = field(default_factory=list)
+    kept_fields: list[str] = field(default_factory=list)
     native: dict[str, bytes] = field(default_factory=dict)
 
 
 def save_state(env: Env, extra: object = None) -> bytes | None:
     """Return everything ``env`` needs to go on, together with ``extra``; None if it cannot be saved."""
-    layers = layers_of(env)
+    layers = wrapper_stack(env)
     try:
         states = [_saved(layer) for layer in layers]
         body = io.BytesIO()
@@ -87,7 +97,7 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
 
 def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
     """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``save_state``, and "" or why it cannot."""
-    layers = layers_of(env)
+    layers = wrapper_stack(env)
     try:
         identity, saved_fingerprint, body = pickle.loads(zlib.decompress(snapshot))
         if identity != _identity(layers):
@@ -117,9 +127,9 @@ def env_fingerprint(env: Env) -> dict[str, str]:
     A snapshot holds all fields, so it would bring back a constant, or go on with code, that was edited meanwhile.
     Classes of installed packages do not count.
     """
-    kinds = {kind for layer in layers_of(env) for kind in type(layer).__mro__}
+    kinds = {kind for layer in wrapper_stack(env) for kind in type(layer).__mro__}
     sources = {f"the source of {kind.__module__}.{kind.__qualname__}": _digest(kind) for kind in kinds}
-    return {name: digest for name, digest in sorted(sources.items()) if digest} | _constants(layers_of(env))
+    return {name: digest for name, digest in sorted(sources.items()) if digest} | _constants(wrapper_stack(env))
 
 
 def _constants(layers: list[Env]) -> dict[str, str]:
@@ -148,37 +158,37 @@ def _has_own(layer: Env) -> bool:
     return all(callable(getattr(type(layer), name, None)) for name in ("snapshot", "restore"))
 
 
-def _saved(layer: Env) -> Layer:
+def _saved(layer: Env) -> LayerState:
     if _has_own(layer):
         custom_state = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
         if custom_state is None:
-            raise NotSaved
-        return Layer(custom_state, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
+            raise SnapshotError
+        return LayerState(custom_state, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
     members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
     if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
-        raise NotSaved  # values in __slots__ are not among the fields
-    state, layers = Layer(), (layer, getattr(layer, "env", None))
+        raise SnapshotError  # values in __slots__ are not among the fields
+    state, layers = LayerState(), (layer, getattr(layer, "env", None))
     for name, value in vars(layer).items():
-        native = NATIVES.get(_kind_of(value))
+        native = NATIVE_STATE_HANDLERS.get(_kind_of(value))
         if native is not None:
             state.native[name] = native[0](value)
         constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
         if native is not None or constant or _draws(value) or _is_local_function(value, layers):
-            state.stay.append(name)
+            state.kept_fields.append(name)
         else:
             state.fields[name] = value
     return state
 
 
-def _give(layer: Env, state: Layer) -> None:
+def _give(layer: Env, state: LayerState) -> None:
     fields = vars(layer)
     if _has_own(layer):
         fields.update(state.fields)
         layer.restore(state.custom)  # type: ignore[attr-defined]  # looked up above
         return
     for name, saved in state.native.items():
-        NATIVES[_kind_of(fields[name])][1](fields[name], saved)
-    staying = {name: fields[name] for name in state.stay if name in fields}
+        NATIVE_STATE_HANDLERS[_kind_of(fields[name])][1](fields[name], saved)
+    staying = {name: fields[name] for name in state.kept_fields if name in fields}
     fields.clear()
     fields.update(staying | state.fields)
 
@@ -190,9 +200,9 @@ def _draws(value: object) -> bool:
         return len(inside) > 0 and all(map(_draws, inside))
     kind = type(value)
     package = kind.__module__.split(".")[0]
-    if package in VIEWING:
+    if package in VIEWER_PACKAGES:
         return kind.__name__.endswith(("Renderer", "Viewer"))
-    return any(base.__name__ in DRAWING.get(package, ()) for base in kind.__mro__)
+    return any(base.__name__ in RENDERING_CLASSES.get(package, ()) for base in kind.__mro__)
 
 
 def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
@@ -202,7 +212,7 @@ def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
     values = [cell.cell_contents for cell in value.__closure__ or ()]
     values += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
     if _rebinds(value.__code__) or not all(_is_constant(x) or any(x is layer for layer in layers) for x in values):
-        raise NotSaved
+        raise SnapshotError
     return True
 
 
@@ -221,23 +231,23 @@ def _is_constant(value: object) -> bool:
 class _Pickler(pickle.Pickler):
     """Writes references to layers, to fields that stay and to modules in place of their contents."""
 
-    def __init__(self, file: io.BytesIO, layers: list[Env], states: list[Layer]) -> None:
+    def __init__(self, file: io.BytesIO, layers: list[Env], states: list[LayerState]) -> None:
         super().__init__(file, protocol=5)
         self._references: dict[int, tuple[Any, ...]] = {id(layer): ("layer", n) for n, layer in enumerate(layers)}
         self._spans: list[tuple[int, int]] = []
         for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
             for name, value in vars(layer).items():
-                if name in state.stay and not isinstance(value, SIMPLE):
+                if name in state.kept_fields and not isinstance(value, SIMPLE):
                     self._references.setdefault(id(value), ("field", n, name))
                 if name not in state.fields and isinstance(value, np.ndarray) and value.size:
-                    with contextlib.suppress(NotSaved):
+                    with contextlib.suppress(SnapshotError):
                         self._spans.append(_span(value))
 
     def dump(self, obj: Any) -> None:
-        """Write ``obj``; raise NotSaved if arrays share memory, which they would not share again."""
+        """Write ``obj``; raise SnapshotError if arrays share memory, which they would not share again."""
         super().dump(obj)
         if any(after[0] < before[1] for before, after in itertools.pairwise(sorted(self._spans))):
-            raise NotSaved
+            raise SnapshotError
 
     def reducer_override(self, obj: Any) -> Any:
         torch = sys.modules.get("torch")
@@ -253,17 +263,17 @@ class _Pickler(pickle.Pickler):
         if reference is None and isinstance(obj, types.ModuleType):
             return "module", obj.__name__
         if reference is None and not isinstance(obj, type) and any(c.__name__ == "EzPickle" for c in type(obj).__mro__):
-            raise NotSaved
+            raise SnapshotError
         return reference
 
 
 def _span(array: np.ndarray) -> tuple[int, int]:
-    """Return the addresses where ``array`` begins and ends; raise NotSaved if its memory belongs to a library."""
+    """Return the addresses where ``array`` begins and ends; raise SnapshotError if its memory belongs to a library."""
     owner: Any = array
     while (base := owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)) is not None:
         owner = base
     if not isinstance(owner, np.ndarray | bytes | bytearray):
-        raise NotSaved
+        raise SnapshotError
     reach = [(count - 1) * stride for count, stride in zip(array.shape, array.strides, strict=True)]
     start = array.ctypes.data
     return start + sum(x for x in reach if x < 0), start + array.itemsize + sum(x for x in reach if x > 0)
@@ -314,7 +324,7 @@ def _load_atari(ale: Any, saved: bytes) -> None:
 def _frames(ale: Any) -> int:
     """Return the number of frames after which a new action has almost surely replaced the last one."""
     sticky = ale.getFloat("repeat_action_probability")
-    return math.ceil(math.log(FORGOTTEN) / math.log(sticky)) if sticky > 0.0 else 0
+    return math.ceil(math.log(STICKY_TOLERANCE) / math.log(sticky)) if sticky > 0.0 else 0
 
 
 def _last_action(ale: Any, state: Any, frames: int, after: bytes) -> int:
@@ -354,7 +364,7 @@ def _check_model(model: Any, saved: bytes) -> None:
         raise ValueError("the MuJoCo model differs from the saved one")
 
 
-NATIVES: dict[tuple[str, str], tuple[Callable[[Any], bytes], Callable[[Any, bytes], None]]] = {
+NATIVE_STATE_HANDLERS: dict[tuple[str, str], tuple[Callable[[Any], bytes], Callable[[Any, bytes], None]]] = {
     ("ale_py", "ALEInterface"): (_save_atari, _load_atari),
     ("mujoco", "MjData"): (pickle.dumps, _load_mujoco),  # with derived fields: the next step uses contact forces
     ("mujoco", "MjModel"): (_hash_of, _check_model),  # a new environment has the same model, unless it was changed

@@ -130,7 +130,7 @@ class Suite(NamedTuple):
     """Why it was not trained, and its adapter was tested on a stand-in with its published interface. Empty: it was."""
 
 
-JAVA = "its Minecraft needs Java 8 and is downloaded when it is built"
+MINECRAFT_NOTE = "its Minecraft needs Java 8 and is downloaded when it is built"
 # fmt: off
 SUITES = (
     Suite("Atari", ("ALE/",), "ale_py", "atari", _atari, "dqn --env ALE/Pong-v5"),
@@ -155,23 +155,24 @@ SUITES = (
           "dqn --env FlappyBird-v0"),
     Suite("Super Mario Bros.", ("SuperMarioBros",), "gym_super_mario_bros", "mario", _super_mario,
           "dreamer_v3 --env SuperMarioBros-v3"),
-    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "OneAgent", "name"),
+    Suite("PettingZoo, one agent", ("pettingzoo/",), "pettingzoo", "pettingzoo", _any("pettingzoo", "SingleAgentEnv",
+        "name"),
           "dqn --env pettingzoo/classic.connect_four_v3"),
     Suite("DIAMBRA", ("diambra/",), "diambra", "diambra", _any("diambra.arena", "diambra", "game"),
           "dreamer_v3 --env diambra/doapp", "its games run in a container, from files that one must own"),
     Suite("DeepMind Lab", ("dmlab/",), "deepmind_lab", "", _any("deepmind_lab", "DmLab", "level"),
           "dreamer_v3 --env dmlab/explore_goal_locations_small", "no package index has it: it is built with Bazel"),
     Suite("MineRL", ("MineRL",), "minerl", "", _any("minerl", "minerl", "task"),
-          "dreamer_v3 --env MineRLNavigateDense-v0", JAVA),
+          "dreamer_v3 --env MineRLNavigateDense-v0", MINECRAFT_NOTE),
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
-          "dreamer_v3 --env minedojo/harvest_milk", JAVA),
+          "dreamer_v3 --env minedojo/harvest_milk", MINECRAFT_NOTE),
     Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
 )
 # fmt: on
 """The last one has environments with known best returns, for tests of learners."""
 
 
-def load_suite(env_id: str) -> None:
+def register_suite(env_id: str) -> None:
     """Register the suite that ``env_id`` belongs to, if any."""
     for suite in SUITES:
         if suite.register is not None and env_id.startswith(suite.prefixes):
@@ -191,14 +192,14 @@ def load_suite(env_id: str) -> None:
 
 def check_id(env_id: str) -> None:
     """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing."""
-    load_suite(env_id)
+    register_suite(env_id)
     if env_id.startswith(ENVPOOL):
         return
     if env_id not in gymnasium.registry and not any(name.startswith(f"{env_id}-v") for name in gymnasium.registry):
-        raise unknown(env_id)
+        raise unknown_env_error(env_id)
 
 
-def unknown(env_id: str) -> EnvError:
+def unknown_env_error(env_id: str) -> EnvError:
     """Return the error for an unknown id. Suites are imported for it until one has an id that is spelt almost so."""
     module, _, name = env_id.rpartition(":")
     if module:

@@ -25,19 +25,21 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
 from reverie.envs.make import close_quietly
-from reverie.envs.slot import PATIENCE, Failed, Maker, Slot, preserve_torch_rng
+from reverie.envs.slot import PATIENCE, EnvFailure, Maker, Slot, preserve_torch_rng
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+SINGLE_THREAD_VARS = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
+)
 """Environment variables of numerical libraries, which by default start one thread per core, in each worker."""
-MOMENT = 1.0
+MIN_WAIT = 1.0
 """Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
-AT_START = (
+STARTUP_ADVICE = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
     "or use env.vectorization = 'sync'."
 )
 STEP = struct.Struct("<cqd??")
-"""A step, or the answer to it: ``MARK``, the turn, the reward, terminated, truncated."""
-MARK = b"\0"
+"""A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated."""
+STEP_MARK = b"\0"
 """A byte with which no pickle begins."""
 
 
@@ -71,7 +73,7 @@ class PipeEnd:
 
     def step(self, turn: int, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
         """Request a step with the action in shared memory, or answer it once the observation is there."""
-        self.pipe.send_bytes(STEP.pack(MARK, turn, reward, terminated, truncated))
+        self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, reward, terminated, truncated))
 
     def send(self, *message: Any) -> None:
         """Send any other message: the turn, what is requested or "done" or "failed", and arguments or the result."""
@@ -80,7 +82,7 @@ class PipeEnd:
     def receive(self) -> tuple[int, str, Any]:
         """Wait for a message; return the turn, what it is, and its arguments or result."""
         data = self.pipe.recv_bytes()
-        if data[:1] != MARK:
+        if data[:1] != STEP_MARK:
             message: tuple[int, str, Any] = pickle.loads(data)
             return message
         step = STEP.unpack(data)
@@ -91,7 +93,7 @@ class PipeEnd:
         return bool(self._poll.poll(1000 * seconds))
 
 
-def workers(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
+def make_worker_slots(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
     """Return a slot with a worker process for each of ``makers``, and the shared observations by key, ``[N, *shape]``.
 
     Their shapes are those of an environment that is made in this process and closed again.
@@ -159,7 +161,7 @@ class WorkerSlot(Slot):
         if self._failed is None:
             try:
                 return self._answer()
-            except Failed as failed:
+            except EnvFailure as failed:
                 self._failed = failed
         raise self._failed
 
@@ -170,15 +172,15 @@ class WorkerSlot(Slot):
             while turn != self._turn:  # skips the answers to interrupted requests
                 if self._timeout:
                     seconds_left = self._sent + self._timeout - time.monotonic()
-                    if not self._line.ready(max(seconds_left, min(self._timeout, MOMENT))):
+                    if not self._line.ready(max(seconds_left, min(self._timeout, MIN_WAIT))):
                         self.stop(0.0)
                         late = f"no response from its worker process within env.timeout = {self._timeout:g} seconds"
-                        raise Failed(EnvError(f"environment {self._number} timed out: {late}"))
+                        raise EnvFailure(EnvError(f"environment {self._number} timed out: {late}"))
                 turn, status, result = self._line.receive()
         except (EOFError, OSError) as error:
-            raise Failed(self._death_error()) from error
+            raise EnvFailure(self._death_error()) from error
         if status == "failed":
-            raise Failed(*result)
+            raise EnvFailure(*result)
         self._made = True
         return result
 
@@ -187,7 +189,7 @@ class WorkerSlot(Slot):
         code = self.process.exitcode
         self.stop(0.0)
         memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
-        start = "" if self._made else AT_START
+        start = "" if self._made else STARTUP_ADVICE
         return EnvError(
             f"the worker process of environment {self._number} died (exit code {code}); its output, if any, is above."
             f"{memory}{start}"
@@ -218,8 +220,8 @@ def _end(process: Any, pipe: Connection) -> None:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
+    before = {name: os.environ.get(name) for name in SINGLE_THREAD_VARS}
+    os.environ.update(SINGLE_THREAD_VARS)
     try:
         yield
     finally:
@@ -238,7 +240,7 @@ def _worker_main(
     for signal_number in SIGNALS:  # whole jobs get them: the parent decides when workers end, after its checkpoint
         # What an environment starts would inherit SIG_IGN, and only Ctrl-C should not end it.
         signal.signal(signal_number, signal.SIG_IGN if signal_number == signal.SIGINT else lambda *_: None)
-    os.environ.update(ONE_THREAD)  # a forkserver that was started earlier lacks them
+    os.environ.update(SINGLE_THREAD_VARS)  # a forkserver that was started earlier lacks them
     line, slot, action = PipeEnd(pipe), Slot(number, make, owns_rng=True), actions.array()[number]
     slot.rows = {key: column.array()[number, ...] for key, column in columns.items()}
     turn, request, args = 0, "start", ()
@@ -247,7 +249,7 @@ def _worker_main(
         while request != "close":
             try:
                 result = slot.receive()
-            except Failed as failed:
+            except EnvFailure as failed:
                 line.send(turn, "failed", (failed.error, failed.trace))
             else:
                 line.step(turn, *result) if request == "step" else line.send(turn, "done", result)

@@ -13,18 +13,18 @@ from gymnasium import spaces, wrappers
 from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.bounds import AtLeast
-from reverie.core.config import call_of
-from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, brief, did_you_mean, format_error
+from reverie.core.config import parse_call
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
 from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.imports import import_object
 from reverie.core.obs_conversion import conversion, looks_like_image
-from reverie.core.spaces import Space, children, follow, leaves_of, with_leaves
+from reverie.core.spaces import Space, children, get_at_path, iter_leaves, map_leaves
 from reverie.envs.wrappers import ActionRepeat, NoopReset
 
 Env = gymnasium.Env[Any, Any]
 
 
-class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
+class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
     """Changes each leaf of the observation that ``fits``, inside dictionaries and tuples too."""
 
     expected = "images"
@@ -33,22 +33,22 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
         RecordConstructorArgs.__init__(self, **settings)
         gymnasium.ObservationWrapper.__init__(self, env)
         space = env.observation_space
-        if not any(self.fits(leaf) for _, leaf in leaves_of(space)):
+        if not any(self.applies_to(leaf) for _, leaf in iter_leaves(space)):
             raise EnvError(f"expected {self.expected} among the observations, but found only {space}.")
         self._changes: dict[str, Callable[[Any], Any]] = {}
-        self.observation_space = with_leaves(space, "obs", self._transform_leaf)
+        self.observation_space = map_leaves(space, "obs", self._transform_leaf)
 
     def _transform_leaf(self, name: str, leaf: Space) -> Space:
-        if not self.fits(leaf):
+        if not self.applies_to(leaf):
             return leaf
-        space, self._changes[name] = self.change(leaf)
+        space, self._changes[name] = self.transform(leaf)
         return space
 
-    def fits(self, leaf: Space) -> bool:
+    def applies_to(self, leaf: Space) -> bool:
         """Return whether ``leaf`` is changed."""
         return isinstance(leaf, spaces.Box) and looks_like_image(leaf)
 
-    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         """Return what ``leaf`` becomes, and the function that changes its values."""
         raise NotImplementedError
 
@@ -61,7 +61,7 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
     def _of(self, space: Space, value: Any, name: str) -> Any:
         if change := self._changes.get(name):
             return change(value)
-        inside = {key: self._of(inner, follow(value, (key,)), f"{name}/{key}") for key, inner in children(space)}
+        inside = {key: self._of(inner, get_at_path(value, (key,)), f"{name}/{key}") for key, inner in children(space)}
         return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
 
     def snapshot(self, *state: tuple[()]) -> tuple[()]:
@@ -71,10 +71,10 @@ class Leaves(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs)
     restore = snapshot
 
 
-class Images(Leaves):
+class Images(LeafWrapper):
     """Changes images, which become ``[H, W, C]``."""
 
-    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         part, encode, _ = conversion(leaf, "auto")
         shape = self.image(np.zeros(part.shape, part.dtype)).shape
         dtype = np.dtype(part.dtype).type
@@ -122,7 +122,7 @@ class Crop(Images):
         return image[top : height - bottom, left : width - right]
 
 
-class OneHot(Leaves):
+class OneHot(LeafWrapper):
     """Shows discrete observations as one-hot vectors of numbers."""
 
     expected = "discrete parts"
@@ -130,14 +130,14 @@ class OneHot(Leaves):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
 
-    def fits(self, leaf: Space) -> bool:
+    def applies_to(self, leaf: Space) -> bool:
         return isinstance(leaf, spaces.Discrete | spaces.MultiDiscrete)
 
-    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         return spaces.flatten_space(leaf), lambda value: spaces.flatten(leaf, value)
 
 
-class Normalise(Leaves):
+class NormalizeFixed(LeafWrapper):
     """Shows vectors as ``(x - mean) / std``, with numbers that stay as they are: one, or one for each element."""
 
     expected = "vectors"
@@ -146,10 +146,10 @@ class Normalise(Leaves):
         self._mean, self._std = (np.asarray(number, np.float64) for number in (mean, std))
         super().__init__(env, mean=mean, std=std)
 
-    def fits(self, leaf: Space) -> bool:
+    def applies_to(self, leaf: Space) -> bool:
         return isinstance(leaf, spaces.Box) and not looks_like_image(leaf)
 
-    def change(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
+    def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         low, high = ((bound - self._mean) / self._std for bound in (leaf.low, leaf.high))
         if low.shape != leaf.shape:
             raise EnvError(f"mean and std have shape {low.shape}, but an observation has {leaf.shape}.")
@@ -183,15 +183,15 @@ class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
 SHORT: dict[str, type[Any]] = {
     "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
     "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
-    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalise": Normalise, "one_hot": OneHot,
+    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalise": NormalizeFixed, "one_hot": OneHot,
     "flatten": wrappers.FlattenObservation, "time_aware": wrappers.TimeAwareObservation,
     "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
 }  # fmt: skip
 """Classes by the names that ``env.wrappers`` knows."""
 
-MOVING = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
+STATEFUL_WRAPPERS = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
 """Wrappers whose statistics no checkpoint would hold, and which evaluations would begin anew."""
-LEARNED = (
+NORMALIZE_ADVICE = (
     " To normalise by what was seen so far, use algo.normalize_obs = running: its statistics belong to the agent, and "
     "are saved with it."
 )
@@ -208,8 +208,8 @@ class WrapperCall(NamedTuple):
 
 def parse_wrapper(text: str) -> WrapperCall:
     """Return what an entry asks for, checked; the module of ``module:Class`` is not imported."""
-    error_prefix = f"env.wrappers = {brief(text)}"
-    call = WrapperCall(error_prefix, *call_of(text, error_prefix))
+    error_prefix = f"env.wrappers = {short_repr(text)}"
+    call = WrapperCall(error_prefix, *parse_call(text, error_prefix))
     if ":" not in call.name:
         if call.name not in SHORT:
             choices = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
@@ -227,7 +227,9 @@ def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
         near = next((hint for name in unknown if (hint := did_you_mean(name, parameters))), "")
         plain = ", ".join(str(setting.replace(annotation=setting.empty)) for setting in parameters.values())
         has = f"Its settings: {plain}." if parameters else "It has no settings."
-        raise ConfigError(f"{call.error_prefix}: {error}.{near} {has}{LEARNED if kind is Normalise else ''}") from None
+        raise ConfigError(
+            f"{call.error_prefix}: {error}.{near} {has}{NORMALIZE_ADVICE if kind is NormalizeFixed else ''}"
+        ) from None
 
 
 def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
@@ -235,9 +237,9 @@ def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
     for call in map(parse_wrapper, entries):
         kind = SHORT.get(call.name) or import_object(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
         _check_settings(call, kind)
-        if issubclass(kind, MOVING):
+        if issubclass(kind, STATEFUL_WRAPPERS):
             problem = "each environment, evaluation environments too, would have separate statistics."
-            raise ConfigError(f"{call.error_prefix}: {problem}{LEARNED}")
+            raise ConfigError(f"{call.error_prefix}: {problem}{NORMALIZE_ADVICE}")
         try:
             env = kind(env, *call.args, **call.kwargs)
         except Exception as error:  # of any kind: the class may be a user's
@@ -248,7 +250,7 @@ def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
     return env
 
 
-def repeats(entries: tuple[str, ...]) -> int:
+def count_action_repeats(entries: tuple[str, ...]) -> int:
     """Return how many times ``entries`` take each action."""
     calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
     arguments = [[*call.args, *call.kwargs.values()] for call in calls]

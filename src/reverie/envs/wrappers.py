@@ -14,8 +14,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
-from reverie.core.config import LARGEST
-from reverie.core.errors import DataError, EnvError, brief
+from reverie.core.config import FLOAT32_MAX
+from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.specs import ObsPart
 
 Env = gymnasium.Env[Any, Any]
@@ -29,7 +29,7 @@ IDLE = np.int64(0)
 """The idle action of Atari games, as their space samples it."""
 
 
-def layers_of(env: Env) -> list[Env]:
+def wrapper_stack(env: Env) -> list[Env]:
     """Return ``env``, the environments that it wraps from the outermost on, and the environment itself."""
     layers = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
@@ -42,7 +42,7 @@ def check_spaces(env: object, prefix: str = "") -> None:
     for name in (f"{prefix}observation_space", f"{prefix}action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, spaces.Space):
-            problem = f"is {brief(space)}, a {type(space).__module__}.{type(space).__qualname__}"
+            problem = f"is {short_repr(space)}, a {type(space).__module__}.{type(space).__qualname__}"
             problem = problem if hasattr(env, name) else "is missing"
             raise EnvError(
                 f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {problem}: expected a space of Gymnasium, "
@@ -72,7 +72,7 @@ def checked_step(env: Env, action: Any) -> Stepped:
     if not isinstance(answer, tuple | list) or len(answer) != 5:
         raise _unexpected_value_error("step", answer, "5 values (observation, reward, terminated, truncated, info)")
     obs, reward, terminated, truncated, info = answer
-    return obs, number(reward), flag("terminated", terminated), flag("truncated", truncated), info
+    return obs, check_reward(reward), check_flag("terminated", terminated), check_flag("truncated", truncated), info
 
 
 def _unexpected_value_error(method: str, answer: Any, expected: str) -> DataError:
@@ -91,24 +91,24 @@ def _check_old_gym(error: Exception) -> None:
         raise DataError(f"{error}. {remedy}") from error
 
 
-def number(reward: Any) -> float:
+def check_reward(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
         advice = "Multi-agent and vector rewards are not supported: make one number of them in a wrapper"
         reward = _single("the reward", reward, f"a number. {advice}")
     value = float(reward)
-    if not -LARGEST <= value <= LARGEST:
+    if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         raise DataError(f"the reward is {value}: expected a finite float32 number")
     return value
 
 
-def flag(name: str, value: Any) -> bool:
+def check_flag(name: str, value: Any) -> bool:
     """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     expected = "a bool, whether the episode ends with this step, of one environment and one agent"
     if (single := float(_single(name, value, expected))) not in (0.0, 1.0):  # such as NaN, which counts as true
-        raise DataError(f"{name} is {brief(value)}: expected {expected}")
+        raise DataError(f"{name} is {short_repr(value)}: expected {expected}")
     return single == 1.0
 
 
@@ -118,7 +118,7 @@ def _single(name: str, value: Any, expected: str) -> np.ndarray:
     except ValueError:  # a list of lists of different lengths
         array = np.empty(0)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        raise DataError(f"{name} is {brief(value)}: expected {expected}")
+        raise DataError(f"{name} is {short_repr(value)}: expected {expected}")
     return array.reshape(())
 
 
@@ -183,7 +183,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         return obs, total, terminated, truncated, info
 
 
-class Lives(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Atari's lives. With ``end`` an episode ends with each life, and the game goes on in the next episode.
 
     With ``fire`` the action FIRE is taken where a game or a life begins, in games that have it.

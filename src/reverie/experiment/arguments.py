@@ -10,9 +10,9 @@ import gymnasium
 
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_name
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, short_repr
 from reverie.datasets.dataset import DatasetConfig, dataset_settings
-from reverie.datasets.in_memory import path_of
+from reverie.datasets.in_memory import data_path
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
@@ -34,7 +34,8 @@ def resolve_settings(
     files = [config] if isinstance(config, str | Path) else config or ()
     if objects := [callback for callback in overrides.get("callbacks") or () if not isinstance(callback, str)]:
         raise ConfigError(
-            f"callbacks = {brief(objects)}: each run has a process of its own, which cannot receive a Python object. "
+            f"callbacks = {short_repr(objects)}: each run has a process of its own, which cannot receive a Python "
+            "object. "
             "Name the class: 'module:Class(setting=value)'."
         )
     for text in overrides.get("callbacks") or ():
@@ -62,7 +63,7 @@ def expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     if "data" in values and not isinstance(data := values["data"], DatasetConfig):
         values["data"] = dataset_settings(data)
-    return values | ({"data.path": path_of(values["data.path"])} if "data.path" in values else {})
+    return values | ({"data.path": data_path(values["data.path"])} if "data.path" in values else {})
 
 
 def base_settings(

@@ -16,16 +16,23 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.hardware import choose_device, describe, keep_freed_memory, matrix_rates, peak_memory, wait_for
+from reverie.core.hardware import (
+    choose_device,
+    describe_machine,
+    keep_freed_memory,
+    matrix_rates,
+    peak_memory,
+    synchronize,
+)
 from reverie.core.kernel_dispatch import kernel_status
 from reverie.core.protocols import Env
-from reverie.core.seeding import left_as_found, threads_kept
-from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec
+from reverie.core.seeding import preserve_num_threads, preserve_rng_state
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Step
 from reverie.experiment.config import ExperimentConfig
-from reverie.replay.rollout import Rollout
+from reverie.replay.rollout import RolloutBuffer
 from reverie.replay.sources import prefetch
-from reverie.run.collect import Collector, random_action
+from reverie.run.collect import Collector, random_flat_actions
 
 MAX_TURNS = 2_000
 """Turns of the loop within which the replay should hold a window."""
@@ -109,7 +116,7 @@ class Report:
     """Description of the machine."""
 
     @property
-    def share(self) -> float | None:
+    def matrix_rate_share(self) -> float | None:
         """Share of the machine's matrix rate that an update reaches; None if one of the two is unknown."""
         rate = self.matrix_gflops.get(self.precision)
         return None if rate is None or self.speed.gflop is None else self.speed.gflop / self.speed.update_s / rate
@@ -135,7 +142,7 @@ def benchmark(
         forecast=forecast(config, config.updates_per_step(learner.window), speed, rate, turns),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
-        machine=describe(device) | {"kernels": kernel_status(device)},
+        machine=describe_machine(device) | {"kernels": kernel_status(device)},
     )
 
 
@@ -148,7 +155,7 @@ def measure_speed(
     learner = algo.build(obs_spec, action_spec, str(device))
     batch = noise_batch(learner, obs_spec, action_spec).to(device)
     learner.update(batch)
-    wait_for(device)
+    synchronize(device)
     first = time.perf_counter() - started
     update = median_seconds(
         lambda: learner.update(batch), device, warm_up=WARM_UP[device.type], seconds=seconds / 2, max_calls=1000
@@ -174,7 +181,7 @@ def env_rate(env: Env, seconds: float = 2.0) -> float:
     started = time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds or num_steps == 0:
         num_steps += len(step) - int(step.is_last.sum())
-        step = env.step(random_action(env.action_spec, env.num_envs, rng, step.obs.get(MASK)))
+        step = env.step(random_flat_actions(env.action_spec, env.num_envs, rng, step.obs.get(MASK_KEY)))
     return num_steps / elapsed
 
 
@@ -189,8 +196,8 @@ def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, second
         window=window, seed=0, max_rows=(MAX_TURNS + window.rows) * env.num_envs,
     )  # fmt: skip
     collector = Collector(env, learner.policy, replay, seed=0, running_statistics=learner.running_statistics)
-    if isinstance(replay, Rollout) and isinstance(learner, OnPolicy):
-        replay.prepare, replay.ahead = learner.prepare_rollout, lambda: collector.step
+    if isinstance(replay, RolloutBuffer) and isinstance(learner, OnPolicy):
+        replay.prepare_fn, replay.next_row_fn = learner.prepare_rollout, lambda: collector.step
     source = prefetch(replay, learner.device)
     for _ in range(max(MAX_TURNS, window.rollout)):
         if len(source):
@@ -210,11 +217,11 @@ def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, second
             batch = source.sample()
             update = learner.update(batch)
             source.feedback(batch.index, update)
-            wait_for(learner.device)
+            synchronize(learner.device)
             learning, updates, owed = learning + clock() - started, updates + 1, owed - 1
             if updates == WARMUP_TURNS:
                 learning = 0.0
-    collector.drain()
+    collector.pop_episodes()
     return TurnTimes(env_step_s=living / max(1, steps), update_s=learning / (updates - WARMUP_TURNS))
 
 
@@ -260,7 +267,7 @@ def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> 
 # ---------------------------------------------------------------- random experience
 
 
-def noise(part: ObsPart, *lead: int) -> Tensor:
+def random_part(part: ObsPart, *lead: int) -> Tensor:
     """Return random values ``[*lead, *shape]`` for one part of an observation."""
     shape = (*lead, *part.shape)
     if part.kind == "categorical":
@@ -275,7 +282,7 @@ def noise(part: ObsPart, *lead: int) -> Tensor:
 def noise_step(obs_spec: ObsSpec, envs: int) -> Step:
     """Return a random step of N environments in the middle of an episode."""
     none = torch.zeros(envs, dtype=torch.bool)
-    obs = {key: noise(part, envs) for key, part in obs_spec.items()}
+    obs = {key: random_part(part, envs) for key, part in obs_spec.items()}
     return Step(obs=obs, reward=torch.zeros(envs), is_first=none, is_last=none, is_terminal=none)
 
 
@@ -288,7 +295,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
     if window.rollout:
         num_windows, t = b, window.context + window.rollout + 1
         b = -(-num_windows * window.length // window.rollout)
-    actions = random_action(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
+    actions = random_flat_actions(action_spec, b * t, np.random.default_rng(0))  # [B * T, A]
     none = torch.zeros(b, t, dtype=torch.bool)
     extras = {}
     for key, part in learner.extra_spec.items():
@@ -296,7 +303,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         filled = torch.rand if dtype.is_floating_point else torch.zeros
         extras[key] = filled(b, t, *part.shape, dtype=dtype)
     rows = Batch(
-        obs={key: noise(part, b, t) for key, part in obs_spec.items()}, action=actions.view(b, t, -1),
+        obs={key: random_part(part, b, t) for key, part in obs_spec.items()}, action=actions.view(b, t, -1),
         reward=torch.randn(b, t), is_first=none, is_last=none, is_terminal=none, weight=torch.ones(b),
         index=torch.arange(b), extras=extras,
     )  # fmt: skip
@@ -313,13 +320,13 @@ def median_seconds(
     """Return the median seconds of ``call``, over ``min_calls`` to ``max_calls`` calls within about ``seconds``."""
     for _ in range(warm_up):
         call()
-    wait_for(device)
+    synchronize(device)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < min_calls or (len(times) < max_calls and time.perf_counter() < end):
         started = time.perf_counter()
         call()
-        wait_for(device)
+        synchronize(device)
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 
@@ -360,7 +367,7 @@ def measure_learner_speed(
     The global random generators stay as they are, and no environment is touched. ``threads``: numbers to choose from;
     the first one unless another is clearly faster.
     """
-    with left_as_found(), threads_kept():
+    with preserve_rng_state(), preserve_num_threads():
         try:
             learner = algo.build(obs_spec, action_spec, "cpu")
             torch.set_num_threads(threads[-1])

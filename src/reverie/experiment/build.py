@@ -17,13 +17,13 @@ import torch
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.core.clock import Clock
-from reverie.core.errors import ConfigError, DataError, RunError, plural
+from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Stateful
-from reverie.core.seeding import RngState, derived_seeds, reproducible, seed_everything
-from reverie.core.space_json import text_of
-from reverie.core.specs import ActionSpec, ObsSpec, signature
+from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
+from reverie.core.space_json import space_to_json
+from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.envs.make import EnvLike
 from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
@@ -33,18 +33,18 @@ from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environme
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
 from reverie.experiment.resolve import saved_settings
 from reverie.experiment.warm_start import load_initial
-from reverie.log.meter import Meter
+from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import check_capacity, check_memory, max_rows
-from reverie.replay.offline import Dataset, DatasetPart
-from reverie.replay.persistent import DurableReplay
-from reverie.replay.rollout import Rollout
+from reverie.replay.offline import OfflineReplay, OfflineReplayPart
+from reverie.replay.persistent import PersistentReplay
+from reverie.replay.rollout import RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import Collecting, Collector
-from reverie.run.evaluate import Evaluation, Score, episode_limit, evaluate
-from reverie.run.folder import Saved
-from reverie.run.trainable import MeasurementResult, Trainable, Which
+from reverie.run.collect import Collector, CollectorProtocol
+from reverie.run.evaluate import Evaluation, ScoreMetric, episode_limit, evaluate
+from reverie.run.folder import SavedConfig
+from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
 MAX_VIDEO_SIDE = 256
 """Longer side of the videos of evaluations during training, in pixels, at most."""
@@ -64,11 +64,11 @@ class Experiment(Trainable):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     replay: Any
-    """Replay of the collected rows, or :class:`~reverie.distributed.actor_replays.Lanes` of actors; in a run on
+    """Replay of the collected rows, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors; in a run on
     recorded data alone the dataset."""
     eval_env: Env | None
-    meter: Meter = field(default_factory=Meter)
-    dataset: Dataset | None = None
+    meter: DeviceMeter = field(default_factory=DeviceMeter)
+    dataset: OfflineReplay | None = None
     """Recorded rows, if there are any."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
     """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
@@ -87,7 +87,7 @@ class Experiment(Trainable):
     remarked: set[str] = field(default_factory=set)
     """What was said already, and is not said again."""
 
-    def evaluate(self, which: Which) -> Evaluation:
+    def evaluate(self, which: EvaluationPurpose) -> Evaluation:
         """Play whole episodes, and leave every random generator of training as it was. ``which`` selects the seed.
 
         They are played in the evaluation environments, or in the user's single instance, whose running episode is lost:
@@ -96,7 +96,7 @@ class Experiment(Trainable):
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
         env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
         assert env is not None
-        with reproducible(seed):
+        with seeded_rng(seed):
             evaluation = evaluate(
                 env, self.algo.policy, episodes, record=shrink_frame if self.config.eval_video else None, seed=seed,
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
@@ -109,17 +109,17 @@ class Experiment(Trainable):
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
         return evaluation
 
-    def measure(self, which: Which) -> MeasurementResult:
+    def measure(self, which: EvaluationPurpose) -> MeasurementResult:
         if self.estimator is not None:
             updates = self.config.data.estimate_updates
             if which == "test":
-                logger.info(f"estimating the policy's return: {plural(updates, 'update')} of FQE")
+                logger.info(f"estimating the policy's return: {count_noun(updates, 'update')} of FQE")
             return cast(MeasurementResult, self.estimator.estimate(updates))
         if which == "test":
-            logger.info(f"evaluating: {plural(self.config.eval_episodes, 'episode')}")
+            logger.info(f"evaluating: {count_noun(self.config.eval_episodes, 'episode')}")
         return self.evaluate(which)
 
-    def reach(self, which: Literal["training", "evaluation"]) -> Env:
+    def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         env = self.env if which == "training" else self.eval_env
         if env is None:
             raise RunError(f"this run has no environments of {which} that a callback could reach.")
@@ -131,15 +131,15 @@ class Experiment(Trainable):
         return env
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> SavedConfig:
         return saved_settings(self.config, self.user_env, self.user_eval_env)
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        spec: dict[str, Any] = dict(signature(self.obs_spec, self.action_spec))
+        spec: dict[str, Any] = dict(spec_to_dict(self.obs_spec, self.action_spec))
         if self.spaces is not None:
             with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
-                spec["spaces"] = dict(zip(("observation", "action"), map(text_of, self.spaces), strict=True))
+                spec["spaces"] = dict(zip(("observation", "action"), map(space_to_json, self.spaces), strict=True))
         return spec
 
     def parts(self) -> dict[str, Stateful]:
@@ -147,12 +147,12 @@ class Experiment(Trainable):
         if self.collector is not None and self.store is not None:
             parts |= {"replay": self.store, "collector": self.collector}
         if self.dataset is not None:
-            parts["data"] = DatasetPart(self.dataset, self.config.data.label, self.estimator)
+            parts["data"] = OfflineReplayPart(self.dataset, self.config.data.label, self.estimator)
         return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
 
     def begin(self) -> None:
         """Also fit the statistics to the rows there are: recorded ones, or those that the replay begins with."""
-        replays: list[Replay] = [] if self.dataset is None else [self.dataset]
+        replays: list[ReplayBuffer] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
             replays.append(self.replay)
         if (running_statistics := self.algo.running_statistics) is not None:
@@ -173,19 +173,19 @@ class Experiment(Trainable):
         for line in describe_experiment(self):
             logger.info(line)
 
-    def why_idle(self) -> str:
+    def no_update_reason(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
         expected = config.offline or config.algo.on_policy or config.updates_per_step(window) == 0
         if self.clock.updates or expected or offered >= config.learning_starts:
             return ""
-        within = "" if window.crosses_episodes else f" of {window.rows - window.free} rows within one episode"
+        within = "" if window.crosses_episodes else f" of {window.rows - window.num_free_rows} rows within one episode"
         return (
             f"no updates were made: learning starts after {config.learning_starts} windows{within}, but the replay "
             f"offers only {offered}. Lower learning_starts, or use shorter windows (algo.batch_length)"
         )
 
 
-def read_all_rows(replay: Replay, spec: ObsSpec) -> Batch:
+def read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
     """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
     names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
@@ -197,8 +197,8 @@ class OnlineRows(NamedTuple):
     """What collects rows and keeps them; empty in a run on recorded data alone."""
 
     replay: Any = None
-    """A :class:`Replay`, or :class:`~reverie.distributed.actor_replays.Lanes` of actors."""
-    collector: Collecting | None = None
+    """A :class:`ReplayBuffer`, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors."""
+    collector: CollectorProtocol | None = None
     store: Any = None
 
 
@@ -217,7 +217,8 @@ def build(
         rank: number of this learner, of several: what it draws differs, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
         estimates: the class of the estimator of a run on recorded data that has no environment.
-        actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py: feeding``.
+        actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py:
+        build_actor_collector``.
 
     Raises:
         ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
@@ -227,21 +228,21 @@ def build(
     check_start(config)
     makers = EnvMakers.of(config, env, eval_env)
     # First: a simulator may be able to run only once.
-    probed = probe_env(config, makers.training) if config.share and plays(config) else ProbedEnv()
+    probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
     device, seeds = set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
     heldout: Callable[[], Mapping[str, float]] = dict
     with contextlib.ExitStack() as undo:
         envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
-        recorded = open_run_dataset(config, probed, envs, undo) if config.share else None
+        recorded = open_run_dataset(config, probed, envs, undo) if config.offline_fraction else None
         learned = envs.training or recorded
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # an environment's actions have bounds
 
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
-        clock, meter = make_clock(config, algo), Meter()
-        is_mixed = 0 < config.share < 1
-        windows = split_window(algo.window, config.share) if is_mixed else (algo.window, algo.window)
+        clock, meter = make_clock(config, algo), DeviceMeter()
+        is_mixed = 0 < config.offline_fraction < 1
+        windows = split_window(algo.window, config.offline_fraction) if is_mixed else (algo.window, algo.window)
         if envs.training is not None:
             collect = (
                 functools.partial(actors, makers.training, meter) if config.actors and actors else build_collection
@@ -263,9 +264,9 @@ def build(
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
         estimator=offline.estimator, heldout=heldout,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
-        schedule=config.schedule, log_episodes=config.log_episodes, score=Score.parse(config.score_metric),
+        schedule=config.schedule, log_episodes=config.log_episodes, score=ScoreMetric.parse(config.score_metric),
         stop_score=config.stop_score if config.evaluates_during_training else None, patience=config.patience,
-        measures="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
+        measurement="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
 
 
@@ -284,7 +285,7 @@ def make_clock(config: ExperimentConfig, algo: Algorithm) -> Clock:
 def build_collection(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     clock: Clock,
-) -> tuple[Replay, Collector, DurableReplay | None]:  # fmt: skip
+) -> tuple[ReplayBuffer, Collector, PersistentReplay | None]:  # fmt: skip
     """Build what collects rows and keeps them. See :func:`build` for the arguments."""
     replay = config.replay.build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
@@ -294,19 +295,19 @@ def build_collection(
     replay.annotator = algo.annotator
     check_memory(config.replay, replay, config.steps)
     check_capacity(config.replay, replay, config.learning_starts)
-    store = None if run is None else DurableReplay(replay, config.replay, run, stop=lambda: clock.stop)
+    store = None if run is None else PersistentReplay(replay, config.replay, run, stop=lambda: clock.stop)
     collector = Collector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
     )  # fmt: skip
-    if isinstance(replay, Rollout):
+    if isinstance(replay, RolloutBuffer):
         assert isinstance(algo, OnPolicy)
         if (rows := window.rollout * config.env.num) > config.steps:
             raise ConfigError(
                 f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {window.rollout} of each of "
                 f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
             )
-        replay.prepare, replay.ahead = algo.prepare_rollout, lambda: collector.step
+        replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step
     return replay, collector, store
 
 

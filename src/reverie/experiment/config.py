@@ -17,14 +17,14 @@ from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig
-from reverie.datasets.in_memory import OBJECT, path_of, paths_in
+from reverie.datasets.in_memory import OBJECT, data_path, split_paths
 from reverie.envs.config import EnvConfig
 from reverie.nn.reward_scaling import ReturnStd
 from reverie.replay.config import ReplayConfig
 from reverie.replay.persistent import absolute_store_path
-from reverie.replay.sources import Experience, Mixed, of_share
+from reverie.replay.sources import Experience, Mixed, experience_from_fraction
 from reverie.run.callback import parse_callback
-from reverie.run.evaluate import Score
+from reverie.run.evaluate import ScoreMetric
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
@@ -157,12 +157,12 @@ class ExperimentConfig(Config):
         if "num" in self.eval_env_overrides:
             raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N in its place.")
         _ = self.eval_env_config  # its settings are checked where they are made
-        Score.parse(self.score_metric)
+        ScoreMetric.parse(self.score_metric)
         for entry in self.callbacks:
             parse_callback(entry)
 
     @property
-    def share(self) -> float:
+    def offline_fraction(self) -> float:
         """Part of each batch that is recorded: 0 if all rows are collected, 1 if none is."""
         if self.experience is not None:
             return self.experience.recorded
@@ -177,7 +177,7 @@ class ExperimentConfig(Config):
     @property
     def offline(self) -> bool:
         """Whether the run learns from recorded data alone."""
-        return self.share == 1.0
+        return self.offline_fraction == 1.0
 
     @property
     def slack(self) -> float | None:
@@ -197,7 +197,7 @@ class ExperimentConfig(Config):
     @property
     def task_label(self) -> str:
         """What a run is named after: its environment, or the data that it learns from."""
-        names = [Path(path).stem or path for path in paths_in(self.data.path)]
+        names = [Path(path).stem or path for path in split_paths(self.data.path)]
         return "+".join(names) if self.offline else self.env.id
 
     @property
@@ -251,16 +251,16 @@ class ExperimentConfig(Config):
 
     def first_update_step(self, window: Window) -> int:
         """Return the env step at which ``learning_starts`` windows exist, if no episode is shorter than a window."""
-        return self.learning_starts + (window.rows - window.free - 1) * self.env.num
+        return self.learning_starts + (window.rows - window.num_free_rows - 1) * self.env.num
 
     def validate(self) -> ExperimentConfig:
         """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
         recorded = bool(self.data.path)
-        if recorded != (self.share > 0):
+        if recorded != (self.offline_fraction > 0):
             no_data = "no data: pass --data PATH, in Python data=..."
             data_text = f"data.path = '{self.data.label}'" if recorded else no_data
             assert self.experience is not None
-            raise ConfigError(f"experience = {self.experience.text()}, but there is {data_text}.")
+            raise ConfigError(f"experience = {self.experience.to_text()}, but there is {data_text}.")
         self.algo.check_data(recorded=recorded, collected=not self.offline)
         self._check_on_policy()
         if self.actors:
@@ -272,8 +272,8 @@ class ExperimentConfig(Config):
             )
         if not self.offline and self.env.id in (NO_ENV, DATASET_ENV):
             raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
-        experience = self.experience or of_share(self.share)
-        path = path_of([_absolute(path) for path in paths_in(self.data.path)])
+        experience = self.experience or experience_from_fraction(self.offline_fraction)
+        path = data_path([_absolute(path) for path in split_paths(self.data.path)])
         config = self.merge({"data.path": path, "heldout_data": self.heldout_data and _absolute(self.heldout_data)})
         return config.merge(
             {"replay.store_path": absolute_store_path(self.replay.store_path), "experience": experience}

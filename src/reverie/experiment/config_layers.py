@@ -13,18 +13,20 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.config import nest
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
-from reverie.core.hardware import gpus
+from reverie.core.hardware import num_gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.presets import TABLE as TABLE
 from reverie.experiment.resolve import dataset_env_id
-from reverie.run.folder import SCHEMA, RunFolder, Saved, check_origin, read_saved, read_yaml
+from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
 
-CPU = "+cpu"
+CPU_SUFFIX = "+cpu"
 """Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
-SUITES = {f"{preset.algorithm}: {start}": name for name, preset in TABLE.items() for start in preset.envs.split()}
+SUITES = {
+    f"{preset.algorithm}: {start}": name for name, preset in TABLE.items() for start in preset.env_prefixes.split()
+}
 """Preset by ``algorithm: prefix`` of the id of the environments that get it, unless another is asked for."""
-ON_CPU = {name: preset.cpu for name, preset in TABLE.items() if preset.cpu is not None}
+ON_CPU = {name: preset.cpu_changes for name, preset in TABLE.items() if preset.cpu_changes is not None}
 """Changes of presets without a GPU."""
 
 
@@ -44,7 +46,9 @@ def preset_name(algorithm: str, env: str) -> str | None:
     return next((name for start, name in SUITES.items() if key.startswith(start)), default)
 
 
-def base(algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto") -> ExperimentConfig:
+def base_config(
+    algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto"
+) -> ExperimentConfig:
     """Return the lowest layer of settings: the named preset, or the environment's.
 
     Without a GPU, or if ``device`` is cpu, the environment's is the one for a CPU (``ON_CPU``). The preset "cpu" is
@@ -54,13 +58,13 @@ def base(algorithm: str, env: str | None = None, preset: str | None = None, devi
     algorithm = algorithm_name(config_class)
     if preset in (None, "cpu"):
         name = preset_name(algorithm, EnvConfig().id if env is None else env)
-        small = preset == "cpu" or device == "cpu" or (device == "auto" and not gpus())
-        name = f"{name}{CPU}" if small and name in ON_CPU else name
+        small = preset == "cpu" or device == "cpu" or (device == "auto" and not num_gpus())
+        name = f"{name}{CPU_SUFFIX}" if small and name in ON_CPU else name
     else:
         name = preset.replace("-", "_")
     if name is None:
         return default_config(algorithm)
-    plain = name.removesuffix(CPU)
+    plain = name.removesuffix(CPU_SUFFIX)
     if plain not in PRESETS:
         names = ["cpu", *PRESETS]
         raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(plain, names)} Available: {', '.join(names)}.")
@@ -84,7 +88,7 @@ def merge_layers(
     folder of the run; settings that it holds take the place of the preset, unless ``preset`` names one.
     """
     settings = [(Path(file), read_settings(Path(file), algorithm)) for file in files]
-    named = [name for _, values in settings if (name := env_in(values)) is not None]
+    named = [name for _, values in settings if (name := env_of_settings(values)) is not None]
     names = {field.name for field in fields(ExperimentConfig)} - {"seed"}
     is_complete = any(names <= values.keys() for _, values in settings)
     is_open = preset is None and not is_complete
@@ -102,11 +106,11 @@ def merge_layers(
     explicit = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
     preset, device = explicit.get("preset"), explicit.get("device", "auto")
     silent = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
-    chosen = base(algorithm, None if silent else env or (named[-1] if named else None), preset, device)
+    chosen = base_config(algorithm, None if silent else env or (named[-1] if named else None), preset, device)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if has_env_object else chosen)
     recorded = config.merge(data or {})
     if recorded.data.path and not preset and (silent or not (env or named)):
-        chosen = base(algorithm, dataset_env_id(recorded.data), device=device)
+        chosen = base_config(algorithm, dataset_env_id(recorded.data), device=device)
         config = _with(settings, chosen)
     if algo is not None:
         config = config.merge({"algo": algo})
@@ -121,12 +125,12 @@ def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> Experimen
 
     ``named``: the user has named the environment himself.
     """
-    if run is None or not RunFolder.at(run).config.is_file():
+    if run is None or not RunFolder.from_path(run).config.is_file():
         return None
-    saved = read_saved(RunFolder.at(run).path)
+    saved = read_saved_config(RunFolder.from_path(run).path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, algorithm):
         return None
-    check_origin(saved, f"the run {run}", *(["env"] if named else []))
+    check_module_names(saved, f"the run {run}", *(["env"] if named else []))
     try:
         return default_config(saved.algorithm).merge(saved.experiment)
     except ConfigError as error:
@@ -151,7 +155,7 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
     return config
 
 
-def sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
+def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
     """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
 
     Without ``files`` they are those of ``config/*.yaml`` in the working directory.
@@ -176,7 +180,7 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     """
     file, mark, section = str(path).rpartition("#")
     if mark and not path.exists():
-        (path,) = sections([section], [Path(file)])
+        (path,) = named_sections([section], [Path(file)])
         values = read_yaml(Path(file))[section] or {}
     else:
         values = read_yaml(path)
@@ -197,11 +201,11 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     env = values.get("env")
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
     named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
-    check_origin(Saved(algorithm="", experiment=nest(values), custom=named), path)
+    check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=named), path)
     return values
 
 
-def env_in(values: Mapping[str, Any]) -> str | None:
+def env_of_settings(values: Mapping[str, Any]) -> str | None:
     """Return the environment that the settings of a file name, in either notation; None if they name none."""
     env = values.get("env")
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")

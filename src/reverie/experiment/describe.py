@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reverie.core.errors import plural
+from reverie.core.errors import count_noun
 from reverie.core.hardware import available_memory
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.specs import ObsSpec
@@ -28,11 +28,11 @@ def describe_experiment(experiment: Any) -> list[str]:
         lines.append(kernel_problem())
     if experiment.dataset is not None:
         statistics = experiment.dataset.statistics()
-        num_recorded = split_window(window, config.share)[0].batch if not config.offline else 0
+        num_recorded = split_window(window, config.offline_fraction)[0].batch if not config.offline else 0
         part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
         low, mean, high = statistics.scores
         lines.append(
-            f"{plural(statistics.steps, 'recorded step')} in {plural(statistics.episodes, 'episode')} of "
+            f"{count_noun(statistics.steps, 'recorded step')} in {count_noun(statistics.episodes, 'episode')} of "
             f"{config.data.label}{part}: returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         )
         lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
@@ -52,7 +52,7 @@ def describe_experiment(experiment: Any) -> list[str]:
     needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
     network = f"{count / 1e6:.2f}M parameters on {algo.device}"
     if config.offline:
-        updates = plural(config.updates, "update")
+        updates = count_noun(config.updates, "update")
         return [*lines, f"{config.name} from recorded data alone: {network}, {updates}, {needed} of rows"]
     free = available_memory()
     room = "" if free is None else f" of {free / 1e9:.1f} GB available"
@@ -60,9 +60,9 @@ def describe_experiment(experiment: Any) -> list[str]:
         room = f" on {config.replay.device}" if config.replay.device != "cpu" else " in mapped files"
     ratio = config.updates_per_step(window)
     rate = f"{ratio:g} update{'s' * (ratio != 1)} per env step (train ratio {ratio * window.batch * window.length:g})"
-    envs = plural(config.env.num, "env")
+    envs = count_noun(config.env.num, "env")
     if config.actors:
-        envs = f"{plural(config.actors, 'actor')} with {envs} each"
+        envs = f"{count_noun(config.actors, 'actor')} with {envs} each"
     return [*lines, f"{config.name} on {config.env.id}: {network}, {envs}, {rate}, replay up to {needed}{room}"]
 
 
@@ -92,7 +92,7 @@ def describe_forecast(config: ExperimentConfig, window: Window, speed: LearnerSp
     if speed is not None:
         hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
         time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
-        machine = f"on this machine, as busy as it is, with {plural(speed.threads, 'thread')}"
+        machine = f"on this machine, as busy as it is, with {count_noun(speed.threads, 'thread')}"
         words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {machine}")
         if hours > (3 if shrink_frame else 12):
             an_hour = float(f"{config.length / hours:.1g}")

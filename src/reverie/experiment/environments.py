@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
-from reverie.core.errors import ConfigError, brief
+from reverie.core.errors import ConfigError, short_repr
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds
-from reverie.core.specs import differences, other_bounds, signature
-from reverie.envs.make import EnvLike, MakeEnv, Single, close_quietly, env_factory, make_gym, to_learnable_obs
-from reverie.envs.slot_vector_env import make_env
+from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
+from reverie.envs.make import EnvLike, InstanceWrapper, MakeEnv, close_quietly, env_factory, make_gym, to_learnable_obs
+from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 
 
@@ -34,7 +34,7 @@ class EnvMakers(NamedTuple):
     @property
     def share_instance(self) -> bool:
         """Whether training and evaluations have the same instance, which cannot be made a second time."""
-        return isinstance(self.training, Single) and self.evaluation is self.training
+        return isinstance(self.training, InstanceWrapper) and self.evaluation is self.training
 
 
 class ProbedEnv(NamedTuple):
@@ -58,7 +58,7 @@ class Environments(NamedTuple):
 
 def plays(config: ExperimentConfig) -> bool:
     """Return whether the run acts in an environment, to learn or to evaluate."""
-    return config.env.id != NO_ENV and (config.share < 1 or config.eval_episodes > 0)
+    return config.env.id != NO_ENV and (config.offline_fraction < 1 or config.eval_episodes > 0)
 
 
 def open_environments(
@@ -66,7 +66,7 @@ def open_environments(
 ) -> Environments:
     """Make the environments that the run needs; ``undo`` closes them if the rest of it cannot be built."""
     training = evaluation = None
-    if config.share < 1:
+    if config.offline_fraction < 1:
         training = make_training_env(config, makers.training, seed, new=new)
         undo.callback(training.close)
     # An instance cannot be made a second time: the run is evaluated in it at its end.
@@ -91,14 +91,16 @@ def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
 def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
     """Make the environments of training. For actors, which make their own, one whose spaces are known, closed."""
     if not config.actors:
-        return make_env(config.env, seed=seed, factory=factory, new=new)
-    if isinstance(factory, Single):
+        return make_vector_env(config.env, seed=seed, factory=factory, new=new)
+    if isinstance(factory, InstanceWrapper):
         raise ConfigError(
             f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
             "a function that makes environments, or its class."
         )
     vectorization = "native" if config.env.vectorization == "native" else "sync"
-    env = make_env(config.env.merge({"num": 1, "vectorization": vectorization}), seed=seed, factory=factory, new=new)
+    env = make_vector_env(
+        config.env.merge({"num": 1, "vectorization": vectorization}), seed=seed, factory=factory, new=new
+    )
     env.close()
     return env
 
@@ -113,12 +115,12 @@ def make_eval_env(
     in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
     """
     env = config.env.merge({"terminal_on_life_loss": False}) if as_trained else config.eval_env_config
-    num = 1 if isinstance(factory, Single) else max(1, min(config.eval_envs, config.eval_episodes))
+    num = 1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes))
     vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
     warns = not workers or config.eval_env is not None  # else training itself warns
     env = env.merge({"num": num, "vectorization": vectorization})
-    return make_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
+    return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
 
 
 def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:
@@ -127,9 +129,12 @@ def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvL
     Otherwise it is ``factory``, which makes those of training. ConfigError if they would be one and the same instance.
     """
     named = "id" in config.eval_env_overrides
-    if isinstance(factory, Single) and (user_env is factory.env or (config.eval_env is not None and not named)):
+    if isinstance(factory, InstanceWrapper) and (
+        user_env is factory.env or (config.eval_env is not None and not named)
+    ):
         raise ConfigError(
-            f"eval_env = {brief(config.eval_env if user_env is None else user_env)}, but env is an instance, in which "
+            f"eval_env = {short_repr(config.eval_env if user_env is None else user_env)}, but env is an instance, in "
+            "which "
             "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
         )
     make_env_ = env_factory(config.eval_env_config.merge({"num": 1}), user_env)
@@ -140,10 +145,11 @@ def check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: En
     """Raise ConfigError unless another environment of evaluations has the observations and actions of training."""
     if train_env is None or config.eval_env is None:
         return
-    trained, played = (signature(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
+    trained, played = (spec_to_dict(env.obs_spec, env.action_spec) for env in (train_env, eval_env))
     labels = ("training", "evaluations")
-    if problems := differences(trained, played, labels) or other_bounds(trained, played, labels):
+    if problems := diff_specs(trained, played, labels) or diff_bounds(trained, played, labels):
         raise ConfigError(
-            f"eval_env = {brief(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the same "
+            f"eval_env = {short_repr(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the "
+            "same "
             "observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
         )

@@ -15,18 +15,18 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
 from reverie.algos.dreamer import Dreamer
-from reverie.algos.returns_to_go import RETURN
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
-from reverie.core.seeding import derived_seeds, reproducible
-from reverie.core.specs import EXTRAS, ObsSpec, differences, signature
+from reverie.core.seeding import derived_seeds, seeded_rng
+from reverie.core.specs import EXTRAS, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Window
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
 from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
 from reverie.objectives.returns import NextRow, returns_to_go
-from reverie.replay.offline import Dataset
+from reverie.replay.offline import OfflineReplay
 
 NUM_HELDOUT_BATCHES = 4
 """Batches of held-out rows."""
@@ -35,7 +35,7 @@ NUM_HELDOUT_BATCHES = 4
 class OfflineRows(NamedTuple):
     """The recorded rows that a run learns from, read; empty if there are none."""
 
-    dataset: Dataset | None = None
+    dataset: OfflineReplay | None = None
     estimator: Any = None
     """An ``OffPolicyEstimator`` of ``reverie.agent`` where there is no environment to evaluate in; else None."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
@@ -57,7 +57,7 @@ def open_run_dataset(
         check_same_task(recorded, config, probed.spec)
     if (env := training or evaluation) is not None:
         env_id = config.eval_env_config.id if training is None else config.env.id
-        check_dataset_fits(recorded, signature(env.obs_spec, env.action_spec), env_id)
+        check_dataset_fits(recorded, spec_to_dict(env.obs_spec, env.action_spec), env_id)
     return recorded
 
 
@@ -67,8 +67,8 @@ def read_offline_rows(
 ) -> OfflineRows:  # fmt: skip
     """Read all recorded rows, and close the files. See ``build`` for ``estimates``."""
     dataset, rewards = load_dataset(config, recorded, algo, window, seed, scratch)
-    if config.share < 1:
-        algo.expect_recorded(window.batch)
+    if config.offline_fraction < 1:
+        algo.set_num_offline(window.batch)
     estimator, has_env = None, config.env.id != NO_ENV
     if not has_env and config.data.estimate_updates and estimates is not None:
         specs, eval_seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
@@ -83,7 +83,7 @@ def read_offline_rows(
 def load_dataset(
     config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
     scratch: Path | None,
-) -> tuple[Dataset, np.ndarray | None]:  # fmt: skip
+) -> tuple[OfflineReplay, np.ndarray | None]:  # fmt: skip
     """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
     unclipped = config.env.id == NO_ENV and recorded.clip != "none"
     columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
@@ -92,12 +92,12 @@ def load_dataset(
             recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
             scratch=scratch, parts=track_progress(recorded.parts(columns)),
         )  # fmt: skip
-    if RETURN in algo.extra_spec:
+    if RETURN_TO_GO_COLUMN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
     return dataset, np.concatenate(columns["reward"]) if unclipped else None
 
 
-def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> None:
+def write_returns(dataset: OfflineReplay, discount: float, block: int = 1 << 16) -> None:
     """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
@@ -106,7 +106,7 @@ def write_returns(dataset: Dataset, discount: float, block: int = 1 << 16) -> No
         rows = slice(max(0, stop - block), stop)
         ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
         returns = returns_to_go(reward=reward[rows], discount=discount, next_row=next_row, **ends)
-        dataset.write_column(EXTRAS + RETURN, rows.start, returns)
+        dataset.write_column(EXTRAS + RETURN_TO_GO_COLUMN, rows.start, returns)
         next_row = NextRow(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
 
 
@@ -118,7 +118,7 @@ def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: 
     """
     check_same_meaning(recorded.about, config.env)
     if missing := missing_kwargs_and_wrappers(recorded.about, spec):
-        recorded.reader.note(
+        recorded.reader.add_remark(
             f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
             "run is made without that: the run trains on both as if they were the same task"
         )
@@ -130,7 +130,7 @@ def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], 
     ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
     """
     name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
-    if problems := differences(signature(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
+    if problems := diff_specs(spec_to_dict(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
         advice = (
             "Use data of the environment that the agent has learned about."
             if env == NO_ENV
@@ -168,13 +168,13 @@ def make_heldout_metrics(
         )
     data, seed = config.data.merge({"path": config.heldout_data}), derived_seeds(config.seed)["evaluation"]
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
-        check_dataset_fits(recorded, signature(owner.obs_spec, owner.action_spec), config.env.id)
+        check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id)
         window = replace(algo.window, carries=False)
         dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
     batches = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)]
 
     def measure() -> dict[str, float]:
-        with reproducible(seed):
+        with seeded_rng(seed):
             losses = [algo.model_losses(batch) for batch in batches]
         return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]}
 

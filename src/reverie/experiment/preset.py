@@ -15,7 +15,7 @@ class Preset(NamedTuple):
     settings: Settings
     description: str
     """One line for ``reverie list``."""
-    envs: str = ""
+    env_prefixes: str = ""
     """Beginnings of the ids of environments for which it is the default, apart by spaces."""
-    cpu: Settings | None = None
+    cpu_changes: Settings | None = None
     """Changes for a machine without a GPU: smaller networks, shorter runs. None: none are needed."""

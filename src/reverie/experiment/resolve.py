@@ -16,21 +16,21 @@ from reverie.datasets.format_detection import open_reader
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.replay.persistent import absolute_store_path
-from reverie.run.folder import Saved, check_origin
+from reverie.run.folder import SavedConfig, check_module_names
 
 
-def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> Saved:
+def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> SavedConfig:
     """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
     envs = {"env": env, "eval_env": eval_env}
     objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
     custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
     custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
-    return Saved(algorithm=config.name, experiment=config.to_dict(), custom=custom)
+    return SavedConfig(algorithm=config.name, experiment=config.to_dict(), custom=custom)
 
 
 def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
     """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
-    if value is None or (isinstance(value, Choice) and value.can_be_found()):
+    if value is None or (isinstance(value, Choice) and value.is_importable()):
         return {}  # a file holds its kind and its values
     if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
         return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
@@ -54,7 +54,7 @@ def resolve_env(
     if not config.offline or (env is not None and not isinstance(env, str)):
         return config
     if before is not None and config.env.id == DATASET_ENV:
-        check_origin(Saved(algorithm="", experiment={"env": before["env"]}), "the run")
+        check_module_names(SavedConfig(algorithm="", experiment={"env": before["env"]}), "the run")
         config = config.merge({"env": dict(before["env"])})
     if config.env.id != DATASET_ENV:
         return config.without_env() if config.env.id == NO_ENV else config
@@ -104,12 +104,13 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
                 "Leave it out to continue that run, or choose another --run to begin a new one."
             )
     learned = {name: before[name] for name in ("experience", "data") if name in before}
-    check_origin(Saved(algorithm="", experiment=learned), f"the run {path}")
+    check_module_names(SavedConfig(algorithm="", experiment=learned), f"the run {path}")
     was = config.merge(learned)
-    if was.offline != config.offline or (config.share and not was.share):
+    if was.offline != config.offline or (config.offline_fraction and not was.offline_fraction):
         kinds = "recorded data alone" if was.offline else "recorded and collected rows"
         raise RunError(
-            f"{path} was trained on {kinds if was.share else 'collected rows'}, which cannot change when it continues. "
+            f"{path} was trained on {kinds if was.offline_fraction else 'collected rows'}, which cannot change when it "
+            "continues. "
             f"To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
         )
     if bool(config.actors) != bool(before.get("actors", 0)):

@@ -12,14 +12,14 @@ from reverie.algos.base import Algorithm
 from reverie.algos.model_free import ModelFree
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
-from reverie.core.errors import RunError, plural
+from reverie.core.errors import RunError, count_noun
 from reverie.core.imports import check_module
 from reverie.core.logger import logger
 from reverie.core.types import State
 from reverie.experiment.config import ExperimentConfig
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, read_saved, read_spec, spec_changes
+from reverie.run.folder import RunFolder, read_saved_config, read_spec, spec_changes
 
 NORMALISER = "preprocess.normaliser."
 """Beginning of the names of the statistics that normalise observations."""
@@ -45,7 +45,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     folder = RunFolder(init_path.parents[1] if inside else init_path)
     if not folder.config.is_file():
         raise RunError(f"init_from = '{init_path}': expected a run folder, or a checkpoint in one.")
-    saved, parts = read_saved(folder.path).algorithm, None
+    saved, parts = read_saved_config(folder.path).algorithm, None
     if config.init_modules or not is_compatible_start(type(config.algo), saved):
         has_same_vectors = vector_keys(read_spec(folder) or spec) == vector_keys(spec)
         parts = PartialLoad(learner, config, saved, statistics=has_same_vectors)
@@ -66,11 +66,13 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
             logger.warning(f"init_from: {line}")
     else:
         if isinstance(learner, ModelFree):
-            learner.renew()
+            learner.reset_lr_schedules()
         logger.info(f"starting with the agent of {path}")
     normaliser = learner.preprocess.normaliser if isinstance(learner, ModelFree) else None
     if normaliser is not None:
-        first = f"the statistics of {path}, of {plural(normaliser.count, 'row')}" if normaliser.count else "new rows"
+        first = (
+            f"the statistics of {path}, of {count_noun(normaliser.count, 'row')}" if normaliser.count else "new rows"
+        )
         logger.info(f"observations are normalised by {first}")
 
 
@@ -132,8 +134,8 @@ class PartialLoad:
             check_module(saved, "the run of init_from")
             source = algorithm_config(saved)  # type: ignore[assignment]
         self.related: bool = issubclass(config_class, source) or issubclass(source, config_class)
-        self.actor_prefix: str = f"{config_class.learner.actor_place}."
-        self.source_actor_prefix: str = f"{source.learner.actor_place}."
+        self.actor_prefix: str = f"{config_class.learner.actor_path}."
+        self.source_actor_prefix: str = f"{source.learner.actor_path}."
 
     def load_state_dict(self, state: State) -> None:
         """Load what fits of the state of another learner, or raise RunError."""
@@ -201,7 +203,7 @@ class PartialLoad:
         pointers = {model[name].data_ptr() for name in self.taken}
         for module_path, target in self.learner.named_modules():
             inside = [name for name in model if name in self.tensors and name.startswith(f"{module_path}.")]
-            if not isinstance(target, Target) or {*inside} & {*self.taken}:
+            if not isinstance(target, TargetNetwork) or {*inside} & {*self.taken}:
                 continue
             if any(p.data_ptr() in pointers for p in target.source.parameters()):
                 target.model.load_state_dict(target.source.state_dict())

@@ -23,8 +23,8 @@ from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
-from reverie.kernels.compiler import kernels
-from reverie.kernels.ctypes_call import pointers
+from reverie.kernels.compiler import load_kernels
+from reverie.kernels.ctypes_call import data_pointers
 from reverie.kernels.tape import Tape
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
@@ -75,7 +75,7 @@ class CudaGraphs:
         return outputs, graph.replay
 
 
-class Tapes:
+class TapeRecorder:
     """Records tapes on the CPU (``kernels/tape.py``)."""
 
     title = "a tape"
@@ -95,7 +95,7 @@ class Tapes:
         return outputs, tape.replay
 
 
-Recorder = CudaGraphs | Tapes
+Recorder = CudaGraphs | TapeRecorder
 
 
 def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
@@ -125,7 +125,7 @@ class CapturedStep:
         self.learner: weakref.ReferenceType[Any] = weakref.ref(learner)
         self.recorder = recorder
         self.batch: Batch = batch.map(lambda x: torch.empty_like(x, device=device))
-        self.input_buffers: InputBuffers = InputBuffers(list(tensors(self.batch).values()))  # into self.batch
+        self.input_buffers: InputBuffers = InputBuffers(list(batch_tensors(self.batch).values()))  # into self.batch
         self.runs: int = 0
         self.obstacle: str = ""
         self.replay: Callable[[], object] | None = None
@@ -238,7 +238,7 @@ class CapturedTrainStep:
 
     def __call__(self, batch: Batch) -> Update:
         """Run one update. Later updates do not write to its result."""
-        inputs = tensors(batch)
+        inputs = batch_tensors(batch)
         key: Key = (torch.get_num_threads(), *((name, x.shape, x.dtype) for name, x in inputs.items()))
         if key not in self.steps and len(self.steps) == MAX_KEYS:
             return self.step(batch.to(self.device))
@@ -257,7 +257,7 @@ _captured: weakref.WeakKeyDictionary[Algorithm, dict[str, CapturedTrainStep]] = 
 def supports_capture(learner: Algorithm, step: TrainStep, batch: Batch) -> bool:
     """Return whether :func:`run_captured` can be used. Communication between learners cannot be captured."""
     kind = learner.device.type
-    return learner.graph and not is_distributed() and (kind == "cuda" or (learner.tapes and kind == "cpu"))
+    return learner.graph and not is_distributed() and (kind == "cuda" or (learner.captures_on_cpu and kind == "cpu"))
 
 
 def run_captured(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
@@ -265,12 +265,12 @@ def run_captured(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     steps = _captured.setdefault(learner, {})
     captured, device = steps.get(step.__name__), learner.device
     if captured is None or captured.capture_version is not learner.capture_version or captured.addresses.have_changed():
-        recorder = CudaGraphs(device) if device.type == "cuda" else Tapes()
+        recorder = CudaGraphs(device) if device.type == "cuda" else TapeRecorder()
         captured = steps[step.__name__] = CapturedTrainStep(step, device, recorder, cast(nn.Module, learner))
     return captured(batch)
 
 
-def tensors(batch: Batch) -> dict[str, Tensor]:
+def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     """Return the tensors of a batch by name, in an order that does not depend on its dictionaries' order."""
     by_name: dict[str, Tensor] = {}
     for field in fields(batch):
@@ -318,16 +318,16 @@ class InputBuffers:
 
     def __init__(self, to: Sequence[Tensor]) -> None:
         self.to: list[Tensor] = list(to)
-        self._library = kernels() if _side_by_side(self.to) else None
-        self._addresses, self._bytes = pointers(*self.to), _bytes(self.to)
+        self._library = load_kernels() if _side_by_side(self.to) else None
+        self._addresses, self._bytes = data_pointers(*self.to), _bytes(self.to)
 
     def __call__(self, tensors: Sequence[Tensor]) -> None:
-        """Copy ``tensors``; in one compiled call if all are contiguous on the CPU."""
+        """Copy ``batch_tensors``; in one compiled call if all are contiguous on the CPU."""
         if self._library is None or not _side_by_side(tensors):
             for to, x in zip(self.to, tensors, strict=True):
                 to.copy_(x, non_blocking=True)
         else:
-            self._library.move(self._addresses, pointers(*tensors), self._bytes, len(self.to))
+            self._library.move(self._addresses, data_pointers(*tensors), self._bytes, len(self.to))
 
 
 class OutputBuffers:
@@ -335,8 +335,8 @@ class OutputBuffers:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: list[Tensor] = list(tensors)
-        self._library = kernels() if _side_by_side(self.tensors) else None
-        self._addresses, self._bytes = pointers(*self.tensors), _bytes(self.tensors)
+        self._library = load_kernels() if _side_by_side(self.tensors) else None
+        self._addresses, self._bytes = data_pointers(*self.tensors), _bytes(self.tensors)
         self._num_sets = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))
         self._ready: list[tuple[Any, Sequence[Tensor]]] = []
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from reverie.core.files import user_folder
-from reverie.core.kernel_dispatch import switched_off
+from reverie.core.kernel_dispatch import kernels_disabled
 
 _FILES = sorted((Path(__file__).parent / "csrc").glob("*.[ch]"))
 SOURCES, HEADERS = ([path for path in _FILES if path.suffix == end] for end in (".c", ".h"))
@@ -61,7 +61,7 @@ _PATIENCE = 120
 
 
 @functools.cache
-def kernels() -> ctypes.CDLL | None:
+def load_kernels() -> ctypes.CDLL | None:
     """Return the compiled functions, or None if there are none; warn once unless the user disabled them."""
     library, reason = _find_library()
     if reason:
@@ -73,7 +73,7 @@ def compile_problem() -> str:
     """Return why compilation failed, or an empty string. It does not warn: the caller reports the reason."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        kernels()
+        load_kernels()
     return _find_library()[1]
 
 
@@ -81,13 +81,13 @@ def compile_state() -> str:
     """Return ``compiled``, ``off`` (disabled by the user) or ``none`` (compilation failed)."""
     if compile_problem():
         return "none"
-    return "off" if kernels() is None else "compiled"
+    return "off" if load_kernels() is None else "compiled"
 
 
 @functools.cache
 def _find_library() -> tuple[ctypes.CDLL | None, str]:
     """Return the library, or None and the reason; the reason is empty if the user disabled it."""
-    if switched_off():
+    if kernels_disabled():
         return None, ""
     try:
         return _load(_find_prebuilt() or _cached_or_compiled()), ""

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 
-capturing: threading.local = threading.local()
+capture_state: threading.local = threading.local()
 """``capturing.tape`` is the tape (``kernels/tape.py``) that captures the calls of this thread, if there is one."""
 
 PARALLEL = 2**15
@@ -27,13 +27,13 @@ SHARED = 2**20
 """Number of multiplications from which several threads are faster than one."""
 
 
-def cpu32(*tensors: Tensor) -> bool:
+def is_cpu_float32(*tensors: Tensor) -> bool:
     """Return whether compiled functions are available and all ``tensors`` are float32 on the CPU."""
     fit = all(x.dtype is torch.float32 and x.device.type == "cpu" for x in tensors)
-    return fit and not torch.compiler.is_compiling() and kernels() is not None
+    return fit and not torch.compiler.is_compiling() and load_kernels() is not None
 
 
-def flags(*tensors: Tensor) -> bool:
+def is_cpu_bool(*tensors: Tensor) -> bool:
     """Return whether all ``tensors`` are bool on the CPU."""
     return all(x.dtype is torch.bool and x.device.type == "cpu" for x in tensors)
 
@@ -43,34 +43,37 @@ def has_no_grad(*tensors: Tensor) -> bool:
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors))
 
 
-def library() -> ctypes.CDLL:
-    """Return the compiled functions, recorded if a tape is recording. Call only if :func:`cpu32` returned True."""
-    functions, tape = cast(ctypes.CDLL, kernels()), getattr(capturing, "tape", None)
+def compiled_library() -> ctypes.CDLL:
+    """Return the compiled functions, recorded if a tape is recording. Call only if :func:`is_cpu_float32` returned
+    True."""
+    functions, tape = cast(ctypes.CDLL, load_kernels()), getattr(capture_state, "tape", None)
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 
 
-def compute(name: str, *inputs: Any) -> None:
+def call_compiled(name: str, *inputs: Any) -> None:
     """Call a compiled function with numbers, and with the addresses of tensors; that of None is 0."""
-    getattr(library(), name)(*[x.data_ptr() if isinstance(x, Tensor) else 0 if x is None else x for x in inputs])
+    getattr(compiled_library(), name)(
+        *[x.data_ptr() if isinstance(x, Tensor) else 0 if x is None else x for x in inputs]
+    )
 
 
 @functools.cache
-def tiles_granted() -> bool:
+def has_amx() -> bool:
     """Return whether this processor has matrix units (AMX) that compiled functions may use."""
-    return bool(library().perceptron_tiles_granted())
+    return bool(compiled_library().perceptron_tiles_granted())
 
 
-floats: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
+empty_float32: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
 """``floats(shape)`` returns uninitialised memory for a compiled function: float32 on the CPU, whatever PyTorch's
 defaults are. It takes half the time of ``torch.empty`` with a dtype and a device, and acting calls it 17 times."""
 
 
-def pointers(*tensors: Tensor) -> Any:
+def data_pointers(*tensors: Tensor) -> Any:
     """Return the tensors' addresses as a C array; the tensors must outlive it."""
     return (ctypes.c_void_p * len(tensors))(*[x.data_ptr() for x in tensors])
 
 
-def threads(x: Tensor) -> int:
+def num_threads_for(x: Tensor) -> int:
     """Return the number of threads to use for ``x``: one if it is small."""
     return torch.get_num_threads() if x.numel() >= PARALLEL else 1
 
@@ -82,7 +85,7 @@ def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
     return function.forward(None, *inputs)
 
 
-def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+def once_differentiable_strict(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a backward pass without a second derivative; ``once_differentiable`` alone would give 0 for a sum's."""
     once = once_differentiable(backward)
 

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.algos.imagination import Dream
+from reverie.algos.imagination import Trajectory
 from reverie.kernels import gpu, rssm
-from reverie.kernels.packing import is_plain
+from reverie.kernels.packing import has_standard_layers
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
 from reverie.nn.actor import DreamerActor
 from reverie.nn.layers import MLP
@@ -29,10 +29,10 @@ def supports_imagine(world: Any, actor: DreamerActor, *_: object, through_time: 
 
 def imagine_prepared(
     world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None, **_: object
-) -> Dream:
+) -> Trajectory:
     """Compute ``imagination.imagine`` without gradient through time."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
-    is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and is_plain(actor.mlp)
+    is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and has_standard_layers(actor.mlp)
     hidden, actions, masks = [], [], []
     with torch.no_grad():
         steps = prepare(world.rssm, latent.deter.dtype)
@@ -43,7 +43,7 @@ def imagine_prepared(
         for step, feature in enumerate(features):
             with torch.set_grad_enabled(not is_recomputed):
                 hidden.append(body(feature))  # [M, units]
-            masks += [] if world.legal is None else [world.legal(feature)]  # [M, A]
+            masks += [] if world.predict_mask is None else [world.predict_mask(feature)]  # [M, A]
             policy = actor.heads(hidden[-1], *masks[-1:])
             actions.append(policy.sample() if actor.draw is None else actor.draw(policy))  # [M, A]
             if step == horizon:
@@ -58,7 +58,7 @@ def imagine_prepared(
         legal = torch.stack(masks).view(horizon + 1, *lead, -1) if masks else None
         policy = actor.heads(units.view(count, *lead, -1), None if legal is None else legal[:count])
     action = torch.stack(actions).view(horizon + 1, *lead, -1)
-    return Dream(features.view(horizon + 1, *lead, -1), action, policy, legal)
+    return Trajectory(features.view(horizon + 1, *lead, -1), action, policy, legal)
 
 
 def write_feature(latent: Latent, out: Tensor) -> None:

@@ -10,12 +10,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import call, compute, cpu32, first_order, threads
+from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, num_threads_for, once_differentiable_strict
 
 
 def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:
     """Return whether :func:`norm_silu_cpu` can be used. It computes in float32, whatever the dtype of ``x``."""
-    is_supported = cpu32(scale) and x.is_cpu and x.is_floating_point()
+    is_supported = is_cpu_float32(scale) and x.is_cpu and x.is_floating_point()
     return is_supported and x.shape[-1:] == scale.shape and x.numel() > 0
 
 
@@ -28,13 +28,13 @@ def norm_silu_cpu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 def norm_backward(
     x: Tensor, scale: Tensor, grad: Tensor, dscale: Tensor, eps: float, unfolded: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """Return the gradient with respect to x of ``norm_silu``, or of it after ``unfold_parities`` to a size.
+    """Return the gradient with respect to x of ``norm_silu``, or of it after ``pixel_shuffle`` to a size.
 
     The gradient of the scale is added to ``dscale`` ``[threads, C]``, float64, in parts.
     """
-    dx, width, workers = torch.empty_like(x), len(scale), threads(x)
+    dx, width, workers = torch.empty_like(x), len(scale), num_threads_for(x)
     scratch = x.new_empty(workers, 2 * width)
-    compute("norm_silu_backward", x, scale, grad, dx, dscale, scratch, x.numel() // width, width, *unfolded, eps,
+    call_compiled("norm_silu_backward", x, scale, grad, dx, dscale, scratch, x.numel() // width, width, *unfolded, eps,
             workers)  # fmt: skip
     return dx
 
@@ -47,14 +47,14 @@ class _NormSiLU(torch.autograd.Function):
             ctx.save_for_backward(x, scale)
             ctx.eps = eps
         y, width = torch.empty_like(x), x.shape[-1]
-        compute("norm_silu", x, scale, y, x.numel() // width, width, 0, 0, eps, threads(x))
+        call_compiled("norm_silu", x, scale, y, x.numel() // width, width, 0, 0, eps, num_threads_for(x))
         return y
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale = ctx.saved_tensors
-        dscale = x.new_zeros(threads(x), len(scale), dtype=torch.float64)
+        dscale = x.new_zeros(num_threads_for(x), len(scale), dtype=torch.float64)
         dx = norm_backward(x, scale, grad.contiguous(), dscale, ctx.eps)
         return dx, dscale.sum(0).float(), None
 
@@ -64,7 +64,7 @@ class _NormSiLU(torch.autograd.Function):
 
 def supports_norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> bool:
     """Return whether :func:`norm_mish_cpu` can be used."""
-    return cpu32(x, scale, shift) and x.shape[-1:] == scale.shape == shift.shape and x.numel() > 0
+    return is_cpu_float32(x, scale, shift) and x.shape[-1:] == scale.shape == shift.shape and x.numel() > 0
 
 
 def norm_mish_cpu(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ def supports_sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: 
     """Return whether :func:`sim_norm_cpu` can be used."""
     norm = [] if scale is None or shift is None else [scale, shift]
     fit = all(parameter.shape == x.shape[-1:] for parameter in norm) and x.numel() > 0 and x.shape[-1] % size == 0
-    return fit and cpu32(x, *norm)
+    return fit and is_cpu_float32(x, *norm)
 
 
 def sim_norm_cpu(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
@@ -91,21 +91,21 @@ class _NormThen(torch.autograd.Function):
         norm = [None if parameter is None else parameter.contiguous() for parameter in (scale, shift)]
         y = torch.empty_like(x)
         if size:
-            compute("sim_norm", x, *norm, y, x.numel() // width, width, size, threads(x))
+            call_compiled("sim_norm", x, *norm, y, x.numel() // width, width, size, num_threads_for(x))
         else:
-            compute("norm_mish", x, *norm, y, x.numel() // width, width, threads(x))
+            call_compiled("norm_mish", x, *norm, y, x.numel() // width, width, num_threads_for(x))
         if ctx is not None:
             ctx.save_for_backward(x, *norm, y if size else None)
             ctx.size = size
         return y
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, shift, y = ctx.saved_tensors
-        dx, width, workers = torch.empty_like(x), x.shape[-1], threads(x)
+        dx, width, workers = torch.empty_like(x), x.shape[-1], num_threads_for(x)
         dnorm = None if scale is None else x.new_zeros(workers, 2, width, dtype=torch.float64)
-        compute("norm_then_backward", x, scale, shift, y, grad.contiguous(), dx, dnorm,
+        call_compiled("norm_then_backward", x, scale, shift, y, grad.contiguous(), dx, dnorm,
                 x.new_empty(workers, 3 * width), x.numel() // width, width, ctx.size, workers)  # fmt: skip
         dscale, dshift = (None, None) if dnorm is None else dnorm.sum(0).float().unbind()
         return dx, dscale, dshift, None

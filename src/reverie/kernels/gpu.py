@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reverie.core.kernel_dispatch import SWITCH, switched_off
-from reverie.kernels.ctypes_call import first_order
+from reverie.core.kernel_dispatch import SWITCH, kernels_disabled
+from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.nn import functional
 from reverie.nn.distributions import Categoricals
 
@@ -25,7 +25,7 @@ TILE = 2048
 PROGRAMS = 1024
 """Most programs of a backward pass of norms; each sums the scale's gradient over its rows."""
 
-SPREAD = 64
+MIN_PROGRAMS = 64
 """Programs over which few rows are spread, so that many of the GPU's processors take part."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -42,7 +42,7 @@ def can_use_triton(*tensors: Tensor) -> bool:
 @functools.cache
 def triton_problem(device: torch.device) -> str:
     """Return why the kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
-    if switched_off():
+    if kernels_disabled():
         return f"{SWITCH}=off"
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
@@ -78,7 +78,7 @@ def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> N
 def _tile(rows: int, width: int) -> dict[str, int]:
     """Return the shape of a program's tile of ``rows`` rows of ``width`` elements: fewer rows if there are few."""
     wide = 1 << (width - 1).bit_length()
-    tall = max(1, min(TILE // wide, rows // SPREAD))
+    tall = max(1, min(TILE // wide, rows // MIN_PROGRAMS))
     # AMD's GPUs take at most 16 warps, of 64 threads each.
     return {"ROWS": 1 << (tall.bit_length() - 1), "WIDTH": wide, "num_warps": max(4, min(16, wide // 512))}
 
@@ -124,7 +124,7 @@ class _NormSiLU(torch.autograd.Function):
         return out.view(x.shape)
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         x, scale = ctx.saved_tensors
         rows, width = x.shape

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import call, compute, cpu32, first_order, threads
+from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, num_threads_for, once_differentiable_strict
 from reverie.kernels.elementwise import norm_backward
 from reverie.nn.functional import convolve
 
@@ -58,7 +58,7 @@ def _supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *parameters: Tensor
     """Return whether a stage can be computed here: its convolution keeps height and width."""
     images = x.ndim == weight.ndim == 4 and weight.shape[1] == x.shape[3] and x.numel() > 0
     square = images and weight.shape[2] == weight.shape[3] and weight.shape[2] % 2 == 1
-    return square and bias.shape == weight.shape[:1] and cpu32(x, weight, bias, *parameters)
+    return square and bias.shape == weight.shape[:1] and is_cpu_float32(x, weight, bias, *parameters)
 
 
 class _Gradients:
@@ -98,11 +98,11 @@ class PreparedConvolution:
         """Map ``[M, H, W, C]`` to ``[M, H, W, outputs]``."""
         if self.points is None:
             return convolve(x, self.weight, self.bias)
-        x, outputs, workers = x.contiguous(), len(self.weight), threads(x)
+        x, outputs, workers = x.contiguous(), len(self.weight), num_threads_for(x)
         in_, out = _ceil(x.shape[-1], FULL), self.points.shape[-1]
         scratch = x.new_zeros(workers, len(self.points) * (TILES * (in_ + out) + 2 * FULL))
         y = x.new_empty(*x.shape[:-1], outputs)
-        compute("winograd", x, self.points, self.base, y, scratch, scratch.shape[1], *x.shape, outputs,
+        call_compiled("winograd", x, self.points, self.base, y, scratch, scratch.shape[1], *x.shape, outputs,
                 self.weight.shape[-1], workers)  # fmt: skip
         return y
 
@@ -143,14 +143,16 @@ class _ConvPool(torch.autograd.Function):
         convolution = PreparedConvolution(weight, bias, x.shape)
         for part in parts(m, h * w * width):
             y = convolution(x[part]).contiguous()
-            compute("pool_norm_silu", y, scale, pooled[part], which[part], out[part], *y.shape, eps, threads(y))
+            call_compiled(
+                "pool_norm_silu", y, scale, pooled[part], which[part], out[part], *y.shape, eps, num_threads_for(y)
+            )
         if ctx is not None:
             ctx.save_for_backward(x, weight, scale, pooled, which)
             ctx.eps = eps
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale, pooled, which = ctx.saved_tensors
         grads, grad, dscale = _PooledGradients(x, weight, ctx), grad.contiguous(), _sums_for(scale)
@@ -185,11 +187,11 @@ def _scratch(x: Tensor, channels: int, outputs: int, kernel: int, workers: int) 
 
 def _weight_gradient(x: Tensor, dpooled: Tensor, which: Tensor, kernel: int) -> Tensor:
     """Return the gradient of the weights, ``[outputs, C, kernel, kernel]``."""
-    channels, outputs, workers = x.shape[-1], dpooled.shape[-1], min(threads(x), len(x))
+    channels, outputs, workers = x.shape[-1], dpooled.shape[-1], min(num_threads_for(x), len(x))
     run = _ceil(kernel * channels, FULL)  # numbers in a row of the window
     blocks = _ceil(kernel * run, STRETCH) // STRETCH
     dw, scratch = x.new_zeros(workers, blocks, outputs, STRETCH), _scratch(x, channels, outputs, kernel, workers)
-    compute("pooled_weight_gradient", x, dpooled, which, dw, scratch, scratch.shape[1], *x.shape, outputs, kernel,
+    call_compiled("pooled_weight_gradient", x, dpooled, which, dw, scratch, scratch.shape[1], *x.shape, outputs, kernel,
             workers)  # fmt: skip
     rows = dw.sum(0).transpose(0, 1).reshape(outputs, -1)[:, : kernel * run].view(outputs, kernel, run)
     return rows[..., : kernel * channels].reshape(outputs, kernel, kernel, channels).permute(0, 3, 1, 2)
@@ -205,9 +207,10 @@ def _pack(weight: Tensor) -> Tensor:
 
 def _input_gradient(packed: Tensor, dpooled: Tensor, which: Tensor, dx: Tensor, kernel: int) -> None:
     """Write the gradient of the input to dx ``[M, H, W, C]``."""
-    outputs, workers = dpooled.shape[-1], min(threads(dx), len(dx))
+    outputs, workers = dpooled.shape[-1], min(num_threads_for(dx), len(dx))
     scratch = _scratch(dx, _ceil(dx.shape[-1], FULL), outputs, kernel, workers)
-    compute("pooled_input_gradient", packed, dpooled, which, dx, scratch, scratch.shape[1], *dx.shape, outputs, kernel,
+    call_compiled("pooled_input_gradient", packed, dpooled, which, dx, scratch, scratch.shape[1], *dx.shape, outputs,
+        kernel,
             workers)  # fmt: skip
 
 
@@ -232,7 +235,7 @@ class _ConvUnfold(torch.autograd.Function):
         out, outputs, convolution = x.new_empty(m, 2 * h, 2 * w, width), [], PreparedConvolution(weight, bias, x.shape)
         for part in parts(m, h * w * 4 * width):
             y = convolution(x[part]).contiguous()
-            compute("norm_silu", y, scale, out[part], y.numel() // width, width, h, w, eps, threads(y))
+            call_compiled("norm_silu", y, scale, out[part], y.numel() // width, width, h, w, eps, num_threads_for(y))
             outputs.append(y)
         if ctx is not None:
             ctx.save_for_backward(x, weight, scale, *outputs)
@@ -240,7 +243,7 @@ class _ConvUnfold(torch.autograd.Function):
         return out
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, scale, *outputs = ctx.saved_tensors
         grads, grad, dscale = _UnfoldedGradients(x, weight, ctx), grad.contiguous(), _sums_for(scale)

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from reverie.core.types import Obs
-from reverie.kernels.compiler import kernels
+from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import Tape
 from reverie.nn.cnn import ConvReLU
-from reverie.nn.exploration import Inference
+from reverie.nn.exploration import CapturableFunction
 from reverie.nn.on_policy_networks import PolicyActor
 from reverie.nn.relu_mlp import ReluMLP
 
@@ -37,7 +37,7 @@ class Capture(NamedTuple):
 class Captures:
     """The captures of an inference, by the addresses of its parameters and the shapes of its inputs."""
 
-    def __init__(self, inference: Inference) -> None:
+    def __init__(self, inference: CapturableFunction) -> None:
         network = inference.network
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
@@ -46,16 +46,16 @@ class Captures:
         self.supported: bool = inference.static or is_stateless
 
 
-_captures: weakref.WeakKeyDictionary[Inference, Captures] = weakref.WeakKeyDictionary()
+_captures: weakref.WeakKeyDictionary[CapturableFunction, Captures] = weakref.WeakKeyDictionary()
 
 
-def get_captures(inference: Inference) -> Captures:
+def get_captures(inference: CapturableFunction) -> Captures:
     """Return the captures of an inference; a copy of it has its own."""
     captures = _captures.get(inference)
     return _captures.setdefault(inference, Captures(inference)) if captures is None else captures
 
 
-def supports_infer(inference: Inference, obs: Obs) -> bool:
+def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
     """Return whether :func:`infer_captured` can be used."""
     if torch.is_grad_enabled():
         return False
@@ -63,8 +63,8 @@ def supports_infer(inference: Inference, obs: Obs) -> bool:
     return captures.supported and all(x.is_cpu for x in (*captures.numbers, *obs.values()))
 
 
-def infer_captured(inference: Inference, obs: Obs) -> Tensor:
-    """Compute ``Inference.__call__``, bit-identical, in a tensor that the caller may change."""
+def infer_captured(inference: CapturableFunction, obs: Obs) -> Tensor:
+    """Compute ``CapturableFunction.__call__``, bit-identical, in a tensor that the caller may change."""
     captures = get_captures(inference)
     # A capture holds memory addresses, and the parameters may have moved since.
     addresses = [x.data_ptr() for x in captures.numbers]
@@ -79,11 +79,11 @@ def infer_captured(inference: Inference, obs: Obs) -> Tensor:
         return capture.answer.clone()
 
 
-def _capture(inference: Inference, captures: Captures, key: Any, obs: Obs) -> Tensor:
+def _capture(inference: CapturableFunction, captures: Captures, key: Any, obs: Obs) -> Tensor:
     """Call the network, and capture the call if inputs of this kind are new."""
     if key in captures.by_key or len(captures.by_key) == MAX_KEYS:
         return inference.function(obs)
-    kernels()  # tries them when it is called first, which no tape could repeat
+    load_kernels()  # tries them when it is called first, which no tape could repeat
     with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
         inputs = {name: x.clone() for name, x in obs.items()}
         with Tape() as tape:

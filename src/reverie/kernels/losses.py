@@ -12,10 +12,18 @@ import torch
 from torch import Tensor
 
 from reverie.core.collectives import is_distributed
-from reverie.core.tree import expect
+from reverie.core.tree import check_tensor_shapes
 from reverie.core.types import Batch
-from reverie.kernels.ctypes_call import call, compute, cpu32, first_order, flags, floats, has_no_grad
-from reverie.objectives.estimators import OneRow
+from reverie.kernels.ctypes_call import (
+    call,
+    call_compiled,
+    empty_float32,
+    has_no_grad,
+    is_cpu_bool,
+    is_cpu_float32,
+    once_differentiable_strict,
+)
+from reverie.objectives.estimators import SingleBootstrap
 from reverie.objectives.td import Losses, check_shapes
 
 PAIRS = 2**17
@@ -45,7 +53,7 @@ class _Loss(torch.autograd.Function):
         return tuple(values)
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
         axes = [1] * (gradient.ndim - grad.ndim)
@@ -54,7 +62,7 @@ class _Loss(torch.autograd.Function):
 
 def _columns(batch: Batch) -> bool:
     """Return whether compiled functions can read the ends and weights of a batch."""
-    return flags(batch.is_last) and cpu32(batch.weight) and len(batch.weight) == len(batch.is_last)
+    return is_cpu_bool(batch.is_last) and is_cpu_float32(batch.weight) and len(batch.weight) == len(batch.is_last)
 
 
 # ---------------------------------------------------------------------- means and targets
@@ -63,7 +71,7 @@ def _columns(batch: Batch) -> bool:
 def supports_td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> bool:
     """Return whether :func:`td0_cpu` can be used; it has no gradient."""
     same = reward.shape == terminal.shape == last.shape == value.shape
-    return same and flags(terminal, last) and cpu32(reward, value) and has_no_grad(reward, value)
+    return same and is_cpu_bool(terminal, last) and is_cpu_float32(reward, value) and has_no_grad(reward, value)
 
 
 def td0_cpu(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float) -> Tensor:
@@ -71,13 +79,13 @@ def td0_cpu(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, di
     reward, terminal, last, value = (x.contiguous() for x in (reward, terminal, last, value))
     windows, rows = reward.shape
     target = reward.new_empty(windows, rows - 1)
-    compute("td0", reward, terminal, last, value, target, windows, rows, discount)
+    call_compiled("td0", reward, terminal, last, value, target, windows, rows, discount)
     return target
 
 
 def supports_mean_over(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`mean_over_cpu` can be used."""
-    return cpu32(x) and flags(mask) and x.shape == mask.shape and x.numel() > 0 and not is_distributed()
+    return is_cpu_float32(x) and is_cpu_bool(mask) and x.shape == mask.shape and x.numel() > 0 and not is_distributed()
 
 
 def mean_over_cpu(x: Tensor, mask: Tensor) -> Tensor:
@@ -88,7 +96,7 @@ def mean_over_cpu(x: Tensor, mask: Tensor) -> Tensor:
 def _mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
     x, mask = x.contiguous(), mask.contiguous()
     share, mean = torch.empty_like(x), x.new_empty(())
-    compute("masked_mean", x, mask, share, mean, x.numel())
+    call_compiled("masked_mean", x, mask, share, mean, x.numel())
     return (mean,), share
 
 
@@ -99,7 +107,7 @@ def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: floa
     """Return whether :func:`squared_error_cpu` and :func:`huber_error_cpu` can be used; the target has no gradient."""
     shapes = target.ndim == 2 and prediction.shape[-2:] == target.shape and prediction.ndim <= 3
     same = shapes and batch.is_last.shape == (target.shape[0], target.shape[1] + 1) and target.numel() > 0
-    is_supported = same and cpu32(prediction, target) and _columns(batch) and has_no_grad(target, batch.weight)
+    is_supported = same and is_cpu_float32(prediction, target) and _columns(batch) and has_no_grad(target, batch.weight)
     return is_supported and not is_distributed()
 
 
@@ -121,7 +129,7 @@ def error_and_gradient(
     prediction, target = prediction.contiguous(), target.float().contiguous()  # a user's target may be float64
     last, weight = batch.is_last.contiguous(), batch.weight.contiguous()
     gradient, priority, out = torch.empty_like(prediction), torch.empty_like(weight), weight.new_empty(5)
-    compute("td_error", prediction, target, last, weight, gradient, priority, out,
+    call_compiled("td_error", prediction, target, last, weight, gradient, priority, out,
             prediction.numel() // target.numel(), *last.shape, scale, kappa)  # fmt: skip
     loss, *metrics = out.unbind()
     return (loss, priority, *metrics), gradient
@@ -133,7 +141,7 @@ def error_and_gradient(
 def supports_quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
     """Return whether :func:`quantile_huber_cpu` can be used."""
     same = prediction.shape[:-1] == target.shape[:-1] and prediction.numel() > 0 and target.numel() > 0
-    return same and cpu32(prediction, target) and 0 <= kappa < float("inf")
+    return same and is_cpu_float32(prediction, target) and 0 <= kappa < float("inf")
 
 
 def quantile_huber_cpu(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
@@ -146,7 +154,7 @@ def _pairs(prediction: Tensor, target: Tensor, kappa: float) -> tuple[tuple[Tens
     n, m = prediction.shape[-1], target.shape[-1]
     loss, slope = prediction.new_empty(prediction.shape[:-1]), torch.empty_like(prediction)
     pairs = prediction.numel() * m
-    compute("quantile_huber", prediction, target, loss, slope, loss.numel(), n, m, kappa, _threads(pairs))
+    call_compiled("quantile_huber", prediction, target, loss, slope, loss.numel(), n, m, kappa, _threads(pairs))
     return (loss,), slope
 
 
@@ -156,7 +164,7 @@ def _threads(pairs: int) -> int:
 
 def supports_greedy_quantiles(quantiles: Tensor, selector: Tensor) -> bool:
     """Return whether :func:`greedy_quantiles_cpu` can be used."""
-    return quantiles.shape == selector.shape and quantiles.numel() > 0 and cpu32(quantiles, selector)
+    return quantiles.shape == selector.shape and quantiles.numel() > 0 and is_cpu_float32(quantiles, selector)
 
 
 def greedy_quantiles_cpu(quantiles: Tensor, selector: Tensor) -> Tensor:
@@ -164,25 +172,27 @@ def greedy_quantiles_cpu(quantiles: Tensor, selector: Tensor) -> Tensor:
     quantiles, selector = quantiles.detach().contiguous(), selector.detach().contiguous()
     *lead, classes, n = quantiles.shape
     out = quantiles.new_empty(*lead, n)
-    compute("best_quantiles", quantiles, selector, out, out.numel() // n, classes, n)
+    call_compiled("best_quantiles", quantiles, selector, out, out.numel() // n, classes, n)
     return out
 
 
-def supports_quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> bool:
+def supports_quantile_targets(
+    next_quantiles: Tensor, batch: Batch, estimator: SingleBootstrap, discount: float
+) -> bool:
     """Return whether :func:`quantile_targets_cpu` can be used; a user's estimator may bootstrap otherwise."""
-    same = type(estimator).bootstrap is OneRow.bootstrap and estimator.steps(batch.shape[1]) > 0
+    same = type(estimator).bootstrap is SingleBootstrap.bootstrap and estimator.steps(batch.shape[1]) > 0
     same = same and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
     rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
     fit = rows and batch.reward.shape == (next_quantiles.shape[0], next_quantiles.shape[1] + 1)
-    fit = fit and cpu32(next_quantiles, batch.reward) and flags(batch.is_last, batch.is_terminal)
+    fit = fit and is_cpu_float32(next_quantiles, batch.reward) and is_cpu_bool(batch.is_last, batch.is_terminal)
     return fit and has_no_grad(batch.reward)
 
 
-def quantile_targets_cpu(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
+def quantile_targets_cpu(next_quantiles: Tensor, batch: Batch, estimator: SingleBootstrap, discount: float) -> Tensor:
     """Compute ``quantile.quantile_targets``, without gradient."""
     theta, reward = next_quantiles.detach().contiguous(), batch.reward.contiguous()
     terminal, last, y = batch.is_terminal.contiguous(), batch.is_last.contiguous(), torch.empty_like(theta)
-    compute("quantile_targets", theta, reward, terminal, last, y, *reward.shape, y.shape[-1],
+    call_compiled("quantile_targets", theta, reward, terminal, last, y, *reward.shape, y.shape[-1],
             estimator.steps(batch.shape[1]), discount)  # fmt: skip
     return y
 
@@ -195,7 +205,12 @@ def supports_quantile_error(
     windows, rows = prediction.shape[0], prediction.shape[1] + 1
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
     has_actions = same and batch.action.shape == (windows, rows, prediction.shape[2])
-    fit = has_actions and cpu32(prediction, target, batch.action) and _columns(batch) and has_no_grad(batch.weight)
+    fit = (
+        has_actions
+        and is_cpu_float32(prediction, target, batch.action)
+        and _columns(batch)
+        and has_no_grad(batch.weight)
+    )
     return fit and not is_distributed()
 
 
@@ -213,10 +228,10 @@ def quantile_error_and_gradient(
     rows = (prediction, batch.action, target.float(), batch.is_last, batch.weight)  # a user's target may be float64
     read = [x.contiguous() for x in rows]
     windows, steps, classes, n = prediction.shape
-    expect((windows, steps, n), target=target)
-    gradient, priority = floats(prediction.shape), floats(windows)
-    sums, out = floats(5, windows), floats(5)
-    compute("quantile_error", *read, gradient, priority, sums, out, windows, steps, classes, n, kappa,
+    check_tensor_shapes((windows, steps, n), target=target)
+    gradient, priority = empty_float32(prediction.shape), empty_float32(windows)
+    sums, out = empty_float32(5, windows), empty_float32(5)
+    call_compiled("quantile_error", *read, gradient, priority, sums, out, windows, steps, classes, n, kappa,
             _threads(windows * steps * n * n))  # fmt: skip
     loss, *metrics = out.unbind()
     return (loss, priority, *metrics), gradient

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import SHARED, compute, cpu32, tiles_granted
+from reverie.kernels.ctypes_call import SHARED, call_compiled, has_amx, is_cpu_float32
 
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
 
-NARROW = 256
+MAX_NARROW_INPUTS = 256
 """Largest number of inputs for which a weight gradient is computed as that of a convolution."""
 
 MIN_SIDE, WIDE = 64, 96
@@ -42,7 +42,7 @@ _product = _operator()
 
 def _tiles(*sides: int, min_side: int = MIN_SIDE) -> bool:
     """Return whether matrix units are there and faster, for products of these sides."""
-    return min(sides) >= min_side and max(sides) >= MIN_ROWS and cpu32() and tiles_granted()
+    return min(sides) >= min_side and max(sides) >= MIN_ROWS and is_cpu_float32() and has_amx()
 
 
 def product_cpu(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
@@ -54,7 +54,7 @@ def product_cpu(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | 
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(len(a), b.shape[1]) if out is None else out
     threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
-    compute("product", a, *a.stride(), b, *b.stride(), bias, out, *out.shape, len(b), threads)
+    call_compiled("product", a, *a.stride(), b, *b.stride(), bias, out, *out.shape, len(b), threads)
     return out
 
 
@@ -132,7 +132,7 @@ def weight_gradient(x: Tensor, grad: Tensor) -> Tensor:
         return grad.T @ x
     if _tiles(rows, inputs, outputs, min_side=WIDE):
         return product_cpu(grad.T, x)
-    if inputs > NARROW:
+    if inputs > MAX_NARROW_INPUTS:
         out: Tensor = _product(grad.T, x.T, None, "none", [], "")
         return out
     # Transposing a long, narrow matrix takes longer than multiplying it. Convolutions of 1 x 1 need no transposing.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import compute, cpu32, threads
+from reverie.kernels.ctypes_call import call_compiled, is_cpu_float32, num_threads_for
 from reverie.nn.adam import AdamSettings, cosine_share
 from reverie.nn.optim import Tensors
 
@@ -21,7 +21,7 @@ def _same_shapes(*lists: Sequence[Tensor]) -> bool:
 def _is_dense_cpu(*lists: Sequence[Tensor]) -> bool:
     """Return whether C can read and write the tensors of ``lists``, those of equal places together."""
     every = [x for tensors in lists for x in tensors]
-    return _same_shapes(*lists) and cpu32(*every) and all(x.is_contiguous() for x in every)
+    return _same_shapes(*lists) and is_cpu_float32(*every) and all(x.is_contiguous() for x in every)
 
 
 def supports_adam(
@@ -39,7 +39,7 @@ def adam_cpu(
     lr, betas, eps, cosine, _ = settings
     numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
     for p, *counterparts in zip(params, grads, mean, square, strict=True):
-        compute("adam", p, *counterparts, p.numel(), numbers, updates, threads(p))
+        call_compiled("adam", p, *counterparts, p.numel(), numbers, updates, num_threads_for(p))
     torch.autograd.graph.increment_version(params)  # autograd does not see what C code writes
 
 
@@ -78,5 +78,7 @@ def supports_polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) 
 def polyak_cpu(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float, count: Tensor | None, every: int) -> None:
     """Compute ``target.polyak``; it reads the count itself."""
     for slow_tensor, fast_tensor in zip(slow, fast, strict=True):
-        compute("polyak", slow_tensor, fast_tensor, slow_tensor.numel(), rate, count, every, threads(slow_tensor))
+        call_compiled(
+            "polyak", slow_tensor, fast_tensor, slow_tensor.numel(), rate, count, every, num_threads_for(slow_tensor)
+        )
     torch.autograd.graph.increment_version(slow)  # autograd does not see what C code writes

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.kernels.compiler import kernels
-from reverie.kernels.ctypes_call import compute, cpu32, floats, pointers
+from reverie.kernels.compiler import load_kernels
+from reverie.kernels.ctypes_call import call_compiled, data_pointers, empty_float32, is_cpu_float32
 from reverie.kernels.matmul import MIN_ROWS
 from reverie.nn.layers import MLP, Linear, RMSNormSiLU
 
@@ -58,11 +58,11 @@ class ParameterCache(Generic[T]):
 
 def _sampler(parameters: list[nn.Parameter]) -> Callable[[], int]:
     """Return a function that hashes some numbers of each parameter, or a constant where they cannot be read."""
-    functions = kernels()
-    if functions is None or not cpu32(*parameters) or not all(p.is_contiguous() for p in parameters):
+    functions = load_kernels()
+    if functions is None or not is_cpu_float32(*parameters) or not all(p.is_contiguous() for p in parameters):
         return lambda: 0
     hashed, sizes = ctypes.c_uint64(), (ctypes.c_int64 * len(parameters))(*[p.numel() for p in parameters])
-    arguments = *(ctypes.cast(x, ctypes.c_void_p) for x in (pointers(*parameters), sizes)), len(parameters)
+    arguments = *(ctypes.cast(x, ctypes.c_void_p) for x in (data_pointers(*parameters), sizes)), len(parameters)
     into, hash_some = ctypes.byref(hashed), functions.sample_bits
 
     def sample() -> int:
@@ -80,7 +80,7 @@ class _Packed:
 
     def __init__(self, mlp: MLP) -> None:
         self.layers = [*mlp._modules.values()]
-        self.supported = bool(self.layers) and is_plain(mlp)
+        self.supported = bool(self.layers) and has_standard_layers(mlp)
         self.widths = [linear.weight.shape[1] for linear in self.layers[::2] if isinstance(linear, Linear)]
         self.widths.append(mlp.width)
         self.weights: ParameterCache[list[Tensor]] = ParameterCache(mlp)
@@ -89,7 +89,7 @@ class _Packed:
 _packed: weakref.WeakKeyDictionary[MLP, _Packed] = weakref.WeakKeyDictionary()
 
 
-def is_plain(mlp: MLP) -> bool:
+def has_standard_layers(mlp: MLP) -> bool:
     """Return whether nobody has replaced a layer by one of another class, or added one."""
     return all(type(m) is (RMSNormSiLU if i % 2 else Linear) for i, m in enumerate(mlp._modules.values()))
 
@@ -107,7 +107,7 @@ def supports_mlp(mlp: MLP, x: Tensor) -> bool:
         return False
     packed = _get_packed(mlp)
     right = packed.supported and x.shape[-1] == packed.widths[0]
-    return right and cpu32(*(p for table in packed.weights.tables for p in table.values()))
+    return right and is_cpu_float32(*(p for table in packed.weights.tables for p in table.values()))
 
 
 def mlp_forward_cpu(mlp: MLP, x: Tensor) -> Tensor:
@@ -117,7 +117,8 @@ def mlp_forward_cpu(mlp: MLP, x: Tensor) -> Tensor:
     layers = packed.weights.get(lambda: [pack_panels(p) if p.ndim == 2 else p for p in mlp.parameters()])
     rows, widths, norm = len(flat), packed.widths, packed.layers[1]
     assert isinstance(norm, RMSNormSiLU)
-    y, scratch = floats(rows, widths[-1]), floats(2 * rows * max(widths[1:]))
-    compute("mlp", flat, pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y, scratch, rows,
+    y, scratch = empty_float32(rows, widths[-1]), empty_float32(2 * rows * max(widths[1:]))
+    call_compiled("mlp", flat, data_pointers(*layers), (ctypes.c_int64 * len(widths))(*widths), len(widths) - 1, y,
+        scratch, rows,
             norm.eps)  # fmt: skip
     return y.view(*x.shape[:-1], mlp.width).to(x.dtype)

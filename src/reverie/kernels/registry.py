@@ -44,9 +44,9 @@ from reverie.objectives import quantile, returns, td
 from reverie.replay import prioritized, windows
 from reverie.store import zarr
 
-ROWS: list[tuple[Callable[..., Any], Kernel]] = [
+KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
-    (td.mean_over, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
+    (td.masked_mean, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
     (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
     (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
     (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
@@ -72,18 +72,18 @@ ROWS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
     (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
-    (target_network.polyak, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
     (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),
     (columns.gather_rows, Kernel(rows.has_compiled_functions, rows.gather_rows_cpu)),
-    (normalization.add_and_standardise, Kernel(rows.supports_add_and_standardize, rows.add_and_standardize_cpu)),
+    (normalization.add_and_standardize, Kernel(rows.supports_add_and_standardize, rows.add_and_standardize_cpu)),
     (reward_scaling.add_returns, Kernel(rows.supports_add_returns, rows.add_returns_cpu)),
     (prioritized.tree_set, Kernel(rows.has_compiled_functions, rows.tree_set_cpu)),
     (prioritized.tree_draw, Kernel(rows.has_compiled_functions, rows.tree_draw_cpu)),
     (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
     (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
-    (exploration.Inference.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
+    (exploration.CapturableFunction.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import SHARED, call, compute, cpu32, first_order, tiles_granted
+from reverie.kernels.ctypes_call import SHARED, call, call_compiled, has_amx, is_cpu_float32, once_differentiable_strict
 from reverie.nn.relu_mlp import MLPLayout, concat_inputs
 
 TILED = 64
@@ -44,7 +44,7 @@ class Activations(NamedTuple):
 def supports_perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron_cpu` can be used."""
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
-    return is_dense and cpu32(theta, *parts) and parts[-1].numel() > 0
+    return is_dense and is_cpu_float32(theta, *parts) and parts[-1].numel() > 0
 
 
 def perceptron_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
@@ -64,12 +64,14 @@ def perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, kee
     y = x.new_empty(layout.copies, rows, layout.widths[-1])
     arguments = hidden if len(hidden) else None, y, rows, threads
     if tiled:
-        compute("perceptron_tiles", _network(layout, theta), x, *arguments)
+        call_compiled("perceptron_tiles", _network(layout, theta), x, *arguments)
     elif shares:
         shared = parts[0].contiguous()  # [M / n, I]
-        compute("perceptron", _network(layout, theta), last, shared, shared.shape[1], rows // len(shared), *arguments)
+        call_compiled(
+            "perceptron", _network(layout, theta), last, shared, shared.shape[1], rows // len(shared), *arguments
+        )
     else:
-        compute("perceptron", _network(layout, theta), x, 0, 0, 1, *arguments)
+        call_compiled("perceptron", _network(layout, theta), x, 0, 0, 1, *arguments)
     return Activations(x, hidden, y)
 
 
@@ -86,7 +88,7 @@ def perceptron_backward_cpu(
     dtheta = torch.empty_like(theta) if parameters else None
     rows = x.shape[0]
     name = "perceptron_tiles_backward" if _uses_amx(layout, rows) else "perceptron_backward"
-    compute(name, _network(layout, theta), x, hidden, grad, dx, dtheta, rows, _threads(layout, rows))
+    call_compiled(name, _network(layout, theta), x, hidden, grad, dx, dtheta, rows, _threads(layout, rows))
     return dx, dtheta
 
 
@@ -100,7 +102,7 @@ class _Perceptron(torch.autograd.Function):
         return activations.y
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         theta, *saved = ctx.saved_tensors
         needs_grad = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
@@ -130,4 +132,4 @@ def _threads(layout: MLPLayout, rows: int) -> int:
 
 def _uses_amx(layout: MLPLayout, rows: int) -> bool:
     """Return whether to use matrix units for so many rows."""
-    return rows >= TILED and len(layout.widths) <= 32 and not layout.tanh and tiles_granted()
+    return rows >= TILED and len(layout.widths) <= 32 and not layout.tanh and has_amx()

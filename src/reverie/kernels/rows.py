@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_shape
-from reverie.kernels.compiler import kernels
-from reverie.nn.normalization import LEAST, NOISE, TOGETHER
+from reverie.core.columns import RingBuffer, StepRows, as_numpy, check_column_shape
+from reverie.kernels.compiler import load_kernels
+from reverie.nn.normalization import CHUNK_ROWS, CONSTANT_ATOL, CONSTANT_RTOL
 
 PARALLEL = 2**20
 """Bytes of a batch from which several threads are faster than one."""
@@ -35,7 +35,7 @@ class RingAddresses(NamedTuple):
 
 def has_compiled_functions(*_: Any) -> bool:
     """Return whether there are compiled functions."""
-    return kernels() is not None
+    return load_kernels() is not None
 
 
 def _addresses(ring: RingBuffer) -> RingAddresses:
@@ -48,7 +48,7 @@ def _addresses(ring: RingBuffer) -> RingAddresses:
         counts = [len(columns), ring.streams, ring.slots, len(blocks)]
         table = np.array([*counts, *flags, *sizes, *strides, *starts, *blocks.values(), *blocks], np.int64)
         pack = struct.Struct(f"{len(columns)}P").pack
-        ring.fast = RingAddresses(kernels(), table, table.ctypes.data, pack, sum(sizes))
+        ring.fast = RingAddresses(load_kernels(), table, table.ctypes.data, pack, sum(sizes))
     addresses: RingAddresses = ring.fast
     return addresses
 
@@ -74,7 +74,7 @@ def put_rows_cpu(ring: RingBuffer, rows: StepRows, slot: int) -> None:
             row.dtype is dtype and row.shape == shape and row.is_contiguous() and row.is_cpu
         ):
             array = as_numpy(row)
-            check_shape(name, array.shape, shape)
+            check_column_shape(name, array.shape, shape)
             row = torch.from_numpy(np.array(array, ring.columns[name].dtype, order="C"))
             copies.append(row)  # keeps it alive until it has been copied
         pointers.append(row.data_ptr())
@@ -105,7 +105,7 @@ def _levels(tree: Any) -> tuple[Any, int, int]:
     """Return the library, the address of the addresses of the levels, and their number."""
     if tree.fast is None:
         addresses = np.array([level.ctypes.data for level in tree.levels], np.int64)
-        tree.fast = kernels(), addresses.ctypes.data, len(addresses), addresses
+        tree.fast = load_kernels(), addresses.ctypes.data, len(addresses), addresses
     library, address, count, _ = tree.fast
     return library, address, count
 
@@ -136,13 +136,14 @@ def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, fact
     """Return whether the rows are not too many, and all is dense on the CPU."""
     width, count = factor.numel(), len(x)
     dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
-    return dense and count <= TOGETHER and _dense(x, count * width) and kernels() is not None
+    return dense and count <= CHUNK_ROWS and _dense(x, count * width) and load_kernels() is not None
 
 
 def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """See ``nn.normalise``: NumPy and PyTorch take as long for one row as MuJoCo for a step of HalfCheetah."""
-    library: Any = kernels()
-    library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], NOISE, LEAST, shift.data_ptr(),
+    library: Any = load_kernels()
+    library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], CONSTANT_RTOL, CONSTANT_ATOL,
+        shift.data_ptr(),
                       factor.data_ptr())  # fmt: skip
 
 
@@ -152,16 +153,16 @@ def supports_add_returns(
     """Return whether all is dense on the CPU."""
     count, double = len(returns), torch.float64
     dense = _dense(returns, count, double) and _dense(reward, count) and _dense(is_first, count, torch.bool)
-    return dense and _dense(moments, 3, double) and _dense(factor, 1) and kernels() is not None
+    return dense and _dense(moments, 3, double) and _dense(factor, 1) and load_kernels() is not None
 
 
 def add_returns_cpu(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """See ``nn.rewards``."""
-    library: Any = kernels()
+    library: Any = load_kernels()
     library.add_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), len(returns), discount,
-                         moments.data_ptr(), LEAST, factor.data_ptr())  # fmt: skip
+                         moments.data_ptr(), CONSTANT_ATOL, factor.data_ptr())  # fmt: skip
 
 
 # ---------------------------------------------------------------- random integers
@@ -169,7 +170,7 @@ def add_returns_cpu(
 
 def supports_random_integers(source: Any, bound: int, *_: Any) -> bool:
     """Return whether NumPy draws 32 bits for each number: for other bounds it draws nothing, or 64 bits."""
-    return 1 < bound < 2**32 and kernels() is not None
+    return 1 < bound < 2**32 and load_kernels() is not None
 
 
 def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) -> Tensor:
@@ -177,7 +178,7 @@ def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) 
     if source.fast is None:
         interface = source.rng.bit_generator.ctypes
         draw_one = ctypes.cast(interface.next_uint32, ctypes.c_void_p).value
-        source.fast = kernels(), interface.state_address, draw_one
+        source.fast = load_kernels(), interface.state_address, draw_one
     library, state, draw_one = source.fast
     numbers = torch.empty(count, dtype=torch.int64, device="cpu")
     among_address = 0 if among is None else among.address
@@ -187,7 +188,7 @@ def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) 
 
 def checksums_cpu(pieces: Sequence[memoryview]) -> list[int]:
     """See ``store.zarr``. The store's thread holds the interpreter's lock for one call, and not for each piece."""
-    library: Any = kernels()
+    library: Any = load_kernels()
     buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
     sizes = np.array([len(buffer) for buffer in buffers], np.int64)
     addresses = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.kernels import gpu, rssm_cpu, rssm_gpu
-from reverie.kernels.ctypes_call import cpu32, first_order, floats, has_no_grad
+from reverie.kernels.ctypes_call import empty_float32, has_no_grad, is_cpu_float32, once_differentiable_strict
 from reverie.kernels.packing import ParameterCache
 from reverie.kernels.steps import PreparedRSSM, embedded, prepared_class
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
@@ -83,7 +83,7 @@ def _supports_rows(rssm: StateSpaceModel, latent: Latent, rows: int) -> bool:
     c, on_cpu = rssm.cfg, latent.deter.is_cpu and latent.stoch.is_cpu
     shapes = latent.deter.shape == (rows, c.deter) and latent.stoch.shape == (rows, c.stoch, c.classes)
     usual = shapes and prepared_class(rssm) is PreparedRSSM and _get_cache(rssm).usual
-    return usual and ((on_cpu and cpu32(rssm.gates.weight)) or gpu.can_use_triton(latent.deter))
+    return usual and ((on_cpu and is_cpu_float32(rssm.gates.weight)) or gpu.can_use_triton(latent.deter))
 
 
 def supports_observe_compiled(
@@ -102,7 +102,7 @@ def observe_compiled(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_fir
 
 def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor) -> tuple[Latent, Tensor]:
     """Do the recurrent part of :func:`observe_compiled`: its other inputs ``[B, T, ...]`` are computed already."""
-    c, cache, on_gpu = rssm.cfg, _get_cache(rssm), not cpu32(rssm.gates.weight)
+    c, cache, on_gpu = rssm.cfg, _get_cache(rssm), not is_cpu_float32(rssm.gates.weight)
     dtype = latent.deter.dtype if on_gpu else torch.float32
     inputs = (latent.deter, latent.stoch.flatten(1), actions.transpose(0, 1), from_embed.transpose(0, 1))
     uniform = torch.rand(*keep.T.shape, c.stoch, dtype=torch.float32, device=keep.device)
@@ -113,7 +113,9 @@ def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor,
         backend, weights = _GPU if on_gpu else _CPU, rssm_cpu.Weights(**cast_)
         out = _Filter.apply(backend, cache.sizes, *arguments, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:
-        packed = cache.posterior.get(lambda: _packed_sequence(rssm, cache) | rssm_cpu.pack(_posterior_head(rssm)))
+        packed = cache.posterior.get(
+            lambda: _packed_sequence(rssm, cache) | rssm_cpu.pack_weights(_posterior_head(rssm))
+        )
         trace = rssm_cpu.filter_sequence(cache.sizes, packed, *arguments)
         out = (trace.deter, trace.stoch, trace.probs)
     deter, stoch, probs = (x.transpose(0, 1) for x in out)  # [B, T, ...]
@@ -144,7 +146,7 @@ class _Filter(torch.autograd.Function):
         return trace.deter, trace.stoch, trace.probs
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         keep, *saved = ctx.saved_tensors
         count, arrived = len(ctx.trace._fields), [grad.contiguous() for grad in grads]
@@ -164,10 +166,10 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
     ``steps``: the prepared layers. Nothing has a gradient.
     """
     action, cache = steps.in_action(bound(action.to(feature.dtype))), _get_cache(rssm)
-    if not cpu32(rssm.gates.weight):
+    if not is_cpu_float32(rssm.gates.weight):
         rssm_gpu.prior_step_triton(cache.sizes, steps, feature, action, out.data)
         return
-    wide = out if out.dtype is torch.float32 and out.is_contiguous() else floats(out.shape)
+    wide = out if out.dtype is torch.float32 and out.is_contiguous() else empty_float32(out.shape)
     weights = cache.prior.get(lambda: _packed_prior(rssm, cache))
     rssm_cpu.prior_step_cpu(cache.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
     if wide is not out:
@@ -178,13 +180,13 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
 
 
 def _packed_sequence(rssm: RSSM, cache: _RSSMCache) -> dict[str, Tensor]:
-    return cache.sequence.get(lambda: rssm_cpu.pack(_sequence_weights(rssm)))
+    return cache.sequence.get(lambda: rssm_cpu.pack_weights(_sequence_weights(rssm)))
 
 
 def _packed_prior(rssm: RSSM, cache: _RSSMCache) -> dict[str, Tensor]:
     first, (norm, second, another, logits) = rssm.prior_net.first, rssm.prior_net.rest
     heads = _parameters("head", first, norm) | _parameters("second", second, another) | _parameters("logits", logits)
-    return _packed_sequence(rssm, cache) | rssm_cpu.pack(heads)
+    return _packed_sequence(rssm, cache) | rssm_cpu.pack_weights(heads)
 
 
 def _posterior_head(rssm: RSSM) -> dict[str, Tensor]:

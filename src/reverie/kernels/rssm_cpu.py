@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import compute, floats, pointers
+from reverie.kernels.ctypes_call import call_compiled, data_pointers, empty_float32
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.kernels.packing import pack_panels
 
@@ -69,14 +69,14 @@ class Weights(NamedTuple):
 PRODUCTS = ("in_deter", "in_stoch", "shared", "own", "gates", "head", "second", "logits")
 
 
-def pack(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tensor]:
+def pack_weights(weights: dict[str, Tensor], transposed: bool = False) -> dict[str, Tensor]:
     """Return the weights with matrices packed for ``x W^T`` or, ``transposed``, for ``g W``."""
     plain = {name: weight.detach().contiguous() for name, weight in weights.items() if name not in PRODUCTS}
     matrices = {name: weight.mT if transposed else weight for name, weight in weights.items() if name in PRODUCTS}
     return plain | {name: pack_panels(matrix) for name, matrix in matrices.items()}
 
 
-def model(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
+def make_model_struct(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
     """Return the C struct; the tensors must outlive it."""
     return Model(rows=rows, **sizes._asdict(), **{name: weight.data_ptr() for name, weight in weights.items()})
 
@@ -102,7 +102,7 @@ class TraceCPU(NamedTuple):
 def _trace(s: Sizes, steps: int, rows: int) -> TraceCPU:
     d, n, z = s.deter, s.hidden, s.stoch * s.classes
     widths = (d, z, n, n, 3 * n, d, d, 3 * d, d, n, n, z, z)
-    return TraceCPU(*(floats(steps, rows, width) for width in widths))
+    return TraceCPU(*(empty_float32(steps, rows, width) for width in widths))
 
 
 def filter_sequence(
@@ -112,14 +112,15 @@ def filter_sequence(
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
-    compute("observe", ctypes.byref(model(sizes, rows, weights)), pointers(*trace), deter, stoch, action, embed, keep,
+    call_compiled("observe", ctypes.byref(make_model_struct(sizes, rows, weights)), data_pointers(*trace), deter,
+        stoch, action, embed, keep,
             uniform, steps, min(torch.get_num_threads(), rows))  # fmt: skip
     return trace
 
 
 def filter_forward_cpu(sizes: Sizes, weights: Weights, *inputs: Tensor) -> TraceCPU:
     """Do :func:`filter_sequence` with weights in PyTorch's layout."""
-    return filter_sequence(sizes, pack(weights._asdict()), *inputs)
+    return filter_sequence(sizes, pack_weights(weights._asdict()), *inputs)
 
 
 def filter_backward_cpu(
@@ -128,11 +129,12 @@ def filter_backward_cpu(
     """Return the gradients of actions, embeddings and weights, given those of h ``[T, M, D]``, z and its probs."""
     (steps, rows), threads = keep.shape, min(torch.get_num_threads(), keep.shape[1])
     widths = (s.hidden, s.hidden, s.hidden, s.deter, 3 * s.deter, s.hidden, s.stoch * s.classes)
-    grads = [floats(steps, rows, width) for width in widths]
-    scales = [floats(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
-    scratch = floats(rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes) + threads * s.deter)
-    transposed = pack(weights._asdict(), transposed=True)
-    compute("observe_backward", ctypes.byref(model(s, rows, transposed)), pointers(*trace), pointers(*grads, *scales),
+    grads = [empty_float32(steps, rows, width) for width in widths]
+    scales = [empty_float32(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
+    scratch = empty_float32(rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes) + threads * s.deter)
+    transposed = pack_weights(weights._asdict(), transposed=True)
+    call_compiled("observe_backward", ctypes.byref(make_model_struct(s, rows, transposed)), data_pointers(*trace),
+        data_pointers(*grads, *scales),
             keep, ddeter, dprobs, dstoch, scratch, steps, threads)  # fmt: skip
     flat, back = TraceCPU(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
     return grads[2], grads[5], _weight_gradients(s, flat, back, scales)
@@ -159,5 +161,7 @@ def prior_step_cpu(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, ac
     rows, s = len(feature), sizes
     uniform = torch.rand(rows, s.stoch, dtype=torch.float32, device="cpu")
     threads = min(torch.get_num_threads(), -(-rows // STRIP))
-    scratch = floats(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
-    compute("imagine", ctypes.byref(model(s, rows, weights)), feature, action, uniform, out, scratch, threads)
+    scratch = empty_float32(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
+    call_compiled(
+        "imagine", ctypes.byref(make_model_struct(s, rows, weights)), feature, action, uniform, out, scratch, threads
+    )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos import imagination
-from reverie.kernels.ctypes_call import first_order
+from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
 from reverie.nn.functional import gru, linear
@@ -25,16 +25,18 @@ from reverie.nn.layers import BlockLinear, Dense, Linear
 from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
-METHODS = ("step", "q", "p", "stats", "sample", "imagine", "observe")
+REPLACED_METHODS = ("step", "q", "p", "stats", "sample", "imagine", "observe")
 """The methods of a model that the kernels stand for; if others replace them, the definition runs."""
 
 
 def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM] | type[PreparedDenseRSSM] | None:
     """Return the class that prepares the layers of ``rssm``; None if its methods are not the library's."""
-    if any(name in vars(rssm) for name in METHODS):
+    if any(name in vars(rssm) for name in REPLACED_METHODS):
         return None
     for kind, prepared in ((RSSM, PreparedRSSM), (DenseRSSM, PreparedDenseRSSM)):
-        if isinstance(rssm, kind) and all(getattr(type(rssm), name) is getattr(kind, name) for name in METHODS):
+        if isinstance(rssm, kind) and all(
+            getattr(type(rssm), name) is getattr(kind, name) for name in REPLACED_METHODS
+        ):
             return prepared
     return None
 
@@ -71,7 +73,7 @@ class PreparedWorld(NamedTuple):
     """What imagination reads of a world model, with prepared layers."""
 
     rssm: PreparedRSSM | PreparedDenseRSSM
-    legal: imagination.Legal | None
+    predict_mask: imagination.Legal | None
 
 
 def supports_imagine_through_time(world: Any, *_: object, through_time: bool = False, **__: object) -> bool:
@@ -81,10 +83,10 @@ def supports_imagine_through_time(world: Any, *_: object, through_time: bool = F
 
 def imagine_through_time_prepared(
     world: Any, actor: Any, start: Latent, *settings: Any, **named: Any
-) -> imagination.Dream:
+) -> imagination.Trajectory:
     """Compute ``imagination.imagine`` with gradient through time."""
-    prepared = PreparedWorld(prepare(world.rssm, start.deter.dtype), world.legal)
-    dream: imagination.Dream = imagination.imagine.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
+    prepared = PreparedWorld(prepare(world.rssm, start.deter.dtype), world.predict_mask)
+    dream: imagination.Trajectory = imagination.imagine.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
     return dream
 
 
@@ -254,7 +256,7 @@ def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
     return DeferredLinear(weight, bias) if has_gradient else StepLinear(weight, bias)
 
 
-def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+def blockwise_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``.
 
     W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
@@ -271,7 +273,7 @@ def product(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
 
 
 class StepLinear:
-    """``x W^T + b`` at the steps of a sequence: see :func:`product`."""
+    """``x W^T + b`` at the steps of a sequence: see :func:`blockwise_linear`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight
@@ -279,7 +281,7 @@ class StepLinear:
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
         """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` takes the place of the bias."""
-        return product(x, self.weight, self.bias if base is None else base)
+        return blockwise_linear(x, self.weight, self.bias if base is None else base)
 
 
 def _running() -> int | None:
@@ -320,7 +322,7 @@ class _Weights(torch.autograd.Function):
         return weight.view_as(weight), None if bias is None else bias.view_as(bias)
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, *_: None) -> tuple[Tensor | None, ...]:
         x, grad = ctx.notes.take()  # [T * M, inputs], [T * M, outputs]
         bias = grad.sum(0) if ctx.has_bias else None
@@ -334,16 +336,16 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: _Notes) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
-        return product(x, weight, base)
+        return blockwise_linear(x, weight, base)
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         ctx.notes.add(x, grad)
         base = grad if ctx.base_ndim == 2 else None  # the gradient of a bias is computed with that of the weights
-        return product(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
+        return blockwise_linear(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
 
 class DeferredLinear(StepLinear):

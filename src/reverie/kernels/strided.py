@@ -13,22 +13,26 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import call, cpu32, first_order
+from reverie.kernels.ctypes_call import call, is_cpu_float32, once_differentiable_strict
 from reverie.kernels.images import parts
 from reverie.kernels.matmul import needed_input_grads, product_cpu
 
-LONG = 1024
+MIN_WINDOW_SIZE = 1024
 """Numbers in a window from which a convolution is computed here; with fewer, copying windows takes too long."""
 
 
 def supports_strided_conv(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     """Return whether :func:`strided_conv_cpu` can be used, and is faster."""
-    return weight[:1].numel() >= LONG and _supports(x, weight, bias, 1) and min(x.shape[1:3]) >= max(weight.shape[2:])
+    return (
+        weight[:1].numel() >= MIN_WINDOW_SIZE
+        and _supports(x, weight, bias, 1)
+        and min(x.shape[1:3]) >= max(weight.shape[2:])
+    )
 
 
 def _supports(x: Tensor, weight: Tensor, bias: Tensor, inputs: int) -> bool:
     images = x.ndim == weight.ndim == 4 and x.numel() > 0 and weight.shape[inputs] == x.shape[3]
-    return images and bias.shape == (weight.shape[1 - inputs],) and cpu32(x, weight, bias)
+    return images and bias.shape == (weight.shape[1 - inputs],) and is_cpu_float32(x, weight, bias)
 
 
 def strided_conv_cpu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -97,7 +101,7 @@ class _StridedConv(torch.autograd.Function):
         return y
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), grad = ctx.saved_tensors, grad.contiguous()
         needs_x, needs_weight, needs_bias = needed_input_grads(ctx)
@@ -128,7 +132,7 @@ class _TransposedConv(torch.autograd.Function):
         return y
 
     @staticmethod
-    @first_order
+    @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), grad = ctx.saved_tensors, grad.contiguous()
         needs_x, needs_weight, needs_bias = needed_input_grads(ctx)

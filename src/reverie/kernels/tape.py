@@ -1,9 +1,9 @@
 """Recording of calls on the CPU that can be repeated: the CPU's counterpart of a CUDA graph.
 
 A tape records every PyTorch operation of this thread, the backward pass included, and every call of a compiled
-function (``kernels/ctypes_call.py: library``). A replay makes the same calls in the same order on the same memory,
-without the dispatch of Python and PyTorch: new inputs are copied into the recorded tensors, and results are read from
-the recorded tensors.
+function (``kernels/ctypes_call.py: compiled_library``). A replay makes the same calls in the same order on the same
+memory, without the dispatch of Python and PyTorch: new inputs are copied into the recorded tensors, and results are
+read from the recorded tensors.
 
 ``Tape.obstacle`` names the first thing that cannot be repeated: operations that return a Python number (``item()``),
 shapes that depend on values, tensors handed to Python or NumPy (``tolist()``), tensors that get other memory, random
@@ -28,8 +28,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from reverie.kernels.compiler import kernels
-from reverie.kernels.ctypes_call import capturing
+from reverie.kernels.compiler import load_kernels
+from reverie.kernels.ctypes_call import capture_state
 from reverie.kernels.tape_ops import Plain, plain_calls
 
 WHOLE, REAL = 16, 8
@@ -38,7 +38,7 @@ WHOLE, REAL = 16, 8
 
 def current() -> Tape | None:
     """Return the tape that records in this thread, or None."""
-    return getattr(capturing, "tape", None)
+    return getattr(capture_state, "tape", None)
 
 
 class Call(NamedTuple):
@@ -81,13 +81,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
         self._moved = False  # whether something else has changed it
 
     def __enter__(self) -> Any:
-        self._outer, capturing.tape = current(), self
+        self._outer, capture_state.tape = current(), self
         self._seed, self._state = torch.initial_seed(), torch.get_rng_state()
         self._watch.__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __exit__(self, *error: Any) -> None:
-        capturing.tape = self._outer
+        capture_state.tape = self._outer
         super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._look_at_generator()
@@ -138,9 +138,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
 
     def _note_plain(self, calls: Sequence[Plain] | None) -> bool:
         """Record ``calls``. Return False if they are None or there is no compiled library."""
-        for inputs, tensors in calls or () if kernels() is not None else ():
+        for inputs, tensors in calls or () if load_kernels() is not None else ():
             self.calls.append(CompiledCall(_library().plain, inputs, [self._pool.weak_view(x) for x in tensors]))
-        return calls is not None and kernels() is not None
+        return calls is not None and load_kernels() is not None
 
     def _note(self, func: Any, args: Any, kwargs: Any) -> None:
         args, kwargs = tree_map_only(Tensor, self._pool.weak_view, (args, kwargs))
@@ -214,7 +214,7 @@ def _join_calls(calls: Sequence[Call | CompiledCall]) -> Iterator[Call | Compile
 
 
 def _library() -> ctypes.CDLL:
-    functions = kernels()
+    functions = load_kernels()
     assert functions is not None
     return functions
 
@@ -244,7 +244,7 @@ def _pack_call(call: Call | CompiledCall) -> _Call:
 
 def _agree(calls: Sequence[Plain] | None, out: Any, results: Any) -> bool:
     """Return whether the compiled calls give PyTorch's ``out`` bit for bit; leave ``out`` in ``results``."""
-    if calls is None or kernels() is None:
+    if calls is None or load_kernels() is None:
         return False
     for inputs, _ in calls:
         _library().plain(*inputs)

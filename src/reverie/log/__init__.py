@@ -1,5 +1,5 @@
 """Measurements on their way out: the meter, sinks, console, figures, videos, aggregates of seeds.
 
 May import core alone.
-Begin with ``sinks.Outputs``, which opens all that the settings ask for.
+Begin with ``sinks.LogOutputs``, which opens all that the settings ask for.
 """

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import plural
+from reverie.core.errors import count_noun
 from reverie.core.files import write_json
 from reverie.core.statistics import (
     CONFIDENCE,
@@ -230,10 +230,10 @@ def format_seeds_table(aggregate: Aggregate) -> str:
     for seed, value, steps in zip(aggregate.seeds, values, aggregate.steps, strict=True):
         lines.append(f"{seed:>6}{'-' if value is None else f'{value:.2f}':>12}{steps:>14,}")
     if measures:
-        seeds = plural(sum(value is not None for value in values), "seed")
+        seeds = count_noun(sum(value is not None for value in values), "seed")
         lines += ["", f"{'':>6}{label:>12}   95 % interval over {seeds}"]
     for name, measured in measures.items():
-        ends = f"{measured.low:.2f} to {measured.high:.2f}" if measured.sure else "too few seeds"
+        ends = f"{measured.low:.2f} to {measured.high:.2f}" if measured.has_interval else "too few seeds"
         lines.append(f"{'IQM' if name == 'iqm' else name:>6}{measured.value:>12.2f}   {ends}")
     if not aggregate.score:
         lines += ["", "no scores: the seeds had no final evaluation (--eval-episodes 0, or --env none)"]
@@ -280,7 +280,11 @@ class Comparison:
                 lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
             for first, second in itertools.combinations([setting.name for setting in group], 2):
                 chance = self.probability_of_improvement[first, second]
-                ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.sure else "too few seeds for an interval"
+                ends = (
+                    f"95 % {chance.low:.2f} to {chance.high:.2f}"
+                    if chance.has_interval
+                    else "too few seeds for an interval"
+                )
                 lines.append(f"  {chance.value:.2f} ({ends})  {first} over {second}")
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
@@ -300,5 +304,5 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
 def format_score_cells(scores: np.ndarray) -> str:
     """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
     middle = estimate_interval(iqm, scores, FINAL_RESAMPLES)
-    ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.sure else "too few seeds"
+    ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
     return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"

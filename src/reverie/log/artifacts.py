@@ -267,7 +267,7 @@ def _of_storage(url: str, to: Path | None) -> Path:
         raise RunError(f"{url} holds no agent: it has no {AGENT_FILE}, which reverie push writes.") from error
     except ReverieError:
         raise
-    except objects.failures as error:
+    except objects.exceptions as error:
         raise objects.error(error) from error
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reverie.core.files import LARGEST_LOG, open_file
-from reverie.core.logger import survive_broken_pipe, tell
+from reverie.core.logger import print_line, survive_broken_pipe
 from reverie.log.jsonl import Values, parse_entry, scalars
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class ConsoleSink:
             self._live = Live(get_renderable=self.panel, console=Console(file=self._stream), refresh_per_second=4)
             self._live.start()
         else:
-            tell(title, self._stream)
+            print_line(title, self._stream)
 
     def write(self, values: Values, step: int) -> None:
         """Keep the scalars of ``values`` for the panel, or print a line with the newest ones if it is due."""
@@ -135,8 +135,8 @@ class ConsoleSink:
                 row[name] = value
         if list(row) != self._columns or self._lines % LINES_PER_HEADER == 0:
             self._columns = list(row)
-            tell(self._line(row, row), self._stream)
-        tell(self._line(row.values(), row), self._stream)
+            print_line(self._line(row, row), self._stream)
+        print_line(self._line(row.values(), row), self._stream)
         self._lines += 1
 
     @staticmethod
@@ -322,7 +322,7 @@ class RunsDisplay:
     def _print(self, run: RunProgress, text: str) -> None:
         if self.runs and self.live is None:  # a terminal is redrawn by a thread
             width = max(len(run.name) for run in self.runs)
-            tell(f"{format_duration(self.time_fn() - self.since)}  {run.name:<{width}}  {text}", self.stream)
+            print_line(f"{format_duration(self.time_fn() - self.since)}  {run.name:<{width}}  {text}", self.stream)
 
     def close(self) -> None:
         """Draw once more and release the terminal."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.core.types import State
 
 
-class Meter:
+class DeviceMeter:
     """Running means of named scalars, each over the updates that reported it.
 
     Values on the CPU are read at once; others are summed on their device, so that ``add`` never waits for it. Sums are

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-from reverie.core.errors import plural
+from reverie.core.errors import count_noun
 from reverie.core.files import write_atomic
 from reverie.core.statistics import Interval, histogram, running_mean
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
@@ -64,7 +64,7 @@ def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path |
     figure, axes = new_curve_figure(aggregate.unit, RETURN_LABELS[curve.source])
     colour = ORANGE if curve.source == "evaluation" else BLUE
     for number, series in enumerate(curve.points):
-        label = f"each of {plural(len(curve.points), 'seed')}" if not number and len(series[0]) else None
+        label = f"each of {count_noun(len(curve.points), 'seed')}" if not number and len(series[0]) else None
         axes.plot(*series, line_style(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
     if len(middle[0]):
         axes.plot(*middle[:2], line_style(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")

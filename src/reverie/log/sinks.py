@@ -15,10 +15,10 @@ import numpy as np
 from PIL import Image
 
 from reverie.core.clock import Clock
-from reverie.core.files import write_json, writing
+from reverie.core.files import disk_errors_as_run_error, write_json
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink
-from reverie.core.seeding import left_as_found
+from reverie.core.seeding import preserve_rng_state
 from reverie.log.artifacts import tracker_ids
 from reverie.log.console import ConsoleSink
 from reverie.log.jsonl import JsonlSink, Values
@@ -105,7 +105,7 @@ class ErrorTolerantSink:
         """Pass a copy of the values on."""
         copied = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
         try:
-            with left_as_found() if self.errors is Exception else contextlib.nullcontext():
+            with preserve_rng_state() if self.errors is Exception else contextlib.nullcontext():
                 self.sink.write(copied, step)
         except self.errors as error:
             if not self.failed:
@@ -118,7 +118,7 @@ class ErrorTolerantSink:
     def close(self) -> None:
         """Close the sink; an error is reported."""
         try:
-            with left_as_found():
+            with preserve_rng_state():
                 self.sink.close()
         except self.errors as error:
             logger.warning(f"closing {self.name} failed: {_format_error(error)}")
@@ -137,7 +137,7 @@ TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs(TrackedRun):
+class LogOutputs(TrackedRun):
     """The logs of a run: files in its folder ``path``, its name at trackers, and the sinks that ``settings`` enable."""
 
     user_sinks: Sequence[Sink] = field(default=())
@@ -165,7 +165,7 @@ class Outputs(TrackedRun):
     def _iter_sinks(self, clock: Clock, repeated_values: Values | None) -> Iterator[Sink]:
         """Yield the sinks of reverie one by one: files first, since the trackers may upload them."""
         path, board = self.path, self.path / "tensorboard"
-        with writing(path):
+        with disk_errors_as_run_error(path):
             lines = JsonlSink(path / "metrics.jsonl", since=clock.position, repeated_values=repeated_values)
             yield ErrorTolerantSink(lines, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
             yield ErrorTolerantSink(VideoSink(path / "videos"), "the video")

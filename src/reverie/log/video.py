@@ -15,7 +15,7 @@ import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from reverie.core.files import file_stem
+from reverie.core.files import key_to_filename
 
 OBSERVED_COLOR = (46, 160, 67)
 IMAGINED_COLOR = (218, 54, 51)
@@ -165,4 +165,4 @@ def is_video(value: object) -> bool:
 
 def video_path(folder: Path, name: str, step: int) -> Path:
     """Return the path of the video ``name`` at ``step``: ``report_KEY-000000000008.mp4`` for ``report/KEY``."""
-    return folder / f"{file_stem(name.replace('/', '_', 1))}-{step:012d}.mp4"
+    return folder / f"{key_to_filename(name.replace('/', '_', 1))}-{step:012d}.mp4"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from reverie.core.specs import ActionSpec
 
 
-def all_classes(spec: ActionSpec) -> tuple[int, ...]:
+def num_classes_per_choice(spec: ActionSpec) -> tuple[int, ...]:
     """Return the number of classes of each discrete choice, in the order of the flat action."""
     return tuple(count for key in sorted(spec.parts) for count in spec.parts[key].classes)
 
 
-def all_numbers(spec: ActionSpec) -> int:
+def num_continuous(spec: ActionSpec) -> int:
     """Return how many numbers of the flat action are continuous."""
     return sum(part.size for part in spec.parts.values())
 
@@ -22,4 +22,4 @@ def action_kind(spec: ActionSpec) -> str:
         return "mixed"
     if kinds == {"continuous"}:
         return "continuous"
-    return "discrete" if len(all_classes(spec)) == 1 else "multi_discrete"
+    return "discrete" if len(num_classes_per_choice(spec)) == 1 else "multi_discrete"

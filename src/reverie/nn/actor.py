@@ -18,7 +18,7 @@ from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.distributions import Categoricals, Distribution
 from reverie.nn.heads import DenseHeadConfig, HeadConfig
 from reverie.nn.layers import MLP, DenseMLP
-from reverie.nn.normals import Normal, Summary, TanhedNormal, TruncatedNormal
+from reverie.nn.normals import Normal, Summary, TanhNormalDistribution, TruncatedNormal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class TanhNormal(ContinuousAction):
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         deviation = F.softplus(std + self.offset) + self.min_std
-        return TanhedNormal(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
+        return TanhNormalDistribution(5 * torch.tanh(mean / 5), deviation, self.entropy_samples)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class JointDistribution:
         for key, part in self.parts.items():
             x = action[..., self.slices[key]]
             if isinstance(part, Categoricals):
-                uniform = part.drawn_anew()
+                uniform = part.uniform_sample()
                 out.append(torch.where(torch.rand_like(x[..., :1]) < noise, uniform, x))
             else:
                 out.append(x + noise * torch.randn_like(x))
@@ -161,7 +161,7 @@ class PartHead(nn.Module):
         self.part = part
         self.cfg = cfg
         count = 1 if part.kind == "categorical" else 2
-        self.outputs: nn.ModuleList = nn.ModuleList([cfg.last(inputs, part.width) for _ in range(count)])
+        self.outputs: nn.ModuleList = nn.ModuleList([cfg.output_layer(inputs, part.width) for _ in range(count)])
 
     def forward(self, x: Tensor, legal: Tensor | None = None) -> Distribution:
         """Map ``[..., inputs]`` to a distribution over ``[..., A]``, of which classes are ``legal`` ``[..., A]``."""
@@ -184,7 +184,7 @@ class DreamerActor(nn.Module):
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()
         self.slices: dict[str, slice] = spec.slices()
-        self.mlp: DenseMLP | MLP = cfg.body(inputs)
+        self.mlp: DenseMLP | MLP = cfg.hidden_layers(inputs)
         self.keys: list[str] = list(self.slices)
         self.parts: nn.ModuleList = nn.ModuleList([PartHead(self.mlp.width, spec.parts[k], cfg) for k in self.keys])
 

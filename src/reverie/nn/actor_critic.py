@@ -16,17 +16,17 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.specs import MASK, ActionSpec, ObsPart, ObsSpec, without_mask
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
-from reverie.nn.action_kinds import all_classes, all_numbers
+from reverie.nn.action_kinds import num_classes_per_choice, num_continuous
 from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
-from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.encoder import flat_vector
-from reverie.nn.functional import masked
-from reverie.nn.memory import BEGUN, Memory, Remembers
+from reverie.nn.functional import mask_illegal
+from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.nn.relu_mlp import ReluMLP
-from reverie.objectives.categorical import join_choices, per_choice
+from reverie.objectives.categorical import join_choices, split_choices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class MemoryNetworkConfig(NetworkConfig):
             raise ConfigError(f"burn_in = {self.burn_in}: there is no memory to bring up to date. Set memory too.")
 
 
-class Inputs(nn.Module):
+class ObsConcat(nn.Module):
     """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
@@ -82,10 +82,11 @@ class Inputs(nn.Module):
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
 
-class MemoryInputs(Inputs):
+class MemoryInputs(ObsConcat):
     """What a memory makes of the vectors of rows ``[B, T]``, or of single rows ``[N]``.
 
-    ``obs`` also holds ``BEGUN``, where episodes begin, and under :attr:`memory_key` the memory's state before each row.
+    ``obs`` also holds ``MEMORY_FIRST_KEY``, where episodes begin, and under :attr:`memory_key` the memory's state
+    before each row.
     """
 
     memory_key = ""
@@ -93,7 +94,7 @@ class MemoryInputs(Inputs):
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
         super().__init__(spec, cfg, dtype)
-        self.memory: Remembers = memory.build(self.width)
+        self.memory: MemoryModule = memory.build(self.width)
         self.width: int = self.memory.units
 
     def forward(self, obs: Obs) -> Tensor:
@@ -102,17 +103,17 @@ class MemoryInputs(Inputs):
 
     def with_memory(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """Return what the memory makes of rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
-        x, first, state = super().forward(obs).float(), obs[BEGUN], obs[self.memory_key]
+        x, first, state = super().forward(obs).float(), obs[MEMORY_FIRST_KEY], obs[self.memory_key]
         if first.ndim == 2:
             return self.memory(x, first, state[:, 0])
         y, after = self.memory(x.unsqueeze(1), first.unsqueeze(1), state)
         return y.squeeze(1), after.squeeze(1)
 
 
-def build_inputs(spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> Inputs:
+def build_inputs(spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> ObsConcat:
     """Return the inputs of a network, with memory if ``cfg`` has one."""
     memory = getattr(cfg, "memory", None)
-    return Inputs(spec, cfg, dtype) if memory is None else MemoryInputs(spec, cfg, dtype, memory)
+    return ObsConcat(spec, cfg, dtype) if memory is None else MemoryInputs(spec, cfg, dtype, memory)
 
 
 class Network(nn.Module):
@@ -133,7 +134,7 @@ class Network(nn.Module):
         ``settings`` are those of :class:`ReluMLP`.
         """
         super().__init__()
-        self.inputs: Inputs = build_inputs(spec, cfg, dtype)
+        self.inputs: ObsConcat = build_inputs(spec, cfg, dtype)
         self.body: nn.Module = ReluMLP(self.inputs.width + extra_inputs, cfg.units, outputs or 1, **settings)
         self.is_scalar: bool = outputs is None
 
@@ -195,8 +196,8 @@ class FixedStdGaussianActor(DeterministicActor):
         return DiagonalNormal(super().forward(obs), self.log_std.clamp(*IQL_LOG_STD))
 
 
-class ChoicesActor(Network):
-    """A policy pi(a | s): a perceptron whose outputs are the logits of :class:`Choices`."""
+class CategoricalActor(Network):
+    """A policy pi(a | s): a perceptron whose outputs are the logits of :class:`GumbelCategoricals`."""
 
     def __init__(
         self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, dtype: torch.dtype = torch.float32
@@ -204,8 +205,8 @@ class ChoicesActor(Network):
         super().__init__(obs_spec, sum(classes), cfg, dtype)
         self.classes = classes
 
-    def forward(self, obs: Obs) -> Choices:  # type: ignore[override]
-        return Choices(masked(super().forward(obs), obs), self.classes)
+    def forward(self, obs: Obs) -> GumbelCategoricals:  # type: ignore[override]
+        return GumbelCategoricals(mask_illegal(super().forward(obs), obs), self.classes)
 
 
 class MixedActor(Network):
@@ -220,7 +221,7 @@ class MixedActor(Network):
         numbers: Callable[[Tensor, Tensor], DiagonalNormal] = tanh_mean,
     ) -> None:
         """``numbers(mean, log_std)`` is the distribution of the numbers, of two outputs ``[..., C]`` each."""
-        classes, count = all_classes(action_spec), all_numbers(action_spec)
+        classes, count = num_classes_per_choice(action_spec), num_continuous(action_spec)
         super().__init__(obs_spec, 2 * count + sum(classes), cfg, dtype)
         self.widths: list[int] = [count, count, sum(classes)]
         self.classes: tuple[int, ...] = classes
@@ -229,16 +230,16 @@ class MixedActor(Network):
 
     def forward(self, obs: Obs) -> MixedDistribution:  # type: ignore[override]
         mean, log_std, logits = torch.split(super().forward(obs), self.widths, -1)
-        choices = Choices(masked(logits, of_classes(obs, self.layout)), self.classes)
+        choices = GumbelCategoricals(mask_illegal(logits, class_mask(obs, self.layout)), self.classes)
         return MixedDistribution(self.numbers(mean, log_std), choices, self.layout)
 
 
-def of_classes(obs: Obs, layout: ActionLayout) -> Obs:
+def class_mask(obs: Obs, layout: ActionLayout) -> Obs:
     """Return the mask of legal actions, if there is one, without its numbers: ``[..., D]``."""
-    return {MASK: layout.split(obs[MASK])[1]} if MASK in obs else {}
+    return {MASK_KEY: layout.split(obs[MASK_KEY])[1]} if MASK_KEY in obs else {}
 
 
-def draws(policy: Any, n: int) -> tuple[Tensor, Tensor]:
+def sample_many(policy: Any, n: int) -> tuple[Tensor, Tensor]:
     """Return n samples ``[..., n, A]`` of the distribution ``policy``, and their log-densities ``[..., n]``."""
     action, density = policy.repeat(n).sample()
     return action, density
@@ -274,17 +275,19 @@ class MixedQEnsemble(Network):
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, copies: int, dtype: torch.dtype
     ) -> None:
-        count = all_numbers(action_spec)
-        super().__init__(obs_spec, sum(all_classes(action_spec)), cfg, dtype, extra_inputs=count, copies=copies)
+        count = num_continuous(action_spec)
+        super().__init__(
+            obs_spec, sum(num_classes_per_choice(action_spec)), cfg, dtype, extra_inputs=count, copies=copies
+        )
         self.layout: ActionLayout = ActionLayout(action_spec)
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` and numbers ``[..., C]`` to additive values ``[K, ..., D]``."""
-        return masked(super().forward(obs, numbers), of_classes(obs, self.layout))
+        return mask_illegal(super().forward(obs, numbers), class_mask(obs, self.layout))
 
 
-class Stacked(nn.Module):
-    """K critics of any kind as one: ``Stacked(first, second)(obs, action)`` returns their values ``[K, ...]``."""
+class CriticStack(nn.Module):
+    """K critics of any kind as one: ``CriticStack(first, second)(obs, action)`` returns their values ``[K, ...]``."""
 
     def __init__(self, *critics: nn.Module) -> None:
         super().__init__()
@@ -338,7 +341,7 @@ class Dueling(nn.Module):
             x = self.shared(x).relu()
         value = self.value(x).unsqueeze(-2)  # [..., 1, outputs]
         advantage = self.advantage(x).unflatten(-1, (sum(self.classes), self.outputs))  # [..., A, outputs]
-        q = [value + part - part.mean(-2, keepdim=True) for part in per_choice(advantage, self.classes, -2)]
+        q = [value + part - part.mean(-2, keepdim=True) for part in split_choices(advantage, self.classes, -2)]
         return join_choices(q, -2).flatten(-2)
 
 
@@ -356,7 +359,7 @@ class DiscreteQNetwork(Network):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         nn.Module.__init__(self)
-        self.inputs: Inputs = build_inputs(obs_spec, cfg, dtype)
+        self.inputs: ObsConcat = build_inputs(obs_spec, cfg, dtype)
         self.is_scalar = False
         self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
         sizes = self.inputs.width, cfg.units
@@ -367,8 +370,8 @@ class DiscreteQNetwork(Network):
         """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
         y = super().forward(obs)
         if len(self.shape) == 1:
-            return masked(y, obs)
-        return masked(y.view(*y.shape[:-1], *self.shape), obs, repeats=self.shape[-1])
+            return mask_illegal(y, obs)
+        return mask_illegal(y.view(*y.shape[:-1], *self.shape), obs, repeats=self.shape[-1])
 
 
 class DiscreteQEnsemble(Network):
@@ -381,4 +384,4 @@ class DiscreteQEnsemble(Network):
 
     def forward(self, obs: Obs, copy: int | None = None) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""
-        return masked(super().forward(obs, copy=copy), obs)
+        return mask_illegal(super().forward(obs, copy=copy), obs)

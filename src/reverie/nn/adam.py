@@ -10,12 +10,12 @@ from typing import Annotated, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
-from reverie.core.collectives import average, is_distributed
+from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within, initial_value
+from reverie.core.collectives import all_reduce_mean, is_distributed
 from reverie.core.config import Config
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
-from reverie.nn.optim import Optim, Tensors, clipped, load_moments, rate_of, to_train
+from reverie.nn.optim import LaPropAGC, Tensors, clip_grad_norm, load_moments, lr_or_tensor, trainable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class GlobalAdamConfig(Config):
     implementation: Literal["tensorflow", "torch"] = "tensorflow"
     """Adam of which library. tensorflow: eps is not corrected, and weight_decay is not multiplied by the learning rate.
     torch: both are, as in PyTorch's AdamW."""
-    lr: Annotated[Rate, Above(0)] = 1e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
     """Learning rate, above 0."""
     eps: Annotated[float, Above(0)] = 1e-5
     """Added to the root mean square, above 0."""
@@ -42,7 +42,7 @@ class GlobalAdamConfig(Config):
         return GlobalAdam(parameters, self)
 
 
-class GlobalAdam(Optim):
+class GlobalAdam(LaPropAGC):
     """Adam as TensorFlow has it (Kingma and Ba 2015, end of section 2), with clipping and decay.
 
     In the order of DreamerV2's authors::
@@ -58,13 +58,13 @@ class GlobalAdam(Optim):
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
         c, torchs = self.cfg, self.cfg.implementation == "torch"
-        flat, norm = clipped(grads, c.max_grad_norm)
+        flat, norm = clip_grad_norm(grads, c.max_grad_norm)
         if c.weight_decay:
             torch._foreach_mul_(self.params, 1 - c.weight_decay * (self.rate if torchs else 1.0))
         self.updates.add_(1)
         if torchs:
             rate = self.rate if isinstance(self.rate, Tensor) else None
-            settings = AdamSettings(first(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
+            settings = AdamSettings(initial_value(c.lr), (c.beta1, c.beta2), c.eps, rate=rate)
             moments = self._parts(self.momentum), self._parts(self.square)
             adam(self.params, self._parts(flat), *moments, self.updates.long(), settings)
             return {"opt/grad_norm": norm}
@@ -94,7 +94,7 @@ class Adam:
     """Adam (Kingma and Ba 2015, Algorithm 1), all parameters in one call."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: Rate, eps: float = 1e-8, cosine: int = 0,
+        self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat, eps: float = 1e-8, cosine: int = 0,
         weight_decay: float = 0.0, max_grad_norm: float = 0.0,
     ) -> None:  # fmt: skip
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
@@ -104,18 +104,18 @@ class Adam:
         """
         self.weight_decay = weight_decay
         self.max_grad_norm = max_grad_norm
-        self.params: Tensors = to_train(parameters)
-        rate = rate_of(lr, self.params[0].device)
+        self.params: Tensors = trainable(parameters)
+        rate = lr_or_tensor(lr, self.params[0].device)
         changing = rate if isinstance(rate, Tensor) else None
-        self.settings: AdamSettings = AdamSettings(first(lr), eps=eps, cosine=cosine, rate=changing)
-        self.ramp: Ramp | None = lr if isinstance(lr, Ramp) else None
+        self.settings: AdamSettings = AdamSettings(initial_value(lr), eps=eps, cosine=cosine, rate=changing)
+        self.ramp: PiecewiseLinear | None = lr if isinstance(lr, PiecewiseLinear) else None
         self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         # Not float32 as in PyTorch, which counts no further than 2^24: a longer decay of the rate would never end.
         self.updates: Tensor = torch.zeros((), dtype=torch.int64, device=self.params[0].device)
 
     @property
-    def ramps(self) -> list[tuple[Ramp, Tensor]]:
+    def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
         """The ramp of the learning rate with its tensor, if it is one."""
         return [] if self.ramp is None or self.settings.rate is None else [(self.ramp, self.settings.rate)]
 
@@ -137,7 +137,7 @@ class Adam:
         ``are_means``: they are the means already.
         """
         if is_distributed() and not are_means:
-            average(grads)
+            all_reduce_mean(grads)
         if self.max_grad_norm:
             norm = torch.stack(torch._foreach_norm(grads)).norm()
             grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
@@ -150,7 +150,7 @@ class Adam:
         adam(params, grads, mean, square, self.updates, self.settings)
 
     @torch.no_grad()
-    def renew(self) -> None:
+    def restart_schedule(self) -> None:
         """Restart a decaying learning rate, with moments of 0. Change nothing if the learning rate is constant."""
         if self.settings.cosine:
             for tensor in (*self.mean, *self.square, self.updates):
@@ -173,7 +173,7 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
     """
     parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
     grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
-    average(grads)
+    all_reduce_mean(grads)
     norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
     torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
     for optim, part in zip(optims, parts, strict=True):

@@ -17,8 +17,8 @@ from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.encoder import Encoder, EncoderConfig, by_size, split_kinds, unit_image
-from reverie.nn.functional import shifted
+from reverie.nn.encoder import Encoder, EncoderConfig, group_by_size, split_kinds, unit_image
+from reverie.nn.functional import shift_images
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ImageEncoder(Choice, ABC):
         return images_of(spec)
 
     @abstractmethod
-    def build(self, spec: ObsSpec) -> Encoder | Convolutions:
+    def build(self, spec: ObsSpec) -> Encoder | ConvStack:
         """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``."""
 
 
@@ -69,8 +69,8 @@ class Nature(ImageEncoder):
     The paper adds a layer of 512 units on top: set ``units = (512,)`` of the network.
     """
 
-    def build(self, spec: ObsSpec) -> Convolutions:
-        return Convolutions(spec, (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1)), "nature")
+    def build(self, spec: ObsSpec) -> ConvStack:
+        return ConvStack(spec, (ConvLayer(32, 8, 4), ConvLayer(64, 4, 2), ConvLayer(64, 3, 1)), "nature")
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class Minatar(ImageEncoder):
     channels: Annotated[int, AtLeast(1)] = 16
     """Number of filters."""
 
-    def build(self, spec: ObsSpec) -> Convolutions:
-        return Convolutions(spec, (ConvLayer(self.channels, 3, 1),), "minatar")
+    def build(self, spec: ObsSpec) -> ConvStack:
+        return ConvStack(spec, (ConvLayer(self.channels, 3, 1),), "minatar")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Shifted(ImageEncoder):
     pad: Annotated[int, AtLeast(0)] = 3
     """Most pixels by which images are moved, in both directions."""
 
-    def build(self, spec: ObsSpec) -> Convolutions:
+    def build(self, spec: ObsSpec) -> ConvStack:
         c = self.channels
         layers = (ConvLayer(c, 7, 2), ConvLayer(c, 5, 2), ConvLayer(c, 3, 2), ConvLayer(c, 3, 1))
         return ShiftedConvolutions(spec, layers, self.pad)
@@ -131,14 +131,14 @@ class ConvReLU(nn.Module):
         return (y.relu_() if self.relu else y).permute(0, 2, 3, 1)
 
 
-class Convolutions(nn.Module):
+class ConvStack(nn.Module):
     """Convolutions over pixels scaled to [0, 1], flattened; images of equal height and width share a stack."""
 
     def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], name: str) -> None:
         super().__init__()
         self.spec: dict[str, ObsPart] = dict(spec)
-        self.groups: list[list[str]] = by_size(spec)
-        self.width: int = sum(flat_width(spec[group[0]], layers, name) for group in self.groups)
+        self.groups: list[list[str]] = group_by_size(spec)
+        self.width: int = sum(output_width(spec[group[0]], layers, name) for group in self.groups)
         stacks = [self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups]
         self.stacks: nn.ModuleList = nn.ModuleList(stacks)
 
@@ -164,7 +164,7 @@ class Convolutions(nn.Module):
         return features.flatten(1)
 
 
-class ShiftedConvolutions(Convolutions):
+class ShiftedConvolutions(ConvStack):
     """Convolutions over pixels in [-0.5, 0.5] of images that are moved at random; no ReLU follows the last.
 
     What they give is flattened channel by channel, as in the authors' code.
@@ -177,20 +177,20 @@ class ShiftedConvolutions(Convolutions):
             *_, last = stack.children()
             vars(last)["relu"] = False
 
-    def moves(self, images: Tensor) -> Tensor:
+    def random_shifts(self, images: Tensor) -> Tensor:
         """Return by how much to move each of the images ``[M, H, W, C]``: ``[M, 2]``, right and down."""
         drawn = torch.rand(len(images), 2, device=images.device) * (2 * self.pad + 1)
         return self.pad - drawn.long().clamp(max=2 * self.pad)
 
     def augment(self, image: Tensor) -> Tensor:
         flat = image.flatten(0, -4)
-        return (shifted(flat, self.moves(flat)) - 0.5).view(image.shape)
+        return (shift_images(flat, self.random_shifts(flat)) - 0.5).view(image.shape)
 
     def flat(self, features: Tensor) -> Tensor:
         return features.permute(0, 3, 1, 2).flatten(1)
 
 
-def flat_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
+def output_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
     """Return the number of values that the last of the ``layers`` outputs."""
     size = list(image.shape[:2])
     for layer in layers:

@@ -15,13 +15,13 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.nn.distributions import Categoricals
 from reverie.nn.encoder import (
-    PUBLISHED,
+    AUTHORS_IMAGE_SIZE,
     CoderConfig,
     DenseCoderConfig,
     Kernels,
-    by_size,
     fitting_kernels,
-    select,
+    group_by_size,
+    select_keys,
     split_classes,
     split_kinds,
     stage_depths,
@@ -74,10 +74,10 @@ class DecoderConfig(CoderConfig):
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> ObsDecoder:
         """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` divides channels and ``deter``."""
-        return ObsDecoder(select(spec, self.keys), deter, stoch, self)
+        return ObsDecoder(select_keys(spec, self.keys), deter, stoch, self)
 
 
-class SymlogVector:
+class SymlogPrediction:
     """A vector predicted by the squared error in symlog space. DreamerV3 (Hafner et al. 2025), equation 8."""
 
     def __init__(self, squashed: Tensor, shape: tuple[int, ...]) -> None:
@@ -91,7 +91,7 @@ class SymlogVector:
         return symexp(self.squashed).view(*self.squashed.shape[:-1], *self.shape)
 
 
-class Classes:
+class CategoricalPrediction:
     """A prediction of categorical elements, by the cross-entropy: its value are probabilities ``[..., n, C]``."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
@@ -104,7 +104,7 @@ class Classes:
         return self.dist.probs
 
 
-class UnitImage:
+class ImagePrediction:
     """A predicted image, by the squared error of pixels in [0, 1]."""
 
     def __init__(self, pixels: Tensor, part: ObsPart) -> None:
@@ -126,7 +126,7 @@ class ObsDecoder(nn.Module):
         self.vectors: dict[str, ObsPart]
         self.images: dict[str, ObsPart]
         self.vectors, self.images = split_kinds(spec)
-        self.groups: list[list[str]] = by_size(self.images)
+        self.groups: list[list[str]] = group_by_size(self.images)
         if self.vectors:
             self.mlp: MLP = MLP(deter + stoch, cfg.units, cfg.layers)
             self.outputs: nn.ModuleList = nn.ModuleList([Linear(cfg.units, p.width) for p in self.vectors.values()])
@@ -141,11 +141,15 @@ class ObsDecoder(nn.Module):
             x = self.mlp(torch.cat([stoch, deter], -1))  # [..., units]
             for (key, part), layer in zip(self.vectors.items(), self.outputs, strict=True):
                 y = layer(x)
-                out[key] = Classes(y, part.classes) if part.kind == "categorical" else SymlogVector(y, part.shape)
+                out[key] = (
+                    CategoricalPrediction(y, part.classes)
+                    if part.kind == "categorical"
+                    else SymlogPrediction(y, part.shape)
+                )
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             channels = [self.images[k].shape[2] for k in group]
             for key, pixels in zip(group, cnn(deter, stoch).split(channels, -1), strict=True):
-                out[key] = UnitImage(pixels, self.images[key])
+                out[key] = ImagePrediction(pixels, self.images[key])
         return out
 
 
@@ -213,17 +217,17 @@ class DenseDecoderConfig(DenseCoderConfig):
                 "env.resize = 64 64, or choose some by decoder.keys."
             )
         ((h, w),) = sizes
-        if self.kernels is None and (h, w) != PUBLISHED:
+        if self.kernels is None and (h, w) != AUTHORS_IMAGE_SIZE:
             kernels, smallest = fitting_kernels((h, w))
             return [smallest, *reversed(kernels)]
         return [(kernel, kernel) for kernel in self.kernels or (5, 5, 6, 6)]
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> DenseDecoder:
         """Return a decoder of the keys in ``spec`` that match ``keys``, see :meth:`kernels_for`."""
-        return DenseDecoder(select(spec, self.keys), deter + stoch, self)
+        return DenseDecoder(select_keys(spec, self.keys), deter + stoch, self)
 
 
-class UnitNormals:
+class NormalPrediction:
     """Independent normals of deviation 1: a vector as it is, or the pixels of an image in [-0.5, 0.5]."""
 
     def __init__(self, mean: Tensor, part: ObsPart) -> None:
@@ -247,8 +251,8 @@ class UnitNormals:
 def make_prediction(outputs: Tensor, part: ObsPart, unimix: float = 0.0) -> Prediction:
     """Return the prediction of a vector or categorical that a linear layer's ``[..., width]`` stand for."""
     if part.kind == "categorical":
-        return Classes(outputs, part.classes, unimix)
-    return UnitNormals(outputs.view(*outputs.shape[:-1], *part.shape), part)
+        return CategoricalPrediction(outputs, part.classes, unimix)
+    return NormalPrediction(outputs.view(*outputs.shape[:-1], *part.shape), part)
 
 
 class DenseDecoder(nn.Module):
@@ -302,5 +306,5 @@ class DenseDecoder(nn.Module):
             pixels = self.cnn(self.enter(feature).flatten(0, -2)[:, None, None])  # [M, H, W, channels]
             channels = [part.shape[2] for part in self.images.values()]
             parts = pixels.view(*feature.shape[:-1], *pixels.shape[1:]).split(channels, -1)
-            out |= {key: UnitNormals(x, self.images[key]) for key, x in zip(self.images, parts, strict=True)}
+            out |= {key: NormalPrediction(x, self.images[key]) for key, x in zip(self.images, parts, strict=True)}
         return out

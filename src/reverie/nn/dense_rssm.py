@@ -23,7 +23,7 @@ from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 
 @dataclass(frozen=True)
-class LatentKind(Choice, ABC):
+class LatentDistribution(Choice, ABC):
     """What z is: S variables, each with C numbers in the feature."""
 
     @property
@@ -62,7 +62,7 @@ class LatentKind(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Categorical(LatentKind):
+class Categorical(LatentDistribution):
     """One-hot vectors with the straight-through gradient: Hafner et al. (2021), algorithm 1.
 
     Statistics are the log-probabilities ``[..., S, C]``.
@@ -107,7 +107,7 @@ STD: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Gaussian(LatentKind):
+class Gaussian(LatentDistribution):
     """Normal variables, reparameterised: Hafner et al. (2020). Statistics are mean and deviation ``[..., S, 2]``."""
 
     std: Literal["softplus", "sigmoid", "sigmoid2", "double_sigmoid"] = "softplus"
@@ -220,7 +220,7 @@ class DenseRSSMConfig(Config):
     """Width of the hidden layers."""
     stoch: Annotated[int, AtLeast(1)] = 32
     """S, the number of latent variables."""
-    latent: LatentKind = field(default_factory=Categorical)
+    latent: LatentDistribution = field(default_factory=Categorical)
     """What each of them is: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
     cell: Literal["layer_norm_gru", "bare_layer_norm_gru", "keras_gru", "normed_gates_gru"] = "layer_norm_gru"
     """The recurrent cell: layer_norm_gru of DreamerV2, the same without a bias, keras_gru of DreamerV1 (also PyTorch's

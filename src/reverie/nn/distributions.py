@@ -16,7 +16,7 @@ from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import ActionSpec
 from reverie.nn.functional import ILLEGAL, one_hot, sample_classes
 from reverie.nn.normals import Normal, Summary
-from reverie.objectives.categorical import join_choices, per_choice
+from reverie.objectives.categorical import join_choices, split_choices
 
 # ---------------------------------------------------------------------- classes
 
@@ -34,7 +34,7 @@ def softmax(logits: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True)
 
 
-def log_of(probs: Tensor) -> Tensor:
+def safe_log(probs: Tensor) -> Tensor:
     """Return ln p ``[...]``, finite also where p underflows to 0, as it can without unimix."""
     return probs.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
@@ -132,7 +132,7 @@ class Categoricals:
         """Return a sample ``[..., sum(classes)]`` with the straight-through gradient."""
         return self._flat(straight_through(self.probs, sample_classes(self.probs, self.legal is not None)))
 
-    def drawn_anew(self) -> Tensor:
+    def uniform_sample(self) -> Tensor:
         """Return uniformly random classes ``[..., sum(classes)]`` among the legal ones, one-hot for each variable."""
         legal = None if self.legal is None else self._flat(self.legal)
         return Categoricals(torch.zeros_like(self._flat(self.padded)), self.classes, legal=legal).sample()
@@ -160,7 +160,7 @@ class Categoricals:
         return probs, torch.zeros_like(probs)
 
 
-class Choices:
+class GumbelCategoricals:
     """Independent categorical variables of model-free actors, as :class:`Categoricals`, drawn by Gumbel's trick."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
@@ -171,7 +171,7 @@ class Choices:
     @property
     def log_probs(self) -> Tensor:
         """The ln pi of every class, ``[..., A]``. Not cached: a later call may need gradients, unlike this one."""
-        return torch.cat([part.log_softmax(-1) for part in per_choice(self.logits, self.classes)], -1)
+        return torch.cat([part.log_softmax(-1) for part in split_choices(self.logits, self.classes)], -1)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return one-hot actions ``[..., A]`` and their log-probabilities ``[...]``."""
@@ -201,7 +201,7 @@ class Choices:
         return self.log_probs.exp(), torch.zeros_like(self.logits)
 
     def _highest(self, x: Tensor) -> Tensor:
-        return torch.cat([one_hot(part.argmax(-1), part) for part in per_choice(x, self.classes)], -1)
+        return torch.cat([one_hot(part.argmax(-1), part) for part in split_choices(x, self.classes)], -1)
 
 
 Distribution = Categoricals | Normal
@@ -237,7 +237,7 @@ class ActionLayout:
 class MixedDistribution:
     """The product of a distribution of the numbers of an action and one of its choices."""
 
-    def __init__(self, numbers: Any, choices: Choices, layout: ActionLayout) -> None:
+    def __init__(self, numbers: Any, choices: GumbelCategoricals, layout: ActionLayout) -> None:
         """``numbers`` is a normal distribution of any kind here, over ``[..., C]``."""
         self.numbers = numbers
         self.choices = choices

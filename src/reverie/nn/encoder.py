@@ -31,7 +31,7 @@ from reverie.nn.layers import (
 )
 from reverie.objectives.transforms import symlog
 
-ARRIVAL = "(reward, terminal)"
+ARRIVAL_KEY = "(reward, terminal)"
 """Key under which an encoder that has the attribute ``arrival`` is given both, ``[..., 2]``."""
 
 
@@ -77,10 +77,10 @@ class EncoderConfig(CoderConfig):
     """DreamerV3's encoder, for dictionaries of observations."""
 
     def build(self, spec: ObsSpec) -> Encoder:
-        return Encoder(select(spec, self.keys), self)
+        return Encoder(select_keys(spec, self.keys), self)
 
 
-def select(spec: ObsSpec, pattern: str, setting: str = "keys") -> dict[str, ObsPart]:
+def select_keys(spec: ObsSpec, pattern: str, setting: str = "keys") -> dict[str, ObsPart]:
     """Return the parts whose whole key matches the regular expression ``pattern`` of ``setting``, sorted by key."""
     chosen = {k: spec[k] for k in sorted(spec) if re.fullmatch(pattern, k)}
     if not chosen:
@@ -100,7 +100,7 @@ def split_classes(parts: ObsSpec, split: bool) -> tuple[dict[str, ObsPart], dict
     return {k: part for k, part in parts.items() if k not in grids}, grids
 
 
-def by_size(images: ObsSpec) -> list[list[str]]:
+def group_by_size(images: ObsSpec) -> list[list[str]]:
     """Group image keys by height and width; each group shares a CNN, its images being concatenated along channels."""
     keys = sorted(images, key=lambda k: (images[k].shape[:2], k))
     return [list(group) for _, group in groupby(keys, key=lambda k: images[k].shape[:2])]
@@ -142,7 +142,7 @@ class Encoder(nn.Module):
         self.vectors: dict[str, ObsPart]
         self.images: dict[str, ObsPart]
         self.vectors, self.images = split_kinds(spec)
-        self.groups: list[list[str]] = by_size(self.images)
+        self.groups: list[list[str]] = group_by_size(self.images)
         self.width: int = 0
         if self.vectors:
             self.mlp: MLP = MLP(sum(p.width for p in self.vectors.values()), cfg.units, cfg.layers)
@@ -238,13 +238,13 @@ class DenseEncoderConfig(DenseCoderConfig):
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
         """Return an encoder of the keys in ``spec`` that match ``keys``; images must be larger than the kernels."""
-        return DenseEncoder(select(spec, self.keys), self)
+        return DenseEncoder(select_keys(spec, self.keys), self)
 
 
 Kernels = list[tuple[int, int]]
 """Height and width of the kernel of each convolution of stride 2."""
 
-PUBLISHED = (64, 64)
+AUTHORS_IMAGE_SIZE = (64, 64)
 """Height and width of the authors' images."""
 
 
@@ -282,7 +282,7 @@ class DenseEncoder(nn.Module):
             raise ConfigError(
                 "encoder.encode_reward = True needs an image, or a categorical observation and class_units."
             )
-        self.groups: list[list[str]] = by_size(self.images)
+        self.groups: list[list[str]] = group_by_size(self.images)
         cnns = [_StridedCNN([self.images[k] for k in g], cfg) for g in self.groups]
         self.cnns: nn.ModuleList = nn.ModuleList(cnns)
         self.width = sum(cnn.width for cnn in cnns)
@@ -308,12 +308,12 @@ class DenseEncoder(nn.Module):
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
             if self.arrival:
-                pixels.append(obs[ARRIVAL].to(dtype)[..., None, None, :].expand(*pixels[0].shape[:-1], 2))
+                pixels.append(obs[ARRIVAL_KEY].to(dtype)[..., None, None, :].expand(*pixels[0].shape[:-1], 2))
             features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
         if self.grids:
             x = vectors_and_one_hots(obs, self.grids)
             if self.arrival:
-                x = torch.cat([x, obs[ARRIVAL].repeat_interleave(self._elements, -1)], -1)
+                x = torch.cat([x, obs[ARRIVAL_KEY].repeat_interleave(self._elements, -1)], -1)
             features.append(self.grid_mlp(x.to(dtype)))  # [..., units]
         if self.vectors:
             features.append(self.mlp(vectors_and_one_hots(obs, self.vectors).to(dtype)))  # [..., units]
@@ -327,7 +327,7 @@ class _StridedCNN(nn.Sequential):
         height, width = size = parts[0].shape[:2]
         inputs = sum(p.shape[2] for p in parts) + 2 * cfg.encode_reward
         kernels = [(k, k) for k in cfg.kernels or (4, 4, 4, 4)]
-        if cfg.kernels is None and size != PUBLISHED:
+        if cfg.kernels is None and size != AUTHORS_IMAGE_SIZE:
             kernels, _ = fitting_kernels((height, width))
         layers: list[nn.Module] = []
         for i, kernel in enumerate(kernels):

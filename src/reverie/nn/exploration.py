@@ -14,17 +14,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within
+from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.specs import MASK
-from reverie.core.types import Mode, Obs, PolicyOutput, Step, Values
-from reverie.nn.functional import is_traced, legal_choice
-from reverie.objectives.categorical import join_choices, per_choice
+from reverie.core.specs import MASK_KEY
+from reverie.core.types import Mode, Obs, PolicyOutput, QValues, Step
+from reverie.nn.functional import is_traced, sample_legal
+from reverie.objectives.categorical import join_choices, split_choices
 
 
-class Inference:
+class CapturableFunction:
     """A function of observations that calls a network and depends on no other state that changes."""
 
     def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module, *, static: bool = False) -> None:
@@ -53,20 +53,20 @@ def _anneal(first: float, final: float | None, anneal_steps: int, steps: Tensor)
     return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
 
 
-def _along(ramp: Ramp, step: Tensor) -> Tensor:
+def _along(ramp: PiecewiseLinear, step: Tensor) -> Tensor:
     """Return ``ramp.at(step)`` ``[]``."""
     pieces = [((step - a) / (b - a)).clamp(0, 1) * (y - x) for (a, x), (b, y) in pairwise(ramp.points)]
     return sum(pieces, torch.tensor(ramp.points[0][1]))
 
 
-def any_of(flags: Tensor) -> bool:
+def may_any(flags: Tensor) -> bool:
     """Return whether any of the flags ``[N]`` may be set; fast for the few flags of N environments, on the CPU."""
     return is_traced(flags) or True in flags.tolist()
 
 
 def advance_counters(steps: Tensor, step: Step) -> Tensor:
     """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
-    return steps + ~step.is_last if any_of(step.is_last) else steps + 1
+    return steps + ~step.is_last if may_any(step.is_last) else steps + 1
 
 
 class NoiseState(NamedTuple):
@@ -83,7 +83,7 @@ class GreedyState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Noise(Choice, ABC):
+class ActionNoise(Choice, ABC):
     """Noise ``sigma x``, added to actions in [-1, 1]. x starts at 0 in each episode; sigma may be annealed."""
 
     def initial(self, num_envs: int, width: int) -> NoiseState:
@@ -92,9 +92,9 @@ class Noise(Choice, ABC):
 
     def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
         """Return noise ``[N, A]`` for the next actions, drawn from the CPU's default generator, and the new state."""
-        begun = any_of(step.is_first)
+        begun = may_any(step.is_first)
         before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
-        process = self.advance(before)  # [N, A]
+        process = self.next_value(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, advance_counters(state.steps, step))
 
     def amount(self, steps: Tensor) -> Tensor | float:
@@ -102,7 +102,7 @@ class Noise(Choice, ABC):
         return self.scale(steps)
 
     @abstractmethod
-    def advance(self, process: Tensor) -> Tensor:
+    def next_value(self, process: Tensor) -> Tensor:
         """Return the next x ``[N, A]``, given the last one."""
 
     @abstractmethod
@@ -111,7 +111,7 @@ class Noise(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Gaussian(Noise):
+class Gaussian(ActionNoise):
     """Gaussian noise, independent at each step: x ~ N(0, 1)."""
 
     sigma: Annotated[float, AtLeast(0)] = 0.1
@@ -125,7 +125,7 @@ class Gaussian(Noise):
         super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
-    def advance(self, process: Tensor) -> Tensor:
+    def next_value(self, process: Tensor) -> Tensor:
         return torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
@@ -133,7 +133,7 @@ class Gaussian(Noise):
 
 
 @dataclass(frozen=True)
-class OrnsteinUhlenbeck(Noise):
+class OrnsteinUhlenbeck(ActionNoise):
     """Correlated noise, for systems with inertia (Uhlenbeck and Ornstein 1930; Lillicrap et al. 2016, section 3).
 
     x <- x - theta dt x + sqrt(dt) N(0, 1),  x = 0 before an episode. The correlation lasts about 1 / (theta dt) steps.
@@ -155,7 +155,7 @@ class OrnsteinUhlenbeck(Noise):
         super().__post_init__()
         _check_steps("final_sigma", self.final_sigma, self.anneal_steps)
 
-    def advance(self, process: Tensor) -> Tensor:
+    def next_value(self, process: Tensor) -> Tensor:
         return (1 - self.theta * self.dt) * process + math.sqrt(self.dt) * torch.randn_like(process)
 
     def scale(self, steps: Tensor) -> Tensor | float:
@@ -168,10 +168,10 @@ class EpsilonSchedule(Choice, ABC):
 
     def amount(self, steps: Tensor) -> Tensor | float:
         """Return epsilon, for the log."""
-        return self.chance(steps)
+        return self.epsilon_at(steps)
 
     @abstractmethod
-    def chance(self, steps: Tensor) -> Tensor | float:
+    def epsilon_at(self, steps: Tensor) -> Tensor | float:
         """Return the probability. ``steps`` ``[N]`` are each environment's env steps; their sum sets the schedule."""
 
 
@@ -179,7 +179,7 @@ class EpsilonSchedule(Choice, ABC):
 class EpsilonGreedy(EpsilonSchedule):
     """A random action with probability epsilon, which may be annealed linearly."""
 
-    epsilon: Annotated[Rate, Within("[0, 1]")] = 1.0
+    epsilon: Annotated[ScheduledFloat, Within("[0, 1]")] = 1.0
     """Probability of a random action at the start, in [0, 1]; or its ramp, [[0, 1], [1e4, 0.1]], without the others."""
     final_epsilon: Annotated[float | None, Within("[0, 1]")] = None
     """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
@@ -189,12 +189,12 @@ class EpsilonGreedy(EpsilonSchedule):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_steps("final_epsilon", self.final_epsilon, self.anneal_steps)
-        if isinstance(self.epsilon, Ramp) and self.anneal_steps:
+        if isinstance(self.epsilon, PiecewiseLinear) and self.anneal_steps:
             raise ConfigError(f"epsilon = {self.epsilon}, anneal_steps = {self.anneal_steps}: set only one of them.")
 
-    def chance(self, steps: Tensor) -> Tensor | float:
-        if isinstance(self.epsilon, Ramp):
-            return _along(self.epsilon, steps.sum()) if is_traced(steps) else self.epsilon.at(int(steps.sum()))
+    def epsilon_at(self, steps: Tensor) -> Tensor | float:
+        if isinstance(self.epsilon, PiecewiseLinear):
+            return _along(self.epsilon, steps.sum()) if is_traced(steps) else self.epsilon.value_at(int(steps.sum()))
         return _anneal(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 
@@ -220,7 +220,7 @@ class CountingPolicy(StatelessStorage[C]):
     def memoryless(self, mode: Mode) -> bool:
         return mode == "eval"
 
-    def after(self, state: C, env_steps: int) -> C:
+    def advance_schedule(self, state: C, env_steps: int) -> C:
         """Return ``state``, an initial one, with exploration as it is after ``env_steps`` env steps in total."""
         envs = len(state.steps)
         return state._replace(steps=(env_steps + torch.arange(envs)) // envs)
@@ -229,8 +229,8 @@ class CountingPolicy(StatelessStorage[C]):
 class NoisyPolicy(CountingPolicy[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
-    def __init__(self, actor: nn.Module, noise: Noise, width: int, device: torch.device) -> None:
-        self.actor: Inference = Inference(actor, actor)
+    def __init__(self, actor: nn.Module, noise: ActionNoise, width: int, device: torch.device) -> None:
+        self.actor: CapturableFunction = CapturableFunction(actor, actor)
         self.noise = noise
         self.width = width
         self.device = device
@@ -247,7 +247,7 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
         noise, state = self.noise(state, step)
         return (action + noise).clamp(-1, 1), state
 
-    def tell(self, step: Step, state: NoiseState) -> PolicyOutput:
+    def inspect(self, step: Step, state: NoiseState) -> PolicyOutput:
         obs = step.obs_on(self.device)
         return PolicyOutput(obs, self.actor.network(obs))
 
@@ -256,8 +256,8 @@ class SampledPolicy(StatelessStorage[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
     def __init__(self, actor: nn.Module, device: torch.device) -> None:
-        self.drawn: Inference = Inference(functools.partial(sampled, actor), actor)
-        self.best: Inference = Inference(functools.partial(likeliest, actor), actor)
+        self.drawn: CapturableFunction = CapturableFunction(functools.partial(sample_actions, actor), actor)
+        self.best: CapturableFunction = CapturableFunction(functools.partial(mode_actions, actor), actor)
         self.actor = actor
         self.device = device
 
@@ -269,7 +269,7 @@ class SampledPolicy(StatelessStorage[None]):
         chosen = self.best if mode == "eval" else self.drawn
         return chosen(step.obs_on(self.device)).cpu(), None
 
-    def tell(self, step: Step, state: None) -> PolicyOutput:
+    def inspect(self, step: Step, state: None) -> PolicyOutput:
         obs = step.obs_on(self.device)
         return PolicyOutput(obs, self.best.network(obs))
 
@@ -277,13 +277,13 @@ class SampledPolicy(StatelessStorage[None]):
         return True
 
 
-def sampled(actor: nn.Module, obs: Obs) -> Tensor:
+def sample_actions(actor: nn.Module, obs: Obs) -> Tensor:
     """Return actions ``[N, A]`` sampled from the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).sample()[0]
     return action
 
 
-def likeliest(actor: nn.Module, obs: Obs) -> Tensor:
+def mode_actions(actor: nn.Module, obs: Obs) -> Tensor:
     """Return the modes ``[N, A]`` of the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).mode()
     return action
@@ -318,25 +318,25 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
         values = self.values(step.obs_on(self.device))  # [N, A]
         if len(self.classes) > 1:
             values = values.cpu()  # once for all choices
-        best = [part.argmax(-1).cpu() for part in per_choice(values, self.classes)]  # [N] each
+        best = [part.argmax(-1).cpu() for part in split_choices(values, self.classes)]  # [N] each
         if mode != "eval":
-            chance, legal = self.randomness.chance(state.steps), step.obs.get(MASK)
-            masks = [None] * len(best) if legal is None else per_choice(legal, self.classes)
+            chance, legal = self.randomness.epsilon_at(state.steps), step.obs.get(MASK_KEY)
+            masks = [None] * len(best) if legal is None else split_choices(legal, self.classes)
             choices = zip(best, self.classes, masks, strict=True)
-            best = [sometimes_random(choice, count, chance, mask) for choice, count, mask in choices]
+            best = [epsilon_greedy(choice, count, chance, mask) for choice, count, mask in choices]
             state = GreedyState(advance_counters(state.steps, step))
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
         return join_choices(hot).float(), state
 
-    def tell(self, step: Step, state: GreedyState) -> PolicyOutput:
+    def inspect(self, step: Step, state: GreedyState) -> PolicyOutput:
         obs = step.obs_on(self.device)
-        return PolicyOutput(obs, Values(self.values(obs), self.classes))
+        return PolicyOutput(obs, QValues(self.values(obs), self.classes))
 
 
-def sometimes_random(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:
+def epsilon_greedy(best: Tensor, classes: int, chance: Tensor | float, legal: Tensor | None) -> Tensor:
     """Return classes ``[N]``: ``best``, or with probability ``chance`` random ``legal`` ones, ``[N, classes]``."""
     uniform, random_class = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
     if legal is not None:
         allowed = legal.gather(1, random_class[:, None]).squeeze(1)  # [N]
-        random_class = torch.where(allowed, random_class, legal_choice(legal)) if any_of(~allowed) else random_class
+        random_class = torch.where(allowed, random_class, sample_legal(legal)) if may_any(~allowed) else random_class
     return torch.where(uniform < chance, random_class, best)

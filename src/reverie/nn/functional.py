@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.specs import MASK
-from reverie.core.tree import expect
+from reverie.core.specs import MASK_KEY
+from reverie.core.tree import check_tensor_shapes
 from reverie.core.types import Obs
 
 
@@ -50,7 +50,7 @@ def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | 
     return torch.softmax(y.view(*y.shape[:-1], y.shape[-1] // size, size), -1).view(y.shape).to(x.dtype)
 
 
-def shifted(x: Tensor, by: Tensor) -> Tensor:
+def shift_images(x: Tensor, by: Tensor) -> Tensor:
     """Return images ``[M, H, W, C]`` moved by whole pixels ``by`` ``[M, 2]`` (right, down), their edges repeated.
 
     Random shifts: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
@@ -62,7 +62,7 @@ def shifted(x: Tensor, by: Tensor) -> Tensor:
     return x[image, row[:, :, None], column[:, None]]
 
 
-def unfold_parities(x: Tensor) -> Tensor:
+def pixel_shuffle(x: Tensor) -> Tensor:
     """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
     m, h, w, _, _, channels = x.shape
     return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
@@ -105,24 +105,24 @@ ILLEGAL = -1e9
 """Logit and value of illegal actions: finite, so that it times a probability of 0 is 0."""
 
 
-def masked(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
+def mask_illegal(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
     """Return logits or values ``[..., A]`` as they are where actions are legal, and :data:`ILLEGAL` elsewhere.
 
     With ``repeats`` above 1 they are ``[..., A, repeats]``. Without a mask all actions are legal.
     """
-    if (legal := obs.get(MASK)) is None:
+    if (legal := obs.get(MASK_KEY)) is None:
         return x
     return x.masked_fill(~(legal if repeats == 1 else legal.unsqueeze(-1)), ILLEGAL)
 
 
-def legal_choice(legal: Tensor) -> Tensor:
+def sample_legal(legal: Tensor) -> Tensor:
     """Return random class indices ``[...]``, uniform among the ``legal`` ``[..., C]``, of which each row has one."""
     return torch.rand(legal.shape, device=legal.device).masked_fill(~legal, -1.0).argmax(-1)
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
-    expect(probs.shape[:-1], index=index)  # another one would leave rows empty
+    check_tensor_shapes(probs.shape[:-1], index=index)  # another one would leave rows empty
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
 
 
@@ -131,7 +131,7 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
 
     ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
     """
-    expect((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
+    check_tensor_shapes((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
     return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
 
 
@@ -144,7 +144,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def _conv_to_four(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Convolve ``[M, h, w, C]`` to four pixels for each input pixel: ``[M, 2 h, 2 w, width]``."""
     y = convolve(x, weight, bias)
-    return unfold_parities(y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4))
+    return pixel_shuffle(y.reshape(*y.shape[:-1], 2, 2, y.shape[-1] // 4))
 
 
 @accelerated

@@ -14,7 +14,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec
 from reverie.nn.layers import MLP, Activation, Dense, DenseMLP, Linear, Norm
-from reverie.nn.number_distributions import Bernoulli, Constant, Support, TwoHot, UnitNormal
+from reverie.nn.number_distributions import Bernoulli, ConstantProbability, SupportDistribution, TwoHot, UnitNormal
 from reverie.objectives.transforms import symexp_bins
 
 
@@ -29,11 +29,11 @@ class HeadConfig(Config):
     scale: Annotated[float, AtLeast(0)] = 1.0
     """Factor of the last layer's initial weights, 0 or more."""
 
-    def body(self, inputs: int) -> MLP:
+    def hidden_layers(self, inputs: int) -> MLP:
         """Return the hidden layers."""
         return MLP(inputs, self.units, self.layers)
 
-    def last(self, inputs: int, outputs: int) -> Linear:
+    def output_layer(self, inputs: int, outputs: int) -> Linear:
         """Return the linear layer on top."""
         return Linear(inputs, outputs, self.scale)
 
@@ -58,10 +58,10 @@ class DenseHeadConfig(Config):
     """Initial weights: xavier as in Keras, with biases of 0; or torch, both uniform to 1 / sqrt(inputs), as PyDreamer
     leaves those of the policy, the critic and probes."""
 
-    def body(self, inputs: int) -> DenseMLP:
+    def hidden_layers(self, inputs: int) -> DenseMLP:
         return self._drawn(DenseMLP(inputs, [self.units] * self.layers, self.norm, self.act))
 
-    def last(self, inputs: int, outputs: int) -> Linear:
+    def output_layer(self, inputs: int, outputs: int) -> Linear:
         return self._drawn(Dense(inputs, outputs))
 
     def _drawn(self, layers: Layers) -> Layers:
@@ -103,8 +103,8 @@ class BernoulliHead(nn.Module):
 
     def __init__(self, inputs: int, cfg: HeadConfig | DenseHeadConfig) -> None:
         super().__init__()
-        self.mlp: DenseMLP | MLP = cfg.body(inputs)
-        self.logit: Linear = cfg.last(self.mlp.width, 1)
+        self.mlp: DenseMLP | MLP = cfg.hidden_layers(inputs)
+        self.logit: Linear = cfg.output_layer(self.mlp.width, 1)
 
     def forward(self, feature: Tensor) -> Bernoulli:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
@@ -122,9 +122,9 @@ class MaskHead(nn.Module):
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: HeadConfig | DenseHeadConfig) -> None:
         super().__init__()
-        self.choices: list[slice] = [cut for _, cut in spec.choices()]
-        self.mlp: DenseMLP | MLP = cfg.body(inputs)
-        self.logits: Linear = cfg.last(self.mlp.width, spec.width)
+        self.choices: list[slice] = [cut for _, cut in spec.categorical_slices()]
+        self.mlp: DenseMLP | MLP = cfg.hidden_layers(inputs)
+        self.logits: Linear = cfg.output_layer(self.mlp.width, spec.width)
         self.register_buffer("forbidden", torch.zeros(spec.width, dtype=torch.bool))
 
     def forward(self, feature: Tensor) -> Bernoulli:
@@ -156,18 +156,18 @@ class ConstantHead(nn.Module):
         super().__init__()
         self.prob = prob
 
-    def forward(self, feature: Tensor) -> Constant:
+    def forward(self, feature: Tensor) -> ConstantProbability:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
-        return Constant(torch.full(feature.shape[:-1], self.prob, device=feature.device))
+        return ConstantProbability(torch.full(feature.shape[:-1], self.prob, device=feature.device))
 
 
-class NumberHead(nn.Module):
+class ScalarHead(nn.Module):
     """Predicts a number as the mean of a :class:`UnitNormal`."""
 
     def __init__(self, inputs: int, cfg: DenseHeadConfig) -> None:
         super().__init__()
-        self.mlp: DenseMLP = cfg.body(inputs)
-        self.out: Linear = cfg.last(self.mlp.width, 1)
+        self.mlp: DenseMLP = cfg.hidden_layers(inputs)
+        self.out: Linear = cfg.output_layer(self.mlp.width, 1)
 
     def forward(self, feature: Tensor) -> UnitNormal:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
@@ -175,17 +175,17 @@ class NumberHead(nn.Module):
 
 
 class SupportHead(nn.Module):
-    """Predicts a number as a :class:`Support`."""
+    """Predicts a number as a :class:`SupportDistribution`."""
 
     values: Tensor
 
     def __init__(self, inputs: int, cfg: DenseHeadConfig, values: Tensor) -> None:
         """``values``: the numbers that are predicted, ``[K]``."""
         super().__init__()
-        self.mlp: DenseMLP = cfg.body(inputs)
-        self.out: Linear = cfg.last(self.mlp.width, len(values))
+        self.mlp: DenseMLP = cfg.hidden_layers(inputs)
+        self.out: Linear = cfg.output_layer(self.mlp.width, len(values))
         self.register_buffer("values", values, persistent=False)
 
-    def forward(self, feature: Tensor) -> Support:
+    def forward(self, feature: Tensor) -> SupportDistribution:
         """Map features ``[..., F]`` to a distribution ``[...]``."""
-        return Support(self.out(self.mlp(feature)), self.values)
+        return SupportDistribution(self.out(self.mlp(feature)), self.values)

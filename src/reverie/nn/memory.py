@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
 
-MEMORY = "memory"
+MEMORY_COLUMN = "memory"
 """Name of the column that holds the state of a learner's memories before each row."""
 
 
-class Remembers(Protocol):
+class MemoryModule(Protocol):
     """What :meth:`Memory.build` makes, a module."""
 
     units: int
@@ -36,7 +36,7 @@ class Remembers(Protocol):
         """
 
 
-BEGUN = f"{MEMORY}/first"
+MEMORY_FIRST_KEY = f"{MEMORY_COLUMN}/first"
 """Name beside observations of where episodes begin, for networks with memory."""
 
 
@@ -48,12 +48,12 @@ class Memory(Choice, ABC):
     """Whether single rows are enough to learn it from, as their states hold what was seen before."""
 
     @abstractmethod
-    def build(self, inputs: int) -> Remembers:
+    def build(self, inputs: int) -> MemoryModule:
         """Return the layers over ``inputs`` numbers."""
 
 
 @dataclass(frozen=True)
-class Cells(Memory, base=True):
+class RecurrentConfig(Memory, base=True):
     """Recurrent layers. What was seen before a window is in its first state, into which no gradient flows."""
 
     units: Annotated[int, AtLeast(1)] = 128
@@ -72,7 +72,7 @@ class Cells(Memory, base=True):
 
 
 @dataclass(frozen=True)
-class LSTM(Cells):
+class LSTM(RecurrentConfig):
     """Long short-term memory: Hochreiter and Schmidhuber 1997, with forget gates; two biases, as in PyTorch."""
 
     cell: ClassVar[type[Any]] = nn.LSTMCell
@@ -80,16 +80,16 @@ class LSTM(Cells):
 
 
 @dataclass(frozen=True)
-class GRU(Cells):
+class GRU(RecurrentConfig):
     """Gated recurrent units: Cho et al. 2014, in PyTorch's form."""
 
     cell: ClassVar[type[Any]] = nn.GRUCell
 
 
 class Recurrent(nn.Module):
-    """Layers of an LSTM or a GRU: see :class:`Remembers`."""
+    """Layers of an LSTM or a GRU: see :class:`MemoryModule`."""
 
-    def __init__(self, cfg: Cells, inputs: int) -> None:
+    def __init__(self, cfg: RecurrentConfig, inputs: int) -> None:
         super().__init__()
         self.units: int = cfg.units
         self.lstm: bool = cfg.tensors == 2
@@ -144,12 +144,12 @@ class Transformer(Memory):
     layers: Annotated[int, AtLeast(1)] = 1
     """Number of layers, each attention and a perceptron of 4 H units."""
 
-    def build(self, inputs: int) -> Attentive:
-        return Attentive(self, inputs)
+    def build(self, inputs: int) -> TransformerMemory:
+        return TransformerMemory(self, inputs)
 
 
-class Attentive(nn.Module):
-    """A transformer: see :class:`Remembers`. Its state: the inputs of the last W - 1 rows, and how many count."""
+class TransformerMemory(nn.Module):
+    """A transformer: see :class:`MemoryModule`. Its state: the inputs of the last W - 1 rows, and how many count."""
 
     def __init__(self, cfg: Transformer, inputs: int) -> None:
         super().__init__()

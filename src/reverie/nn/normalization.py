@@ -21,19 +21,19 @@ from reverie.core.logger import logger
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 
-NOISE = 1e-6
+CONSTANT_RTOL = 1e-6
 """Relative limit: a number whose standard deviation is at most ``NOISE * |mean|`` counts as constant."""
 
-LEAST = 1e-30
+CONSTANT_ATOL = 1e-30
 """Absolute limit: a standard deviation up to this counts as 0. Its inverse is still finite in float32."""
 
-TOGETHER = 8192
+CHUNK_ROWS = 8192
 """Number of rows that are converted to float64 at once: those of a data set may not fit into memory."""
 
 PERCENTILES = (5.0, 95.0)
 """Percentiles of the returns, low and high, between which :class:`PercentileScale` takes the range."""
 
-LOOKED_AT = 1000
+CONSTANT_CHECK_ROWS = 1000
 """Number of rows after which running statistics are checked for numbers that never change."""
 
 
@@ -68,7 +68,7 @@ class Fixed(NormalizeConfig):
 
 @dataclass(frozen=True)
 class Running(NormalizeConfig):
-    """Statistics of all rows so far, or of a whole data set (:meth:`Normaliser.fit`)."""
+    """Statistics of all rows so far, or of a whole data set (:meth:`ObsNormalizer.fit`)."""
 
     clip: Annotated[float, Above(0)] = 10.0
     """Largest absolute value of a normalised number, above 0."""
@@ -118,7 +118,7 @@ class Moments(HostBuffers):
         add_rows(local, x)
         for count, mean, spread in all_gather(local).numpy():
             if count[0]:
-                merge(self.moments.numpy(), int(count[0]), mean, spread)
+                merge_moments(self.moments.numpy(), int(count[0]), mean, spread)
 
     def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and population standard deviation (divided by n), each ``[*shape]``; 0 without rows."""
@@ -129,10 +129,10 @@ class Moments(HostBuffers):
 def add_rows(moments: Tensor, x: Tensor) -> None:
     """Add rows ``x`` ``[M, ...]`` of D numbers to ``moments`` ``[3, D]``, on the CPU, in place."""
     rows = x.numpy(force=True).reshape(len(x), moments.shape[1])  # [M, D]
-    for start in range(0, len(rows), TOGETHER):
-        part = rows[start : start + TOGETHER].astype(np.float64)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        part = rows[start : start + CHUNK_ROWS].astype(np.float64)
         mean = part.sum(0) / len(part)
-        merge(moments.numpy(), len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
+        merge_moments(moments.numpy(), len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
 
 
 def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +141,7 @@ def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(spread / np.maximum(count, 1))
 
 
-def merge(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
+def merge_moments(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
     """Add to ``moments`` ``[3, D]`` in place: ``new`` rows of mean ``fresh`` and sum of squared deviations."""
     count, mean, spread = moments  # [D], views
     shift, share = fresh - mean, new / (count + new)
@@ -151,7 +151,7 @@ def merge(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray 
     count += new
 
 
-class Standard(Moments):
+class Standardizer(Moments):
     """Moments, with the ``shift`` and ``factor`` (float32) to mean 0 and deviation 1; the identity without rows."""
 
     shift: Tensor
@@ -167,7 +167,7 @@ class Standard(Moments):
         if is_distributed():
             super().add(x)
             x = x[:0]
-        add_and_standardise(self.moments, x, self.shift, self.factor)
+        add_and_standardize(self.moments, x, self.shift, self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return ``x`` standardised, ``[..., *shape]``."""
@@ -175,22 +175,22 @@ class Standard(Moments):
 
 
 @accelerated
-def add_and_standardise(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+def add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
     add_rows(moments, x)
     mean, std = mean_and_std(moments)
-    inverse = 1 / np.where(constant(mean, std), 1.0, std)
+    inverse = 1 / np.where(constant_mask(mean, std), 1.0, std)
     shift.copy_(torch.from_numpy(mean).view(shift.shape), non_blocking=True)
     factor.copy_(torch.from_numpy(inverse).view(shift.shape), non_blocking=True)
 
 
-def constant(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+def constant_mask(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Return which numbers have not varied except by rounding, bool ``[*shape]``."""
-    is_constant: np.ndarray = std <= np.maximum(NOISE * np.abs(mean), LEAST)
+    is_constant: np.ndarray = std <= np.maximum(CONSTANT_RTOL * np.abs(mean), CONSTANT_ATOL)
     return is_constant
 
 
-class Normaliser(nn.Module):
+class ObsNormalizer(nn.Module):
     """Returns ``(x - mean) / std`` of each number of each vector, clipped. Images and categoricals are not changed.
 
     Only new rows of the run or the rows of a data set change the statistics, not sampled batches and not evaluations.
@@ -201,12 +201,13 @@ class Normaliser(nn.Module):
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
             raise ConfigError(
-                f"normalize_obs = {cfg.text()}: only vectors are normalised, but there are none among the observations "
+                f"normalize_obs = {cfg.to_text()}: only vectors are normalised, but there are none among the "
+                "observations "
                 f"{', '.join(sorted(spec))}. Set normalize_obs = none."
             )
         self.cfg = cfg
         self.keys: list[str] = list(vectors)
-        self._each: list[tuple[str, Standard]] = [(key, Standard(part.shape)) for key, part in vectors.items()]
+        self._each: list[tuple[str, Standardizer]] = [(key, Standardizer(part.shape)) for key, part in vectors.items()]
         self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self._each])
 
     def forward(self, obs: Obs) -> Obs:
@@ -229,7 +230,7 @@ class Normaliser(nn.Module):
             obs = {key: obs[key][: limit - before] for key in self.keys}
         for key, part in self._each:
             part.add(obs[key])
-        if before < (limit or LOOKED_AT) <= self.count:
+        if before < (limit or CONSTANT_CHECK_ROWS) <= self.count:
             self._warn()
 
     @property
@@ -240,7 +241,7 @@ class Normaliser(nn.Module):
     def _warn(self) -> None:
         """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
         for key, part in self._each:
-            if len(index := np.argwhere(constant(*part.mean_and_std()))):
+            if len(index := np.argwhere(constant_mask(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
                     f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change in "
@@ -255,12 +256,12 @@ def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
     """
     flat = x.float().flatten()
     ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # float32, as in torch.quantile
-    below, above = (at_ranks(flat, [int(f(r)) for r in ranks]) for f in (np.floor, np.ceil))
+    below, above = (order_statistics(flat, [int(f(r)) for r in ranks]) for f in (np.floor, np.ceil))
     shares = [float(r - np.floor(r)) for r in ranks]
     return [torch.lerp(a, b, share) for a, b, share in zip(below, above, shares, strict=True)]
 
 
-def at_ranks(flat: Tensor, ranks: list[int]) -> list[Tensor]:
+def order_statistics(flat: Tensor, ranks: list[int]) -> list[Tensor]:
     """Return the numbers ``[]`` at these places of the ascending order, counted from 0."""
     if flat.device.type == "cpu":  # a quarter of the time of sorting; on a GPU kthvalue uses one block of threads only
         return [flat.kthvalue(rank + 1).values for rank in ranks]

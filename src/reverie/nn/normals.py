@@ -15,8 +15,8 @@ from torch import Tensor
 
 from reverie.objectives.transforms import exp
 
-LOG_ROOT = 0.5 * math.log(2 * math.pi)
-LOG_ROOT_E = 0.5 * math.log(2 * math.pi * math.e)
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
 QUANTILES = 999
 """Numbers, equally likely, by which the mean and deviation of tanh of a normal and of a truncated one are computed."""
 Summary = tuple[Tensor, Tensor]
@@ -58,11 +58,11 @@ class Normal:
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of ``value`` ``[..., A]``."""
         z = (value.float() - self.mean) / self.std
-        return (-0.5 * z * z - self.std.log() - LOG_ROOT).sum(-1)
+        return (-0.5 * z * z - self.std.log() - HALF_LOG_2PI).sum(-1)
 
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""
-        return (self.std.log() + LOG_ROOT_E).sum(-1)
+        return (self.std.log() + HALF_LOG_2PI_E).sum(-1)
 
     def summary(self) -> Summary:
         """Return the mean and the deviation, of actions before they are clipped."""
@@ -104,11 +104,11 @@ class TruncatedNormal(Normal):
     def log_prob(self, value: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of values ``[..., A]`` in [-1, 1]."""
         z = (value.float() - self.mean) / self.std
-        return (-0.5 * z * z - LOG_ROOT - self.std.log() - self.mass.log()).sum(-1)
+        return (-0.5 * z * z - HALF_LOG_2PI - self.std.log() - self.mass.log()).sum(-1)
 
     def entropy(self) -> Tensor:
         edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
-        return ((self.std * self.mass).log() + LOG_ROOT_E + edges).sum(-1)
+        return ((self.std * self.mass).log() + HALF_LOG_2PI_E + edges).sum(-1)
 
     def summary(self) -> Summary:
         """Return the mean and the deviation of the truncated distribution."""
@@ -119,7 +119,7 @@ def _normal_density(x: Tensor) -> Tensor:
     return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
-class TanhedNormal(Normal):
+class TanhNormalDistribution(Normal):
     """tanh of a normal distribution, whose entropy is estimated from samples: DreamerV1's authors' code.
 
     Unlike :class:`SquashedNormal` it does not limit the deviation, which begins at 5. ``mean`` and ``std`` are those
@@ -148,7 +148,7 @@ class TanhedNormal(Normal):
         """Return the log-density ``[...]`` of tanh(``before``), ``before`` ``[..., A]``."""
         z = (before - self.mean) / self.std
         squashing = 2 * (math.log(2) - before - F.softplus(-2 * before))
-        return (-0.5 * z * z - LOG_ROOT - self.std.log() - squashing).sum(-1)
+        return (-0.5 * z * z - HALF_LOG_2PI - self.std.log() - squashing).sum(-1)
 
     def entropy(self) -> Tensor:
         if not self.samples:
@@ -166,7 +166,7 @@ class TanhedNormal(Normal):
 # ---------------------------------------------------------------------- model-free actors
 
 
-def times(x: Tensor, n: int) -> Tensor:
+def expand_samples(x: Tensor, n: int) -> Tensor:
     """Expand ``[..., X]`` to ``[..., n, X]``, as a view."""
     return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
 
@@ -181,7 +181,7 @@ class DiagonalNormal:
 
     def repeat(self, n: int) -> Self:
         """Return the distribution repeated n times, over ``[..., n, A]``."""
-        return type(self)(times(self.mean, n), times(self.log_std.expand_as(self.mean), n))
+        return type(self)(expand_samples(self.mean, n), expand_samples(self.log_std.expand_as(self.mean), n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return actions ``[..., A]``, clipped to [-1, 1], and log-densities ``[...]`` before that; with gradient."""
@@ -202,10 +202,10 @@ class DiagonalNormal:
         return self.mean, exp(self.log_std).expand_as(self.mean)
 
     def _log_density(self, noise: Tensor) -> Tensor:
-        return (-0.5 * noise.square() - self.log_std - LOG_ROOT).sum(-1)
+        return (-0.5 * noise.square() - self.log_std - HALF_LOG_2PI).sum(-1)
 
 
-class FreeNormal(DiagonalNormal):
+class UnclippedNormal(DiagonalNormal):
     """N(mean, std^2) whose samples may lie outside of [-1, 1]: environments clip them, and their density is exact."""
 
     def sample(self) -> tuple[Tensor, Tensor]:
@@ -214,7 +214,7 @@ class FreeNormal(DiagonalNormal):
 
     def entropy(self) -> Tensor:
         """Return the entropy ``[...]`` in nats."""
-        return (self.log_std + LOG_ROOT_E).sum(-1).expand(self.mean.shape[:-1])
+        return (self.log_std + HALF_LOG_2PI_E).sum(-1).expand(self.mean.shape[:-1])
 
 
 LOG_STD = (-20.0, 2.0)
@@ -257,6 +257,6 @@ class SquashedNormal(DiagonalNormal):
 
 def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:
     """Return ln pi(tanh(u)) ``[...]`` of u = mean + sigma noise, all ``[..., A]``: equation 26."""
-    normal = -0.5 * noise.square() - log_std - LOG_ROOT  # [..., A]
+    normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI  # [..., A]
     squashing = 2 * (math.log(2) - u - F.softplus(-2 * u))  # [..., A]
     return (normal - squashing).sum(-1)

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.tree import expect
+from reverie.core.tree import check_tensor_shapes
 from reverie.nn.functional import cross_entropy
-from reverie.nn.normals import LOG_ROOT
+from reverie.nn.normals import HALF_LOG_2PI
 from reverie.objectives.transforms import symexp, symlog, symmetric_mean, two_hot
 
 
@@ -26,15 +26,15 @@ class UnitNormal:
 
     def loss(self, value: Tensor) -> Tensor:
         """Return -ln p(value), ``[...]``, with its constant, as the authors of DreamerV1 and V2 have it."""
-        expect(self._mean.shape, value=value)
-        return 0.5 * (self._mean - value).square() + LOG_ROOT
+        check_tensor_shapes(self._mean.shape, value=value)
+        return 0.5 * (self._mean - value).square() + HALF_LOG_2PI
 
     def __getitem__(self, rows: Any) -> UnitNormal:
         """Return the distributions of some rows."""
         return UnitNormal(self._mean[rows])
 
 
-class Support:
+class SupportDistribution:
     """A number as a categorical distribution over given values, each number being learned as the nearest of them."""
 
     def __init__(self, logits: Tensor, values: Tensor) -> None:
@@ -70,7 +70,7 @@ class TwoHot:
         Only two of the w_i are not 0, so only two of the ln p_i are read. With ``second``, its cross-entropy times
         ``counts`` is added; the logits are then read, and their gradient computed, once for both.
         """
-        expect(self.logits.shape[:-1], value=value, second=second)
+        check_tensor_shapes(self.logits.shape[:-1], value=value, second=second)
         index, weight = two_hot(value.float(), self.bins)  # [..., 2]
         if second is not None:
             index_of, weight_of = two_hot(second.float(), self.bins)
@@ -109,7 +109,7 @@ class Bernoulli:
         return F.binary_cross_entropy_with_logits(self.logit, target, reduction="none")
 
 
-class Constant:
+class ConstantProbability:
     """A probability ``[...]`` that is given and not learned."""
 
     def __init__(self, prob: Tensor) -> None:

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, PolicyOutput, Step
-from reverie.nn.action_kinds import action_kind, all_classes, all_numbers
-from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
+from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.cnn import ConvReLU
-from reverie.nn.distributions import ActionLayout, Choices, MixedDistribution
+from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.exploration import StatelessStorage
-from reverie.nn.functional import masked
-from reverie.nn.memory import MEMORY, Memory, Remembers
-from reverie.nn.normals import FreeNormal
+from reverie.nn.functional import mask_illegal
+from reverie.nn.memory import MEMORY_COLUMN, Memory, MemoryModule
+from reverie.nn.normals import UnclippedNormal
 from reverie.nn.relu_mlp import ReluMLP
 
 
@@ -46,13 +46,13 @@ class PolicyValueBranch(nn.Module):
     """Observations, memory if there is one, and a perceptron."""
 
     def __init__(
-        self, inputs: Inputs | None, outputs: int, cfg: PolicyValueConfig, gain: float, memory: Memory | None,
+        self, inputs: ObsConcat | None, outputs: int, cfg: PolicyValueConfig, gain: float, memory: Memory | None,
         width: int = 0,
     ) -> None:  # fmt: skip
         """Without ``inputs`` it reads the output of the other branch's memory, of this ``width``."""
         super().__init__()
         self.inputs = inputs
-        self.memory: Remembers | None = None if memory is None or inputs is None else memory.build(inputs.width)
+        self.memory: MemoryModule | None = None if memory is None or inputs is None else memory.build(inputs.width)
         if inputs is not None:
             width = inputs.width if self.memory is None else self.memory.units
         self.body: ReluMLP = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
@@ -78,22 +78,24 @@ class PolicyValueBranch(nn.Module):
 class PolicyActor(PolicyValueBranch):
     """A policy pi(a | s): perceptron to logits and means, and a ln sigma that does not depend on the state."""
 
-    def __init__(self, inputs: Inputs, spec: ActionSpec, cfg: PolicyValueConfig) -> None:
+    def __init__(self, inputs: ObsConcat, spec: ActionSpec, cfg: PolicyValueConfig) -> None:
         super().__init__(inputs, spec.width, cfg, 0.01, cfg.memory)
         self.spec = spec
-        numbers = all_numbers(spec)
+        numbers = num_continuous(spec)
         self.log_std: nn.Parameter | None = nn.Parameter(torch.full((numbers,), cfg.log_std)) if numbers else None
 
     def decide(self, y: Tensor, obs: Obs) -> Any:
         """Return the distribution over actions ``[..., A]``, given what the perceptron reads."""
-        outputs = masked(self.body(y).float(), obs)  # [..., A], logits and means
+        outputs = mask_illegal(self.body(y).float(), obs)  # [..., A], logits and means
         if self.log_std is None:
-            return Choices(outputs, all_classes(self.spec))
+            return GumbelCategoricals(outputs, num_classes_per_choice(self.spec))
         if action_kind(self.spec) == "continuous":
-            return FreeNormal(outputs, self.log_std)
+            return UnclippedNormal(outputs, self.log_std)
         layout = ActionLayout(self.spec)
         means, logits = layout.split(outputs)
-        return MixedDistribution(FreeNormal(means, self.log_std), Choices(logits, all_classes(self.spec)), layout)
+        return MixedDistribution(
+            UnclippedNormal(means, self.log_std), GumbelCategoricals(logits, num_classes_per_choice(self.spec)), layout
+        )
 
     def forward(self, obs: Obs) -> Any:
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``, without memory."""
@@ -101,7 +103,7 @@ class PolicyActor(PolicyValueBranch):
         return self.decide(self.inputs(obs), obs)
 
 
-class Decision(NamedTuple):
+class PolicyValueOutput(NamedTuple):
     """What the networks say of rows ``[B, T]``."""
 
     policy: Any
@@ -120,10 +122,10 @@ class PolicyValue(nn.Module):
     ) -> None:
         super().__init__()
         kind = cfg.critic_memory
-        inputs = Inputs(obs_spec, cfg, dtype)
+        inputs = ObsConcat(obs_spec, cfg, dtype)
         self.actor: PolicyActor = PolicyActor(inputs, action_spec, cfg)
         shared = self.actor.memory if kind == "shared" else None
-        critic_inputs = None if shared is not None else inputs if cfg.share_encoder else Inputs(obs_spec, cfg, dtype)
+        critic_inputs = None if shared is not None else inputs if cfg.share_encoder else ObsConcat(obs_spec, cfg, dtype)
         memory = cfg.memory if kind == "separate" else None
         self.critic: PolicyValueBranch = PolicyValueBranch(
             critic_inputs, 1, cfg, 1.0, memory, 0 if shared is None else shared.units
@@ -134,7 +136,7 @@ class PolicyValue(nn.Module):
         """S, the width of the state of both memories; 0 if there is none."""
         return self.actor.width + self.critic.width
 
-    def forward(self, obs: Obs, first: Tensor | None = None, state: Tensor | None = None) -> Decision:
+    def forward(self, obs: Obs, first: Tensor | None = None, state: Tensor | None = None) -> PolicyValueOutput:
         """Return the policy and the values of observations ``[B, T, *shape]``; any axes in front without memory.
 
         With memory, ``first`` ``[B, T]`` says where episodes begin, and ``state`` ``[B, S]`` is the one before row 0.
@@ -151,7 +153,7 @@ class PolicyValue(nn.Module):
             z, of_critic = self.critic.with_memory(critic_x, first, of_critic)
         value = self.critic.body(z).float().squeeze(-1)
         after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
-        return Decision(self.actor.decide(y, obs), value, after)
+        return PolicyValueOutput(self.actor.decide(y, obs), value, after)
 
 
 class MemoryState(NamedTuple):
@@ -172,10 +174,10 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
         blank = torch.zeros(num_envs, self.network.width, device=self.device)
         return MemoryState(blank, blank)
 
-    def evaluate(self, step: Step, state: MemoryState) -> Decision:
+    def evaluate(self, step: Step, state: MemoryState) -> PolicyValueOutput:
         """Return policy, values and state for rows ``[N, 1]``."""
         obs = {key: x.unsqueeze(1) for key, x in step.obs_on(self.device).items()}  # [N, 1, ...]
-        decision: Decision = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
+        decision: PolicyValueOutput = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
         return decision
 
     @torch.no_grad()
@@ -184,9 +186,9 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
         action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
         return action.squeeze(1).cpu(), MemoryState(state.after, decision.state)
 
-    def tell(self, step: Step, state: MemoryState) -> PolicyOutput:
+    def inspect(self, step: Step, state: MemoryState) -> PolicyOutput:
         decision = self.evaluate(step, state)
         return PolicyOutput(decision, decision.policy)
 
     def extras(self, state: MemoryState) -> dict[str, Tensor]:
-        return {MEMORY: state.before}
+        return {MEMORY_COLUMN: state.before}

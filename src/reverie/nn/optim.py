@@ -13,16 +13,16 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import Above, AtLeast, Ramp, Rate, Within, first
-from reverie.core.collectives import average
+from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat, Within, initial_value
+from reverie.core.collectives import all_reduce_mean
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, RunError, plural
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.types import Metrics, State
 
 Tensors = list[Tensor]
 
 
-def to_train(parameters: Iterable[nn.Parameter]) -> Tensors:
+def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
     """Return those of ``parameters`` that are not frozen."""
     params: Tensors = [p for p in parameters if p.requires_grad]
     if len({id(p) for p in params}) < len(params):  # it would be moved twice
@@ -30,28 +30,30 @@ def to_train(parameters: Iterable[nn.Parameter]) -> Tensors:
     return params
 
 
-def rate_of(lr: Rate, device: torch.device) -> float | Tensor:
+def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
     """Return a learning rate, or a tensor ``[]`` that :func:`advance` changes where it is a ramp."""
-    return torch.tensor(first(lr), dtype=torch.float32, device=device) if isinstance(lr, Ramp) else lr
+    return (
+        torch.tensor(initial_value(lr), dtype=torch.float32, device=device) if isinstance(lr, PiecewiseLinear) else lr
+    )
 
 
-def advance(ramps: Iterable[tuple[Ramp, Tensor]], step: int) -> None:
+def advance_schedules(ramps: Iterable[tuple[PiecewiseLinear, Tensor]], step: int) -> None:
     """Set the tensor of each ramp to its value at this env step, in place, as captured updates keep reading it."""
     for ramp, value in ramps:
-        value.fill_(ramp.at(step))
+        value.fill_(ramp.value_at(step))
 
 
-def ramps_of(optim: object) -> list[tuple[Ramp, Tensor]]:
+def lr_schedules(optim: object) -> list[tuple[PiecewiseLinear, Tensor]]:
     """Return the ramp of an optimiser's learning rate with its tensor, if it has one; none of PyTorch's optimisers."""
     return list(getattr(optim, "ramps", ()))
 
 
-def register_scheduled(module: nn.Module, name: str, rate: Rate) -> None:
+def register_scheduled(module: nn.Module, name: str, rate: ScheduledFloat) -> None:
     """Set ``module.name`` to ``rate``. If the rate is a schedule, register a buffer that follows it over env steps."""
-    if not isinstance(rate, Ramp):
+    if not isinstance(rate, PiecewiseLinear):
         setattr(module, name, rate)
         return
-    module.register_buffer(name, torch.tensor(first(rate), dtype=torch.float32), persistent=False)
+    module.register_buffer(name, torch.tensor(initial_value(rate), dtype=torch.float32), persistent=False)
     vars(module).setdefault("ramps", {})[name] = rate
 
 
@@ -73,10 +75,10 @@ def load_moments(moments: Mapping[str, Tensor], state: State) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimConfig(Config):
+class LaPropAGCConfig(Config):
     """LaProp with adaptive gradient clipping."""
 
-    lr: Annotated[Rate, Above(0)] = 4e-5
+    lr: Annotated[ScheduledFloat, Above(0)] = 4e-5
     """Learning rate, above 0."""
     agc: Annotated[float, AtLeast(0)] = 0.3
     """Adaptive clipping: largest norm of a tensor's gradient, as a fraction of the tensor's norm; 0 does not clip."""
@@ -91,11 +93,11 @@ class OptimConfig(Config):
     warmup: Annotated[int, AtLeast(0)] = 1000
     """Number of updates over which the learning rate rises linearly from 0; 0 starts with the full rate."""
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> Optim:
-        return Optim(parameters, self)
+    def build(self, parameters: Iterable[nn.Parameter]) -> LaPropAGC:
+        return LaPropAGC(parameters, self)
 
 
-class Optim:
+class LaPropAGC:
     """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 
     Per tensor, in the order that the DreamerV3 authors use::
@@ -111,7 +113,7 @@ class Optim:
 
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
         self.cfg = cfg
-        self.params: Tensors = to_train(parameters)
+        self.params: Tensors = trainable(parameters)
         self.sizes: list[int] = [p.numel() for p in self.params]
         self.shapes: Tensor = torch.tensor([n for p in self.params for n in (p.ndim, *p.shape)], device="cpu")
         self.count: int = sum(self.sizes)
@@ -120,13 +122,13 @@ class Optim:
         self.square: Tensor = torch.zeros(self.count, dtype=torch.float32, device=device)
         self.momentum: Tensor = torch.zeros(self.count, dtype=torch.float32, device=device)
         self.updates: Tensor = torch.zeros_like(self.square[0])  # on the device, so that no update waits for it
-        self.rate: float | Tensor = rate_of(cfg.lr, device)
+        self.rate: float | Tensor = lr_or_tensor(cfg.lr, device)
         # On GPUs the index of each element's tensor, [count].
         owners = [torch.full((n,), i, dtype=torch.int32, device=device) for i, n in enumerate(self.sizes)]
         self.owner: Tensor | None = None if device.type == "cpu" else torch.cat(owners)
 
     @property
-    def ramps(self) -> list[tuple[Ramp, Tensor]]:
+    def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
         """The ramp of the learning rate with its tensor, if it is one."""
         return [(self.cfg.lr, self.rate)] if isinstance(self.rate, Tensor) else []
 
@@ -148,10 +150,10 @@ class Optim:
         if len(grads) != len(self.params):
             without = [list(p.shape) for p in self.params if p.grad is None]
             raise RunError(
-                f"{len(without)} of {plural(len(self.params), 'parameter')} have no gradient, the first of shape "
+                f"{len(without)} of {count_noun(len(self.params), 'parameter')} have no gradient, the first of shape "
                 f"{without[0]}: build the optimiser from the parameters that its loss depends on."
             )
-        average(grads)
+        all_reduce_mean(grads)
         return grads
 
     @torch.no_grad()
@@ -214,15 +216,15 @@ class Optim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaPropConfig(OptimConfig):
+class ReleasedLaPropConfig(LaPropAGCConfig):
     """LaProp as its authors released it, with adaptive gradient clipping: R2-Dreamer."""
 
     def build(self, parameters: Iterable[nn.Parameter]) -> LaProp:
         return LaProp(parameters, self)
 
 
-class LaProp(Optim):
-    """:class:`Optim` with each u weighted by its own learning rate, which matters while that changes.
+class LaProp(LaPropAGC):
+    """:class:`LaPropAGC` with each u weighted by its own learning rate, which matters while that changes.
 
     In the order of the authors of LaProp::
 
@@ -233,7 +235,7 @@ class LaProp(Optim):
     With a warm-up, the first update has lr / warmup.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], cfg: LaPropConfig) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], cfg: ReleasedLaPropConfig) -> None:
         super().__init__(parameters, cfg)
         self.mass: Tensor = torch.zeros_like(self.updates)
 
@@ -256,7 +258,7 @@ class GlobalRMSpropConfig(Config):
     implementation: Literal["tensorflow", "torch"] = "torch"
     """RMSProp of which library. tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps
     is added to the root."""
-    lr: Annotated[Rate, Above(0)] = 7e-4
+    lr: Annotated[ScheduledFloat, Above(0)] = 7e-4
     """Learning rate, above 0."""
     alpha: Annotated[float, Within("[0, 1)")] = 0.99
     """Decay rate of the mean square, in [0, 1)."""
@@ -269,7 +271,7 @@ class GlobalRMSpropConfig(Config):
         return GlobalRMSprop(parameters, self)
 
 
-class GlobalRMSprop(Optim):
+class GlobalRMSprop(LaPropAGC):
     """RMSProp (Tieleman and Hinton 2012), neither centred nor with momentum, in the form of TensorFlow or PyTorch.
 
     s <- decay s + (1 - decay) g^2,  p <- p - lr g / sqrt(s + eps), or in PyTorch's form lr g / (sqrt(s) + eps).
@@ -285,7 +287,7 @@ class GlobalRMSprop(Optim):
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
         c = self.cfg
-        flat, norm = clipped(grads, c.max_grad_norm)
+        flat, norm = clip_grad_norm(grads, c.max_grad_norm)
         self.updates.add_(1)
         self.square.mul_(c.alpha).addcmul_(flat, flat, value=1 - c.alpha)
         root = (self.square + c.eps).sqrt() if c.implementation == "tensorflow" else self.square.sqrt() + c.eps
@@ -293,14 +295,16 @@ class GlobalRMSprop(Optim):
         return {"opt/grad_norm": norm}
 
 
-def clipped(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
+def clip_grad_norm(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
     """Return all gradients as one vector ``[count]`` whose norm is at most ``limit`` (0: any), and the norm before."""
     norm = torch.stack(torch._foreach_norm(grads)).norm()
     flat = torch.cat([grad.flatten() for grad in grads])  # [count]
     return (flat * (limit / norm.clamp(min=limit)) if limit else flat), norm
 
 
-def gradient_steps(losses: Mapping[str, Tensor], optims: Mapping[str, Optim], shared: Collection[str] = ()) -> Metrics:
+def gradient_steps(
+    losses: Mapping[str, Tensor], optims: Mapping[str, LaPropAGC], shared: Collection[str] = ()
+) -> Metrics:
     """Take a step of the optimiser of each loss, by name, with gradients that are all computed before the first step.
 
     ``shared`` are the losses of whose graph another one, after them, has a part. Return the metrics of each, as

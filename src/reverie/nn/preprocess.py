@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Annealed, Memoryless, Policy, RunningStatistics, Telling
+from reverie.core.protocols import Annealed, Inspectable, Memoryless, Policy, RunningStatistics
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
-from reverie.nn.normalization import Normaliser, NormalizeConfig
-from reverie.nn.reward_scaling import Affine, Factor, ReturnRange, ReturnScaler, ReturnStd, RewardScale
+from reverie.nn.normalization import NormalizeConfig, ObsNormalizer
+from reverie.nn.reward_scaling import Affine, Factor, ReturnBounds, ReturnScaler, ReturnStd, RewardScale
 
 
-class Frames(nn.Module):
+class FrameStacker(nn.Module):
     """Stacks the last ``count`` observations, the newest last. In an episode's first rows, its first frame is repeated.
 
     Images are stacked along their channels, everything else along a new first axis. The values are the same as with
@@ -65,7 +65,7 @@ class Frames(nn.Module):
                 begun = begun | is_first[:, start + 1 : start + 1 + rows]
                 over = begun.view(*begun.shape, *(1 for _ in part.shape))
                 newest.append(torch.where(over, newest[-1], obs[key][:, start : start + rows]))
-            stacked[key] = join(newest[::-1], part)
+            stacked[key] = concat_frames(newest[::-1], part)
         return stacked
 
     def initial(self, num_envs: int, device: torch.device) -> Obs:
@@ -75,7 +75,7 @@ class Frames(nn.Module):
             for key, part in self.parts.items()
         }
 
-    def see(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
+    def push(self, obs: Obs, is_first: Tensor, past: Obs) -> tuple[Obs, Obs]:
         """Return stacked observations ``[N, ...]`` and the past frames for the next ones. Inputs are not changed."""
         stacked, next_past = dict(obs), {}
         for key, part in self.parts.items():
@@ -83,11 +83,11 @@ class Frames(nn.Module):
             rows = torch.cat(
                 [torch.where(is_first.view(-1, *(1 for _ in newest.shape[1:])), newest, past[key]), newest], 1
             )
-            stacked[key], next_past[key] = join(list(rows.unbind(1)), part), rows[:, 1:]
+            stacked[key], next_past[key] = concat_frames(list(rows.unbind(1)), part), rows[:, 1:]
         return stacked, next_past
 
 
-def join(frames: list[Tensor], part: ObsPart) -> Tensor:
+def concat_frames(frames: list[Tensor], part: ObsPart) -> Tensor:
     """Join frames ``[..., *shape]``, the oldest first, to one observation."""
     return torch.cat(frames, -1) if part.kind == "image" else torch.stack(frames, -1 - len(part.shape))
 
@@ -106,14 +106,18 @@ class Preprocessor(nn.Module):
         rewards are scaled by running statistics.
         """
         super().__init__()
-        self.normaliser: Normaliser | None = Normaliser(spec, normalize_obs) if normalize_obs is not None else None
-        self.frames: Frames | None = Frames(spec, frame_stack, frame_stack_keys) if frame_stack > 1 else None
+        self.normaliser: ObsNormalizer | None = (
+            ObsNormalizer(spec, normalize_obs) if normalize_obs is not None else None
+        )
+        self.frames: FrameStacker | None = (
+            FrameStacker(spec, frame_stack, frame_stack_keys) if frame_stack > 1 else None
+        )
         self.rewards: Factor | ReturnScaler | None = None
         if isinstance(reward_scale, Factor):
             self.rewards = reward_scale
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
-        self.range: ReturnRange | None = ReturnRange(discount) if bound_values and self.scaler is None else None
+        self.range: ReturnBounds | None = ReturnBounds(discount) if bound_values and self.scaler is None else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
         self.is_active: bool = not (self.normaliser is None and self.frames is None and self.rewards is None)
         """Whether it changes anything."""
@@ -123,7 +127,7 @@ class Preprocessor(nn.Module):
         """Running statistics of returns, if rewards are scaled by them."""
         return self.rewards if isinstance(self.rewards, ReturnScaler) else None
 
-    def window(self, batch: int, length: int, before: int = 0) -> Window:
+    def make_window(self, batch: int, length: int, before: int = 0) -> Window:
         """Return windows of ``length`` rows to learn from, with the rows before them that frame stacks need.
 
         ``before``: the number of rows that the learner itself needs there as well. Windows of more than one transition
@@ -139,7 +143,7 @@ class Preprocessor(nn.Module):
         """Return the preprocessed batch, without the rows of the context."""
         obs = batch.obs if self.normaliser is None else self.normaliser(batch.obs)
         if self.frames is not None:
-            obs, batch = self.frames(obs, batch.is_first), batch.rows(self.frames.context)
+            obs, batch = self.frames(obs, batch.is_first), batch.slice_time(self.frames.context)
         reward = self._scaled(batch.reward, batch.is_first)
         return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
 
@@ -155,7 +159,7 @@ class Preprocessor(nn.Module):
         watches = self.normaliser, self.range, self.scaler
         return self if any(part is not None for part in watches) else None
 
-    def watch(self, step: Step) -> None:
+    def update_statistics(self, step: Step) -> None:
         """Update the statistics with new rows of the run."""
         if self.normaliser is not None:
             self.normaliser.add(step.obs)
@@ -196,9 +200,9 @@ class PreprocessState(NamedTuple):
 
 def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
     """Return the output from which ``policy`` chooses actions; ConfigError if it does not expose it."""
-    if not isinstance(policy, Telling):
+    if not isinstance(policy, Inspectable):
         raise ConfigError(f"{type(policy).__name__} does not expose its action distribution: it has no method tell().")
-    return policy.tell(step, state)
+    return policy.inspect(step, state)
 
 
 class PreprocessedPolicy:
@@ -220,7 +224,7 @@ class PreprocessedPolicy:
         normaliser, frames = self.preprocess.normaliser, self.preprocess.frames
         obs = step.obs_on(self.device)
         if frames is not None:
-            obs, past = frames.see(obs, step.is_first.to(self.device, non_blocking=True), past)
+            obs, past = frames.push(obs, step.is_first.to(self.device, non_blocking=True), past)
         if normaliser is not None:
             obs = normaliser(obs)
         return replace(step, obs=obs), past
@@ -231,15 +235,15 @@ class PreprocessedPolicy:
         action, inner = self.inner.act(step, state.state, mode)
         return action, PreprocessState(past, inner)
 
-    def tell(self, step: Step, state: PreprocessState) -> PolicyOutput:
+    def inspect(self, step: Step, state: PreprocessState) -> PolicyOutput:
         return inspect_policy(self.inner, self.preprocess_step(step, state.past)[0], state.state)
 
     def memoryless(self, mode: Mode) -> bool:
         """Return whether no frames are stacked and the inner policy is memoryless."""
         return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
-    def after(self, state: PreprocessState, env_steps: int) -> PreprocessState:
-        inner = self.inner.after(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
+    def advance_schedule(self, state: PreprocessState, env_steps: int) -> PreprocessState:
+        inner = self.inner.advance_schedule(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
         return state._replace(state=inner)
 
     def override(self, state: PreprocessState, action: Tensor) -> PreprocessState:

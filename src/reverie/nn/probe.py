@@ -16,7 +16,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import Prediction, make_prediction
-from reverie.nn.encoder import select, vectors_and_one_hots
+from reverie.nn.encoder import select_keys, vectors_and_one_hots
 from reverie.nn.heads import DenseHeadConfig, Initial
 from reverie.nn.layers import Activation, Norm
 from reverie.objectives.kl import importance_bound
@@ -53,8 +53,8 @@ class Mlp(ProbeHead):
 
     def build(self, inputs: int, outputs: int) -> nn.Module:
         head = DenseHeadConfig(layers=self.layers, units=self.units, norm=self.norm, act=self.act, init=self.init)
-        body = head.body(inputs)
-        return nn.Sequential(body, head.last(body.width, outputs))
+        body = head.hidden_layers(inputs)
+        return nn.Sequential(body, head.output_layer(body.width, outputs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class ProbeConfig(Config):
 
     def targets(self, spec: ObsSpec) -> list[str]:
         """Return the keys that are predicted, in their order."""
-        return [key for head in self.heads for key in select(spec, head.keys)]
+        return [key for head in self.heads for key in select_keys(spec, head.keys)]
 
     def model_parts(self, spec: ObsSpec) -> ObsSpec:
         """Return the parts that the world model reads."""
@@ -92,9 +92,9 @@ class Probe(nn.Module):
         self.given: dict[str, ObsSpec] = {}
         heads = []
         for head in cfg.heads:
-            spec_read = select(spec, head.inputs) if head.inputs else {}
+            spec_read = select_keys(spec, head.inputs) if head.inputs else {}
             inputs = feature + sum(part.width for part in spec_read.values())
-            for key, part in select(spec, head.keys).items():
+            for key, part in select_keys(spec, head.keys).items():
                 self.given[key] = spec_read
                 heads.append(head.build(inputs, part.width))
         self.heads: nn.ModuleList = nn.ModuleList(heads)

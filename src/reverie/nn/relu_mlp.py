@@ -127,19 +127,22 @@ class ReluMLP(nn.Module):
                 bias.uniform_(-bound, bound)
 
     @property
-    def meaning(self) -> dict[str, Tensor]:
+    def layout_state(self) -> dict[str, Tensor]:
         """What is saved with ``theta``, which could fit another MLP: ``widths``; ``tanh`` between layers, on top."""
         layout = self.layout
         return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        destination.update({f"{prefix}{name}": value for name, value in self.meaning.items()})
+        destination.update({f"{prefix}{name}": value for name, value in self.layout_state.items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Check the widths and tanh, as other layers can have the same number of parameters."""
         state, errors = dict(state_dict), []
-        for name, expected in self.meaning.items():  # a checkpoint without widths has no theta either, as PyTorch tells
+        for (
+            name,
+            expected,
+        ) in self.layout_state.items():  # a checkpoint without widths has no theta either, as PyTorch tells
             saved = tuple(state.pop(f"{prefix}{name}", expected).tolist())
             if saved != (current := tuple(expected.tolist())):
                 errors.append(f"{prefix}{name} are {saved} in the checkpoint, but {current} here.")

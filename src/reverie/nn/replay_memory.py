@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from reverie.core.protocols import Annealed, Policy
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step
 from reverie.nn.actor_critic import MemoryInputs
-from reverie.nn.memory import BEGUN, MEMORY
+from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY
 from reverie.nn.preprocess import inspect_policy
-from reverie.nn.target_network import Target
+from reverie.nn.target_network import TargetNetwork
 
 
 class Memories:
     """All memories of the networks in an ``objective``. A target's begin from the stored state of its network's."""
 
     def __init__(self, objective: nn.Module) -> None:
-        targets = [part for part in objective.children() if isinstance(part, Target)]
+        targets = [part for part in objective.children() if isinstance(part, TargetNetwork)]
         followed = {id(b): a for t in targets for a, b in zip(t.source.modules(), t.model.modules(), strict=True)}
         cuts: dict[int, slice] = {}
         self.width: int = 0
@@ -35,7 +35,7 @@ class Memories:
         self.targets: list[tuple[MemoryInputs, slice]] = []
         readers = [(name, m) for name, m in objective.named_modules() if isinstance(m, MemoryInputs)]
         for name, m in sorted(readers, key=lambda pair: id(pair[1]) in followed):  # targets last
-            m.memory_key = f"{MEMORY}/{name}"
+            m.memory_key = f"{MEMORY_COLUMN}/{name}"
             if id(m) in followed:
                 self.targets.append((m, cuts[id(followed[id(m)])]))
             else:
@@ -45,9 +45,11 @@ class Memories:
 
     def add_to_obs(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
         """Return the observations ``[..., *shape]`` with what networks with memory read, given states ``[..., S]``."""
-        return obs | {BEGUN: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
+        return (
+            obs | {MEMORY_FIRST_KEY: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
+        )
 
-    def after(self, obs: Obs) -> Tensor:
+    def next_state(self, obs: Obs) -> Tensor:
         """Return the states after each row, ``[..., S]``."""
         return torch.cat([m.with_memory(obs)[1] for m, _ in self.own], -1)
 
@@ -58,7 +60,7 @@ class Memories:
         Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
         be written back. Losses read windows from row 0 or from row 1 on: a target's other states are left out.
         """
-        obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY])
+        obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY_COLUMN])
         missing, states = batch.shape[1] - burn_in - 2, {}
         for m, _ in self.own:
             states[m.memory_key] = torch.cat(
@@ -70,18 +72,18 @@ class Memories:
                 torch.cat([first_rows[m.memory_key][:, :1], m.with_memory(first_rows)[1]], 1), (0, 0, 0, missing)
             )
         fresh = torch.cat([states[m.memory_key] for m, _ in self.own], -1)
-        return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY: fresh}).rows(burn_in)
+        return replace(batch, obs=obs | states, extras={**batch.extras, MEMORY_COLUMN: fresh}).slice_time(burn_in)
 
 
 class ReplayMemoryState(NamedTuple):
-    """The state of a :class:`RememberingPolicy` for N environments."""
+    """The state of a :class:`MemoryPolicy` for N environments."""
 
     before: Tensor  # [N, S], of the memories before the newest row
     after: Tensor  # [N, S]
     inner: Any  # the state of the inner policy
 
 
-class RememberingPolicy:
+class MemoryPolicy:
     """A policy whose networks have memory, around one that acts on single rows."""
 
     def __init__(self, inner: Policy[Any], memories: Memories, device: torch.device) -> None:
@@ -101,17 +103,17 @@ class RememberingPolicy:
     def act(self, step: Step, state: ReplayMemoryState, mode: Mode) -> tuple[Tensor, ReplayMemoryState]:
         obs = self.add_to_obs(step, state)
         action, inner = self.inner.act(replace(step, obs=obs), state.inner, mode)
-        return action, ReplayMemoryState(state.after, self.memories.after(obs), inner)
+        return action, ReplayMemoryState(state.after, self.memories.next_state(obs), inner)
 
-    def tell(self, step: Step, state: ReplayMemoryState) -> PolicyOutput:
+    def inspect(self, step: Step, state: ReplayMemoryState) -> PolicyOutput:
         return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
-    def after(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
-        inner = self.inner.after(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
+    def advance_schedule(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
+        inner = self.inner.advance_schedule(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
         return state._replace(inner=inner)
 
     def override(self, state: ReplayMemoryState, action: Tensor) -> ReplayMemoryState:
         return state._replace(inner=self.inner.override(state.inner, action))
 
     def extras(self, state: ReplayMemoryState) -> dict[str, Tensor]:
-        return {MEMORY: state.before} | self.inner.extras(state.inner)
+        return {MEMORY_COLUMN: state.before} | self.inner.extras(state.inner)

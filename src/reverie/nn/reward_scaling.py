@@ -15,7 +15,7 @@ from reverie.core.bounds import Above, Finite
 from reverie.core.collectives import all_gather, is_distributed
 from reverie.core.config import Choice
 from reverie.core.kernel_dispatch import accelerated
-from reverie.nn.normalization import LEAST, HostBuffers, Moments, add_rows, mean_and_std
+from reverie.nn.normalization import CONSTANT_ATOL, HostBuffers, Moments, add_rows, mean_and_std
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ReturnStd(RewardScale):
     """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
 
 
-class ReturnRange(HostBuffers):
+class ReturnBounds(HostBuffers):
     """Bounds on returns, from the smallest and largest reward r_min and r_max of all rows so far.
 
     The upper bound is r_max / (1 - gamma) if r_max > 0, else r_max, because the episode may end after one reward. The
@@ -129,7 +129,7 @@ def update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: 
 def set_factor(moments: Tensor, factor: Tensor) -> None:
     """Set ``factor`` to 1 / the standard deviation of ``moments``, or to 1 while that is 0."""
     std = mean_and_std(moments)[1].item()
-    factor.fill_(1 / std if std > LEAST else 1.0)
+    factor.fill_(1 / std if std > CONSTANT_ATOL else 1.0)
 
 
 @accelerated

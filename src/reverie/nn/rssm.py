@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.nn.distributions import log_of, straight_through
+from reverie.nn.distributions import safe_log, straight_through
 from reverie.nn.functional import gru, sample_classes, unimix_probs
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
 from reverie.nn.state_space import LogitNet, StateSpaceModel
@@ -56,7 +56,7 @@ class RSSM(StateSpaceModel):
 
     def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
         """Return ``logits``, ln p of each class."""
-        return {"logits": log_of(stats)}
+        return {"logits": safe_log(stats)}
 
     @property
     def is_bounded(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reverie.core.kernel_dispatch import accelerated
 
 
-class Target(nn.Module):
+class TargetNetwork(nn.Module):
     """A frozen copy, updated at every n-th (``every``) :meth:`update`: theta' <- rate theta + (1 - rate) theta'.
 
     A small rate at every call is Polyak averaging; a rate of 1 at every n-th call is a hard update. With
@@ -25,7 +25,7 @@ class Target(nn.Module):
         super().__init__()
         self.model: nn.Module = copy.deepcopy(source).requires_grad_(False)
         self.rate = rate
-        self.every = every
+        self.interval = every
         self._source = (source,)  # a tuple hides it from torch, so that it is not a submodule
         if every > 1:
             self.register_buffer("count", torch.tensor(every - 1 if at_first else 0))
@@ -42,9 +42,9 @@ class Target(nn.Module):
         slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
         for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):
             copied.copy_(buffer)
-        if self.every > 1:
+        if self.interval > 1:
             self.count += 1
-        polyak(slow, fast, self.rate, self.count if self.every > 1 else None, self.every)
+        polyak_update(slow, fast, self.rate, self.count if self.interval > 1 else None, self.interval)
 
     @torch.no_grad()
     def forward(self, *inputs: Any) -> Any:
@@ -52,7 +52,9 @@ class Target(nn.Module):
 
 
 @accelerated
-def polyak(slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, count: Tensor | None, every: int) -> None:
+def polyak_update(
+    slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, count: Tensor | None, every: int
+) -> None:
     """Move ``slow`` in place: theta' <- rate theta + (1 - rate) theta', if ``every`` divides ``count`` (if given)."""
     if count is None:
         torch._foreach_lerp_(slow, fast, rate)
@@ -62,7 +64,7 @@ def polyak(slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], rate: float, coun
         copied.lerp_(parameter, share.to(copied.dtype))
 
 
-class LateTarget(Target):
+class DelayedTargetNetwork(TargetNetwork):
     """DreamerV2's slow critic: copied after the first update, then moved after every n-th from there on.
 
     In the authors' code it is another network until then.
@@ -76,7 +78,7 @@ class LateTarget(Target):
     @torch.no_grad()
     def update(self) -> None:
         """Move the copy if it is time, then count one call."""
-        rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.every == 0)
+        rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.interval == 0)
         for copied, parameter in zip(self.model.parameters(), self.source.parameters(), strict=True):
             copied.lerp_(parameter, rate.to(copied.dtype))
         self.count.add_(1)

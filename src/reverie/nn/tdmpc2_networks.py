@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast, Finite, Within
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import Inputs, NetworkConfig
+from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.cnn import ImageEncoder, Shifted
 from reverie.nn.functional import linear, norm_mish, sim_norm
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentConfig(NetworkConfig):
+class TDMPC2NetworkConfig(NetworkConfig):
     """Widths of the networks of TD-MPC2; the defaults are the authors' at five million parameters."""
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (512, 512)
@@ -116,7 +116,7 @@ class MishMLP(nn.Module):
     def _forward_copy(
         self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int
     ) -> Tensor:
-        x = joint_linear(parts, *layers[0][:2])
+        x = concat_linear(parts, *layers[0][:2])
         if drop is not None:
             x = x * drop[copy]
         for before, layer in pairwise(layers):
@@ -124,7 +124,7 @@ class MishMLP(nn.Module):
         return sim_norm(x, self.simplex, *layers[-1][2:]) if self.simplex else x
 
 
-def joint_linear(parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
+def concat_linear(parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
     """Return the linear layer of concatenated inputs ``[..., I]``, as the sum b + W_1 x_1 + W_2 x_2.
 
     The first may lack the axis before the last, and is then multiplied once for all rows of the second.
@@ -146,9 +146,9 @@ class LatentEncoder(nn.Module):
     else is concatenated, and passes a perceptron.
     """
 
-    def __init__(self, spec: ObsSpec, cfg: LatentConfig, dtype: torch.dtype) -> None:
+    def __init__(self, spec: ObsSpec, cfg: TDMPC2NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
-        self.inputs: Inputs = Inputs(spec, cfg, dtype)
+        self.inputs: ObsConcat = ObsConcat(spec, cfg, dtype)
         self.simplex: int = cfg.simplex
         direct = not self.inputs.vectors and self.inputs.width == cfg.latent
         layers = (cfg.encoder_units, cfg.latent)

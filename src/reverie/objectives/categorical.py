@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 
-def per_choice(x: Tensor, classes: Sequence[int], axis: int = -1) -> tuple[Tensor, ...]:
+def split_choices(x: Tensor, classes: Sequence[int], axis: int = -1) -> tuple[Tensor, ...]:
     """Return the part of each choice of ``x``, which has A entries along ``axis``; of a single choice, x itself."""
     return (x,) if len(classes) < 2 else torch.split(x, list(classes), axis)
 
 
 def join_choices(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
-    """Return the inverse of :func:`per_choice`."""
+    """Return the inverse of :func:`split_choices`."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts), axis)
 
 
@@ -36,22 +36,22 @@ def mean_over_choices(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.stack(list(parts)).mean(0)
 
 
-def share(classes: Sequence[int]) -> float:
+def choice_weight(classes: Sequence[int]) -> float:
     """Return 1 / D, the weight of each choice in a mean over them."""
     return 1 / max(1, len(classes))
 
 
-def taken_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tensor:
+def chosen_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tensor:
     """Return the value of the taken class of each choice, ``[D, ...]``, or ``[...]`` of a single one.
 
     ``values`` and the one-hot ``action`` are ``[..., A]``.
     """
-    return stack_choices([part.sum(-1) for part in per_choice(values * action, classes)])
+    return stack_choices([part.sum(-1) for part in split_choices(values * action, classes)])
 
 
 def highest_value(values: Tensor, classes: Sequence[int] = ()) -> Tensor:
     """Return the highest value of an action, ``[...]``, of ``[..., A]``; of several choices, the mean over them."""
-    return mean_over_choices([part.amax(-1) for part in per_choice(values, classes)])
+    return mean_over_choices([part.amax(-1) for part in split_choices(values, classes)])
 
 
 def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tensor:
@@ -59,13 +59,13 @@ def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tens
 
     Tavakoli et al., equation 6, where the online network's values are the ``selector`` ``[..., A]``.
     """
-    pairs = zip(per_choice(values, classes), per_choice(selector, classes), strict=True)
+    pairs = zip(split_choices(values, classes), split_choices(selector, classes), strict=True)
     return mean_over_choices([value.gather(-1, by.argmax(-1, keepdim=True)).squeeze(-1) for value, by in pairs])
 
 
-def log_total(values: Tensor, classes: Sequence[int]) -> Tensor:
+def logsumexp_joint(values: Tensor, classes: Sequence[int]) -> Tensor:
     """Return ln sum exp of the additive ``values`` ``[..., A]`` of all joint actions, ``[...]``: a sum over choices."""
-    first, *rest = [part.logsumexp(-1) for part in per_choice(values, classes)]
+    first, *rest = [part.logsumexp(-1) for part in split_choices(values, classes)]
     return sum(rest, first)
 
 
@@ -75,7 +75,7 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes:
     The highest is that of the same choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et
     al. 2019), algorithm 1, which has > instead of >=, so that a threshold of 1 would leave no action.
     """
-    pairs = zip(per_choice(values, classes), per_choice(logits, classes), strict=True)
+    pairs = zip(split_choices(values, classes), split_choices(logits, classes), strict=True)
     return join_choices(
         [value.masked_fill(logit < logit.amax(-1, keepdim=True) + log_threshold, -math.inf) for value, logit in pairs]
     )
@@ -86,5 +86,5 @@ def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) 
 
     Values of several choices are additive; the minimum is that of each class.
     """
-    probs = join_choices([torch.softmax(part, -1) for part in per_choice(logits, classes)])  # [..., A]
+    probs = join_choices([torch.softmax(part, -1) for part in split_choices(logits, classes)])  # [..., A]
     return (probs * values.amin(0)).sum(-1)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from reverie.core.types import Batch
-from reverie.objectives.categorical import log_total
+from reverie.objectives.categorical import logsumexp_joint
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, mean_over
+from reverie.objectives.td import Losses, masked_mean
 
 
-def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
+def cql_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
     """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4. The sum is over all actions.
 
     With several choices, whose values are additive, it is the sum of their gaps.
@@ -24,8 +24,8 @@ def choice_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Ten
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
     """
     chosen = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]
-    gap = log_total(values, classes) - chosen  # [(K,) B, T-1]
-    return mean_over(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
+    gap = logsumexp_joint(values, classes) - chosen  # [(K,) B, T-1]
+    return masked_mean(gap if gap.ndim == 2 else gap.sum(0), transition_mask(batch.is_last))
 
 
 def add_penalty(losses: Losses, gap: Tensor, weight: float) -> Losses:

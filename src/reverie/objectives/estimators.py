@@ -90,13 +90,13 @@ class ValueEstimator(Choice):
         """Raise ConfigError if windows of ``rows`` rows are too short."""
         if rows < self.min_rows:
             raise ConfigError(
-                f"value_estimator = {self.text()} in windows of {rows} rows: expected batch_length of at least "
+                f"value_estimator = {self.to_text()} in windows of {rows} rows: expected batch_length of at least "
                 f"{self.min_rows}, or an estimator that looks less far ahead."
             )
 
 
 @dataclass(frozen=True)
-class OneRow(ValueEstimator, base=True):
+class SingleBootstrap(ValueEstimator, base=True):
     """Estimators that bootstrap from a single row, so that the row's value may be a distribution."""
 
     def bootstrap(self, *, reward: Tensor, terminal: Tensor, last: Tensor, discount: float) -> Bootstrap:
@@ -117,7 +117,7 @@ class OneRow(ValueEstimator, base=True):
 
 
 @dataclass(frozen=True)
-class TD0(OneRow):
+class TD0(SingleBootstrap):
     """One reward plus the discounted value of the next row. Off-policy."""
 
     function: ClassVar[Callable[..., Tensor]] = staticmethod(td0)
@@ -128,7 +128,7 @@ class TD0(OneRow):
 
 
 @dataclass(frozen=True)
-class TD1(OneRow):
+class TD1(SingleBootstrap):
     """All rewards up to the end of the episode or window, then the value there."""
 
     function: ClassVar[Callable[..., Tensor]] = staticmethod(td1)
@@ -140,7 +140,7 @@ class TD1(OneRow):
 
 
 @dataclass(frozen=True)
-class NStep(OneRow):
+class NStep(SingleBootstrap):
     """n rewards, or fewer where the episode or the window ends earlier, then the value of the row reached."""
 
     function: ClassVar[Callable[..., Tensor]] = staticmethod(n_step)
@@ -210,9 +210,9 @@ class VTrace(ValueEstimator):
             ConfigError: there are no log-probabilities.
         """
         if log_pi is None or log_mu is None:
-            raise ConfigError(f"value_estimator = {self.text()} needs the log-probabilities log_pi and log_mu.")
+            raise ConfigError(f"value_estimator = {self.to_text()} needs the log-probabilities log_pi and log_mu.")
         return vtrace(**inputs, log_pi=log_pi, log_mu=log_mu, **vars(self))
 
     def function(self, **_: Any) -> Tensor:
         """Raise ConfigError: V-trace cannot do with rows alone."""
-        raise ConfigError(f"value_estimator = {self.text()} needs the log-probabilities log_pi and log_mu.")
+        raise ConfigError(f"value_estimator = {self.to_text()} needs the log-probabilities log_pi and log_mu.")

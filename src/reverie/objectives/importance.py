@@ -28,7 +28,7 @@ def cumulative_ratios(log_ratio: Tensor, steps: Tensor, terminal: Tensor) -> Ten
     return (total - total.amax(0).clamp(min=torch.finfo(total.dtype).min)).exp()
 
 
-def effective_size(log_ratio: Tensor, steps: Tensor) -> float:
+def effective_sample_size(log_ratio: Tensor, steps: Tensor) -> float:
     """Return (sum_i rho_i)^2 / sum_i rho_i^2 of the ratios of whole episodes: Kong (1992); 0 if pi takes none of them.
 
     So many episodes of pi itself would tell as much. Arguments are those of :func:`cumulative_ratios`.
@@ -37,7 +37,7 @@ def effective_size(log_ratio: Tensor, steps: Tensor) -> float:
     return float(last.sum().square() / last.square().sum()) if last.any() else 0.0
 
 
-def weighted_sum(ratio: Tensor, value: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
+def weighted_importance_sampling(ratio: Tensor, value: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
     """Return sum_t gamma^t sum_i w_it x_it, w_it = rho_it / sum_j rho_jt: per-decision weighted importance sampling.
 
     For rewards this is WIS: Precup, Sutton & Singh (2000), with the weights of Thomas & Brunskill (2016). A step
@@ -65,11 +65,11 @@ def doubly_robust(ratio: Tensor, error: Tensor, start: Tensor, discount: float, 
     exact if either the critic or the ratios are, as far as there are episodes.
 
     Args:
-        ratio: ``[E, H]``, as ``discount`` and ``times`` in :func:`weighted_sum`.
+        ratio: ``[E, H]``, as ``discount`` and ``times`` in :func:`weighted_importance_sampling`.
         error: ``[E, H]``, the critic's temporal-difference error delta; 0 after the end.
         start: ``[E]``, the critic's value V(s_0) of each episode's first state.
         discount: gamma.
         times: ``[R, E]``.
     """
     times = torch.ones(1, len(ratio), dtype=ratio.dtype) if times is None else times
-    return times @ start / times.sum(1) + weighted_sum(ratio, error, discount, times)
+    return times @ start / times.sum(1) + weighted_importance_sampling(ratio, error, discount, times)

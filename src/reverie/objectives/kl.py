@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.bounds import AtLeast, Within
-from reverie.core.collectives import at_least
+from reverie.core.collectives import clamp_min_across_ranks
 from reverie.core.config import Choice
 
 Divergence = Callable[[Tensor, Tensor], Tensor]
@@ -100,7 +100,7 @@ class FreeNats(KLLoss):
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`KLLoss`."""
         value = kl(post, prior)  # [...]
-        return at_least(value.mean(), self.nats), value
+        return clamp_min_across_ranks(value.mean(), self.nats), value
 
 
 @dataclass(frozen=True)
@@ -128,4 +128,4 @@ class BalancedKL(KLLoss):
         return torch.lerp(self._apply_free_nats(detached), self._apply_free_nats(value), mix), value
 
     def _apply_free_nats(self, value: Tensor) -> Tensor:
-        return at_least(value.mean(), self.nats) if self.average else value.clamp(min=self.nats).mean()
+        return clamp_min_across_ranks(value.mean(), self.nats) if self.average else value.clamp(min=self.nats).mean()

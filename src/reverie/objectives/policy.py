@@ -12,7 +12,7 @@ from torch import Tensor
 from reverie.core.bounds import Within
 from reverie.core.collectives import all_gather
 from reverie.core.config import Choice
-from reverie.core.tree import same_shape
+from reverie.core.tree import check_same_shape
 
 
 def reinforce(
@@ -30,7 +30,7 @@ def reinforce(
     Returns:
         ``[...]``.
     """
-    same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
+    check_same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
 
 
@@ -45,7 +45,7 @@ def clipped_surrogate(*, change: Tensor, advantage: Tensor, clip: float | Tensor
     Returns:
         ``[...]``.
     """
-    same_shape(change=change, advantage=advantage)
+    check_same_shape(change=change, advantage=advantage)
     ratio, gain = change.exp(), advantage.detach()
     return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)  # type: ignore[arg-type]  # numbers or tensors
 
@@ -55,7 +55,7 @@ def standardize(x: Tensor, mask: Tensor) -> Tensor:
 
     A single number is returned as it is. With several learners, the numbers of all count.
     """
-    same_shape(x=x, mask=mask)
+    check_same_shape(x=x, mask=mask)
     weight = mask.to(x.dtype)
     count = all_gather(weight.sum()).sum()
     centred = x - all_gather((x * weight).sum()).sum() / count.clamp(min=1)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Batch
-from reverie.objectives.categorical import per_choice, share, stack_choices
-from reverie.objectives.estimators import OneRow
+from reverie.objectives.categorical import choice_weight, split_choices, stack_choices
+from reverie.objectives.estimators import SingleBootstrap
 from reverie.objectives.td import Losses, check_shapes, critic_losses
 
 
@@ -57,10 +57,10 @@ def greedy_quantiles(quantiles: Tensor, selector: Tensor) -> Tensor:
 
     The means of ``selector`` ``[..., A, N]`` choose the action: the same quantiles, or another network's.
     """
-    return select_action(quantiles.detach(), selector.detach().mean(-1).argmax(-1))
+    return quantiles_of_action(quantiles.detach(), selector.detach().mean(-1).argmax(-1))
 
 
-def select_action(quantiles: Tensor, index: Tensor) -> Tensor:
+def quantiles_of_action(quantiles: Tensor, index: Tensor) -> Tensor:
     """Return the quantiles ``[..., N]`` of the actions ``index`` ``[...]``, from ``[..., A, N]``."""
     flat = quantiles.reshape(index.numel(), *quantiles.shape[-2:])  # [M, A, N]
     return _gather_rows(flat, index.reshape(-1, 1)).view(*index.shape, quantiles.shape[-1])
@@ -73,7 +73,7 @@ def _gather_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 @accelerated
-def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: OneRow, discount: float) -> Tensor:
+def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: SingleBootstrap, discount: float) -> Tensor:
     """Return targets y_j of rows 0 ... T-2, ``[B, T - 1, N]``, from distributions of rows 1 ... T-1, without gradient.
 
     y_j = G + gamma^m (1 - terminal) theta_j, where ``estimator`` gives the sum of rewards G and the row after m steps.
@@ -104,9 +104,9 @@ def quantile_error(
     Returns:
         The losses. The loss is a sum over the quantiles, priorities are means over them.
     """
-    pairs = zip(per_choice(prediction, classes, -2), per_choice(batch.action[:, :-1], classes), strict=True)
-    theta = stack_choices([select_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
+    pairs = zip(split_choices(prediction, classes, -2), split_choices(batch.action[:, :-1], classes), strict=True)
+    theta = stack_choices([quantiles_of_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
     check_shapes(theta[..., 0], target[..., 0], batch)
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
-    return critic_losses(loss, wrong, value, target.mean(-1), batch, share(classes))
+    return critic_losses(loss, wrong, value, target.mean(-1), batch, choice_weight(classes))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.core.collectives import all_gather, all_gather_with_grad, rank
+from reverie.core.collectives import all_gather, all_gather_with_grad, get_rank
 
 
 def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
@@ -46,7 +46,7 @@ def infonce(x: Tensor, y: Tensor) -> Tensor:
         ``[N]``.
     """
     every = all_gather(y.float()).flatten(0, 1)  # [ranks * N, E]
-    positives = torch.arange(len(x), device=x.device) + rank() * len(x)
+    positives = torch.arange(len(x), device=x.device) + get_rank() * len(x)
     return F.cross_entropy(x.float() @ every.T, positives, reduction="none")
 
 
@@ -68,4 +68,4 @@ def sinkhorn(scores: Tensor, temperature: float, rounds: int) -> Tensor:
     for _ in range(rounds):
         log_q = log_q - log_q.logsumexp(0, keepdim=True) - math.log(log_q.shape[1])
         log_q = log_q - log_q.logsumexp(1, keepdim=True) - math.log(len(log_q))
-    return (log_q + math.log(len(log_q))).exp().view(every.shape)[rank()]
+    return (log_q + math.log(len(log_q))).exp().view(every.shape)[get_rank()]

@@ -26,9 +26,9 @@ from torch import Tensor
 
 from reverie.core.config import Choice
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.tree import same_shape
+from reverie.core.tree import check_same_shape
 
-SCAN = 32
+MIN_SCAN_ROWS = 32
 """Number of rows from which a parallel scan on a GPU takes fewer kernels than a loop."""
 
 
@@ -67,7 +67,7 @@ def lambda_return(reward: Tensor, cont: Tensor, value: Tensor, lam: float | Tens
     Returns:
         R_0 ... R_{T-2}, one row less.
     """
-    same_shape(reward=reward, cont=cont, value=value)
+    check_same_shape(reward=reward, cont=cont, value=value)
     lam = lam * torch.ones_like(reward)  # in the dtype of the rewards, as 1 - lam is to be rounded there
     r, c, v, keep = (x.narrow(dim, 1, x.shape[dim] - 1) for x in (reward, cont, value, lam))
     return accumulate(r + c * (1 - keep) * v, c * keep, value.select(dim, -1), dim)
@@ -89,13 +89,13 @@ def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam
     Returns:
         V_0 ... V_{T-2}, one row less.
     """
-    same_shape(reward=reward, discount=discount, value=value)
+    check_same_shape(reward=reward, discount=discount, value=value)
     count = reward.shape[dim] - 1
     r, c, next_value = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
     return accumulate(r + c * (1 - lam) * next_value, c * lam, value.select(dim, -1), dim)
 
 
-class DreamEstimate(NamedTuple):
+class ImaginedEstimate(NamedTuple):
     """What the imagined states 0 ... H say about their critic and their policy, which has K actions that count."""
 
     target: Tensor  # [H, ...], of the values of states 0 ... H - 1
@@ -105,7 +105,7 @@ class DreamEstimate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DreamReturn(Choice, ABC):
+class ImaginedReturn(Choice, ABC):
     """The return of imagined states, of which rewards, continuations and values are given ``[H + 1, ...]``."""
 
     own_reward: ClassVar[bool] = True
@@ -117,37 +117,37 @@ class DreamReturn(Choice, ABC):
         return horizon - 1 if self.own_reward else horizon
 
     @abstractmethod
-    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
+    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> ImaginedEstimate:
         """Return targets, advantages and weights; ``discount`` is gamma, ``lam`` lambda."""
 
 
 @dataclass(frozen=True)
-class StateReward(DreamReturn):
+class StateReward(ImaginedReturn):
     """:func:`lambda_return_of_states`, of DreamerV2's code.
 
     The action at t leads to the return of state t + 1, while its baseline is the value of state t. A terminal first
     state still counts.
     """
 
-    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
-        """See :class:`DreamReturn`."""
+    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> ImaginedEstimate:
+        """See :class:`ImaginedReturn`."""
         target = lambda_return_of_states(reward, cont, value, lam, dim=0)  # [H, ...]
         weight = torch.cat([torch.ones_like(cont[:1]), cont[:-1]]).cumprod(0).detach()  # [H+1, ...]
-        return DreamEstimate(target, target[1:], target[1:] - value[:-2], weight)
+        return ImaginedEstimate(target, target[1:], target[1:] - value[:-2], weight)
 
 
 @dataclass(frozen=True)
-class NextReward(DreamReturn):
+class NextReward(ImaginedReturn):
     """:func:`gae` from the rewards that follow a state: PyDreamer. A terminal state has no weight, also a first one."""
 
     own_reward: ClassVar[bool] = False
 
-    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> DreamEstimate:
-        """See :class:`DreamReturn`."""
+    def __call__(self, reward: Tensor, cont: Tensor, value: Tensor, discount: float, lam: float) -> ImaginedEstimate:
+        """See :class:`ImaginedReturn`."""
         rows = {"reward": reward, "terminal": 1 - cont, "last": torch.zeros_like(cont), "value": value}
         flat = {name: x.flatten(1).T for name, x in rows.items()}  # [M, H+1]
         advantage, target = (x.T.view(-1, *reward.shape[1:]) for x in gae(**flat, discount=discount, lam=lam))
-        return DreamEstimate(target, target, advantage, cont.cumprod(0).detach())
+        return ImaginedEstimate(target, target, advantage, cont.cumprod(0).detach())
 
 
 @accelerated
@@ -167,7 +167,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
         ``[B, T - 1]``.
     """
     if not reward.shape == terminal.shape == last.shape == value.shape:
-        same_shape(reward=reward, terminal=terminal, last=last, value=value)
+        check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
     target = reward[:, 1:] + (1 - terminal.to(reward.dtype))[:, 1:] * discount * value[:, 1:]  # [B, T-1]
     return torch.where(~last[:, :-1].bool(), target, value[:, :-1])
 
@@ -193,7 +193,7 @@ def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, 
 
     Arguments and result are those of :func:`td0`.
     """
-    same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
     cont, keep = (1 - terminal.to(reward.dtype)) * discount, (1 - last.to(reward.dtype)) * lam
     return torch.where(transition_mask(last), lambda_return(reward, cont, value, keep), value[:, :-1])
 
@@ -206,7 +206,7 @@ def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, dis
 
     Arguments and result are those of :func:`td0`.
     """
-    same_shape(reward=reward, value=value)
+    check_same_shape(reward=reward, value=value)
     view = n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
     return view.reward + view.discount * value.gather(1, view.row)
 
@@ -219,7 +219,7 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
 
     Arguments are those of :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
     """
-    same_shape(reward=reward, terminal=terminal, last=last)
+    check_same_shape(reward=reward, terminal=terminal, last=last)
     index = torch.arange(reward.shape[1], device=reward.device)  # [T]
     stays = last.bool() | (index == len(index) - 1)  # [B, T], where the sum ends: further steps change nothing
     step = Bootstrap(
@@ -240,7 +240,7 @@ def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
     Arguments are those of :func:`td0`; advantage and target are ``[B, T - 1]`` each.
     """
-    same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
     delta = (reward[:, 1:] + live * value[:, 1:] - value[:, :-1]).masked_fill(ended, 0)  # [B, T-1]
     # The last row of an episode has no error and carries nothing on, so its advantage, which the row before gets, is 0.
@@ -287,7 +287,7 @@ def vtrace(
     Returns:
         Advantage and target, ``[B, T - 1]`` each.
     """
-    same_shape(reward=reward, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
+    check_same_shape(reward=reward, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
     # Masked before exp, since non-finite numbers in rows without an action would make gradients NaN if masked after it.
     ratio = log_pi[:, :-1].masked_fill(ended, 0).sub(log_mu[:, :-1].masked_fill(ended, 0)).exp()  # [B, T-1]
@@ -309,7 +309,7 @@ def accumulate(step: Tensor, carry: Tensor, final: Tensor, dim: int = 1) -> Tens
 
     On CPUs it is a loop. On GPUs, where each step would be a kernel, long sequences take a parallel scan.
     """
-    if step.device.type != "cpu" and step.shape[dim] > SCAN:
+    if step.device.type != "cpu" and step.shape[dim] > MIN_SCAN_ROWS:
         return _scan(step.movedim(dim, 1), carry.movedim(dim, 1), final).movedim(1, dim)
     x, sums = final, []
     for s, c in zip(reversed(step.unbind(dim)), reversed(carry.unbind(dim)), strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.tree import expect
+from reverie.core.tree import check_tensor_shapes
 from reverie.core.types import Batch, Metrics, Obs, Update
 from reverie.objectives.returns import transition_mask
 
@@ -38,18 +38,18 @@ class Losses(NamedTuple):
         return Update(metrics=terms | self.metrics, priority=self.priority)
 
 
-def before(obs: Obs) -> Obs:
+def obs_before(obs: Obs) -> Obs:
     """Return the observations of rows 0 ... T-2, ``[B, T - 1, ...]``: where the window's transitions start."""
     return {k: v[:, :-1] for k, v in obs.items()}
 
 
-def after(obs: Obs) -> Obs:
+def obs_after(obs: Obs) -> Obs:
     """Return the observations of rows 1 ... T-1, ``[B, T - 1, ...]``: where the window's transitions lead."""
     return {k: v[:, 1:] for k, v in obs.items()}
 
 
 @accelerated
-def mean_over(x: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
 
     With several learners, each returns its share: the mean of these shares is the mean over all rows.
@@ -58,7 +58,7 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
         ValueError: the shapes differ. They are not broadcast, because that would not be a mean.
     """
     if mask.shape != x.shape:
-        expect(x.shape, mask=mask)
+        check_tensor_shapes(x.shape, mask=mask)
     return (x * mask).sum() / num_rows(mask)
 
 

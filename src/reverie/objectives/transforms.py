@@ -96,7 +96,7 @@ class RewardTransform(NamedTuple):
 
 
 IDENTITY = RewardTransform(lambda x: x, lambda x: x)
-REWARDS: dict[str, RewardTransform] = {
+REWARD_TRANSFORMS: dict[str, RewardTransform] = {
     "identity": IDENTITY,
     "sign": RewardTransform(torch.sign, lambda x: x),  # what is lost stays lost
     "tanh": RewardTransform(torch.tanh, lambda x: x.clamp(-1 + 1e-6, 1 - 1e-6).atanh()),

@@ -79,7 +79,7 @@ class BatchSamplerConfig(Config):
 
     def check(self, window: Window) -> None:
         """Raise ConfigError if a setting has no meaning for an algorithm that learns from ``window``."""
-        if self.sequential and window.context == window.free and not window.carries:
+        if self.sequential and window.context == window.num_free_rows and not window.carries:
             raise ConfigError(
                 "replay.sequential = True, but the algorithm's windows have no context rows to carry state: expected "
                 "algo.replay_context of 1 or more, algo.carry_state = True, or another algorithm that carries state."
@@ -107,7 +107,7 @@ class BatchSampler:
         self.storage = storage
         self.window = window
         self.rng: np.random.Generator = np.random.default_rng(seed)
-        windows = Windows(storage, window.rows, window.free, window.crosses_episodes)
+        windows = Windows(storage, window.rows, window.num_free_rows, window.crosses_episodes)
         self.windows: Windows = windows
         self.flags: FirstFlags = FirstFlags(storage)
         makers: dict[str, Callable[[np.random.Generator], Sampler]] = {
@@ -133,7 +133,7 @@ class BatchSampler:
         self.online: OnlineQueue | None = OnlineQueue(windows) if queued else None
 
     @property
-    def resets(self) -> np.ndarray | None:
+    def state_resets(self) -> np.ndarray | None:
         """Mask ``[B]`` of the latest windows that do not continue a carried state; None if no state is carried."""
         return self.sequence.resets if self.sequence is not None and self.window.carries else None
 
@@ -212,4 +212,4 @@ class BatchSampler:
         """Return the numbers that must be equal for handles and windows to mean the same."""
         window, storage = self.window, self.storage
         return {"count": storage.count, "streams": storage.streams, "length": window.rows,
-                "crosses": window.crosses_episodes, "free": window.free}  # fmt: skip
+                "crosses": window.crosses_episodes, "free": window.num_free_rows}  # fmt: skip

@@ -13,19 +13,19 @@ from torch import Tensor
 from reverie.core.columns import as_numpy
 from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
-from reverie.core.specs import EXTRAS, VERSION
+from reverie.core.specs import EXTRAS, VERSION_COLUMN
 from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import HostStorage, Storage
 from reverie.store.read import Chunk
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 
 PIECE = 2**26
 """Approximate bytes of an extra column that are copied at once."""
 
 
-class Replay:
+class ReplayBuffer:
     """Rows of N streams in memory, sampled in windows. A ``Source`` and a ``RowSink``.
 
     Its behaviour depends only on the rows it holds, their numbers, and its ``state_dict``. A replay that is filled by
@@ -35,11 +35,11 @@ class Replay:
     def __init__(
         self, storage: Storage, window: Window, *, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
-        """Use an empty ``storage`` whose columns are named as by ``columns_of``."""
+        """Use an empty ``storage`` whose columns are named as by ``row_columns``."""
         self.window = window
         self.storage = storage
         self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
-        self.store: Store | None = None
+        self.store: ReplayStore | None = None
         self.annotator: RowAnnotator | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
@@ -69,7 +69,7 @@ class Replay:
 
     # ------------------------------------------------------------------ rows
 
-    def attach(self, store: Store | None) -> None:
+    def attach(self, store: ReplayStore | None) -> None:
         """Pass every row that is added from now on to ``store`` as well, or to none if None."""
         self.store = store
 
@@ -79,7 +79,7 @@ class Replay:
         rows["action"], rows["reward"] = action, step.reward
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         if version is not None:
-            rows[VERSION] = torch.full((self.storage.streams,), version, dtype=torch.int32)
+            rows[VERSION_COLUMN] = torch.full((self.storage.streams,), version, dtype=torch.int32)
         is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
         if True in is_first:
             self._end_cut_episodes(is_first)
@@ -99,7 +99,7 @@ class Replay:
             if self.store is not None:
                 self.store.end_episode(stream)
 
-    def begin_at(self, first: int) -> None:
+    def restart_at(self, first: int) -> None:
         """Drop all rows. The next one gets the number ``first``, as if those before it had been evicted."""
         self.storage.begin_at(first)
         self.ended = [True] * self.storage.streams
@@ -115,7 +115,7 @@ class Replay:
         capacity = self.storage.capacity
         n = next((values.shape[1] for values in rows.values()), 0)
         if n > capacity:
-            self.begin_at(self.count + n - capacity)
+            self.restart_at(self.count + n - capacity)
             rows = {name: values[:, -capacity:] for name, values in rows.items()}
         self.storage.extend(rows)
         self.stale = True
@@ -128,12 +128,13 @@ class Replay:
         if is_last.shape[1]:
             self.ended = is_last[:, -1].tolist()
 
-    def room(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras; see ``Storage.room``."""
-        room = self.storage.room(rows)
+    def reserve(self, rows: int) -> dict[str, np.ndarray] | None:
+        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras; see
+        ``Storage.reserve_views``."""
+        room = self.storage.reserve_views(rows)
         return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
 
-    def refill(self, chunks: Iterable[Chunk]) -> bool:
+    def add_chunks(self, chunks: Iterable[Chunk]) -> bool:
         """Add chunks that a store reads, some into ``room``. False: a chunk is damaged; call ``begin_at``."""
         for chunk in chunks:
             if chunk.damaged:
@@ -185,7 +186,7 @@ class Replay:
         """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` on the CPU."""
         if len(self) == 0:
             raise RunError(
-                f"there is no window of {self.window.rows - self.window.free} rows yet: collect more rows, "
+                f"there is no window of {self.window.rows - self.window.num_free_rows} rows yet: collect more rows, "
                 "or longer episodes, or choose shorter windows (algo.batch_length)."
             )
         if self.batch_sampler.sequence is not None:
@@ -196,7 +197,7 @@ class Replay:
         handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)
         device = rows["reward"].device
-        if (resets := self.batch_sampler.resets) is not None:
+        if (resets := self.batch_sampler.state_resets) is not None:
             rows["is_first"][:, 0] |= torch.from_numpy(resets).to(device)
         weight = torch.ones(len(handles), device=device) if weights is None else weights.to(device, non_blocking=True)
         return Batch(

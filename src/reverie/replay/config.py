@@ -10,14 +10,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from reverie.core.columns import columns_of
+from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_memory
-from reverie.core.specs import VERSION, ActionSpec, Column, ObsSpec
+from reverie.core.specs import VERSION_COLUMN, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.buffer import Replay
-from reverie.replay.rollout import Rollout, check_rollout
+from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.rollout import RolloutBuffer, check_rollout
 from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -81,29 +81,31 @@ class ReplayConfig(BatchSamplerConfig):
         return int(size.amount // bytes_per_row) if size.is_bytes else size.amount
 
     def build(
-        self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, Column], num_envs: int,
+        self, *, obs_spec: ObsSpec, action_spec: ActionSpec, extra_spec: Mapping[str, ColumnSpec], num_envs: int,
         window: Window, seed: int, max_rows: int | None = None, scratch: Path | None = None, versions: bool = False,
-    ) -> Replay:  # fmt: skip
+    ) -> ReplayBuffer:  # fmt: skip
         """Return a replay of ``num_envs`` streams that samples batches of ``window``; each stream fits one window.
 
         Memory is allocated for ``max_rows`` rows in total, if that is less than the capacity. Memory-mapped files are
         in ``scratch``, or in the folder for temporary files. With ``versions``, rows hold the policy's version.
         """
-        columns = columns_of(obs_spec, action_spec, extra_spec)
+        columns = row_columns(obs_spec, action_spec, extra_spec)
         if window.rollout:
             check_rollout(self, window, num_envs)
-            return Rollout(storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed)
-        columns |= {VERSION: Column((), "int32")} if versions else {}
+            return RolloutBuffer(
+                storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed
+            )
+        columns |= {VERSION_COLUMN: ColumnSpec((), "int32")} if versions else {}
         rows = self.capacity_rows(row_nbytes(columns))
         self.check(window)
         capacity = (rows if max_rows is None else min(rows, max_rows)) // num_envs
-        per_stream = max(window.rows, capacity + window.free)  # as many windows as without free rows in front
+        per_stream = max(window.rows, capacity + window.num_free_rows)  # as many windows as without free rows in front
         storage: Storage
         if self.storage == "mmap":
             storage = MappedStorage(columns, num_envs, per_stream, scratch or Path(tempfile.gettempdir()))
         else:
             storage = storage_on(self.device, columns, num_envs, per_stream)
-        return Replay(storage, window, seed=seed, config=self)
+        return ReplayBuffer(storage, window, seed=seed, config=self)
 
 
 def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
@@ -111,12 +113,12 @@ def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
     return None if config.init_from else 2 * steps + num_envs
 
 
-def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -> None:
+def check_capacity(config: ReplayConfig, replay: ReplayBuffer, learning_starts: int) -> None:
     """Raise ConfigError if the replay can never hold ``learning_starts`` windows, which rollouts do not wait for."""
-    if isinstance(replay, Rollout):
+    if isinstance(replay, RolloutBuffer):
         return
     rows, streams = config.capacity_rows(bytes_per_row(replay)), replay.storage.streams
-    length = replay.window.rows - replay.window.free
+    length = replay.window.rows - replay.window.num_free_rows
     offered = max(0, rows // streams - length + 1) * streams
     if learning_starts > offered:
         raise ConfigError(
@@ -126,7 +128,7 @@ def check_capacity(config: ReplayConfig, replay: Replay, learning_starts: int) -
         )
 
 
-def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
+def check_memory(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> None:
     """Raise ConfigError if the rows of ``steps`` env steps do not fit into memory."""
     if config.device != "cpu" or config.storage != "ram":  # those storages check themselves
         return
@@ -140,12 +142,12 @@ def check_memory(config: ReplayConfig, replay: Replay, steps: int) -> None:
         )
 
 
-def replay_bytes(config: ReplayConfig, replay: Replay, steps: int) -> int:
+def replay_bytes(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> int:
     """Return the bytes that ``steps`` env steps will really take: memory without rows is never used."""
     slots = replay.storage.streams * replay.storage.capacity
     return int(bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
 
 
-def bytes_per_row(replay: Replay) -> float:
+def bytes_per_row(replay: ReplayBuffer) -> float:
     """Return the bytes of one row."""
     return replay.nbytes / (replay.storage.streams * replay.storage.capacity)

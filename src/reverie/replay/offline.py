@@ -10,13 +10,13 @@ import numpy as np
 
 from reverie.core.errors import DataError, RunError
 from reverie.core.protocols import Stateful
-from reverie.core.rows import Rows, mostly_stepless
+from reverie.core.rows import Rows, stepless_error
 from reverie.core.types import State
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.storage import HostStorage
 
 
-class Dataset(Replay):
+class OfflineReplay(ReplayBuffer):
     """All rows of a dataset in one stream, episode after episode. Batches depend on rows, seed and settings alone."""
 
     fingerprint: str = ""  # checksums of the rows: equal for equal rows from any file
@@ -38,7 +38,7 @@ class Dataset(Replay):
             del part, values, done  # free them before the next part is made
         self.fingerprint = "-".join([str(self.count), *(f"{name}:{sums[name]:08x}" for name in sorted(sums))])
         first = self.column("is_first").copy()  # in one piece
-        if problem := mostly_stepless(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
+        if problem := stepless_error(self.count, int(np.count_nonzero(first & np.append(first[1:], True)))):
             raise DataError(f"{label}: {problem}.")
         if not len(self):
             raise DataError(
@@ -75,12 +75,12 @@ class Dataset(Replay):
         )
 
 
-class DatasetPart:
+class OfflineReplayPart:
     """Recorded rows as one part of a checkpoint: their fingerprint and the state of sampling, not the rows."""
 
-    spare = True
+    prunable = True
 
-    def __init__(self, dataset: Dataset, path: str, estimator: Stateful | None = None) -> None:
+    def __init__(self, dataset: OfflineReplay, path: str, estimator: Stateful | None = None) -> None:
         """``path``: the data's path in the settings. ``estimator``: its state is saved as well."""
         self.dataset = dataset
         self.path = path

@@ -26,16 +26,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.columns import Column
-from reverie.core.errors import DataError, RunError, plural
+from reverie.core.columns import ColumnSpec
+from reverie.core.errors import DataError, RunError, count_noun
 from reverie.core.logger import logger
-from reverie.core.specs import EXTRAS, VERSION
+from reverie.core.specs import EXTRAS, VERSION_COLUMN
 from reverie.core.types import State
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig, parse_size
 from reverie.replay.storage import Storage
-from reverie.store.segment import Part
-from reverie.store.store import Store
+from reverie.store.segment import SegmentRange
+from reverie.store.store import ReplayStore
 
 FLUSH_SECONDS = 10.0
 """Seconds that a checkpoint waits for the store. Rows not confirmed by then go into the checkpoint."""
@@ -43,17 +43,17 @@ BLOCK_BYTES = 64 * 2**20
 """Bytes copied from the replay to a store at a time."""
 Names = Sequence[str] | None
 """Columns, or None for all."""
-Piece = tuple[bool, Mapping[str, np.ndarray]]
+StreamPiece = tuple[bool, Mapping[str, np.ndarray]]
 """``(broken, rows)``: rows ``[n, ...]`` of one stream; ``broken`` if they do not continue the piece before."""
-Pieces = Callable[[Names], Iterable[Piece]]
+Pieces = Callable[[Names], Iterable[StreamPiece]]
 """A function that yields all pieces, the oldest first. Called more than once."""
 
 
 class LocatedRows(NamedTuple):
     """Locations of the rows of a checkpoint, with the replay's row numbers."""
 
-    store: Store
-    parts: list[Part]  # the parts found in the store, in order of their rows; at least one, which may be empty
+    store: ReplayStore
+    parts: list[SegmentRange]  # the parts found in the store, in order of their rows; at least one, which may be empty
     stored: int  # number of rows of each stream that the store should hold; the rows after them are in ``tail``
     tail: dict[str, np.ndarray]
     """Rows that the store had not confirmed when the checkpoint was written; they lie in the checkpoint."""
@@ -69,37 +69,37 @@ def absolute_store_path(store: str) -> str:
     return store if store in ("auto", "none") or "://" in store else os.path.abspath(os.path.expanduser(store))
 
 
-class DurableReplay:
+class PersistentReplay:
     """The replay of a run with its durable store, if it has one; a part of a checkpoint."""
 
-    spare = True
+    prunable = True
 
-    def __init__(self, replay: Replay, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
+    def __init__(self, replay: ReplayBuffer, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
         """Open the store of the run for reading; ``replay`` is empty. ``stop`` says whether the run is about to end."""
         self.replay = replay
         self.config = config
         self.run = run
         self.location: str = absolute_store_path(config.store_path)
-        self.store: Store | None = self._open(self.location)
+        self.store: ReplayStore | None = self._open(self.location)
         if self.store is not None:
             self.store.stopping = stop
         specs = replay.storage.specs.items()
-        self.columns: dict[str, Column] = {name: spec for name, spec in specs if not name.startswith(EXTRAS)}
+        self.columns: dict[str, ColumnSpec] = {name: spec for name, spec in specs if not name.startswith(EXTRAS)}
         self.streams: int = replay.storage.streams
-        self.sources: dict[str, Store] = {}  # the stores that a new run begins with, by path
+        self.sources: dict[str, ReplayStore] = {}  # the stores that a new run begins with, by path
         self.segment: str = ""
         self.loaded: State = {}
         self.exact: bool = False  # whether the replay was restored row by row as it was saved
         self.is_copied: bool = False  # whether the loaded rows were copied to a new segment
         self._counts: dict[str, int] = {}  # rows of the replay at each checkpoint that this process wrote
 
-    def _open(self, location: str) -> Store | None:
+    def _open(self, location: str) -> ReplayStore | None:
         """Open the store at ``location``: ``auto`` is in the run's folder; ``none`` returns None."""
         if location == "none":
             return None
         buffer = parse_size(self.config.write_buffer, "replay.write_buffer").amount
         url, owner = (self.run / "replay", "") if location == "auto" else (location, str(self.run.resolve()))
-        return Store(url, buffer_bytes=buffer, keep=self.config.store_keep, run=owner)
+        return ReplayStore(url, buffer_bytes=buffer, keep=self.config.store_keep, run=owner)
 
     # ------------------------------------------------------------ the life of a run
 
@@ -108,19 +108,19 @@ class DurableReplay:
         if self.store is not None:
             self._check_columns(self.store, f"replay.store_path = '{self.config.store_path}'")
 
-    def claim(self) -> None:
+    def check_writable(self) -> None:
         """Check that a run without a checkpoint can write to its store, and open the stores that it begins with."""
         self.sources = {path: self._init_store(path) for path in self.config.init_from}
         self.check()
         if self.store is not None:
-            self.store.claim()
+            self.store.check_writable()
 
     def begin(self) -> bool:
         """Begin to store, in a run without a checkpoint, after ``claim``; return whether the replay has rows."""
         sources, room = self.sources, self.streams * self.replay.storage.capacity
         total = max(1, sum(store.num_rows() for store in sources.values()))
 
-        def pieces(columns: Names) -> Iterator[Piece]:
+        def pieces(columns: Names) -> Iterator[StreamPiece]:
             """Yield the newest rows of every history, as many as there is room for, stream by stream."""
             names, share = columns or list(self.columns), min(1.0, room / total)
             for store, history in ((s, history) for s in sources.values() for history in s.histories()):
@@ -130,11 +130,11 @@ class DurableReplay:
 
         self._start_with(pieces if sources else None)
         if sources:
-            rows = plural(self.replay.count * self.streams, "row")
+            rows = count_noun(self.replay.count * self.streams, "row")
             logger.info(f"the replay starts with {rows} from {', '.join(sources)}")
         return bool(sources)
 
-    def saved(self, name: str, retained: Sequence[str]) -> None:
+    def on_checkpoint(self, name: str, retained: Sequence[str]) -> None:
         """Let the store delete the rows that none of the ``retained`` checkpoints needs, after one called ``name``."""
         self._counts[name] = self.replay.count
         if self.store is not None and all(checkpoint in self._counts for checkpoint in retained):
@@ -145,10 +145,10 @@ class DurableReplay:
         if self.store is not None:
             self.store.close(0.0 if failed else FLUSH_SECONDS)
 
-    def _init_store(self, path: str) -> Store:
+    def _init_store(self, path: str) -> ReplayStore:
         """Open the store of an earlier run: ``path`` is the run's folder, or the store itself."""
         inside = Path(path) / "replay"
-        store = Store(inside if inside.is_dir() else path)
+        store = ReplayStore(inside if inside.is_dir() else path)
         if not store.segments:
             raise RunError(
                 f"replay.init_from = '{path}': no store there. Pass a run folder, or the folder or URL of a store. "
@@ -158,10 +158,10 @@ class DurableReplay:
         self._check_columns(store, f"replay.init_from = '{path}'")
         return store
 
-    def _check_columns(self, store: Store, error_prefix: str) -> None:
+    def _check_columns(self, store: ReplayStore, error_prefix: str) -> None:
         """Check that the rows in ``store`` have the same spaces as the replay."""
         for segment in store.segments:
-            names = {*segment.columns, *self.columns} - {VERSION}
+            names = {*segment.columns, *self.columns} - {VERSION_COLUMN}
             if differing := sorted(name for name in names if segment.columns.get(name) != self.columns.get(name)):
                 raise RunError(
                     f"{error_prefix}: the stored rows do not fit this environment's observations and actions. "
@@ -195,10 +195,10 @@ class DurableReplay:
             self.is_copied = True
             oldest = int(state["oldest"])
             self._start_with(lambda columns: iter_located_pieces(located, oldest, columns), located.store is self.store)
-            streams = plural(self.streams, "stream")
+            streams = count_noun(self.streams, "stream")
             logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
-    def deal(self, saved: Sequence[tuple[Store | None, State]], rank: int, count: int) -> None:
+    def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
         """Begin with every ``count``-th episode, from number ``rank`` on, of the rows of other replays.
 
         ``saved``: the store (None if it had none) and the state of each replay.
@@ -207,7 +207,7 @@ class DurableReplay:
         located = [(rows, oldest) for rows, oldest in sources if rows is not None]
         self.is_copied = True
 
-        def pieces(columns: Names) -> Iterator[Piece]:
+        def pieces(columns: Names) -> Iterator[StreamPiece]:
             chained = (piece for rows, oldest in located for piece in iter_located_pieces(rows, oldest, columns))
             yield from iter_every_nth_episode(chained, rank, count)
 
@@ -225,10 +225,10 @@ class DurableReplay:
 
     def _find_rows(self, state: State) -> LocatedRows | None:
         """Find the rows of ``state`` in the current store or in the former one."""
-        stores = dict.fromkeys((self.store, self.holder(state)))
+        stores = dict.fromkeys((self.store, self.find_store(state)))
         return next((rows for store in stores if store and (rows := locate_rows(store, state))), None)
 
-    def holder(self, state: State) -> Store | None:
+    def find_store(self, state: State) -> ReplayStore | None:
         """Return the store with the rows of ``state``: the current one, or the one that the settings named before."""
         return self.store if state.get("place", self.location) == self.location else self._open(state["place"])
 
@@ -242,9 +242,11 @@ class DurableReplay:
             logger.warning(f"{lost * like.streams:,} rows of the checkpoint are no longer in {location}")
         if lost or (like.streams, dict(like.columns)) != (self.streams, self.columns):
             return False
-        self.replay.begin_at(oldest)
+        self.replay.restart_at(oldest)
         for segment, start, stop in located.parts:
-            if not self.replay.refill(located.store.read(segment, max(start, oldest), stop, room=self.replay.room)):
+            if not self.replay.add_chunks(
+                located.store.read(segment, max(start, oldest), stop, room=self.replay.reserve)
+            ):
                 return False
         if count_rows(located.tail):
             self.replay.extend(located.tail)
@@ -271,7 +273,7 @@ class DurableReplay:
 
     def _start_with(self, source: Pieces | None, imported: bool = False) -> None:
         """Begin a segment with the rows of ``source``, or an empty one. ``imported``: the store has these already."""
-        self.replay.begin_at(0)
+        self.replay.restart_at(0)
         if source is not None and (count := fill_storage(self.replay.storage, source)):
             self.replay.register(self.replay.storage.read(0, count, ["is_first", "is_last"]))
         if self.store is not None:
@@ -280,7 +282,7 @@ class DurableReplay:
             self._store_all(self.store)
         self.replay.attach(self.store)
 
-    def _store_all(self, store: Store) -> None:
+    def _store_all(self, store: ReplayStore) -> None:
         """Write all rows of the replay to the store."""
         row = self.streams * sum(column.nbytes for column in self.columns.values())
         block = max(1, BLOCK_BYTES // row)
@@ -289,13 +291,13 @@ class DurableReplay:
             store.extend(self.replay.storage.read(start, stop, list(self.columns)))
 
 
-def locate_rows(store: Store, state: State) -> LocatedRows | None:
+def locate_rows(store: ReplayStore, state: State) -> LocatedRows | None:
     """Return where the rows of a saved ``state`` are in ``store``; None if the store has none of them."""
-    parts = store.chain(state.get("segment", ""), int(state.get("stored", 0)))
+    parts = store.ancestor_parts(state.get("segment", ""), int(state.get("stored", 0)))
     return LocatedRows(store, parts, int(state["stored"]), dict(state["tail"])) if parts else None
 
 
-def iter_every_nth_episode(pieces: Iterable[Piece], rank: int, count: int) -> Iterator[Piece]:
+def iter_every_nth_episode(pieces: Iterable[StreamPiece], rank: int, count: int) -> Iterator[StreamPiece]:
     """Yield the rows of every ``count``-th episode of ``pieces``, from number ``rank`` on."""
     number = -1  # of the episode of the row before
     for broken, rows in pieces:
@@ -312,7 +314,7 @@ def count_rows(rows: Mapping[str, np.ndarray]) -> int:
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> Iterator[Piece]:
+def iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> Iterator[StreamPiece]:
     """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on; ``columns`` None: all columns."""
     for stream in range(located.parts[-1].segment.streams):
         stop = yield from iter_stream_pieces(located.store, located.parts, stream, oldest, columns)
@@ -321,8 +323,8 @@ def iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> It
 
 
 def iter_stream_pieces(
-    store: Store, parts: Sequence[Part], stream: int, oldest: int, columns: Names
-) -> Generator[Piece, None, int]:
+    store: ReplayStore, parts: Sequence[SegmentRange], stream: int, oldest: int, columns: Names
+) -> Generator[StreamPiece, None, int]:
     """Yield the undamaged rows of one stream by chunks; log damage. Return the number of the row after the last one."""
     end = -1
     for first, rows in store.intact(parts, stream, columns, store.log_damage, oldest):
@@ -382,7 +384,7 @@ def fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], sk
     return came
 
 
-def from_first_rows(pieces: Iterable[Piece]) -> Iterator[Mapping[str, np.ndarray]]:
+def from_first_rows(pieces: Iterable[StreamPiece]) -> Iterator[Mapping[str, np.ndarray]]:
     """Yield the pieces from the first ``is_first`` of each unbroken run on."""
     begun = False
     for broken, rows in pieces:

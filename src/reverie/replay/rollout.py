@@ -11,11 +11,11 @@ from torch import Tensor
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
-from reverie.replay.buffer import Replay
+from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.storage import Storage
 
 
-class Rollout(Replay):
+class RolloutBuffer(ReplayBuffer):
     """The newest T rows of N streams (``window.rollout``), as a ``Source`` of minibatches of ``window.batch`` windows.
 
     It offers nothing before T rows are complete. Then it offers each window of ``window.length`` rows ``window.epochs``
@@ -24,9 +24,9 @@ class Rollout(Replay):
     """
 
     on_device = True  # minibatches lie on the learner's device already
-    prepare: Callable[[Batch], Batch]
+    prepare_fn: Callable[[Batch], Batch]
     """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
-    ahead: Callable[[], Step]
+    next_row_fn: Callable[[], Step]
     """Returns the current row of each stream, which is not stored yet. May wait for the environments."""
 
     def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
@@ -46,9 +46,9 @@ class Rollout(Replay):
         is_complete = self.count - self.begun >= self.window.rollout
         return self.batches * max(1, self.window.epochs) - self.used if is_complete else 0
 
-    def begin_at(self, first: int) -> None:
-        """Drop all rows, see ``Replay``; a rollout begins at row ``first``."""
-        super().begin_at(first)
+    def restart_at(self, first: int) -> None:
+        """Drop all rows, see ``ReplayBuffer``; a rollout begins at row ``first``."""
+        super().restart_at(first)
         self._restart(first)
 
     def sample(self, count: int | None = None) -> Batch:
@@ -56,7 +56,7 @@ class Rollout(Replay):
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
-            self.rows = self.prepare(self._complete_rows())
+            self.rows = self.prepare_fn(self._complete_rows())
         number, self.used = self.used % self.batches, self.used + 1
         if not self.window.epochs:
             return self.rows
@@ -70,7 +70,7 @@ class Rollout(Replay):
         streams, before = self.storage.streams, self.window.context
         handles = (self.begun - before) * streams + torch.arange(streams)
         rows = self.storage.gather(handles, before + self.window.rollout)
-        step = self.ahead()
+        step = self.next_row_fn()
         latest = {f"obs/{key}": value for key, value in step.obs.items()} | {"reward": step.reward}
         latest |= {name: getattr(step, name) for name in FLAGS}
         joined = {name: _with_row(x, latest.get(name)) for name, x in rows.items()}
@@ -80,7 +80,7 @@ class Rollout(Replay):
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Drop the rows after their last minibatch, or as soon as ``update.over`` is true."""
-        if not len(self) or (update.over is not None and bool(update.over)):
+        if not len(self) or (update.rollout_done is not None and bool(update.rollout_done)):
             self._restart(self.count)
 
     def state_dict(self) -> State:

@@ -88,7 +88,7 @@ class RecencySampler(Sampler):
     def draw(self, count: int) -> Tensor:
         windows = len(self.windows)
         ages = self.inverse(self.rng.random(count) * self.mass(windows))
-        return torch.from_numpy(self.windows.at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64)))
+        return torch.from_numpy(self.windows.handles_at(windows - 1 - np.minimum(ages, windows - 1).astype(np.int64)))
 
     def probability(self, handles: np.ndarray) -> np.ndarray:
         """Return the p(a) above for each handle."""
@@ -133,7 +133,7 @@ class EpisodeEndSampler(Sampler):
         windows, ends = len(self.windows), self.ends.handles
         drawn = random_integers(self.integers, windows + len(ends) * self.learned, count).numpy()
         last = drawn >= windows
-        handles = self.windows.at(np.where(last, 0, drawn))
+        handles = self.windows.handles_at(np.where(last, 0, drawn))
         handles[last] = ends[(drawn[last] - windows) // self.learned]
         return torch.from_numpy(handles)
 
@@ -256,7 +256,10 @@ class SequentialSampler(Sampler):
         """Return the next window of each of ``count`` cursors."""
         previous, step = self.cursors, self.window.length * self.storage.streams
         if len(previous) != count:
-            previous, self.cursors = [], self.windows.at(self.rng.integers(len(self.windows), size=count)).tolist()
+            previous, self.cursors = (
+                [],
+                self.windows.handles_at(self.rng.integers(len(self.windows), size=count)).tolist(),
+            )
         else:
             following = map(self.next_window, previous)
             self.cursors = [self.random_start() if handle is None else handle for handle in following]
@@ -284,7 +287,7 @@ class SequentialSampler(Sampler):
         episodes = self.episodes.handles
         if len(episodes):
             return int(episodes[self.rng.integers(len(episodes))])
-        return int(self.windows.at(self.rng.integers(len(self.windows), size=1))[0])
+        return int(self.windows.handles_at(self.rng.integers(len(self.windows), size=1))[0])
 
     def state_dict(self) -> State:
         """Return the generator and the positions of the cursors."""

@@ -154,7 +154,7 @@ class Mixed(Experience):
         return self.part
 
 
-def of_share(share: float) -> Experience:
+def experience_from_fraction(share: float) -> Experience:
     """Return the experience with this recorded share, in [0, 1]."""
     return Online() if share == 0 else Offline() if share == 1 else Mixed(share)
 

@@ -19,18 +19,18 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import (
-    Column,
+    ColumnSpec,
     RingBuffer,
     as_numpy,
     check_column_shapes,
-    end_at_seams,
     extend_rows,
     flat_slots,
     gather_rows,
+    mark_stream_cuts,
     put_rows,
 )
 from reverie.core.errors import ConfigError, DataError
-from reverie.core.hardware import available_memory, gpus
+from reverie.core.hardware import available_memory, num_gpus
 from reverie.core.specs import EXTRAS
 
 MAX_SMALL_BYTES = 1024
@@ -39,14 +39,14 @@ CACHED_SHARE = 0.5
 """Files of at most this share of the available memory are expected to stay cached in it."""
 
 
-def record_dtype(columns: Mapping[str, Column]) -> np.dtype[np.void]:
+def record_dtype(columns: Mapping[str, ColumnSpec]) -> np.dtype[np.void]:
     """Return the structured dtype of one row of all small ``columns``, interleaved in memory to spare cache misses."""
     small = [(name, column) for name, column in columns.items() if column.nbytes <= MAX_SMALL_BYTES]
     small.sort(key=lambda entry: -np.dtype(entry[1].dtype).itemsize)  # so that none needs padding before it
     return np.dtype([(name, column.dtype, column.shape) for name, column in small], align=True)
 
 
-def row_nbytes(columns: Mapping[str, Column]) -> int:
+def row_nbytes(columns: Mapping[str, ColumnSpec]) -> int:
     """Return the bytes of one row of all ``columns``, padding included."""
     return record_dtype(columns).itemsize + sum(
         column.nbytes for column in columns.values() if column.nbytes > MAX_SMALL_BYTES
@@ -60,9 +60,9 @@ class Storage(ABC):
     smaller handle.
     """
 
-    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
+    def __init__(self, columns: Mapping[str, ColumnSpec], streams: int, capacity: int) -> None:
         """Make an empty storage with ``capacity`` rows per stream."""
-        self.specs: dict[str, Column] = dict(columns)
+        self.specs: dict[str, ColumnSpec] = dict(columns)
         self.streams = streams
         self.capacity = capacity
         self.count: int = 0
@@ -108,9 +108,9 @@ class Storage(ABC):
     def _blank(self, name: str, rows: int) -> np.ndarray | None:
         """Return the blank values of a column for ``rows`` rows of each stream; None if they are zeros."""
         spec = self.specs[name]
-        return np.full((self.streams, rows, *spec.shape), spec.blank, spec.dtype) if spec.blank else None
+        return np.full((self.streams, rows, *spec.shape), spec.fill_value, spec.dtype) if spec.fill_value else None
 
-    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+    def reserve_views(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of the memory for the next rows; None if it is not contiguous host memory."""
         return None
 
@@ -186,7 +186,7 @@ class Storage(ABC):
 class HostStorage(Storage):
     """Rows in host memory. If the attribute ``pin`` is set, windows are gathered into pinned memory."""
 
-    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int) -> None:
+    def __init__(self, columns: Mapping[str, ColumnSpec], streams: int, capacity: int) -> None:
         """Reserve the memory; its pages are touched only when rows are added."""
         super().__init__(columns, streams, capacity)
         self.pin = False
@@ -222,7 +222,7 @@ class HostStorage(Storage):
         """The ring buffers."""
         return RingBuffer(self.columns)
 
-    def room(self, rows: int) -> dict[str, np.ndarray] | None:
+    def reserve_views(self, rows: int) -> dict[str, np.ndarray] | None:
         slot = self.count % self.capacity
         if slot + rows > self.capacity:
             return None
@@ -267,7 +267,7 @@ class MappedStorage(HostStorage):
     crash.
     """
 
-    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, folder: Path) -> None:
+    def __init__(self, columns: Mapping[str, ColumnSpec], streams: int, capacity: int, folder: Path) -> None:
         """Check the disk's free space; write nothing yet."""
         self.folder = folder
         super().__init__(columns, streams, capacity)
@@ -312,7 +312,7 @@ class MappedStorage(HostStorage):
 class DeviceStorage(Storage):
     """Rows on ``device``. All work is queued on its current CUDA stream, so the host never waits."""
 
-    def __init__(self, columns: Mapping[str, Column], streams: int, capacity: int, device: torch.device) -> None:
+    def __init__(self, columns: Mapping[str, ColumnSpec], streams: int, capacity: int, device: torch.device) -> None:
         """Allocate all memory."""
         super().__init__(columns, streams, capacity)
         self.nbytes: int = streams * capacity * sum(c.nbytes for c in columns.values())  # none are interleaved
@@ -348,7 +348,7 @@ class DeviceStorage(Storage):
         slots = flat_slots(handles.numpy(), np.arange(length), self.streams, self.capacity)
         indices = self._index(slots.ravel())
         rows = {name: x.index_select(0, indices).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
-        end_at_seams(rows)
+        mark_stream_cuts(rows)
         return rows
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
@@ -367,11 +367,11 @@ class DeviceStorage(Storage):
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device, non_blocking=True)
 
 
-def storage_on(device: str, columns: Mapping[str, Column], streams: int, capacity: int) -> Storage:
+def storage_on(device: str, columns: Mapping[str, ColumnSpec], streams: int, capacity: int) -> Storage:
     """Return an empty storage on ``device``: cpu, cuda or cuda:<number>."""
     if device == "cpu":
         return HostStorage(columns, streams, capacity)
-    devices = ["cpu", *(f"cuda:{number}" for number in range(gpus()))]
+    devices = ["cpu", *(f"cuda:{number}" for number in range(num_gpus()))]
     if device not in devices and (device != "cuda" or len(devices) == 1):
         raise ConfigError(f"replay.device = '{device}': expected one of the devices {', '.join(devices)}.")
     return DeviceStorage(columns, streams, capacity, torch.device(device))

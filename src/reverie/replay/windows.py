@@ -14,7 +14,7 @@ One stream of a storage with capacity 8, after 11 rows of two episodes. x: a win
 Invariants, on which samplers and the batch sampler rely:
 
 1. A handle is ``row * streams + stream``. Windows become complete, and are evicted, in the order of their handles.
-2. All rows of a window are held. Only free rows (``Window.free``) may lie before row 0: the handle may then be
+2. All rows of a window are held. Only free rows (``Window.num_free_rows``) may lie before row 0: the handle may then be
    negative, and copies of row 0 stand in.
 3. In a window of one episode no row but the first that is not free is ``is_first``; free rows may be of other episodes.
 4. ``add`` returns a window once, when its last row is added, if its first row is still held.
@@ -176,7 +176,7 @@ class Windows:
             return len(self.queue)
         return max(0, (self.storage.count - self.length + 1) * self.storage.streams - self.oldest)
 
-    def at(self, positions: np.ndarray) -> np.ndarray:
+    def handles_at(self, positions: np.ndarray) -> np.ndarray:
         """Return the handles at ``positions`` ``[B]`` in ``0..len - 1``."""
         return np.asarray(self.queue.handles[positions] if self.needed else positions + self.oldest)
 

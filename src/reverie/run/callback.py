@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from reverie.core.clock import Clock
-from reverie.core.config import call_of
-from reverie.core.errors import ConfigError, brief, did_you_mean
-from reverie.core.files import writing
+from reverie.core.config import parse_call
+from reverie.core.errors import ConfigError, did_you_mean, short_repr
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Learner, Sink
-from reverie.core.seeding import left_as_found
+from reverie.core.seeding import preserve_rng_state
 from reverie.core.types import State
-from reverie.run.metrics_log import check_names
+from reverie.run.metrics_log import check_metric_names
 from reverie.run.result import TrainResult
 
 Values = Mapping[str, float]
 """Logged numbers by name."""
-Reach = Callable[[Literal["training", "evaluation"]], Env]
+EnvGetter = Callable[[Literal["training", "evaluation"]], Env]
 """Returns the environments of training, or of evaluations; RunError if callbacks cannot reach them."""
 
 
 class TrainingRun:
     """What a callback sees of a run, and may do to it."""
 
-    def __init__(self, folder: Path, algo: Learner, clock: Clock, reach: Reach) -> None:
+    def __init__(self, folder: Path, algo: Learner, clock: Clock, reach: EnvGetter) -> None:
         self.folder: Path = folder
         """The run folder."""
         self.algo: Learner = algo
@@ -68,8 +68,8 @@ class TrainingRun:
 
     def log(self, values: Values) -> None:
         """Write ``values`` to the logs; DataError if a name is the loop's own, such as ``eval/score``."""
-        check_names(values)
-        with writing(Path("the logs")):
+        check_metric_names(values)
+        with disk_errors_as_run_error(Path("the logs")):
             for sink in self.sinks:
                 sink.write(values, self._clock.position)
 
@@ -118,8 +118,8 @@ class CallbackCall(NamedTuple):
 
 def parse_callback(text: str) -> CallbackCall:
     """Return what an entry asks for; its module is not imported."""
-    error_prefix = f"callbacks = {brief(text)}"
-    call = CallbackCall(error_prefix, *call_of(text, error_prefix))
+    error_prefix = f"callbacks = {short_repr(text)}"
+    call = CallbackCall(error_prefix, *parse_call(text, error_prefix))
     if ":" not in call.name:
         raise ConfigError(f"{error_prefix}: expected module:Class or module:Class(setting=value).")
     return call
@@ -142,7 +142,7 @@ def make_callback(text: str) -> Callback:
     return kind(*args, **kwargs)
 
 
-class Callbacks:
+class CallbackList:
     """The callbacks of a run, called one after the other. A part of a checkpoint."""
 
     def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
@@ -155,7 +155,7 @@ class Callbacks:
     def call(self, hook: str, *args: Any) -> None:
         """Call the method ``hook`` of each callback."""
         for callback in self.named.values():
-            with left_as_found():
+            with preserve_rng_state():
                 getattr(callback, hook)(self.run, *args)
 
     def state_dict(self) -> State:
@@ -181,6 +181,6 @@ def check_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
             is_kind = isinstance(callback, type) and issubclass(callback, Callback)
             expected = f"{callback.__name__}(...), an object" if is_kind else "an object derived from reverie.Callback"
             raise ConfigError(
-                f"callbacks: {brief(callback)}: expected {expected}, or the text 'module:Class(setting=value)'."
+                f"callbacks: {short_repr(callback)}: expected {expected}, or the text 'module:Class(setting=value)'."
             )
     return list(callbacks)

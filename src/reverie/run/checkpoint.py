@@ -2,9 +2,9 @@
 
 ``step-000012345/`` holds ``tensors.safetensors`` (every tensor and array, named by its path: part/key/key),
 ``state.json`` (everything else, with references to the tensors), a folder for each part that writes files of its own
-(``core/protocols.py: WithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all other files, and
-a SHA-256 of itself). Reading tensors and states runs no code. Snapshots of environments are pickles, in a file of their
-own (``environments.zip``), which only a resumed run reads.
+(``core/protocols.py: StatefulWithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all other
+files, and a SHA-256 of itself). Reading tensors and states runs no code. Snapshots of environments are pickles, in a
+file of their own (``environments.zip``), which only a resumed run reads.
 """
 
 from __future__ import annotations
@@ -24,26 +24,35 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from reverie.core.errors import ReverieError, RunError, did_you_mean
-from reverie.core.files import LARGEST_LOG, below, delete_staged, read_file, remedy, sync, write_atomic, writing
+from reverie.core.files import (
+    LARGEST_LOG,
+    below,
+    delete_temporary_files,
+    disk_error_advice,
+    disk_errors_as_run_error,
+    fsync_path,
+    read_file,
+    write_atomic,
+)
 from reverie.core.logger import logger
-from reverie.core.protocols import Stateful, WithFiles
+from reverie.core.protocols import Stateful, StatefulWithFiles
 from reverie.run.manifest import (
     FORMAT,
     MANIFEST,
     STATE,
     TENSORS,
-    decode,
-    encode,
-    entry_of,
-    problem_of,
+    checkpoint_problem,
+    decode_state,
+    encode_state,
+    manifest_bytes,
+    manifest_entry,
     read_manifest,
-    sealed,
     verify,
 )
 
-ASIDE = ".tmp-old-"
+OLD_PREFIX = ".tmp-old-"
 
-SPARE_LIMIT = 100_000_000
+PRUNABLE_MIN_BYTES = 100_000_000
 """If the spare files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
 
 
@@ -69,15 +78,15 @@ class Checkpoints:
         and earlier checkpoints are untouched, if the disk is full or not writable.
         """
         self._found = None
-        final = self.folder / name_of(step, "diverged" if diverged else "step")
+        final = self.folder / checkpoint_name(step, "diverged" if diverged else "step")
         staged = _incomplete(final)
         try:
             self.recover()
-            write(staged, step, parts)
+            write_checkpoint(staged, step, parts)
             _move(staged, final)
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
-            raise RunError(f"cannot write checkpoint {final}: {error}. {remedy(error)}") from error
+            raise RunError(f"cannot write checkpoint {final}: {error}. {disk_error_advice(error)}") from error
         self._state[final.name] = ""
         self._slim.discard(final.name)
         self._prune(final)
@@ -87,11 +96,11 @@ class Checkpoints:
         """Load the state of each of ``parts`` from the checkpoint at ``path``; other parts in it are not read."""
         path = Path(path)
         try:
-            states = read(path, parts, verified=path == self._found)
+            states = read_checkpoint(path, parts, verified=path == self._found)
             written = read_manifest(path)["files"]  # files that are not listed are being deleted
             for name, stateful in parts.items():
                 stateful.load_state_dict(states[name])
-                if isinstance(stateful, WithFiles):
+                if isinstance(stateful, StatefulWithFiles):
                     listed = any(file.startswith(f"{name}/") for file in written)
                     stateful.load_files(path / name if listed else path / f"no {name}")
         except ReverieError:
@@ -105,20 +114,20 @@ class Checkpoints:
                 "(--config <run>/config.yaml), or choose another run."
             ) from error
 
-    def all(self) -> list[Path]:
+    def paths(self) -> list[Path]:
         """Return all checkpoints ``step-*``, oldest first, whole or damaged."""
-        return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=number_of)
+        return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=step_from_name)
 
     def find_damaged(self) -> dict[str, str]:
         """Return the names of unusable checkpoints, oldest first, with the problem of each. Reads all files."""
-        wrong = {path.name: problem_of(path) for path in self.all()}
+        wrong = {path.name: checkpoint_problem(path) for path in self.paths()}
         return {name: problem for name, problem in wrong.items() if problem}
 
     def latest(self) -> Path | None:
         """Return the newest whole checkpoint, or None if there is none at all; log which others it skips, and why."""
         wrong: dict[Path, str] = {}
-        for path in reversed([*self._moved_aside(), *self.all()]):
-            problem = self._state[path.name] = problem_of(path)
+        for path in reversed([*self._moved_aside(), *self.paths()]):
+            problem = self._state[path.name] = checkpoint_problem(path)
             if not problem:
                 for bad, why in wrong.items():
                     logger.warning(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
@@ -157,18 +166,18 @@ class Checkpoints:
 
     def kept_paths(self) -> list[Path]:
         """Return the newest checkpoints, which are kept; an older one that is marked best is kept as well."""
-        return self.all()[-self.keep :]
+        return self.paths()[-self.keep :]
 
     def mark_best(self, path: Path) -> None:
         """Mark ``path`` as the best checkpoint, which is kept until another is marked."""
-        with writing(self.folder / "best"):
+        with disk_errors_as_run_error(self.folder / "best"):
             _replace_file(self.folder / "best", path.name.encode())
 
     def best(self) -> Path | None:
         """Return the checkpoint marked best; None if there is none."""
         mark = self.folder / "best"
         name = read_file(mark).decode(errors="replace") if mark.exists() else ""
-        return next((path for path in self.all() if path.name == name), None)
+        return next((path for path in self.paths() if path.name == name), None)
 
     def recover(self) -> None:
         """Restore checkpoints that were moved aside for one that was never completed, and delete incomplete ones.
@@ -176,18 +185,18 @@ class Checkpoints:
         Only for the process that writes: the half-written checkpoint of another process looks the same.
         """
         for aside in self._moved_aside():
-            os.rename(aside, self.folder / aside.name.removeprefix(ASIDE))
+            os.rename(aside, self.folder / aside.name.removeprefix(OLD_PREFIX))
         for path in self.folder.glob(".tmp-*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
-        delete_staged(self.folder)
+        delete_temporary_files(self.folder)
 
     def _prune(self, written: Path) -> None:
         """Of all whole ones but ``written``, slim the newest and the best, and delete the others."""
-        paths = self.all()
+        paths = self.paths()
         for path in paths:
             if path.name not in self._state:
-                self._state[path.name] = problem_of(path)
+                self._state[path.name] = checkpoint_problem(path)
         intact = [path for path in paths if not self._state[path.name]]
         newest = {path.name for path in intact[-self.keep :]}
         for path in (path for path in intact if path != written):
@@ -195,18 +204,18 @@ class Checkpoints:
                 if path.name not in newest and path != self.best():
                     _delete(path)
                 elif path.name not in self._slim:
-                    slim(path)
+                    prune_checkpoint(path)
                     self._slim.add(path.name)
             except OSError as error:
                 logger.warning(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
 
     def _moved_aside(self) -> list[Path]:
         """Return the checkpoints that were moved aside and whose replacement is missing, oldest first."""
-        paths = sorted(self.folder.glob(f"{ASIDE}step-*"), key=number_of)
-        return [path for path in paths if not (self.folder / path.name.removeprefix(ASIDE)).exists()]
+        paths = sorted(self.folder.glob(f"{OLD_PREFIX}step-*"), key=step_from_name)
+        return [path for path in paths if not (self.folder / path.name.removeprefix(OLD_PREFIX)).exists()]
 
 
-def read(
+def read_checkpoint(
     path: Path | str,
     parts: Iterable[str],
     *,
@@ -229,7 +238,7 @@ def read(
                 value: Tensor = instead[name] if name in instead else tensors.get_tensor(name)
                 return value
 
-            return {name: decode(state[name], tensor) for name in parts}
+            return {name: decode_state(state[name], tensor) for name in parts}
     except (SafetensorError, RecursionError, ValueError, TypeError, AttributeError) as error:
         why = "its values are nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise RunError(f"checkpoint {path} is damaged: {why}. Use another checkpoint, or a backup.") from error
@@ -241,25 +250,25 @@ def longest_episode(path: Path) -> int:
     return int(state.get("clock", {}).get("longest_episode", 0))
 
 
-def number_of(path: Path) -> int:
+def step_from_name(path: Path) -> int:
     """Return the env step in the name of a checkpoint: as text, names of more than nine digits would sort wrongly."""
     return int(path.name.rpartition("-")[2])
 
 
-def name_of(step: int, kind: str = "step") -> str:
+def checkpoint_name(step: int, kind: str = "step") -> str:
     """Return the name of the checkpoint at ``step``."""
     return f"{kind}-{step:09d}"
 
 
-def slim(path: Path) -> None:
+def prune_checkpoint(path: Path) -> None:
     """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at every moment."""
     manifest = read_manifest(path)
     spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
-    if sum(manifest["files"][name]["bytes"] for name in spare) < SPARE_LIMIT:
+    if sum(manifest["files"][name]["bytes"] for name in spare) < PRUNABLE_MIN_BYTES:
         return
     files = {name: entry for name, entry in manifest["files"].items() if name not in spare}
     del manifest["seal"]
-    _replace_file(path / MANIFEST, sealed({**manifest, "files": files}))
+    _replace_file(path / MANIFEST, manifest_bytes({**manifest, "files": files}))
     for name in spare:
         below(path, name).unlink(missing_ok=True)
 
@@ -278,39 +287,41 @@ def export_checkpoint(path: Path, to: Path, spare: bool) -> None:
 
     shutil.copytree(path, to, copy_function=link)
     if not spare:
-        slim(to)
+        prune_checkpoint(to)
 
 
-def write(staged: Path, step: int, parts: Mapping[str, Stateful]) -> None:
+def write_checkpoint(staged: Path, step: int, parts: Mapping[str, Stateful]) -> None:
     """Write the state of ``parts`` and its manifest to the empty or new folder ``staged``."""
     tensors: dict[str, Tensor] = {}
-    state = {part: encode(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
+    state = {part: encode_state(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
     staged.mkdir(parents=True, exist_ok=True)
     save_file(tensors, staged / TENSORS)
     (staged / STATE).write_text(json.dumps(state, allow_nan=False))
     (staged / TENSORS).chmod((staged / STATE).stat().st_mode & 0o777)  # safetensors lets nobody else read
-    files = {name: entry_of(staged / name) for name in (TENSORS, STATE)}
+    files = {name: manifest_entry(staged / name) for name in (TENSORS, STATE)}
     for name, part in parts.items():
-        if isinstance(part, WithFiles):
+        if isinstance(part, StatefulWithFiles):
             (staged / name).mkdir()
             part.save_files(staged / name)
             written = sorted(file for file in (staged / name).rglob("*") if file.is_file())
-            files |= {file.relative_to(staged).as_posix(): entry_of(file, part.spare) for file in written}
+            files |= {file.relative_to(staged).as_posix(): manifest_entry(file, part.prunable) for file in written}
     for name in files:
-        sync(staged / name)
-    (staged / MANIFEST).write_bytes(sealed({"format": FORMAT, "step": step, "parts": sorted(state), "files": files}))
-    sync(staged / MANIFEST)
+        fsync_path(staged / name)
+    (staged / MANIFEST).write_bytes(
+        manifest_bytes({"format": FORMAT, "step": step, "parts": sorted(state), "files": files})
+    )
+    fsync_path(staged / MANIFEST)
     for folder in (staged, *(folder for folder in staged.rglob("*") if folder.is_dir())):
-        sync(folder)
+        fsync_path(folder)
 
 
 def _move(staged: Path, final: Path) -> None:
     """Rename ``staged`` to ``final``. A folder cannot be replaced atomically, so an old one is moved aside first."""
-    aside = final.with_name(ASIDE + final.name)
+    aside = final.with_name(OLD_PREFIX + final.name)
     if final.exists():
         os.rename(final, aside)
     os.rename(staged, final)
-    sync(final.parent)
+    fsync_path(final.parent)
     shutil.rmtree(aside, ignore_errors=True)
 
 
@@ -328,4 +339,4 @@ def _delete(path: Path) -> None:
 
 def _replace_file(path: Path, data: bytes) -> None:
     write_atomic(path, data)
-    sync(path.parent)
+    fsync_path(path.parent)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reverie.core.imports import trusts
+from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
 from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
 from reverie.core.signing import is_mine, sign
-from reverie.core.specs import MASK, ActionSpec
+from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
 
@@ -38,7 +38,7 @@ class EpisodeStats(NamedTuple):
     info: Mapping[str, float] = MappingProxyType({})
 
 
-def rewards_of(env: Env, step: Step) -> list[float]:
+def read_exact_rewards(env: Env, step: Step) -> list[float]:
     """Return the rewards of the current rows ``step`` as exactly as they are known."""
     return list(env.exact_rewards) or step.reward.tolist()
 
@@ -75,7 +75,7 @@ class EpisodeCounter:
         return [(i, EpisodeStats(self.score[i], self.length[i])) for i in numbers]
 
 
-def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each name over the episodes that have it."""
     values_by_name: dict[str, list[float]] = {}
     for info in infos:
@@ -84,10 +84,10 @@ def means_of(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in sorted(values_by_name.items())}
 
 
-class Collecting(Protocol):
+class CollectorProtocol(Protocol):
     """What the loop knows of whoever collects rows: the collector of this process, or one that is fed by others."""
 
-    unlogged: list[EpisodeStats]
+    unlogged_episodes: list[EpisodeStats]
     """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
 
     seconds: dict[str, float]
@@ -100,7 +100,7 @@ class Collecting(Protocol):
     def collect(self) -> int:
         """Add rows to the replay; return the env steps taken, one for each row that is not ``is_last``."""
 
-    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         """Return the episodes that ended since the last call. ``at_the_end``: nothing is collected any more."""
 
     def state_dict(self) -> State:
@@ -123,7 +123,7 @@ class Collector:
     It is a part of a checkpoint.
     """
 
-    spare = False
+    prunable = False
 
     def __init__(
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
@@ -153,7 +153,7 @@ class Collector:
         self.state: Any = initial_state(policy, env.num_envs)
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
-        self.unlogged: list[EpisodeStats] = []
+        self.unlogged_episodes: list[EpisodeStats] = []
         self.seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
         self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # what else was done with the current rows
@@ -168,7 +168,7 @@ class Collector:
             try:
                 self._step = self.env.receive()
                 self.seconds["time/environment_seconds"] += time.perf_counter() - begin
-                self._rewards, self._logged = rewards_of(self.env, self._step), dict(self.env.logged)
+                self._rewards, self._logged = read_exact_rewards(self.env, self._step), dict(self.env.episode_info)
             except Exception as error:
                 self._failure = error
                 raise
@@ -197,14 +197,16 @@ class Collector:
     def _choose_action(self, step: Step) -> Tensor:
         """Let the policy act on the current rows; return the action ``[N, A]`` to store and to send."""
         if self.running_statistics is not None and not self._watched:
-            self.running_statistics.watch(step)
+            self.running_statistics.update_statistics(step)
             self._watched = True
         random = self.env_steps < self.random_steps
         action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
         if random:
-            action = executed(random_action(self.env.action_spec, len(step), self.rng, step.obs.get(MASK)), step)
+            action = to_executed_action(
+                random_flat_actions(self.env.action_spec, len(step), self.rng, step.obs.get(MASK_KEY)), step
+            )
             self.state = self.policy.override(self.state, action)
-        return executed(action, step)
+        return to_executed_action(action, step)
 
     def count(self) -> None:
         """Count the current rows unless they are counted already; waits for them."""
@@ -217,7 +219,7 @@ class Collector:
         """How often failed environments were started again in this run, including earlier processes."""
         return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
 
-    def drain(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
+    def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         """Return the episodes that ended since the last call. ``at_the_end``: also those that the current rows end."""
         if at_the_end:
             self.count()
@@ -237,7 +239,7 @@ class Collector:
             "env_steps": self.env_steps,
             "restarts": self.restarts,
             "rng": self.rng.bit_generator.state,
-            "unlogged": [[score, length, dict(info)] for score, length, info in self.unlogged],
+            "unlogged": [[score, length, dict(info)] for score, length, info in self.unlogged_episodes],
         }
         if not self._envs_respond():
             return state
@@ -272,7 +274,7 @@ class Collector:
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state["restarts"])
         self.rng.bit_generator.state = dict(state["rng"])
-        self.unlogged[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
+        self.unlogged_episodes[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
         carried = state.get("state", {})
         if shapes_of(carried) == shapes_of(flatten_named(self.state)):
             self.state = unflatten_named(self.state, carried)
@@ -298,7 +300,7 @@ class Collector:
                 stored = [info for info in file.infolist() if info.compress_type == zipfile.ZIP_STORED]  # as written
                 contents = {info.filename: file.read(info) for info in stored}
             claimed = contents.pop(SIGNATURE, b"").decode(errors="replace")
-            if not (is_mine(contents.values(), claimed) or trusts()):
+            if not (is_mine(contents.values(), claimed) or is_trusting()):
                 logger.warning(
                     f"{folder / ENVIRONMENTS} holds pickles that were not written by you on this machine: they are not "
                     "read, as that runs code, and environments start new episodes. If you trust them, add --trust-code"
@@ -327,7 +329,7 @@ class Collector:
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
         self._logged = {int(number): dict(info) for number, info in state["logged"].items()}
         if begun := state["begun"]:
-            self._action, self._stored = executed(begun["action"], self._step), bool(begun["stored"])
+            self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
             ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
             self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over and length)
@@ -337,17 +339,19 @@ class Collector:
 def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:
     """Return the state before the first observation, with schedules of exploration as they are after ``env_steps``."""
     state = policy.initial(num_envs)
-    return policy.after(state, env_steps) if env_steps and isinstance(policy, Annealed) else state
+    return policy.advance_schedule(state, env_steps) if env_steps and isinstance(policy, Annealed) else state
 
 
-def executed(action: Tensor, step: Step) -> Tensor:
+def to_executed_action(action: Tensor, step: Step) -> Tensor:
     """Return ``action`` ``[N, A]`` as it is stored and sent: float32 on the CPU, zeros where the episode is over."""
     if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
         action = action.detach().to("cpu", torch.float32)
     return action.masked_fill(step.is_last[:, None], 0.0) if True in step.is_last.tolist() else action
 
 
-def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator, legal: Tensor | None = None) -> Tensor:
+def random_flat_actions(
+    spec: ActionSpec, num_envs: int, rng: np.random.Generator, legal: Tensor | None = None
+) -> Tensor:
     """Return uniformly random flat actions ``[N, A]``: one-hot for each categorical part, -1..1 where continuous.
 
     ``legal`` ``[N, A]``: the mask of legal actions. A class that it forbids is drawn again, among those that it allows.
@@ -362,7 +366,7 @@ def random_action(spec: ActionSpec, num_envs: int, rng: np.random.Generator, leg
     action = np.concatenate(columns, axis=1)
     if legal is not None:
         allowed = legal.numpy()
-        for _, cut in spec.choices():
+        for _, cut in spec.categorical_slices():
             for row in np.flatnonzero((action[:, cut] > allowed[:, cut]).any(1)):
                 action[row, cut] = 0.0
                 action[row, cut.start + rng.choice(np.flatnonzero(allowed[row, cut]))] = 1.0

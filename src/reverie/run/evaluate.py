@@ -8,22 +8,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, plural
+from reverie.core.errors import ConfigError, count_noun
 from reverie.core.protocols import Env, Policy
 from reverie.core.statistics import IntervalEstimate, estimate_interval, iqm
 from reverie.core.types import Mode
-from reverie.run.collect import EpisodeCounter, EpisodeStats, executed, initial_state, means_of, rewards_of
-from reverie.run.folder import RunFolder, found_at_end
+from reverie.run.collect import (
+    EpisodeCounter,
+    EpisodeStats,
+    initial_state,
+    mean_infos,
+    read_exact_rewards,
+    to_executed_action,
+)
+from reverie.run.folder import RunFolder, read_final_result
 
 
-class Score(NamedTuple):
+class ScoreMetric(NamedTuple):
     """The logged number by which evaluations are compared, and whether the highest or the lowest is the best."""
 
     name: str
-    lowest: bool
+    minimize: bool
 
     @classmethod
-    def parse(cls, text: str) -> Score:
+    def parse(cls, text: str) -> ScoreMetric:
         """Return what the setting ``score_metric`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
         name, _, direction = text.partition(":")
         if not name or direction not in ("", "max", "min") or text.endswith(":"):
@@ -33,9 +40,9 @@ class Score(NamedTuple):
             )
         return cls(name, direction == "min")
 
-    def as_good(self, value: float, reference: float) -> bool:
+    def is_at_least_as_good(self, value: float, reference: float) -> bool:
         """Return whether ``value`` is as good as ``reference``, or better."""
-        return value <= reference if self.lowest else value >= reference
+        return value <= reference if self.minimize else value >= reference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +77,13 @@ class Evaluation:
         if not self.cut_off:
             return ""
         were = "was" if self.cut_off == 1 else "were"
-        return f"{self.cut_off} of {plural(len(self.scores), 'episode')} {were} cut off at {self.most_steps:,} steps"
+        return (
+            f"{self.cut_off} of {count_noun(len(self.scores), 'episode')} {were} cut off at {self.most_steps:,} steps"
+        )
 
     def info_means(self) -> dict[str, float]:
         """Return the mean of each number that ``env.log_info`` names, over the episodes that have it."""
-        return means_of(self.info)
+        return mean_infos(self.info)
 
     def iqm(self) -> IntervalEstimate:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy."""
@@ -84,7 +93,7 @@ class Evaluation:
         """Return statistics of the scores by name, besides their mean; without an interval its ends are left out."""
         middle = self.iqm()
         values = {"std": float(np.std(self.scores)), "median": float(np.median(self.scores)), "iqm": middle.value}
-        return values | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.sure else {})
+        return values | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.has_interval else {})
 
     def metrics(self) -> dict[str, float | np.ndarray]:
         """Return scores, lengths and the video, if there is one, under their names in the logs."""
@@ -130,7 +139,7 @@ FrameFn = Callable[[np.ndarray], np.ndarray]
 
 def read_evaluation(folder: RunFolder) -> Evaluation | None:
     """Return the evaluation made at the end of training, from eval.json; None if there is none."""
-    data = found_at_end(folder.evaluation)
+    data = read_final_result(folder.evaluation)
     if data is None:
         return None
     mode: Mode = "eval" if data["deterministic"] else "explore"
@@ -158,17 +167,17 @@ def evaluate(
     while True:
         if record is not None and not played[0] and (frame := env.render()) is not None:
             frames.append(record(frame))
-        for i, stats in counter.add(step, rewards_of(env, step), env.logged):
+        for i, stats in counter.add(step, read_exact_rewards(env, step), env.episode_info):
             played[i].append(stats)
         if max_steps is not None and (late := counter.running(step, max_steps)):
             step = env.truncate(step, [i for i, _ in late])
             for i, stats in late:
                 cut.add((i, len(played[i])))
-                played[i].append(stats._replace(info=env.logged.get(i, {})))
+                played[i].append(stats._replace(info=env.episode_info.get(i, {})))
         if all(len(mine) >= count for mine, count in zip(played, quota, strict=True)):
             break
         action, state = policy.act(step, state, mode)
-        step = env.step(executed(action, step))
+        step = env.step(to_executed_action(action, step))
     chosen = [stats for mine, count in zip(played, quota, strict=True) for stats in mine[:count]]
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(

@@ -19,11 +19,11 @@ from reverie.core.config import nest
 from reverie.core.discover import same_algorithm, version
 from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
-from reverie.core.errors import RunError, brief
+from reverie.core.errors import RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
-from reverie.core.imports import check_module, names_in, remember, texts_in
-from reverie.core.lock import LOCK, folder_lock
-from reverie.core.specs import differences, other_bounds
+from reverie.core.imports import check_module, names_in, texts_in, trust_file_of
+from reverie.core.lock import LOCK_FILE_NAME, folder_lock
+from reverie.core.specs import diff_bounds, diff_specs
 
 SCHEMA = 1
 """Version of config.yaml. A file of a newer version is refused."""
@@ -57,7 +57,7 @@ class RunFolder:
         self.dream: Path = path / "dream"  # figures and numbers of the newest comparison of dream and truth
 
     @classmethod
-    def at(cls, run: Path | str) -> RunFolder:
+    def from_path(cls, run: Path | str) -> RunFolder:
         """Return the folder that a user names, by an absolute path: an environment may change the directory."""
         check_local(run, "run")
         return cls(Path(os.path.expanduser(run)).absolute(), run)
@@ -88,13 +88,13 @@ def new_path(env: str, algorithm: str) -> Path:
 # ---------------------------------------------------------------- results: eval.json, estimate.json
 
 
-def write_found(path: Path, values: Mapping[str, Any]) -> None:
+def write_result(path: Path, values: Mapping[str, Any]) -> None:
     """Write eval.json or estimate.json. A result of a ``checkpoint`` keeps that of the end of training as "final"."""
-    final = found_at_end(path) if "checkpoint" in values else None
+    final = read_final_result(path) if "checkpoint" in values else None
     write_json(path, {**values, "final": final} if final else values)
 
 
-def found_at_end(path: Path) -> dict[str, Any] | None:
+def read_final_result(path: Path) -> dict[str, Any] | None:
     """Return the result at the end of training from eval.json or estimate.json at ``path``; None if it has none."""
     if not path.exists():
         return None
@@ -110,9 +110,9 @@ def found_at_end(path: Path) -> dict[str, Any] | None:
     return result
 
 
-def is_of(path: Path, step: int) -> bool:
+def is_final_result_of_step(path: Path, step: int) -> bool:
     """Return whether the file holds the result at the end of training, written at this ``step`` and not before."""
-    result = found_at_end(path) or {}
+    result = read_final_result(path) or {}
     return next((result[name] for name in STEPS if name in result), None) == step
 
 
@@ -149,7 +149,7 @@ def spec_changes(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool 
         return []
     labels = ("the run", "this environment")
     try:
-        return differences(saved, current, labels) or (other_bounds(saved, current, labels) if bounds else [])
+        return diff_specs(saved, current, labels) or (diff_bounds(saved, current, labels) if bounds else [])
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise RunError(f"{folder.spec} is damaged ({error!r}). {SPEC_ADVICE}") from error
 
@@ -158,7 +158,7 @@ def spec_changes(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Saved:
+class SavedConfig:
     """Content of config.yaml."""
 
     algorithm: str
@@ -174,7 +174,7 @@ class Saved:
         return str(self.experiment.get("env", {}).get("id"))
 
 
-def read_saved(path: Path) -> Saved:
+def read_saved_config(path: Path) -> SavedConfig:
     """Read the settings of the run in ``path``."""
     check_local(path, "run")
     check_links(path)
@@ -184,21 +184,21 @@ def read_saved(path: Path) -> Saved:
         inside = ", ".join(sorted(p.parent.name for p in path.glob("*/config.yaml")))
         hint = f" There are runs inside: {inside}." if inside else ""
         raise RunError(f"there is no run in {path}: {reason}{hint}")
-    return saved_in(read_yaml(config), config)
+    return parse_saved_config(read_yaml(config), config)
 
 
-def saved_in(content: Mapping[str, Any], path: Path) -> Saved:
+def parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
     if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:  # many have such a file
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping, "custom": Mapping}, path)
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
-    experiment = nest(content["experiment"])  # so that check_origin sees every name that merge would
+    experiment = nest(content["experiment"])  # so that check_module_names sees every name that merge would
     check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
     check_kinds(experiment, dict.fromkeys(("steps", "updates", "seed", "eval_episodes"), int), path)
     custom = {str(key_path): str(name) for key_path, name in content.get("custom", {}).items()}
-    return Saved(algorithm=content["algorithm"], experiment=experiment, custom=custom)
+    return SavedConfig(algorithm=content["algorithm"], experiment=experiment, custom=custom)
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
@@ -206,43 +206,45 @@ def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path
     for key, kind in kinds.items():
         if key in values and not isinstance(values[key], kind):
             expected = {int: "a whole number", str: "text"}.get(kind, "a mapping")
-            raise RunError(f"{path}: {key} = {brief(values[key])}: expected {expected}. Restore it from a backup.")
+            raise RunError(f"{path}: {key} = {short_repr(values[key])}: expected {expected}. Restore it from a backup.")
 
 
-def write_saved(path: Path, saved: Saved) -> None:
+def write_saved_config(path: Path, saved: SavedConfig) -> None:
     """Write config.yaml. The modules that the settings name, if imported, are trusted from now on."""
     head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
     for module in _modules_in(saved) & sys.modules.keys():
-        remember(module)
+        trust_file_of(module)
 
 
-def write_shared(path: Path, saved: Saved) -> None:
+def write_shared(path: Path, saved: SavedConfig) -> None:
     """Write settings.yaml. Other processes may import what it names: the user has named it, or it was checked."""
-    write_saved(path, saved)
+    write_saved_config(path, saved)
     for module in _modules_in(saved):
-        remember(module)
+        trust_file_of(module)
 
 
-def _modules_in(saved: Saved) -> set[str]:
+def _modules_in(saved: SavedConfig) -> set[str]:
     return {name.partition(":")[0] for name in chain(*_module_names(saved).values())}
 
 
-def update_saved(folder: RunFolder, saved: Saved, step: int) -> None:
+def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> None:
     """Write config.yaml if it has changed; keep the former, which the run has used so far, as ``config-<step>.yaml``.
 
     One of the same step is not replaced.
     """
     if folder.config.is_file():
-        current = Saved(algorithm=saved.algorithm, experiment=to_yaml_types(saved.experiment), custom=saved.custom)
-        if read_saved(folder.path) == current:
+        current = SavedConfig(
+            algorithm=saved.algorithm, experiment=to_yaml_types(saved.experiment), custom=saved.custom
+        )
+        if read_saved_config(folder.path) == current:
             return
         copy = folder.path / f"config-{step:09d}.yaml"
         if not copy.exists():
             write_atomic(copy, read_file(folder.config))
-    write_saved(folder.config, saved)
+    write_saved_config(folder.config, saved)
 
 
 def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -263,20 +265,20 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix
     return lines
 
 
-LEARNED_WITH = ("experience", "replay_ratio", "train_ratio", "learning_starts", "random_steps",
+LEARNING_SETTINGS = ("experience", "replay_ratio", "train_ratio", "learning_starts", "random_steps",
                 "pretrain_updates", "train_freq", "env.", "algo.",
                 "replay.", "data.")  # fmt: skip
-NOT_LEARNED_WITH = ("data.path", "data.reader", "data.estimate", "replay.store_path")
+NON_LEARNING_SETTINGS = ("data.path", "data.reader", "data.estimate", "replay.store_path")
 """Prefixes of settings that influence what a run learns, and of those among them that do not."""
 
 
-def learned_otherwise(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def learning_setting_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the differences in settings that influence learning, one line each as in :func:`settings_changes`."""
     lines = settings_changes(before, after)
-    return [line for line in lines if line.startswith(LEARNED_WITH) and not line.startswith(NOT_LEARNED_WITH)]
+    return [line for line in lines if line.startswith(LEARNING_SETTINGS) and not line.startswith(NON_LEARNING_SETTINGS)]
 
 
-def check_origin(saved: Saved, source: object, *trusted: str) -> None:
+def check_module_names(saved: SavedConfig, source: object, *trusted: str) -> None:
     """Check the names of modules in the settings of ``source``, except in those that are ``trusted``: env, algo, ..."""
     names = _module_names(saved)
     for part in names.keys() - set(trusted):
@@ -284,7 +286,7 @@ def check_origin(saved: Saved, source: object, *trusted: str) -> None:
             check_module(name, source)
 
 
-def _module_names(saved: Saved) -> dict[str, list[str]]:
+def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
     """Return the names in settings that may be those of classes, ``module:Class``, by what they are."""
     settings, custom = saved.experiment, saved.custom
     env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
@@ -311,7 +313,7 @@ def _class_names(*values: Any) -> list[str]:
 # ---------------------------------------------------------------- whether a run can begin or go on here
 
 
-def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
+def contains_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     """Return whether ``path`` holds a run, or seeds, to be continued; False if new ones can start. Writes nothing.
 
     ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there. RunError if the
@@ -323,7 +325,7 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     if not settings.is_file():
         content = "the run of a single seed" if RunFolder(path).config.is_file() else "not a run"
         raise RunError(f"{path} is not empty and is {content} (it has no {settings.name}): choose another run folder.")
-    saved = saved_in(read_yaml(settings), settings)
+    saved = parse_saved_config(read_yaml(settings), settings)
     pairs = {"algorithm": (saved.algorithm, algorithm), "environment": (saved.env, env)}
     for label, (actual, expected) in pairs.items():
         if actual != expected and not (label == "algorithm" and same_algorithm(actual, expected)):
@@ -336,4 +338,4 @@ def holds_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
 
 def _is_leftover(path: Path) -> bool:
     """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
-    return path.name in (LOCK, "spec.json") or (path.name[0] == "." and path.suffix == ".part")
+    return path.name in (LOCK_FILE_NAME, "spec.json") or (path.name[0] == "." and path.suffix == ".part")

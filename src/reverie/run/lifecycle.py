@@ -9,38 +9,38 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.clock import Clock
-from reverie.core.errors import ConfigError, ReverieError, RunError, plural
-from reverie.core.files import write_json, writing
+from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun
+from reverie.core.files import disk_errors_as_run_error, write_json
 from reverie.core.logger import logger
 from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
 from reverie.run import loop as training
-from reverie.run.callback import Callback, Callbacks, TrainingRun
-from reverie.run.checkpoint import Checkpoints, name_of
+from reverie.run.callback import Callback, CallbackList, TrainingRun
+from reverie.run.checkpoint import Checkpoints, checkpoint_name
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
     RunFolder,
-    is_of,
-    read_saved,
+    is_final_result_of_step,
+    read_saved_config,
     settings_changes,
     to_yaml_types,
-    update_saved,
-    write_found,
+    update_saved_config,
+    write_result,
 )
-from reverie.run.manifest import problem_of
+from reverie.run.manifest import checkpoint_problem
 from reverie.run.result import TrainResult
-from reverie.run.schedule import Every
-from reverie.run.signal_handling import Stopped, stopping
-from reverie.run.trainable import MeasurementResult, Trainable, numbers_of
+from reverie.run.schedule import Periodic
+from reverie.run.signal_handling import SignalStop, raise_on_signal
+from reverie.run.trainable import MeasurementResult, Trainable, scalars_of_result
 
-FIRST = ("algo", "clock", "run")
+LOADED_FIRST = ("algo", "clock", "run")
 """Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
 """Opens the destinations of the measurements; the mapping marks logged entries of the present step that are made again.
 On exit the learning curve is drawn."""
 
 
-class Life:
+class RunLifecycle:
     """Saves checkpoints of a run: periodically, at the end, on errors, and whenever the score improves.
 
     Its own state is part of the checkpoint.
@@ -59,12 +59,14 @@ class Life:
         self.pending_evaluation: dict[str, float] | None = (
             None  # what the newest evaluation logged, until callbacks know it
         )
-        self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.reach)
-        self.callbacks: Callbacks = Callbacks(callbacks, self.run)
+        self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.callback_env)
+        self.callbacks: CallbackList = CallbackList(callbacks, self.run)
         self.settings: dict[str, Any] = to_yaml_types(experiment.saved.experiment)
-        self.before: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
-        self.mark = f"{experiment.measures or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
-        self.file: Path = folder.estimate if experiment.measures == "estimate" else folder.evaluation
+        self.checkpoint_settings: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
+        self.final_metric = (
+            f"{experiment.measurement or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
+        )
+        self.file: Path = folder.estimate if experiment.measurement == "estimate" else folder.evaluation
 
     def state_dict(self) -> State:
         """Return the best score, the step at which it was reached, what has come since, and the settings."""
@@ -76,11 +78,15 @@ class Life:
 
     def load_state_dict(self, state: State) -> None:
         """Restore score and step, unless scores are others now; keep the settings to compare."""
-        self.best, self.best_step, self.before = state["best"], int(state["best_step"]), dict(state["settings"])
+        self.best, self.best_step, self.checkpoint_settings = (
+            state["best"],
+            int(state["best_step"]),
+            dict(state["settings"]),
+        )
         self.evals_since_best, self.pending_evaluation = int(state["evals_since_best"]), state["pending_evaluation"]
-        if self.before["score_metric"] != self.settings["score_metric"]:
+        if self.checkpoint_settings["score_metric"] != self.settings["score_metric"]:
             self.best, self.evals_since_best = None, 0
-        if self.clock.length <= self.before[self.clock.unit]:  # a longer run goes on
+        if self.clock.length <= self.checkpoint_settings[self.clock.unit]:  # a longer run goes on
             self.run.stopped = state["stopped"]
 
     def parts(self) -> dict[str, Stateful]:
@@ -94,17 +100,17 @@ class Life:
         try:
             self.checkpoints.load(path, {name: parts[name] for name in names})
         except ReverieError as error:
-            before = read_saved(self.folder.path).experiment.get("algo", {})
+            before = read_saved_config(self.folder.path).experiment.get("algo", {})
             if lines := settings_changes(before, self.settings["algo"], "algo."):
                 error.args = (f"the run was begun with other settings: {'; '.join(lines)}. {error}",)
             raise
 
     def resume(self, path: Path) -> None:
-        """Load the parts that ``FIRST`` leaves out, and go on storing."""
+        """Load the parts that ``LOADED_FIRST`` leaves out, and go on storing."""
         if self.experiment.store is not None:
             self.experiment.store.check()
         logger.info(f"continuing {self.folder} from {self.clock.position_text}")
-        self.load(path, [name for name in self.parts() if name not in FIRST])
+        self.load(path, [name for name in self.parts() if name not in LOADED_FIRST])
         self.restore_best(path)
 
     def write_settings(self, *, anew: bool) -> None:
@@ -113,13 +119,13 @@ class Life:
         ``anew``: there is no checkpoint, so nothing has been learned from the old observations.
         """
         experiment, folder = self.experiment, self.folder
-        before = self.before
+        before = self.checkpoint_settings
         if before is None and folder.config.is_file():
-            before = read_saved(folder.path).experiment
-        with writing(folder.path):
+            before = read_saved_config(folder.path).experiment
+        with disk_errors_as_run_error(folder.path):
             if anew or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
-            update_saved(folder, experiment.saved, self.clock.position)
+            update_saved_config(folder, experiment.saved, self.clock.position)
         for line in [] if before is None else settings_changes(before, self.settings):
             logger.info(line)
 
@@ -128,7 +134,9 @@ class Life:
         self.check_folder()
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
         if not diverged and self.experiment.store is not None:
-            self.experiment.store.saved(path.name, [checkpoint.name for checkpoint in self.checkpoints.kept_paths()])
+            self.experiment.store.on_checkpoint(
+                path.name, [checkpoint.name for checkpoint in self.checkpoints.kept_paths()]
+            )
         return path
 
     def check_folder(self) -> None:
@@ -144,7 +152,9 @@ class Life:
 
     def save_if_best(self, score: float) -> None:
         """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
-        if math.isfinite(score) and (self.best is None or not self.experiment.score.as_good(self.best, score)):
+        if math.isfinite(score) and (
+            self.best is None or not self.experiment.score.is_at_least_as_good(self.best, score)
+        ):
             self.best, self.best_step = score, self.clock.position
             self.checkpoints.mark_best(self.save())
 
@@ -152,8 +162,8 @@ class Life:
         """Mark the best checkpoint, as a process may have ended before it did; the loaded one if that is damaged."""
         if self.best is None:
             return
-        best = self.checkpoints.folder / name_of(self.best_step)
-        if why := "" if best == path else problem_of(best):
+        best = self.checkpoints.folder / checkpoint_name(self.best_step)
+        if why := "" if best == path else checkpoint_problem(best):
             logger.warning(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked in its place")
             best = path
         if self.checkpoints.best() != best:
@@ -162,12 +172,15 @@ class Life:
     @property
     def pending(self) -> bool:
         """Whether the loaded run was stopped before an evaluation that was due, perhaps in its last turn."""
-        return bool(self.experiment.measures) and Every(self.experiment.schedule.eval_every, self.clock, "eval").owed
+        return (
+            bool(self.experiment.measurement)
+            and Periodic(self.experiment.schedule.eval_every, self.clock, "eval").is_due
+        )
 
-    def why_done(self) -> str:
+    def finished_reason(self) -> str:
         """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
         clock = self.clock
-        if why := self.why_early():
+        if why := self.early_stop_reason():
             change = f"increase {clock.unit}" if self.run.stopped else f"set another {why.split()[0]}, or None,"
             return f"was ended early by {why}: {change} to continue"
         if clock.done and not self.pending:
@@ -178,39 +191,38 @@ class Life:
             return f"has already made {progress_text} ({unit} = {clock.length}): increase {unit} to continue"
         return ""
 
-    def why_early(self) -> str:
+    def early_stop_reason(self) -> str:
         """Return what ends the run before its last step, or ""."""
         goal, patience, score = self.experiment.stop_score, self.experiment.patience, self.experiment.score
         if self.run.stopped:
             return f"a callback: {self.run.stopped}"
-        if goal is not None and self.best is not None and score.as_good(self.best, goal):
+        if goal is not None and self.best is not None and score.is_at_least_as_good(self.best, goal):
             return f"stop_score = {goal:g} (best {score.name} {self.best:g})"
         if patience is not None and self.evals_since_best >= patience:
             best = "finite" if self.best is None else f"better than {self.best:g}"
-            return (
-                f"patience = {patience} (no {score.name} was {best} in {plural(self.evals_since_best, 'evaluation')})"
-            )
+            evaluations = count_noun(self.evals_since_best, "evaluation")
+            return f"patience = {patience} (no {score.name} was {best} in {evaluations})"
         return ""
 
     def train(self, open_sinks: OpenSinks) -> TrainResult:
         """Train, and evaluate at the end."""
         experiment = self.experiment
         # The evaluation may have been logged, but the best agent not saved.
-        with open_sinks(experiment, {self.mark: 0.0} if self.pending else None) as sinks:
+        with open_sinks(experiment, {self.final_metric: 0.0} if self.pending else None) as sinks:
             self.run.sinks = sinks
             self.callbacks.call("on_start")
             self.finish_evaluation()
             ending = training.train_loop(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
-                collector=experiment.collector, evaluator=self.evaluate if experiment.measures else None,
+                collector=experiment.collector, evaluator=self.evaluate if experiment.measurement else None,
                 checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.on_log,
                 log_episodes=experiment.log_episodes,
             )  # fmt: skip
             measurement, number = None, ending.signal
             if number is None:
-                if why := experiment.why_idle():
+                if why := experiment.no_update_reason():
                     logger.warning(why)
-                if why := self.why_early():
+                if why := self.early_stop_reason():
                     logger.info(f"the run ends at {self.clock.position_text}, by {why}")
                 for sink in sinks if (values := experiment.heldout()) else ():
                     sink.write(values, self.clock.position)
@@ -218,34 +230,34 @@ class Life:
             self.callbacks.call("on_end", self.result(ending.checkpoint, measurement, number))
         return self.result(ending.checkpoint, measurement, number)  # with the curve, which is drawn now
 
-    def evaluate(self, write: training.Write) -> None:
+    def evaluate(self, write: training.WriteFn) -> None:
         """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
 
         The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
         """
         measurement = self.experiment.measure("evaluation")
-        if isinstance(measurement, Evaluation) and self.reaches(numbers_of(measurement)):
+        if isinstance(measurement, Evaluation) and self.reaches_stop_score(scalars_of_result(measurement)):
             confirmation = self.experiment.measure("confirmation")  # or was it luck?
             assert isinstance(confirmation, Evaluation)
             measurement = measurement.merge(confirmation)
-        values, name = numbers_of(measurement), self.experiment.score.name
-        write({**measurement.metrics(), self.mark: 0.0})
+        values, name = scalars_of_result(measurement), self.experiment.score.name
+        write({**measurement.metrics(), self.final_metric: 0.0})
         if name not in values and isinstance(measurement, Evaluation) and self.best is None:
             raise ConfigError(
                 f"score_metric = {self.settings['score_metric']}: evaluations log no '{name}', but {', '.join(values)}"
                 ". Choose one of these; env.log_info adds numbers of the environment's info."
             )
         self.pending_evaluation = values
-        if self.reaches(values):
+        if self.reaches_stop_score(values):
             self.clock.stop = True
         if name in values:
             self.save_if_best(values[name])
         self.finish_evaluation()
 
-    def reaches(self, values: Mapping[str, float]) -> bool:
+    def reaches_stop_score(self, values: Mapping[str, float]) -> bool:
         """Return whether an evaluation that logs ``values`` reaches ``stop_score``."""
         goal, score = self.experiment.stop_score, self.experiment.score
-        return goal is not None and score.name in values and score.as_good(values[score.name], goal)
+        return goal is not None and score.name in values and score.is_at_least_as_good(values[score.name], goal)
 
     def finish_evaluation(self) -> None:
         """Call the callbacks with the latest evaluation, and stop training once ``patience`` is exhausted.
@@ -272,36 +284,36 @@ class Life:
         A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It
         does so until eval.json or estimate.json is there, so these are written after the entries of the logs.
         """
-        if not self.experiment.measures:
+        if not self.experiment.measurement:
             return None, None
         try:
-            with stopping():
+            with raise_on_signal():
                 measurement = self.experiment.measure("test")
             self.check_folder()
-        except Stopped as stopped:
+        except SignalStop as stopped:
             logger.info(
                 f"{stopped}: the run is saved without its final evaluation. To evaluate it, continue the run: --resume "
                 f"{self.folder}, in Python run='{self.folder}'"
             )
             return None, stopped.number.value
         for sink in sinks:
-            sink.write({**measurement.metrics(), self.mark: 1.0}, self.clock.position)
+            sink.write({**measurement.metrics(), self.final_metric: 1.0}, self.clock.position)
         unit = "updates" if self.clock.unit == "updates" else "env_steps"
         unit = unit if isinstance(measurement, Evaluation) else "step"
         try:
-            write_found(self.file, {unit: self.clock.position, **measurement.to_dict()})
+            write_result(self.file, {unit: self.clock.position, **measurement.to_dict()})
         except OSError as error:  # it does not spoil a training that is over
             logger.warning(f"cannot write: {error}")
         return measurement, None
 
-    def finished_before(self, newest: Path, open_sinks: OpenSinks) -> TrainResult:
+    def result_of_finished(self, newest: Path, open_sinks: OpenSinks) -> TrainResult:
         """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
-        if not self.experiment.measures or is_of(self.file, self.clock.position):
-            return self.result(newest, read_evaluation(self.folder) if self.experiment.measures else None)
-        if self.experiment.measures == "estimate":
+        if not self.experiment.measurement or is_final_result_of_step(self.file, self.clock.position):
+            return self.result(newest, read_evaluation(self.folder) if self.experiment.measurement else None)
+        if self.experiment.measurement == "estimate":
             self.load(newest, ["data"])  # the estimator goes on where that of earlier estimates stopped
         self.write_settings(anew=False)
-        with open_sinks(self.experiment, {self.mark: 1.0}) as sinks:
+        with open_sinks(self.experiment, {self.final_metric: 1.0}) as sinks:
             measurement, number = self.finish(sinks)
         return self.result(newest, measurement, number)
 
@@ -312,7 +324,7 @@ class Life:
         finished = number is None
         return TrainResult(
             run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
-            reason="finished" if finished else "interrupted", stop_reason=self.why_early() if finished else "",
+            reason="finished" if finished else "interrupted", stop_reason=self.early_stop_reason() if finished else "",
             evaluation=measurement if isinstance(measurement, Evaluation) else None,
             estimate=None if isinstance(measurement, Evaluation) else measurement,
             files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),

@@ -13,18 +13,18 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ActionError, ReverieError, RunError
 from reverie.core.protocols import BatchSource, Learner, MeterLike, Sink
 from reverie.core.types import Batch
-from reverie.run.collect import Collecting
-from reverie.run.metrics_log import FiniteCheck, MetricsLog, check_names
-from reverie.run.schedule import Every, Schedule
+from reverie.run.collect import CollectorProtocol
+from reverie.run.metrics_log import FiniteCheck, MetricsLog, check_metric_names
+from reverie.run.schedule import Periodic, Schedule
 from reverie.run.signal_handling import Interrupt
 
-Write = Callable[[Mapping[str, "float | np.ndarray"]], None]
+WriteFn = Callable[[Mapping[str, "float | np.ndarray"]], None]
 """Writes measured values to the logs."""
 
-Evaluator = Callable[[Write], None]
+EvaluateFn = Callable[[WriteFn], None]
 """Evaluates the current policy and writes the results, e.g. ``{"eval/score": 475.0}``."""
 
-Save = Callable[..., Path]
+SaveFn = Callable[..., Path]
 """Writes a checkpoint of the whole run and returns its folder. ``diverged=True``: never to continue from."""
 
 ADVICE = (
@@ -38,7 +38,7 @@ class DivergedError(RunError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class LoopResult:
     """How a run ended."""
 
     checkpoint: Path | None
@@ -48,10 +48,10 @@ class Ending:
 
 def train_loop(
     algo: Learner, source: BatchSource, clock: Clock, meter: MeterLike, *, sinks: Sequence[Sink] = (),
-    collector: Collecting | None = None, evaluator: Evaluator | None = None, checkpoint: Save | None = None,
+    collector: CollectorProtocol | None = None, evaluator: EvaluateFn | None = None, checkpoint: SaveFn | None = None,
     schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
     on_log: Callable[[Mapping[str, float]], None] = lambda entry: None, log_episodes: bool = False,
-) -> Ending:  # fmt: skip
+) -> LoopResult:  # fmt: skip
     """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
 
     Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
@@ -66,8 +66,8 @@ def train_loop(
         KeyboardInterrupt: a second signal came before the first one had ended the turn.
     """
     periods = schedule or Schedule()
-    log_due, eval_due = Every(periods.log_every, clock, "log"), Every(periods.eval_every, clock, "eval")
-    save_due, report_due = Every(periods.save_every, clock, "save"), Every(periods.report_every, clock, "report")
+    log_due, eval_due = Periodic(periods.log_every, clock, "log"), Periodic(periods.eval_every, clock, "eval")
+    save_due, report_due = Periodic(periods.save_every, clock, "save"), Periodic(periods.report_every, clock, "report")
     log = MetricsLog(clock, meter, source, sinks, collector, algo.exploration, log_episodes)
     keep = _Keep(clock, log, FiniteCheck(algo), checkpoint)
     batch: Batch | None = None
@@ -76,7 +76,7 @@ def train_loop(
         while not clock.done:
             if collector is not None:  # recorded experience: there is none
                 clock.env_steps += collector.collect()
-                log.episodes(collector.drain(at_the_end=clock.done), collector.restarts)
+                log.add_episodes(collector.pop_episodes(at_the_end=clock.done), collector.restarts)
             for _ in log.timed(clock.updates_due(len(source))):
                 batch = source.sample()
                 update = algo.update(batch)
@@ -84,7 +84,9 @@ def train_loop(
                 clock.updates += 1
                 keep.check.add(update.metrics, clock.updates)
                 meter.add(update.metrics)
-                if update.over is not None and bool(update.over):  # nothing more is to be learned from the rollout
+                if update.rollout_done is not None and bool(
+                    update.rollout_done
+                ):  # nothing more is to be learned from the rollout
                     break
             if clock.stop:
                 break
@@ -95,7 +97,7 @@ def train_loop(
             keep.evaluate(evaluator, eval_due)
             if report_due() and batch is not None:  # on the last batch: sampling another would change training
                 report = algo.report(batch)
-                check_names(report)
+                check_metric_names(report)
                 log.write({**report, **heldout()})
             if save_due():
                 keep.save()
@@ -105,15 +107,15 @@ def train_loop(
             entry = log.log()
         on_log(entry)
     if interrupt.received is None:
-        return Ending(checkpoint=path)
-    interrupt.say(f"stopped at {clock.position_text}; " + (f"saved {path}" if path else "nothing was saved"))
-    return Ending(checkpoint=path, signal=interrupt.received.value)
+        return LoopResult(checkpoint=path)
+    interrupt.print_line(f"stopped at {clock.position_text}; " + (f"saved {path}" if path else "nothing was saved"))
+    return LoopResult(checkpoint=path, signal=interrupt.received.value)
 
 
 class _Keep:
     """Saves and evaluates what is finite."""
 
-    def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: Save | None) -> None:
+    def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: SaveFn | None) -> None:
         self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
 
     def stop_if(self, problem: str | None) -> None:
@@ -124,18 +126,18 @@ class _Keep:
 
     def save(self) -> Path | None:
         """Write a checkpoint and return its path; raise DivergedError if a loss, a weight or a moment is not finite."""
-        self.stop_if(self.check.problem(self.clock.updates))
+        self.stop_if(self.check.describe_problem(self.clock.updates))
         return self.checkpoint() if self.checkpoint is not None else None
 
-    def evaluate(self, evaluator: Evaluator | None, due: Every) -> None:
+    def evaluate(self, evaluator: EvaluateFn | None, due: Periodic) -> None:
         """Evaluate if it is ``due`` and all is finite, as the best agent is saved. If it fails it stays due."""
         if self.clock.stop or not due() or evaluator is None:
             return
-        self.stop_if(self.check.problem(self.clock.updates))
+        self.stop_if(self.check.describe_problem(self.clock.updates))
         try:
             evaluator(self.log.write)
         except BaseException:
-            due.take_back()
+            due.undo()
             raise
 
     @contextlib.contextmanager
@@ -158,7 +160,7 @@ class _Keep:
             with contextlib.suppress(Exception):  # the first error is the one to report
                 self.log.log()
             if isinstance(error, ActionError):
-                self.stop_if(self.check.problem(clock.updates) or str(error).rstrip("."))
+                self.stop_if(self.check.describe_problem(clock.updates) or str(error).rstrip("."))
             try:
                 note = f"The run stopped at {clock.position_text} and was saved as {self.save()}"
             except Exception as another:

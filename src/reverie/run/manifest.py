@@ -27,7 +27,7 @@ TENSOR, ARRAY, FLOAT, TUPLE, ITEMS = "__tensor__", "__array__", "__float__", "__
 """A JSON object with one of these as its only key encodes a type that JSON does not have."""
 
 
-def step_of(path: Path) -> int:
+def checkpoint_step(path: Path) -> int:
     """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name."""
     try:
         return int(read_manifest(path)["step"])
@@ -43,7 +43,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def problem_of(path: Path) -> str:
+def checkpoint_problem(path: Path) -> str:
     """Return the problem of the checkpoint at ``path`` in a few words; "" if it is whole."""
     try:
         verify(path)
@@ -59,7 +59,7 @@ def verify(path: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(path)
         sealed, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
-        if version <= FORMAT and sealed != seal(manifest):
+        if version <= FORMAT and sealed != manifest_digest(manifest):
             raise ValueError("its contents do not match their checksum")
         names = dict.fromkeys((TENSORS, STATE, *files))
         expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
@@ -87,17 +87,17 @@ def _verify_file(file: Path, size: int, digest: str) -> None:
     raise RunError(f"checkpoint file {file} is damaged: {problem}.")
 
 
-def sealed(manifest: dict[str, Any]) -> bytes:
+def manifest_bytes(manifest: dict[str, Any]) -> bytes:
     """Return the contents of the manifest file, with its seal."""
-    return json.dumps({**manifest, "seal": seal(manifest)}).encode()
+    return json.dumps({**manifest, "seal": manifest_digest(manifest)}).encode()
 
 
-def seal(manifest: dict[str, Any]) -> str:
+def manifest_digest(manifest: dict[str, Any]) -> str:
     """Return the SHA-256 of the manifest without its seal."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def entry_of(path: Path, spare: bool = False) -> dict[str, Any]:
+def manifest_entry(path: Path, spare: bool = False) -> dict[str, Any]:
     """Return the manifest's entry for a file."""
     entry = {"bytes": path.stat().st_size, "sha256": sha256(path)}
     return {**entry, "spare": True} if spare else entry
@@ -109,7 +109,7 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def encode_state(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Return ``value`` as strict JSON; tensors and arrays in it are copied to ``tensors`` under their paths."""
     if isinstance(value, Tensor):
         return {TENSOR: _store(value.detach().to("cpu", copy=True).contiguous(), path, tensors)}
@@ -123,7 +123,7 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {FLOAT: repr(value)}
     if isinstance(value, list | tuple):
-        entries = [encode(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
+        entries = [encode_state(v, f"{path}/{i}", tensors) for i, v in enumerate(value)]
         return {TUPLE: entries} if isinstance(value, tuple) else entries
     if isinstance(value, Mapping):
         return _encode_mapping(value, path, tensors)
@@ -132,10 +132,10 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     )
 
 
-def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
-    """Return the value that ``encode`` was given; ``tensor`` returns a tensor by its name."""
+def decode_state(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """Return the value that ``encode_state`` was given; ``tensor`` returns a tensor by its name."""
     if isinstance(value, list):
-        return [decode(v, tensor) for v in value]
+        return [decode_state(v, tensor) for v in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -147,18 +147,18 @@ def decode(value: Any, tensor: Callable[[str], Tensor]) -> Any:
         if mark == FLOAT:
             return float(content)
         if mark == TUPLE:
-            return tuple(decode(v, tensor) for v in content)
+            return tuple(decode_state(v, tensor) for v in content)
         if mark == ITEMS:
-            return {decode(k, tensor): decode(v, tensor) for k, v in content}
-    return {k: decode(v, tensor) for k, v in value.items()}
+            return {decode_state(k, tensor): decode_state(v, tensor) for k, v in content}
+    return {k: decode_state(v, tensor) for k, v in value.items()}
 
 
 def _encode_mapping(value: Mapping[Any, Any], path: str, tensors: dict[str, Tensor]) -> Any:
-    entries = {k: encode(v, f"{path}/{k}", tensors) for k, v in value.items()}
+    entries = {k: encode_state(v, f"{path}/{k}", tensors) for k, v in value.items()}
     marks = (TENSOR, ARRAY, FLOAT, TUPLE, ITEMS)
     if all(isinstance(k, str) and k not in marks for k in entries):
         return entries
-    return {ITEMS: [[encode(k, f"{path} (a key)", tensors), v] for k, v in entries.items()]}
+    return {ITEMS: [[encode_state(k, f"{path} (a key)", tensors), v] for k, v in entries.items()]}
 
 
 def _store(value: Tensor, path: str, tensors: dict[str, Tensor]) -> str:

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.clock import Clock
-from reverie.core.errors import DataError, plural
-from reverie.core.files import writing
+from reverie.core.errors import DataError, count_noun
+from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
 from reverie.core.types import Metrics
-from reverie.run.collect import Collecting, EpisodeStats, means_of
+from reverie.run.collect import CollectorProtocol, EpisodeStats, mean_infos
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
                 "replay/measured_ratio", "replay/windows"}  # fmt: skip
 """Metric names that are reserved for the training loop, and groups of them: the word before the first slash."""
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_metric_names(names: Iterable[str]) -> None:
     """Raise DataError if one of the ``names`` of a learner's metrics is reserved for the training loop."""
     for name in names:
         if {name, name.partition("/")[0]} & LOOP_METRICS:
@@ -41,7 +41,7 @@ class MetricsLog:
 
     def __init__(
         self, clock: Clock, meter: MeterLike, source: BatchSource, sinks: Sequence[Sink],
-        collector: Collecting | None = None,
+        collector: CollectorProtocol | None = None,
         exploration: Callable[[int], float | None] = lambda env_steps: None, log_episodes: bool = False,
     ) -> None:  # fmt: skip
         """``collector`` keeps the episodes that are not logged yet, and measures what it spends time on.
@@ -55,14 +55,14 @@ class MetricsLog:
         self.sinks = sinks
         self.collector = collector
         self.exploration = exploration
-        self.finished: list[EpisodeStats] = [] if collector is None else collector.unlogged
+        self.finished: list[EpisodeStats] = [] if collector is None else collector.unlogged_episodes
         self.seconds: dict[str, float] = {"time/update_seconds": 0.0} if collector is None else collector.seconds
         self.log_episodes = log_episodes
         self.restarts: int = 0
         self.begun: tuple[int, int] = (clock.env_steps, clock.updates)
-        self.last: tuple[float, int, int] = clock.logged or (clock.seconds, *self.begun)
+        self.last: tuple[float, int, int] = clock.last_log or (clock.seconds, *self.begun)
 
-    def episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
+    def add_episodes(self, finished: Iterable[EpisodeStats], restarts: int = 0) -> None:
         """Count finished episodes and keep them for the next entry; ``restarts`` is the number of restarts so far."""
         self.restarts = restarts
         for episode in finished:
@@ -70,7 +70,7 @@ class MetricsLog:
             self.clock.episodes += 1
             self.clock.longest_episode = max(self.clock.longest_episode, episode.length)
             if self.log_episodes:
-                steps = plural(episode.length, "step")
+                steps = count_noun(episode.length, "step")
                 logger.info(
                     f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.position_text}"
                 )
@@ -85,7 +85,7 @@ class MetricsLog:
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
         """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""
-        with writing(Path("the logs")):
+        with disk_errors_as_run_error(Path("the logs")):
             for sink in self.sinks if values else ():
                 sink.write(values, self.clock.position)
 
@@ -97,7 +97,7 @@ class MetricsLog:
         if self.finished:
             values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))
             values["episode/length"] = float(np.mean([episode.length for episode in self.finished]))
-            means = means_of(episode.info for episode in self.finished)
+            means = mean_infos(episode.info for episode in self.finished)
             values |= {f"episode/{name}": value for name, value in means.items()}
             self.finished.clear()
         entry = {**values, **self._spent(), **self._rates(), **self._counters()}
@@ -115,7 +115,7 @@ class MetricsLog:
         """Return the rates since the last entry."""
         current = (self.clock.seconds, self.clock.env_steps, self.clock.updates)
         seconds, env_steps, updates = (b - a for a, b in zip(self.last, current, strict=True))
-        self.last = self.clock.logged = current
+        self.last = self.clock.last_log = current
         rates = {
             "time/env_steps_per_second": env_steps / max(seconds, 1e-9),
             "time/updates_per_second": updates / max(seconds, 1e-9),
@@ -157,7 +157,7 @@ class FiniteCheck:
         names = tuple(metrics)
         terms = self._terms.get(names)
         if terms is None:
-            check_names(names)
+            check_metric_names(names)
             terms = self._terms[names] = tuple(name for name in names if name.startswith("loss/"))
         if terms:
             look = self._read if all(metrics[name].is_cpu for name in terms) else self._watch
@@ -191,7 +191,7 @@ class FiniteCheck:
         update, term, value = min(bad, key=lambda entry: entry[0])
         return f"{term} became {value} at update {update}"
 
-    def problem(self, updates: int) -> str | None:
+    def describe_problem(self, updates: int) -> str | None:
         """Describe a loss, a weight or a moment that is NaN or infinite after ``updates``; None if all are finite.
 
         Reads all parameters and waits for the device. A loss is computed before its update, so it cannot show that this
@@ -203,7 +203,7 @@ class FiniteCheck:
         learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks with -inf
         if (name := next((name for name, values in learned if not torch.isfinite(values).all()), None)) is not None:
             return f"weights in {name} are not finite after update {updates}"
-        find: Callable[[], str | None] | None = getattr(self.learner, "bad_moment", None)
+        find: Callable[[], str | None] | None = getattr(self.learner, "find_nonfinite_optimizer", None)
         if find is not None and (name := find()) is not None:
             return f"the optimiser's moments of {name} are not finite after update {updates}"
         return None

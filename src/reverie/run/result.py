@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from reverie.core.errors import plural
+from reverie.core.errors import count_noun
 from reverie.run.evaluate import Evaluation
 
 
@@ -39,9 +39,9 @@ class TrainResult:
 
     def _repr_html_(self) -> str:
         """Show in a notebook how the run ended, and its learning curve."""
-        text = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {plural(self.updates, 'update')}"
+        text = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {count_noun(self.updates, 'update')}"
         if self.evaluation is not None:
-            played = plural(len(self.evaluation.scores), "episode")
+            played = count_noun(len(self.evaluation.scores), "episode")
             text += f"; mean return {self.evaluation.score:.2f} of {played}"
             text += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
         text = f"<p>{html.escape(text)}</p>"

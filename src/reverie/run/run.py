@@ -17,19 +17,19 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 from reverie.core.errors import RunError
-from reverie.core.files import check_writable, writing
+from reverie.core.files import check_writable, disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.run.callback import Callback
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, Saved, check_spec, holds_run
-from reverie.run.lifecycle import FIRST, Life, OpenSinks
-from reverie.run.manifest import encode, step_of
+from reverie.run.folder import RunFolder, SavedConfig, check_spec, contains_run
+from reverie.run.lifecycle import LOADED_FIRST, OpenSinks, RunLifecycle
+from reverie.run.manifest import checkpoint_step, encode_state
 from reverie.run.result import TrainResult
 from reverie.run.trainable import Trainable
 
 
 def run_experiment(
-    build: Callable[[int | None], Trainable], folder: RunFolder, saved: Saved, open_sinks: OpenSinks,
+    build: Callable[[int | None], Trainable], folder: RunFolder, saved: SavedConfig, open_sinks: OpenSinks,
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:  # fmt: skip
     """Begin, continue or finish the run in ``folder``.
@@ -43,35 +43,35 @@ def run_experiment(
     """
     with contextlib.ExitStack() as stack:
         check_writable(folder.path)
-        begun = holds_run(folder.path, folder.config, saved.algorithm, saved.env)
+        begun = contains_run(folder.path, folder.config, saved.algorithm, saved.env)
         checkpoints, newest = Checkpoints(folder.checkpoints, saved.experiment["keep_checkpoints"]), None
         if begun:
             stack.enter_context(folder.lock())
-            with writing(folder.path):
+            with disk_errors_as_run_error(folder.path):
                 checkpoints.recover()
             newest = checkpoints.latest()
             if newest is None:
                 logger.info(f"{folder} has no checkpoint: it starts over, and keeps the rows and logs stored there")
-        experiment = build(None if newest is None else step_of(newest))
+        experiment = build(None if newest is None else checkpoint_step(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
-        encode(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
-        life = Life(experiment, folder, checkpoints, callbacks)
-        encode(life.callbacks.state_dict(), "callbacks", {})
+        encode_state(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
+        life = RunLifecycle(experiment, folder, checkpoints, callbacks)
+        encode_state(life.callbacks.state_dict(), "callbacks", {})
         if newest is not None:
             check_spec(folder, experiment.spec)
-            life.load(newest, FIRST)
-            if done := life.why_done():
+            life.load(newest, LOADED_FIRST)
+            if done := life.finished_reason():
                 life.restore_best(newest)
                 logger.info(f"{folder} {done}")
-                return life.finished_before(newest, open_sinks)
+                return life.result_of_finished(newest, open_sinks)
             life.resume(newest)
         else:
             if experiment.store is not None:
-                experiment.store.claim()  # a run that is refused here leaves nothing behind
+                experiment.store.check_writable()  # a run that is refused here leaves nothing behind
             experiment.load_initial()
         experiment.describe()
         if not begun:
-            make(folder, stack)
+            create_run_folder(folder, stack)
         life.write_settings(anew=newest is None)
         if newest is None:
             experiment.begin()
@@ -80,9 +80,9 @@ def run_experiment(
         return life.train(open_sinks)
 
 
-def make(folder: RunFolder, stack: contextlib.ExitStack) -> None:
+def create_run_folder(folder: RunFolder, stack: contextlib.ExitStack) -> None:
     """Make the folder and take its lock; RunError if another process has begun a run there since it was empty."""
-    with writing(folder.path):
+    with disk_errors_as_run_error(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(folder.lock())
     if folder.config.exists():

@@ -46,7 +46,7 @@ def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
     return amount * SECONDS.get(match[2], 1.0), bool(match[2])
 
 
-class Every:
+class Periodic:
     """Calling it returns True once in every period of a run; never if the period is 0.
 
     Periods in env steps are counted from step 0 without gaps, also in a resumed run: it evaluates, and perhaps ends,
@@ -61,7 +61,7 @@ class Every:
         self.name = name
         self.last: float = self.position()
         if self.amount and not self.is_seconds:
-            self.last = clock.marks.get(name, self.last) // self.amount * self.amount
+            self.last = clock.last_events.get(name, self.last) // self.amount * self.amount
         self.before: float = self.last
 
     def position(self) -> float:
@@ -69,19 +69,19 @@ class Every:
         return self.clock.seconds if self.is_seconds else self.clock.position
 
     @property
-    def owed(self) -> bool:
+    def is_due(self) -> bool:
         """Whether the next call will return True."""
         return 0 < self.amount <= self.position() - self.last
 
     def __call__(self) -> bool:
         """Return whether a period has passed since this last returned True."""
-        self.before, due = self.last, self.owed
+        self.before, due = self.last, self.is_due
         if due:
             self.last += (self.position() - self.last) // self.amount * self.amount
         self._mark()
         return due
 
-    def take_back(self) -> None:
+    def undo(self) -> None:
         """Undo the last True, because the work failed: it is due again.
 
         In a run resumed from a checkpoint now, one in env steps is due again too; one in seconds begins anew.
@@ -91,4 +91,4 @@ class Every:
 
     def _mark(self) -> None:
         if self.amount and not self.is_seconds:
-            self.clock.marks[self.name] = self.last
+            self.clock.last_events[self.name] = self.last

@@ -12,29 +12,29 @@ from types import FrameType
 from typing import Self
 
 from reverie.core.clock import Clock
-from reverie.core.signals import CHILD, PENDING, SIGNALS
+from reverie.core.signals import PARENT_PID, PENDING_EXCEPTIONS, SIGNALS
 
 HANGUP = getattr(signal, "SIGHUP", None)
-TOGETHER = 1.0
+SAME_SIGNAL_SECONDS = 1.0
 """Seconds within which two signals to a child process count as one: a scheduler, which signals every process, may send
 the same to its parent, which passes it on."""
 
 
-def heeded() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
     """Return ``SIGNALS``, without SIGHUP if it is ignored (``nohup``)."""
     return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
 
 
 @contextlib.contextmanager
-def listening(
+def handle_signals(
     handle: Callable[[int, FrameType | None], object], numbers: Iterable[int] | None = None
 ) -> Iterator[None]:
-    """Handle signals with ``handle`` while entered: ``numbers``, by default those of :func:`heeded`.
+    """Handle signals with ``handle`` while entered: ``numbers``, by default those of :func:`handled_signals`.
 
     Only the main thread can; in other threads this does nothing.
     """
     main = threading.current_thread() is threading.main_thread()
-    wanted = (heeded() if numbers is None else numbers) if main else ()
+    wanted = (handled_signals() if numbers is None else numbers) if main else ()
     before = {number: signal.signal(number, handle) for number in wanted}
     try:
         yield
@@ -44,7 +44,7 @@ def listening(
 
 
 @contextlib.contextmanager
-def collected() -> Iterator[list[int]]:
+def collect_signals() -> Iterator[list[int]]:
     """Collect received signals meanwhile. A hangup of the terminal, which may arrive twice, is recorded once."""
     got: list[int] = []
 
@@ -52,11 +52,11 @@ def collected() -> Iterator[list[int]]:
         if number != HANGUP or number not in got:
             got.append(number)
 
-    with listening(handle):
+    with handle_signals(handle):
         yield got
 
 
-class Stopped(BaseException):
+class SignalStop(BaseException):
     """A signal ended the work at once; everything worth keeping was saved before. Not an ``Exception``."""
 
     def __init__(self, number: signal.Signals) -> None:
@@ -65,19 +65,19 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def stopping() -> Iterator[None]:
-    """Raise :class:`Stopped` inside when one of ``SIGNALS`` arrives."""
+def raise_on_signal() -> Iterator[None]:
+    """Raise :class:`SignalStop` inside when one of ``SIGNALS`` arrives."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        PENDING.append(Stopped(signal.Signals(number)))
-        raise PENDING[-1]
+        PENDING_EXCEPTIONS.append(SignalStop(signal.Signals(number)))
+        raise PENDING_EXCEPTIONS[-1]
 
-    before = len(PENDING)
+    before = len(PENDING_EXCEPTIONS)
     try:
-        with listening(stop):
+        with handle_signals(stop):
             yield
     finally:
-        del PENDING[before:]
+        del PENDING_EXCEPTIONS[before:]
 
 
 class Interrupt(contextlib.ExitStack):
@@ -94,21 +94,25 @@ class Interrupt(contextlib.ExitStack):
         self.since: float = 0.0
 
     def __enter__(self) -> Self:
-        self.enter_context(listening(self.handle))
+        self.enter_context(handle_signals(self.handle))
         return self
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Ask the loop to end; raise KeyboardInterrupt if it was asked before."""
-        if self.received is not None and (number == HANGUP or (CHILD and time.monotonic() - self.since < TOGETHER)):
+        if self.received is not None and (
+            number == HANGUP or (PARENT_PID and time.monotonic() - self.since < SAME_SIGNAL_SECONDS)
+        ):
             return
         if self.received is not None:
             raise KeyboardInterrupt(number)
         self.received, self.since = signal.Signals(number), time.monotonic()
         self.clock.stop = True
         name = self.received.name
-        self.say(f"{name}: finishing this iteration, then saving. Interrupt again to stop at once without saving.")
+        self.print_line(
+            f"{name}: finishing this iteration, then saving. Interrupt again to stop at once without saving."
+        )
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print one line to stderr, unbuffered: the signal may have interrupted a write to a buffered stream."""
         if not self.clock.watch.is_main:
             return

@@ -10,12 +10,12 @@ import numpy as np
 
 from reverie.core.clock import Clock
 from reverie.core.protocols import BatchSource, Env, Learner, MeterLike, Stateful
-from reverie.run.collect import Collecting
-from reverie.run.evaluate import Score
-from reverie.run.folder import Saved
+from reverie.run.collect import CollectorProtocol
+from reverie.run.evaluate import ScoreMetric
+from reverie.run.folder import SavedConfig
 from reverie.run.schedule import Schedule
 
-Which = Literal["evaluation", "confirmation", "test"]
+EvaluationPurpose = Literal["evaluation", "confirmation", "test"]
 """Seed of an evaluation: during training, again if that was good, and at the end, which is used by nothing before."""
 
 
@@ -29,7 +29,7 @@ class MeasurementResult(Protocol):
         """Return plain values for eval.json or estimate.json."""
 
 
-def numbers_of(measurement: MeasurementResult) -> dict[str, float]:
+def scalars_of_result(measurement: MeasurementResult) -> dict[str, float]:
     """Return the scalar metrics of ``measurement``, without the video."""
     return {name: value for name, value in measurement.metrics().items() if not isinstance(value, np.ndarray)}
 
@@ -41,13 +41,13 @@ class Trainable(Protocol):
     algo: Learner
     source: BatchSource
     """Source of the learner's batches."""
-    collector: Collecting | None
+    collector: CollectorProtocol | None
     """None in a run on recorded data alone."""
     clock: Clock
     meter: MeterLike
     schedule: Schedule
     """How often to log, evaluate, save and report."""
-    score: Score
+    score: ScoreMetric
     """Number of evaluations that says which agent is the best."""
     log_episodes: bool
     """Whether a line is logged for each finished episode."""
@@ -55,15 +55,15 @@ class Trainable(Protocol):
     """Score of an evaluation during training that ends the run; None if there are none, or it never ends."""
     patience: int | None
     """Evaluations in a row, none better than the best one before, that end the run; None: it never ends by them."""
-    measures: Literal["", "eval", "estimate"]
+    measurement: Literal["", "eval", "estimate"]
     """What the run makes at its end: an evaluation, an estimate, or nothing."""
     heldout: Callable[[], Mapping[str, float]] = dict
     """Returns what is measured of the learner on rows that it does not learn from."""
     store: Any = None
-    """The :class:`reverie.replay.persistent.DurableReplay` of the collected rows; None if there is none."""
+    """The :class:`reverie.replay.persistent.PersistentReplay` of the collected rows; None if there is none."""
 
     @property
-    def saved(self) -> Saved:
+    def saved(self) -> SavedConfig:
         """The resolved settings."""
 
     @property
@@ -73,10 +73,10 @@ class Trainable(Protocol):
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
 
-    def measure(self, which: Which) -> MeasurementResult:
+    def measure(self, which: EvaluationPurpose) -> MeasurementResult:
         """Evaluate, or estimate, as ``measures`` says."""
 
-    def reach(self, which: Literal["training", "evaluation"]) -> Env:
+    def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         """Return the environments of training or of evaluations; RunError if callbacks cannot reach all of them."""
 
     def begin(self) -> None:
@@ -88,7 +88,7 @@ class Trainable(Protocol):
     def describe(self) -> None:
         """Say what is about to be trained, and what is assumed of the data."""
 
-    def why_idle(self) -> str:
+    def no_update_reason(self) -> str:
         """Return why a finished run has made no update; "" if it made some or its settings asked for none."""
 
     def close(self, *, failed: bool) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from reverie.core.errors import RunError
-from reverie.core.files import below, open_file, remedy, sync
-from reverie.store.objects import Objects
+from reverie.core.files import below, disk_error_advice, fsync_path, open_file
+from reverie.store.objects import ObjectStore
 
-PART = ".part"
+PART_SUFFIX = ".part"
 """Suffix of a file that is being written."""
-AT_ONCE = 32 * 2**20
+STAGE_BYTES = 32 * 2**20
 """Number of staged bytes that are written to files in one call."""
 
 
@@ -35,11 +35,11 @@ def write_files(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
 def rename_files(staged: Mapping[Path, Path]) -> None:
     """Rename files (the values) to the keys, all synchronised first. Once this returns, the change survives a crash."""
     for part_path in staged.values():
-        sync(part_path)
+        fsync_path(part_path)
     for path, part_path in staged.items():
         os.replace(part_path, path)
     for folder in dict.fromkeys(path.parent for path in staged):
-        sync(folder)
+        fsync_path(folder)
 
 
 def open_empty(path: Path) -> BinaryIO:
@@ -47,14 +47,15 @@ def open_empty(path: Path) -> BinaryIO:
     return path.open("wb")
 
 
-class LocalObjects(Objects):
-    """Files in a folder, written as ``.name.part`` on ``publish`` or by ``AT_ONCE`` bytes, synchronised and renamed."""
+class LocalObjects(ObjectStore):
+    """Files in a folder, written as ``.name.part`` on ``publish`` or by ``STAGE_BYTES`` bytes, synchronised and
+    renamed."""
 
     def __init__(self, folder: Path) -> None:
         """Open a folder; nothing is created until something is written."""
         self.location: str = str(folder)
         self.threads: int = 1
-        self.failures: tuple[type[Exception], ...] = (OSError,)
+        self.exceptions: tuple[type[Exception], ...] = (OSError,)
         self.folder = folder
         self.staged: dict[Path, Path] = {}  # final path to the path of its .part file
         self.unwritten: dict[Path, Sequence[bytes | memoryview]] = {}  # .part files, contents
@@ -66,11 +67,11 @@ class LocalObjects(Objects):
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         path = below(self.folder, name)
-        part_path = path.with_name(f".{path.name}{PART}")
+        part_path = path.with_name(f".{path.name}{PART_SUFFIX}")
         self.staged[path] = part_path
         self.unwritten[part_path] = parts
         self.unwritten_bytes += sum(map(len, parts))
-        if self.unwritten_bytes >= AT_ONCE:
+        if self.unwritten_bytes >= STAGE_BYTES:
             self._write()
 
     def publish(self) -> None:
@@ -102,10 +103,10 @@ class LocalObjects(Objects):
 
     def error(self, error: Exception) -> RunError:
         name, why = getattr(error, "filename", None) or self.location, getattr(error, "strerror", None) or error
-        return RunError(f"the store {self.location} cannot be used: {why} ({name}). {remedy(error)}")
+        return RunError(f"the store {self.location} cannot be used: {why} ({name}). {disk_error_advice(error)}")
 
 
-def open_objects(url: str | Path) -> Objects:
+def open_objects(url: str | Path) -> ObjectStore:
     """Return the objects at ``url``: a local folder, or any URL that fsspec supports."""
     text = str(url).removeprefix("file://")
     if "://" not in text:

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from reverie.core.errors import RunError
 
 
-class Objects(ABC):
+class ObjectStore(ABC):
     """Bytes under names such as ``0/reward/c.0.3``, replaced atomically. Up to ``threads`` threads may ``stage``."""
 
     location: str  # the path or URL, for messages
     threads: int  # number of objects that are best sent or fetched at the same time
-    failures: tuple[type[Exception], ...]
+    exceptions: tuple[type[Exception], ...]
     """Exceptions if the location is unreachable or full; callers treat ``FileNotFoundError`` separately."""
 
     @abstractmethod

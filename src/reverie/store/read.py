@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reverie.store.objects import Objects
+from reverie.store.objects import ObjectStore
 from reverie.store.retry import for_each
 from reverie.store.segment import Segment
 from reverie.store.zarr import chunk_name, decode_chunk
 
-Room = Callable[[int], Mapping[str, np.ndarray] | None]
+BufferFn = Callable[[int], Mapping[str, np.ndarray] | None]
 """Given a number of rows, returns the arrays to read them into, or None for new ones."""
 
 
@@ -55,7 +55,7 @@ class Chunk:
 
 
 def read_chunk(
-    objects: Objects, segment: Segment, start: int, stop: int, streams: tuple[int, ...], columns: Sequence[str],
+    objects: ObjectStore, segment: Segment, start: int, stop: int, streams: tuple[int, ...], columns: Sequence[str],
     room: Mapping[str, np.ndarray] | None,
 ) -> Chunk:  # fmt: skip
     """Read rows that lie in one chunk, into ``room`` (columns ``[S, stop - start, *shape]``) or else new arrays."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverie.core.errors import ConfigError, RunError, did_you_mean
-from reverie.store.objects import Objects
+from reverie.store.objects import ObjectStore
 from reverie.store.retry import for_each, short_error
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
@@ -23,14 +23,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-class RemoteObjects(Objects):
+class RemoteObjects(ObjectStore):
     """Objects in cloud storage. Each is written by one request, which is all or nothing."""
 
     def __init__(self, url: str) -> None:
         """Prepare the file system of ``url``; no request is sent yet."""
         self.location: str = url.rstrip("/")
         self.threads: int = 8
-        self.failures: tuple[type[Exception], ...] = (Exception,)
+        self.exceptions: tuple[type[Exception], ...] = (Exception,)
         self.kind: str = url.partition("://")[0]
         self.fs: Any
         self.fs, path = file_system(url, self.kind)

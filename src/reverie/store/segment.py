@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.store.objects import Objects
+from reverie.store.objects import ObjectStore
 
 FORMAT = 3
 META = "zarr.json"
@@ -35,13 +35,13 @@ class Segment:
     name: str  # folder of the Zarr group: a number, in the order in which segments began, and a random mark
     run: str = ""  # folder of the run that wrote it; "" if not known, as for a store in the run's own folder
     streams: int
-    columns: Mapping[str, Column]
+    columns: Mapping[str, ColumnSpec]
     chunk: int  # number of rows per file; a file holds rows of one stream and one column
     parent: tuple[str, int] | None = None
     """Name of the segment and number of the row before which this segment continues it."""
     first: int = 0  # number of the first row
     rows: int = 0  # number of the newest row plus 1. The same for all streams, as they grow together
-    kept: int = 0  # number of the oldest row that has not been deleted
+    first_kept: int = 0  # number of the oldest row that has not been deleted
     imported: int = 0  # how many rows, from ``first`` on, are copies of rows of other segments of the same store
 
     @property
@@ -62,7 +62,7 @@ class Segment:
         return {**content, "seal": segment_digest(content)}
 
 
-class Part(NamedTuple):
+class SegmentRange(NamedTuple):
     """Rows ``start`` to ``stop - 1`` of a segment."""
 
     segment: Segment
@@ -85,7 +85,7 @@ def parse_segment(name: str, data: bytes) -> Segment:
         if sealed != segment_digest(content):
             raise ValueError("its checksum does not match")
         del content["format"]
-        columns = {key: Column(tuple(c["shape"]), str(c["dtype"])) for key, c in content.pop("columns").items()}
+        columns = {key: ColumnSpec(tuple(c["shape"]), str(c["dtype"])) for key, c in content.pop("columns").items()}
         parent = tuple(content.pop("parent") or ()) or None
         return Segment(name=name, columns=columns, parent=parent, **content)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -100,7 +100,7 @@ def is_store_root(data: bytes) -> bool:
         return False
 
 
-def load_segment(objects: Objects, name: str) -> Segment | None:
+def load_segment(objects: ObjectStore, name: str) -> Segment | None:
     """Read the segment in the folder ``name``; None if it has no readable ``zarr.json``."""
     group = f"{name}/{META}"
     try:

@@ -24,21 +24,21 @@ from typing import Literal
 
 import numpy as np
 
-from reverie.core.columns import Column, StepRows
-from reverie.core.errors import ReverieError, RunError, plural
+from reverie.core.columns import ColumnSpec, StepRows
+from reverie.core.errors import ReverieError, RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, concat_rows
 from reverie.store import segment as segments
 from reverie.store.local_objects import LocalObjects, open_objects
-from reverie.store.objects import Objects
-from reverie.store.read import Chunk, Damage, Room, read_chunk
+from reverie.store.objects import ObjectStore
+from reverie.store.read import BufferFn, Chunk, Damage, read_chunk
 from reverie.store.retry import for_each
-from reverie.store.segment import META, Part, Segment
+from reverie.store.segment import META, Segment, SegmentRange
 from reverie.store.writer import Writer
 from reverie.store.zarr import ROOT, chunk_rows, meta_bytes, segment_metas
 
 
-class Store:
+class ReplayStore:
     """Appends rows in a background thread, and reads them back.
 
     All N streams grow together; row numbers and streams equal the replay's. Files are never changed in place, only
@@ -63,7 +63,7 @@ class Store:
             ConfigError: the kind of URL is unknown, or a package is missing.
             RunError: the location cannot be reached, or a segment is of a newer version.
         """
-        self.objects: Objects = open_objects(url)
+        self.objects: ObjectStore = open_objects(url)
         self.buffer_bytes = buffer_bytes
         self.reported: set[str] = set()
         self.keep = keep
@@ -86,30 +86,32 @@ class Store:
         """The segments with their stored rows, in the order in which they began."""
         return list(self._segments.values())
 
-    def chain(self, name: str, stop: int | None = None) -> list[Part]:
+    def ancestor_parts(self, name: str, stop: int | None = None) -> list[SegmentRange]:
         """Return the rows before ``stop`` (None: all) of a segment and its ancestors that are left, oldest first."""
-        parts: list[Part] = []
+        parts: list[SegmentRange] = []
         while (segment := self._segments.get(name)) is not None:
             end = segment.rows if stop is None else min(stop, segment.rows)
-            parts.append(Part(segment, min(segment.kept, end), end))
+            parts.append(SegmentRange(segment, min(segment.first_kept, end), end))
             name, stop = segment.parent or ("", 0)
         return parts[::-1]
 
-    def histories(self) -> list[list[Part]]:
+    def histories(self) -> list[list[SegmentRange]]:
         """Return the rows of every run, each row once, without superseded and imported ones.
 
         A history is the chain of a run's newest segment, as parts in order. Rows that two runs continue belong to the
         first of these runs.
         """
-        leaves = {(self.chain(segment.name)[0].segment.name, segment.run): segment for segment in self.segments}
+        leaves = {
+            (self.ancestor_parts(segment.name)[0].segment.name, segment.run): segment for segment in self.segments
+        }
         next_row: dict[str, int] = {}
         histories = []
         for leaf in leaves.values():
             history = []
-            for segment, start, stop in self.chain(leaf.name):
+            for segment, start, stop in self.ancestor_parts(leaf.name):
                 start = max(start, segment.first + segment.imported, next_row.get(segment.name, 0))
                 if start < stop:
-                    history.append(Part(segment, start, stop))
+                    history.append(SegmentRange(segment, start, stop))
                     next_row[segment.name] = stop
             histories += [history] if history else []
         return histories
@@ -120,7 +122,7 @@ class Store:
 
     # ------------------------------------------------------------ writing
 
-    def claim(self) -> None:
+    def check_writable(self) -> None:
         """Check that the location is a store or empty and, behind a URL, that it can be written; RunError if not.
 
         A local folder is only inspected: it may lie in the folder of a run that has not begun yet.
@@ -142,7 +144,7 @@ class Store:
                 self.objects.put(META, meta_bytes(ROOT))
 
     def begin(
-        self, columns: Mapping[str, Column], streams: int, *, first: int = 0, parent: tuple[str, int] | None = None,
+        self, columns: Mapping[str, ColumnSpec], streams: int, *, first: int = 0, parent: tuple[str, int] | None = None,
         imported: int = 0,
     ) -> str:  # fmt: skip
         """Begin a segment and return its name; RunError if the location cannot be written, or is no store.
@@ -158,11 +160,11 @@ class Store:
             number = max((int(text) for text in numbers if text.isdigit()), default=-1) + 1
             segment = Segment(
                 name=f"{number}-{uuid.uuid4().hex[:8]}", run=self.run, streams=streams, columns=dict(columns),
-                chunk=chunk_rows(columns.values(), streams), parent=parent, first=first, rows=first, kept=first,
+                chunk=chunk_rows(columns.values(), streams), parent=parent, first=first, rows=first, first_kept=first,
                 imported=imported,
             )  # fmt: skip
             self._commit(segment)
-        ancestors = [part for part in self.chain(*parent) if part.segment.run == self.run] if parent else []
+        ancestors = [part for part in self.ancestor_parts(*parent) if part.segment.run == self.run] if parent else []
         self.writer = Writer(self.objects, segment, self._commit, buffer_bytes=self.buffer_bytes,
                              ancestors=ancestors, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip
         return segment.name
@@ -206,7 +208,7 @@ class Store:
             return True
         writer.close(timeout)
         if num_lost := writer.count - writer.committed:
-            rows = plural(num_lost, "row")
+            rows = count_noun(num_lost, "row")
             logger.warning(
                 f"the store {self.objects.location} was closed before {rows} of each stream could be written"
             )
@@ -229,7 +231,7 @@ class Store:
 
     def read(
         self, segment: str | Segment, start: int = 0, stop: int | None = None, streams: Sequence[int] | None = None,
-        columns: Sequence[str] | None = None, room: Room | None = None,
+        columns: Sequence[str] | None = None, room: BufferFn | None = None,
     ) -> Iterator[Chunk]:  # fmt: skip
         """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
 
@@ -239,14 +241,15 @@ class Store:
         source = segment if isinstance(segment, Segment) else self._segments[segment]
         chosen = tuple(range(source.streams) if streams is None else streams)
         names = tuple(source.columns if columns is None else columns)
-        start, stop = max(start, source.kept), min(source.rows if stop is None else stop, source.rows)
+        start, stop = max(start, source.first_kept), min(source.rows if stop is None else stop, source.rows)
         while start < stop:
             end = min(stop, start + source.chunk - (start - source.first) % source.chunk)
             yield read_chunk(self.objects, source, start, end, chosen, names, room and room(end - start))
             start = end
 
     def intact(
-        self, parts: Sequence[Part], stream: int, columns: Sequence[str] | None, on_damage: Callable[[Damage], None],
+        self, parts: Sequence[SegmentRange], stream: int, columns: Sequence[str] | None, on_damage: Callable[[Damage],
+        None],
         oldest: int = 0,
     ) -> Iterator[tuple[int, dict[str, np.ndarray]]]:  # fmt: skip
         """Yield undamaged rows of a stream from ``oldest`` on: the number of the first, and columns ``[n, *shape]``."""
@@ -285,7 +288,7 @@ class Store:
             yield
         except ReverieError:
             raise
-        except self.objects.failures as error:
+        except self.objects.exceptions as error:
             raise self.objects.error(error) from error
 
 
@@ -332,8 +335,11 @@ class Episode:
         return float(self.rows["reward"].sum(dtype=np.float64))
 
 
-def episodes(
-    store: Store, *, columns: Sequence[str] | None = None, on_damage: Callable[[Damage], None] = lambda damage: None
+def iter_store_episodes(
+    store: ReplayStore,
+    *,
+    columns: Sequence[str] | None = None,
+    on_damage: Callable[[Damage], None] = lambda damage: None,
 ) -> Iterator[Episode]:
     """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are left out.
 
@@ -345,7 +351,11 @@ def episodes(
 
 
 def _of_stream(
-    store: Store, parts: Sequence[Part], stream: int, columns: Sequence[str] | None, on_damage: Callable[[Damage], None]
+    store: ReplayStore,
+    parts: Sequence[SegmentRange],
+    stream: int,
+    columns: Sequence[str] | None,
+    on_damage: Callable[[Damage], None],
 ) -> Iterator[Episode]:
     pending: list[Rows] = []
     begin = following = -1

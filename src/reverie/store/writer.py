@@ -12,9 +12,9 @@ import numpy as np
 from reverie.core.columns import RingBuffer, StepRows, check_column_shapes, put_rows
 from reverie.core.errors import RunError
 from reverie.core.logger import logger
-from reverie.store.objects import Objects
+from reverie.store.objects import ObjectStore
 from reverie.store.retry import Retrier, StoreClosed, for_each
-from reverie.store.segment import Part, Segment
+from reverie.store.segment import Segment, SegmentRange
 from reverie.store.zarr import chunk_files, chunk_name, compressor, encode_chunks
 
 Block = dict[str, np.ndarray]
@@ -31,14 +31,14 @@ class Writer:
     """
 
     def __init__(
-        self, objects: Objects, segment: Segment, commit: Callable[[Segment], None], *, buffer_bytes: int,
-        ancestors: Sequence[Part], waits: bool, stopping: Callable[[], bool],
+        self, objects: ObjectStore, segment: Segment, commit: Callable[[Segment], None], *, buffer_bytes: int,
+        ancestors: Sequence[SegmentRange], waits: bool, stopping: Callable[[], bool],
     ) -> None:  # fmt: skip
         """Start the thread. ``drop`` deletes rows of the ``ancestors``, too. Two blocks may always wait."""
         self.objects = objects
         self.segment: Segment = segment
         self.commit = commit
-        self.ancestors: list[Part] = list(ancestors)
+        self.ancestors: list[SegmentRange] = list(ancestors)
         self.count: int = segment.rows
         self.committed: int = segment.rows
         self.flush_goal: int = segment.rows
@@ -52,7 +52,7 @@ class Writer:
         self.dropped: int = 0
         self.failure: BaseException | None = None
         self.changed: threading.Condition = threading.Condition()
-        self.retrier: Retrier = Retrier(objects.location, objects.failures if waits else (), self._waiting)
+        self.retrier: Retrier = Retrier(objects.location, objects.exceptions if waits else (), self._waiting)
         self.thread: threading.Thread = threading.Thread(target=self._run, name="store", daemon=True)
         self.thread.start()
 
@@ -166,7 +166,7 @@ class Writer:
         self.retrier.report_hang()
 
     def _raise_failure(self) -> None:
-        if isinstance(self.failure, self.objects.failures):
+        if isinstance(self.failure, self.objects.exceptions):
             raise self.objects.error(self.failure) from self.failure
         if self.failure is not None:
             raise RunError(f"writing to the store {self.objects.location} failed: {self.failure!r}.") from self.failure
@@ -252,13 +252,13 @@ class Writer:
     def _drop_from(self, segment: Segment, before: int, stop: int | None) -> Segment:
         """Drop rows of one segment; all rows if rows from ``stop`` on are superseded and no earlier row is needed."""
         chunk = segment.chunk
-        first, last = ((row - segment.first) // chunk for row in (segment.kept, min(before, segment.rows)))
+        first, last = ((row - segment.first) // chunk for row in (segment.first_kept, min(before, segment.rows)))
         first_kept = segment.first + last * chunk
         if stop is not None and before >= stop:
             first_kept, last = segment.rows, -(-(segment.rows - segment.first) // chunk)
-        if first_kept <= segment.kept:
+        if first_kept <= segment.first_kept:
             return segment
-        segment = replace(segment, kept=first_kept)
+        segment = replace(segment, first_kept=first_kept)
         self.retrier.run(lambda: self.commit(segment))
         self.retrier.run(lambda: self.objects.delete(chunk_files(segment, range(first, last))))
         return segment

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import zstandard
 
-from reverie.core.columns import Column
+from reverie.core.columns import ColumnSpec
 from reverie.core.kernel_dispatch import accelerated
 from reverie.store.segment import FORMAT, META, Segment
 
@@ -24,7 +24,7 @@ ZSTD_LEVEL = 1
 CHUNK_BYTES, BLOCK_BYTES, MAX_CHUNK_ROWS = 4 * 2**20, 256 * 2**20, 4096
 
 
-def chunk_rows(columns: Iterable[Column], streams: int) -> int:
+def chunk_rows(columns: Iterable[ColumnSpec], streams: int) -> int:
     """Return the number of rows per chunk: a power of two up to ``MAX_CHUNK_ROWS``, 2 to 4 MiB of the largest column.
 
     Fewer if one chunk of all streams and columns would exceed ``BLOCK_BYTES`` in memory; at least 1.

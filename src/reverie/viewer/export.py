@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from reverie.core.errors import DataError
-from reverie.core.files import file_stem
+from reverie.core.files import key_to_filename
 from reverie.log.video import BACKGROUND_COLOR, IMAGINED_COLOR, OBSERVED_COLOR, border, caption, upscale, write_video
 from reverie.viewer.episode_source import decode_png
 from reverie.viewer.session import Session
@@ -25,7 +25,7 @@ from reverie.viewer.session import Session
 
 def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
     """Return the name and content of a file: ``kind`` is "mp4", "gif", "html" or "npz"."""
-    stem = f"{file_stem(name)}-{session.agent.checkpoint.name}-{session.seed}"
+    stem = f"{key_to_filename(name)}-{session.agent.checkpoint.name}-{session.seed}"
     if kind == "npz":
         return f"{stem}.npz", arrays(session)
     if kind == "html":

@@ -12,7 +12,7 @@ from reverie.algos.model_free import ModelFree
 from reverie.algos.on_policy import OnPolicyObjective
 from reverie.core.types import Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
-from reverie.nn.distributions import Choices
+from reverie.nn.distributions import GumbelCategoricals
 from reverie.nn.preprocess import PreprocessedPolicy
 
 
@@ -30,7 +30,7 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     obs, first = step.obs_on(device), step.is_first.to(device)
     if isinstance(policy, PreprocessedPolicy):
         frames, normaliser, after = policy.preprocess.frames, policy.preprocess.normaliser, after.state
-        obs = obs if frames is None else frames.see(obs, first, before.past)[0]
+        obs = obs if frames is None else frames.push(obs, first, before.past)[0]
         obs = obs if normaliser is None else normaliser(obs)
     if isinstance(objective, OnPolicyObjective):
         network: nn.Module = objective.network
@@ -45,7 +45,7 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     elif critic is not None:
         values["value"] = float(getattr(objective, "values", critic)(obs, action).min())
     if "q" in values:
-        best = [values["q"][cut].max() for _, cut in agent.action_spec.choices()]
+        best = [values["q"][cut].max() for _, cut in agent.action_spec.categorical_slices()]
         values |= {"q": values["q"].tolist(), "value": float(sum(best))}
     actor = getattr(objective, "actor", None)
     return values | ({} if actor is None else probabilities(actor(obs)))
@@ -53,4 +53,4 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
 
 def probabilities(policy: Any) -> dict[str, Any]:
     """Return the probability of each class ``[A]`` as ``policy``, if actions are discrete."""
-    return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, Choices) else {}
+    return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, GumbelCategoricals) else {}

@@ -13,7 +13,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_report import error_unit, one_hot_classes, prediction_error
 from reverie.agent.world_model_inspector import ModelState, Predictions, WorldModelInspector, predicted_observations
-from reverie.algos.base import INSIDE, dreamt_name
+from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.nn.probe import Probe
 from reverie.viewer.timeline import DreamRow, RealRow, Timeline
 
@@ -29,11 +29,11 @@ def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str,
         "algorithm": agent.config.algo.algorithm,
         "checkpoint": agent.checkpoint.name,
         "step": agent.step,
-        "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.choices()],
+        "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.categorical_slices()],
         "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
         "width": spec.width,
         "fps": agent.frames_per_second,
-        "units": {dreamt_name(key): error_unit(dreamt_name(key), part) for key, part in agent.obs_spec.items()},
+        "units": {prediction_name(key): error_unit(prediction_name(key), part) for key, part in agent.obs_spec.items()},
         "dreams": inspector is not None,
         "horizon": getattr(agent.config.algo, "horizon", None),
     }
@@ -65,7 +65,7 @@ def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
     )
     return {
         "how": row.origin,
-        "value": predictions[f"{INSIDE}value"],
+        "value": predictions[f"{INTERNAL_PREFIX}value"],
         "numbers": {key: values.flatten() for key, values in numbers.items() if values.size <= MAX_SHOWN_NUMBERS},
         **{name: predictions[name] for name in names if name in predictions},
     }
@@ -75,7 +75,7 @@ def row_errors(agent: Agent, real: RealRow, predictions: Predictions) -> dict[st
     """Return the error of each observation in its units (``dreaming.error_unit``), and of reward and cont."""
     errors: dict[str, float] = {}
     for key, part in agent.obs_spec.items():
-        if (name := dreamt_name(key)) in predictions and part.kind != "mask":
+        if (name := prediction_name(key)) in predictions and part.kind != "mask":
             truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
             exact = one_hot_classes(truth, part) if part.kind == "categorical" else truth
             errors[name] = float(
@@ -139,7 +139,7 @@ def split_rows(predictions: Predictions) -> list[Predictions]:
 def flatten_action(agent: Agent, action: Sequence[float]) -> Tensor:
     """Return an action of the page ``[A]`` as in rows, ``[1, A]``: one-hot choices, or numbers in [-1, 1]."""
     flat = torch.tensor(action, dtype=torch.float32)[None].clamp(-1, 1)
-    for _, cut in agent.action_spec.choices():
+    for _, cut in agent.action_spec.categorical_slices():
         best = flat[:, cut].argmax(-1)
         flat[:, cut] = torch.nn.functional.one_hot(best, cut.stop - cut.start).float()
     return flat

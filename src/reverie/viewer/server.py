@@ -32,10 +32,10 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
-from reverie.core.errors import DataError, ReverieError, RunError, brief
+from reverie.core.errors import DataError, ReverieError, RunError, short_repr
 from reverie.log.jsonl import FINAL, metric_series, read_metrics
-from reverie.run.checkpoint import Checkpoints, number_of
-from reverie.run.folder import RunFolder, read_saved
+from reverie.run.checkpoint import Checkpoints, step_from_name
+from reverie.run.folder import RunFolder, read_saved_config
 from reverie.viewer.episode_source import RecordedEnv
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.session import Session
@@ -111,7 +111,7 @@ def find_runs(folder: Path) -> dict[str, Path]:
         for config in sorted(folder.glob("*/" * depth + "config.yaml")):
             runs[config.parent.relative_to(folder).as_posix()] = config.parent
     if not runs:
-        read_saved(folder)  # raises the error of a single broken run
+        read_saved_config(folder)  # raises the error of a single broken run
         raise RunError(f"there is no run in {folder}.")
     return runs
 
@@ -140,10 +140,10 @@ def is_live(run: Path) -> bool:
 
 def run_state(run: Path) -> dict[str, Any]:
     """Return the checkpoints and curves of a run; RunError if it is gone."""
-    read_saved(run)
+    read_saved_config(run)
     checkpoints = Checkpoints(RunFolder(run).checkpoints)
     best = checkpoints.best()
-    listed = [{"name": path.name, "step": number_of(path)} for path in checkpoints.all()]
+    listed = [{"name": path.name, "step": step_from_name(path)} for path in checkpoints.paths()]
     state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
     return state | {"curves": curves(run)}
 
@@ -154,14 +154,16 @@ def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
     for name, path in runs.items():
         line: dict[str, Any] = {"name": name}
         try:
-            saved = read_saved(path)
+            saved = read_saved_config(path)
             line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
             line |= {"curves": curves(path, TABLE_METRICS), "live": is_live(path)}
             line["changed"] = max(
                 (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
             )
             ends = [steps[-1] for steps, _ in line["curves"].values()]
-            line["step"] = max([*ends, *map(number_of, Checkpoints(RunFolder(path).checkpoints).all())], default=0)
+            line["step"] = max(
+                [*ends, *map(step_from_name, Checkpoints(RunFolder(path).checkpoints).paths())], default=0
+            )
         except (ReverieError, OSError) as error:
             line["error"] = str(error)
         lines.append(line)
@@ -191,7 +193,7 @@ class Viewer:
         if name not in self.runs:
             self.runs |= find_runs(self.folder)  # one that has begun since
         if name not in self.runs:
-            raise RunError(f"there is no run {brief(name)} in {self.folder}.")
+            raise RunError(f"there is no run {short_repr(name)} in {self.folder}.")
         return self.runs[name]
 
     def agent(self, name: str, checkpoint: str | None) -> Agent:
@@ -200,14 +202,14 @@ class Viewer:
         checkpoints = Checkpoints(RunFolder(path).checkpoints)
         if checkpoint is None and self.single:
             checkpoint = self.options.get("checkpoint")
-        elif checkpoint is not None and checkpoint not in [entry.name for entry in checkpoints.all()]:
-            raise RunError(f"there is no checkpoint {brief(checkpoint)} in this run (any more).")
+        elif checkpoint is not None and checkpoint not in [entry.name for entry in checkpoints.paths()]:
+            raise RunError(f"there is no checkpoint {short_repr(checkpoint)} in this run (any more).")
         return self._loaded(path, checkpoints.select(checkpoint))
 
 
 Pictures = list[tuple[Any, bytes]]
 """Address and PNG of each picture; the numbers of the address depend on the request."""
-Answer = tuple[dict[str, Any], Pictures]
+Response = tuple[dict[str, Any], Pictures]
 
 
 class Page:
@@ -238,7 +240,7 @@ class Page:
             raise DataError("nothing is open: choose a run.")
         return self.session
 
-    def rows_since(self, first: int) -> Answer:
+    def rows_since(self, first: int) -> Response:
         """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
         session = self.open()
         head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
@@ -273,7 +275,7 @@ def pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
 # ---------------------------------------------------------------- requests
 
 
-def hello(page: Page) -> Answer:
+def hello(page: Page) -> Response:
     """Return the single run, or a table of several runs."""
     viewer = page.viewer
     viewer.runs |= find_runs(viewer.folder)
@@ -281,7 +283,7 @@ def hello(page: Page) -> Answer:
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 
-def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> Answer:
+def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> Response:
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
     agent = page.viewer.agent(run, checkpoint)
     if episode is None and page.viewer.data is not None:
@@ -293,19 +295,19 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> 
     return describe_session(page)
 
 
-def describe_session(page: Page) -> Answer:
+def describe_session(page: Page) -> Response:
     """Return everything about the session, as after a change of the agent."""
     head, pictures = page.rows_since(0)
     return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
 
 
-def choose_actions(page: Page, deterministic: Any) -> Answer:
+def choose_actions(page: Page, deterministic: Any) -> Response:
     """Let the policy take its most likely actions, or sample them."""
     page.open().deterministic = bool(deterministic)
     return {}, []
 
 
-def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Answer:
+def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response:
     """Imagine futures; the address of a picture is the number of the future, and of its row."""
     session = page.open()
     futures = session.branch(at, by, steps)
@@ -327,24 +329,24 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Answer:
     return head, [(address, png) for address, png in pictures if png is not None]
 
 
-def switch_checkpoint(page: Page, checkpoint: Any) -> Answer:
+def switch_checkpoint(page: Page, checkpoint: Any) -> Response:
     """Let another checkpoint's agent dream the same episode."""
     page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
     return describe_session(page)
 
 
-def compare_checkpoint(page: Page, checkpoint: Any) -> Answer:
+def compare_checkpoint(page: Page, checkpoint: Any) -> Response:
     """Return the errors of another checkpoint's dream of this episode."""
     return {"errors": page.open().evaluate_agent(page.viewer.agent(page.name, checkpoint))}, []
 
 
-def export_file(page: Page, kind: Any) -> Answer:
+def export_file(page: Page, kind: Any) -> Response:
     """Send the episode and its dream as a file."""
     name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
     return {"file": name}, [([0, 0], content)]
 
 
-COMMANDS: dict[str, Callable[..., Answer]] = {
+COMMANDS: dict[str, Callable[..., Response]] = {
     **{command.__name__: command for command in (hello, begin, choose_actions, branch)},
     **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),

@@ -15,13 +15,13 @@ from torch import Tensor
 from reverie.agent.agent import Agent
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
-from reverie.algos.base import INSIDE
-from reverie.core.errors import ConfigError, DataError, EnvError, brief
+from reverie.algos.base import INTERNAL_PREFIX
+from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Env, Policy
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Step
 from reverie.nn.state_space import Latent
-from reverie.run.collect import executed
+from reverie.run.collect import to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
 from reverie.viewer.model_free_values import model_free_values
 from reverie.viewer.page_data import (
@@ -111,7 +111,7 @@ class Session:
             del line.actions[at:], line.dream[at + 1 :]
         with self.real_stream():
             self._catch_up(at)
-            step = self.source.step(executed(chosen, line.real[at].step))
+            step = self.source.step(to_executed_action(chosen, line.real[at].step))
             line.actions[at:] = [chosen, *line.actions[at + 1 :]]
             self._add_real_row(step)
         return at + 1
@@ -137,11 +137,11 @@ class Session:
         predictions = None
         if self.inspector is not None:
             predictions = split_rows(self.inspector.predict([after.latent]))[0]
-            facts |= {"value": float(predictions[f"{INSIDE}value"]), "policy": predictions["policy"].tolist()}
+            facts |= {"value": float(predictions[f"{INTERNAL_PREFIX}value"]), "policy": predictions["policy"].tolist()}
             facts |= self.inspector.divergence(step, after)
         else:
             facts |= model_free_values(self.agent, step, state, after, proposed)
-        return RealRow(step, after, executed(proposed, step), picture, facts, predictions)
+        return RealRow(step, after, to_executed_action(proposed, step), picture, facts, predictions)
 
     def _catch_up(self, at: int) -> None:
         """Replay the same seed and actions up to row ``at``, if the environment is at another row."""
@@ -149,7 +149,7 @@ class Session:
             return
         step = self.source.reset(self.seed)
         for number in range(at):
-            step = self.source.step(executed(self.timeline.actions[number], step))
+            step = self.source.step(to_executed_action(self.timeline.actions[number], step))
         if not all(torch.equal(value, step.obs[key]) for key, value in self.timeline.real[at].step.obs.items()):
             raise EnvError(
                 "the environment is not deterministic: replaying the seed and the actions does not reproduce this row. "
@@ -271,7 +271,7 @@ class Session:
 
     def _first_actions(self) -> Tensor:
         """Return each class of the only choice, one-hot ``[n, A]``."""
-        choices = self.agent.action_spec.choices()
+        choices = self.agent.action_spec.categorical_slices()
         if len(choices) != 1 or choices[0][1].stop - choices[0][1].start != self.agent.action_spec.width:
             raise ConfigError("one future per action: this needs a single discrete action. Branch by samples instead.")
         return torch.eye(self.agent.action_spec.width)[: 4 * NUM_BRANCHES]
@@ -391,5 +391,5 @@ class Session:
     @staticmethod
     def _check_number(number: Any, minimum: int, maximum: int) -> int:
         if type(number) is not int or not minimum <= number <= maximum:
-            raise DataError(f"{brief(number)}: expected a whole number from {minimum} to {maximum}.")
+            raise DataError(f"{short_repr(number)}: expected a whole number from {minimum} to {maximum}.")
         return number

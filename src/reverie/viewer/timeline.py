@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from reverie.agent.world_model_inspector import Predictions
-from reverie.core.seeding import RngState, left_as_found, seed_everything
+from reverie.core.seeding import RngState, preserve_rng_state, seed_everything
 from reverie.core.types import Step
 from reverie.nn.state_space import Latent
 
@@ -64,7 +64,7 @@ class RandomStream:
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
         """Draw from this stream within the context."""
-        with left_as_found():
+        with preserve_rng_state():
             if self.state is None:
                 seed_everything(self.seed)
             else:

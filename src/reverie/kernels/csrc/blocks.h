@@ -91,7 +91,7 @@ static inline __attribute__((always_inline)) void finish_pair(const Block *b, in
     for (int h = 0; h < 2; h++)
         for (int o = 0; o < 2; o++) {
             int64_t r = 2 * pair + o, at = r * b->ld_from + 16 * h, to = r * b->ld + 16 * h;
-            if (is & PART) all[h] = r < b->rows ? first_of(b->columns - 16 * h) : 0;
+            if (is & PART) all[h] = r < b->rows ? first_item(b->columns - 16 * h) : 0;
             x[o][h] = some(b->from + at, all[h]);
             __m512 other = is & TWO ? some(b->from + SQUARE + at, all[h]) : _mm512_setzero_ps();
             if (is & TIMES) {
@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void finish_pair(const Block *b, in
         if (is & PAIRED) store_pairs(x[0][h], x[1][h], b->pairs + h * b->next_pairs + pair * DEPTH);
         if (is & KEPT) store_pairs(let[0][h], let[1][h], b->kept + h * b->next_pairs + pair * DEPTH);
         if (is & SUMMED) {
-            if (is & PART) all[h] = first_of(b->columns - 16 * h);
+            if (is & PART) all[h] = first_item(b->columns - 16 * h);
             __m512 sum = pair ? some(b->sums + 16 * h, all[h]) : _mm512_setzero_ps();
             sum = _mm512_add_ps(_mm512_add_ps(sum, x[0][h]), x[1][h]);
             _mm512_mask_storeu_ps(b->sums + 16 * h, all[h], sum);

@@ -14,7 +14,7 @@ static void forward_layer(const float *x, int64_t inputs, const float *weights, 
                           Then then, float *scratch) {
     const float *bias = weights + inputs * outputs;
     if (outputs <= NARROW) {
-        columns_of(weights, inputs, outputs, 0, inputs, scratch);
+        row_columns(weights, inputs, outputs, 0, inputs, scratch);
         forward_narrow(x, inputs, scratch, bias, y, outputs, rows, then);
         return;
     }

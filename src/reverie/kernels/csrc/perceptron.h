@@ -43,7 +43,7 @@ static inline float sum_of(Vector x) {
 #endif
 
 /* Transpose weights [inputs, outputs] of at most NARROW outputs to `columns` [outputs, inputs], inputs [first, end). */
-static inline void columns_of(const float *weights, int64_t inputs, int64_t outputs, int64_t first, int64_t end,
+static inline void row_columns(const float *weights, int64_t inputs, int64_t outputs, int64_t first, int64_t end,
                               float *columns) {
     for (int64_t k = first; k < end; k++)
         for (int64_t j = 0; j < outputs; j++) columns[j * inputs + k] = weights[k * outputs + j];

@@ -80,7 +80,7 @@ typedef struct {
 } Call;
 
 /* The same call for the rows from `skip` on, at most `whole->rows` of them. */
-static Call part_of(const Call *whole, int64_t skip) {
+static Call obs_part_of_column(const Call *whole, int64_t skip) {
     Call c = *whole;
     c.skip = skip, c.rows = least(c.rows, c.all - skip), c.strips = panels_of(c.rows);
     if (c.dx) c.dx += skip * c.n->widths[0];
@@ -128,7 +128,7 @@ typedef enum { SHARED, COPIES, ROWS } Mode;
 /* Whether there are matrix units and the system lets this process use them. */
 int perceptron_tiles_granted(void) {
     static int granted = -1;
-    if (granted < 0) granted = tiles_granted();
+    if (granted < 0) granted = has_amx();
     return granted;
 }
 
@@ -206,7 +206,7 @@ static void work_on(void *given, Worker worker) {
     tiles_begin();
     for (int64_t copy = first; copy < K; copy += step)
         for (int64_t skip = 0; skip < whole->all; skip += whole->rows) {
-            Call c = part_of(whole, skip);
+            Call c = obs_part_of_column(whole, skip);
             at.dx = c.dx;
             if (mode == ROWS) half_of_rows(task, &c, worker, at);
             else if (mode == COPIES && c.dx) copy_of_own(task, &c, worker, at);
@@ -271,7 +271,7 @@ static void strip_product(const Half *x, const Half *weights, int64_t depth, con
 static void gates_of(const float *hidden, const float *dy, const float *w, const Block *whole) {
     int64_t columns = whole->columns;
     for (int64_t i = 0; i < panels_of(columns); i++) {
-        __mmask16 all[2] = {first_of(columns - i * PANEL), first_of(columns - i * PANEL - 16)};
+        __mmask16 all[2] = {first_item(columns - i * PANEL), first_item(columns - i * PANEL - 16)};
         __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
         for (int64_t pair = 0; pair < 16; pair++) {
             __mmask16 open[2][2] = {{0}};
@@ -301,12 +301,12 @@ static void gates_of(const float *hidden, const float *dy, const float *w, const
     }
 }
 
-/* The product dy W^T of a few outputs, finished as `whole` says; `columns` are those of columns_of(). */
+/* The product dy W^T of a few outputs, finished as `whole` says; `columns` are those of row_columns(). */
 static void narrow_back(const float *dy, int64_t outputs, const float *columns, const Block *whole) {
     float out[SQUARE] __attribute__((aligned(64)));
     int64_t inputs = whole->columns;
     for (int64_t i = 0; i < panels_of(inputs); i++) {
-        __mmask16 low = first_of(inputs - i * PANEL), high = first_of(inputs - i * PANEL - 16);
+        __mmask16 low = first_item(inputs - i * PANEL), high = first_item(inputs - i * PANEL - 16);
         for (int64_t r = 0; r < whole->rows; r++) {
             __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
             for (int64_t j = 0; j < outputs; j++) {
@@ -360,7 +360,7 @@ static void pack_forward(const Call *c, int64_t copy, int64_t item, Place at) {
     int64_t panel = item, l = find_panel(c->n->widths + 1, &panel), inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
     Half *to = at.room + c->plan.weights[l];
     if (tiled(outputs)) pack_panel(weights_of(c, copy, l), inputs, outputs, panel, to);
-    else columns_of(weights_of(c, copy, l), inputs, outputs, 0, inputs, (float *)to);
+    else row_columns(weights_of(c, copy, l), inputs, outputs, 0, inputs, (float *)to);
 }
 
 /* The input of layer l as tiles: two buffers that take turns. */
@@ -419,7 +419,7 @@ static void pack_backward(const Call *c, int64_t copy, int64_t item, Place at) {
     const float *w = weights_of(c, copy, l);
     Half *to = at.room + c->plan.weights[l];
     if (!tiled(outputs)) {
-        columns_of(w, inputs, outputs, first, first + rows, (float *)to);
+        row_columns(w, inputs, outputs, first, first + rows, (float *)to);
         return;
     }
     w += first * outputs;

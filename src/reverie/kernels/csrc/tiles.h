@@ -26,7 +26,7 @@ enum { DEPTH = 32, PLANE = 16 * DEPTH, PLANES = 3, UNIT = PLANES * PLANE }; /* o
 typedef uint16_t Half;
 
 /* Ask Linux for permission to use the tile registers; whether it was granted. */
-static int tiles_granted(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+static int has_amx(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
 
 /* Configure the tile registers. Call it before the first product of a thread: another library may have changed them. */
 static inline void tiles_begin(void) {
@@ -56,7 +56,7 @@ static inline __attribute__((always_inline)) void split(__m512 x, __m512 planes[
 
 static inline int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static inline __mmask16 first_of(int64_t count) {
+static inline __mmask16 first_item(int64_t count) {
     return count >= 16 ? 0xffff : count > 0 ? (__mmask16)((1 << count) - 1) : 0;
 }
 
@@ -79,7 +79,7 @@ static inline __attribute__((always_inline)) void store_pairs(__m512 even, __m51
 
 /* Store up to 16 rows and 32 columns of x as a tile of rows, padded with zeros. */
 static inline void rows_tile(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tile) {
-    __mmask16 low = first_of(columns), high = first_of(columns - 16);
+    __mmask16 low = first_item(columns), high = first_item(columns - 16);
     for (int64_t r = 0; r < 16; r++, x += ld, tile += DEPTH)
         if (rows >= 16 && columns >= 32)
             store_row(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), tile);
@@ -89,7 +89,7 @@ static inline void rows_tile(const float *x, int64_t ld, int64_t rows, int64_t c
 
 /* Store up to 32 rows and 16 columns of x as a tile of pairs, padded with zeros. */
 static inline void pairs_tile(const float *x, int64_t ld, int64_t rows, int64_t columns, Half *tile) {
-    __mmask16 mask = first_of(columns);
+    __mmask16 mask = first_item(columns);
     for (int64_t r = 0; r < 32; r += 2, x += 2 * ld, tile += DEPTH)
         if (rows >= 32 && columns >= 16)
             store_pairs(_mm512_loadu_ps(x), _mm512_loadu_ps(x + ld), tile);
