@@ -29,8 +29,7 @@ def rows(agent, n, first=(), last=(), seed=0):
         obs={"state": torch.randn(1, n, 3, generator=g)}, is_first=begun, is_last=over, is_terminal=over & False,
         action=torch.eye(3)[torch.randint(3, (1, n), generator=g)] * ~over[..., None], weight=torch.ones(1),
         reward=torch.randn(1, n, generator=g) * ~begun, index=torch.zeros(1, dtype=torch.int64),
-        extras={MEMORY_COLUMN: torch.randn(1, n, agent.memories.width, generator=g).abs()},  # a transformer's has a
-        count
+        extras={MEMORY_COLUMN: torch.randn(1, n, agent.memories.width, generator=g).abs()},  # with a count
     )  # fmt: skip
 
 

@@ -129,8 +129,7 @@ class RetryableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """A file on a server, with its size in bytes if known, and its checksums in hexadecimal by ``file_checksum`` "
-    "kind."""
+    """A file on a server, its size in bytes if known, its hex checksums by the kind of ``file_checksum``."""
 
     url: str
     size: int | None = None

@@ -167,8 +167,7 @@ class Reader(ABC):
         """Yield all rows, columns ``[n, ...]`` by name, one part at a time."""
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield all rows with values in the spaces of ``info``, perhaps with the columns ``TRUNCATED_COLUMN`` and
-        ``SEED``.
+        """Yield all rows with values in the spaces of ``info``; some readers add ``TRUNCATED_COLUMN`` and ``SEED``.
 
         The same as ``parts`` except for our own stores.
         """

@@ -203,8 +203,7 @@ def bounds_with_tolerance(space: Space) -> tuple[np.ndarray, np.ndarray]:
 
 
 def blank_rows(rows: Rows) -> np.ndarray:
-    """Return a mask ``[n]`` of rows in runs of ``MIN_BLANK_RUN`` or more whose observation, action and reward are all
-    zero."""
+    """Return a mask ``[n]`` of runs of at least ``MIN_BLANK_RUN`` rows whose values are all zero."""
     total = len(rows["reward"])
     nothing = rows["reward"] == 0
     for name, values in rows.items():

@@ -280,8 +280,7 @@ def missing_resources(ray: Any, bundles: Sequence[Mapping[str, float]], count: i
 
     kinds = {"learner": bundles[:count], "actor": bundles[count:]}
     needed = [
-        f"{count_noun(len(group), kind)} with {format_resource"
-        "s(group[0], [name for name in group[0] if group[0][name]])}"
+        f"{count_noun(len(group), kind)} with {format_resources(group[0], [n for n in group[0] if group[0][n]])}"
         for kind, group in kinds.items() if group
     ]  # fmt: skip
     nodes = [

@@ -167,8 +167,7 @@ def run_env_check(
 
 
 class _Check:
-    """The parts of a check, in order. ``EnvFailure`` ends it: the environment fails, or the library refuses its "
-    "answer."""
+    """The parts of a check, in order. ``EnvFailure`` ends it: the environment fails, or its answer is refused."""
 
     player: RandomPlayer
     env: FlatEnv

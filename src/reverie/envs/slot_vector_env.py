@@ -129,8 +129,7 @@ class SlotVectorEnv:
         return self._restarter.count
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed of
-        ``make_vector_env``.
+        """Start N new episodes. Without a ``seed``, only the first reset seeds, with that of ``make_vector_env``.
 
         An answer that was not received is lost. Raises as ``step``.
         """

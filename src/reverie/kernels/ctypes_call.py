@@ -44,8 +44,7 @@ def has_no_grad(*tensors: Tensor) -> bool:
 
 
 def compiled_library() -> ctypes.CDLL:
-    """Return the compiled functions, recorded if a tape is recording. Call only if :func:`is_cpu_float32` returned
-    True."""
+    """Return the compiled functions, recorded if a tape is recording. Requires :func:`is_cpu_float32`."""
     functions, tape = cast(ctypes.CDLL, load_kernels()), getattr(capture_state, "tape", None)
     return functions if tape is None else cast(ctypes.CDLL, tape.listening_to(functions))
 

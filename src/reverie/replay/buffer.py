@@ -129,8 +129,7 @@ class ReplayBuffer:
             self.ended = is_last[:, -1].tolist()
 
     def reserve(self, rows: int) -> dict[str, np.ndarray] | None:
-        """Return views ``[N, rows, ...]`` of the memory for the next rows, without extras; see
-        ``Storage.reserve_views``."""
+        """Return views ``[N, rows, ...]`` of memory for the next rows, without extras: ``Storage.reserve_views``."""
         room = self.storage.reserve_views(rows)
         return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
 

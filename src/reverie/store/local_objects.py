@@ -48,8 +48,7 @@ def open_empty(path: Path) -> BinaryIO:
 
 
 class LocalObjects(ObjectStore):
-    """Files in a folder, written as ``.name.part`` on ``publish`` or by ``STAGE_BYTES`` bytes, synchronised and
-    renamed."""
+    """Files in a folder, written as ``.name.part`` in pieces of ``STAGE_BYTES``, synchronized and renamed."""
 
     def __init__(self, folder: Path) -> None:
         """Open a folder; nothing is created until something is written."""
