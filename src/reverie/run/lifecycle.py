@@ -56,16 +56,14 @@ class RunLifecycle:
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
-        self.pending_evaluation: dict[str, float] | None = (
-            None  # what the newest evaluation logged, until callbacks know it
-        )
+        # what the newest evaluation logged, until callbacks know it
+        self.pending_evaluation: dict[str, float] | None = None
         self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.callback_env)
         self.callbacks: CallbackList = CallbackList(callbacks, self.run)
         self.settings: dict[str, Any] = to_yaml_types(experiment.saved.experiment)
         self.checkpoint_settings: dict[str, Any] | None = None  # settings of the checkpoint that was loaded
-        self.final_metric = (
-            f"{experiment.measurement or 'eval'}/final"  # in the logs: 1 at the end of training, 0 during it
-        )
+        # in the logs: 1 at the end of training, 0 during it
+        self.final_metric = f"{experiment.measurement or 'eval'}/final"
         self.file: Path = folder.estimate if experiment.measurement == "estimate" else folder.evaluation
 
     def state_dict(self) -> State:
