@@ -53,7 +53,7 @@ class DiscriminatorObjective(nn.Module):
         """
         x, y = self._encode_batch(expert), self._encode_batch(agent)  # [B, T-1, I], [B', T-1, I]
         expert_mask, agent_mask = transition_mask(expert.is_last), transition_mask(agent.is_last)
-        f, g = self.discriminator.logits(x), self.discriminator.judge(y)
+        f, g = self.discriminator.logits(x), self.discriminator.logits(y)
         loss = masked_mean(F.softplus(-f) * expert.weight[:, None], expert_mask)
         loss = loss + masked_mean(F.softplus(g) * agent.weight[:, None], agent_mask)
         slope = self.gradient_penalty(x.detach(), y.detach(), expert_mask, agent_mask)
