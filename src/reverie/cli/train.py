@@ -54,6 +54,8 @@ def parse_and_train(
     has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
     if has_algorithm and args[1:] and not args[1].startswith("-"):
         return print_error(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
+    if word := " ".join(flags.get("algo", flags.get("algorithm", ()))):
+        return print_error(f"an algorithm comes first: reverie train {word} [OPTIONS]", 2)
     options = with_run_algorithm(options, has_algorithm=has_algorithm)
     for text in flags.get("callbacks", ()):
         import_callback(text)
