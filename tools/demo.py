@@ -66,8 +66,8 @@ def learn(run: Path, seed: int, **options: Any) -> Iterator[TrainResult]:
     if result.reason == "finished" and result.env_steps < PRESETS[PRESET]().steps:
         if result.stop_reason:
             print(
-                f"\nThe policy solves the task after {count_noun(result.env_steps, 'step')}. The world model needs longer:"
-                f"\ntraining continues for {count_noun(LONGER, 'step')}, without stop_score.\n"
+                f"\nThe policy solves the task after {count_noun(result.env_steps, 'step')}. The world model needs "
+                f"longer: training\ncontinues for {count_noun(LONGER, 'step')}, without stop_score.\n"
             )
         options |= {"steps": result.env_steps + LONGER, "stop_score": None}
         yield reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
