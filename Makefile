@@ -22,9 +22,9 @@ help:
 	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine"
 	@echo "make bench    the ten-seed tables of the demo and of CartPole, and the timings (an hour on two cores)"
 
-# The demo needs the library and MiniGrid; tests and lint need everything.
+# The demo needs MiniGrid, and the README's next commands the other two extras; tests and lint need everything.
 $(VENV)/.demo: pyproject.toml constraints.txt tools/venv.sh
-	tools/venv.sh $(PYTHON) $(VENV) "minigrid"
+	tools/venv.sh $(PYTHON) $(VENV) "classic,minigrid,viewer"
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh

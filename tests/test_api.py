@@ -3,8 +3,10 @@
 import contextlib
 import inspect
 import random
+import re
 import subprocess
 import sys
+import textwrap
 import typing
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,20 @@ def test_train_with_configuration_objects(tmp_path: Path) -> None:
     more = {key: value for key, value in SMALL.items() if key not in ("algo", "env")}
     result = reverie.train(algo, env=Corridor, run=tmp_path / "a", **more)
     assert load(result.run, env=Corridor).config.algo == algo
+    assert (result.agent.config.algo, result.agent) == (algo, result.agent)
+    assert Corridor().action_space.contains(result.agent.predict(Corridor().reset()[0])[0])
     config = ExperimentConfig().merge(SMALL)
     assert reverie.train(config, run=tmp_path / "b").reason == "finished"
+
+
+def test_help_begins_with_lines_of_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = re.search(r"::\n\n((?: {4}.*\n|\n)+)", str(reverie.__doc__))
+    assert block is not None
+    code = textwrap.dedent(block[1])
+    assert len([line for line in code.splitlines() if line]) == 8
+    exec(code.replace("steps=50_000", "steps=256, eval_episodes=1, console=False, tensorboard=False"), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_threads_are_those_of_before_afterwards(tmp_path: Path) -> None:
@@ -98,6 +112,8 @@ class Recorder(reverie.Callback):
 
     def on_end(self, run: reverie.TrainingRun, result: reverie.TrainResult) -> None:
         assert result.evaluation is not None
+        with pytest.raises(RunError, match=r"Load the agent: reverie\.load"):
+            _ = result.agent
         run.log({"train/mine": 3.0})
         self.told.append((f"{self.name} end", (run.env_steps, run.updates, result.reason)))
 

@@ -64,6 +64,11 @@ def learn(run: Path, seed: int, **options: Any) -> Iterator[TrainResult]:
     result = reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
     yield result
     if result.reason == "finished" and result.env_steps < PRESETS[PRESET]().steps:
+        if result.stop_reason:
+            print(
+                f"\nThe policy solves the task after {count_noun(result.env_steps, 'step')}. The world model needs "
+                f"longer: training\ncontinues for {count_noun(LONGER, 'step')}, without stop_score.\n"
+            )
         options |= {"steps": result.env_steps + LONGER, "stop_score": None}
         yield reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
 

@@ -36,13 +36,21 @@ install_torch() {
     torch=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' "$constraints")
     now=$("$venv/bin/python" -c 'from importlib.metadata import version; print(version("torch"))' 2>/dev/null || true)
     case $now in "$torch" | "$torch"+*) return ;; esac # also a build that the user chose
-    if [ "$(uname -s)" = Linux ] && [ -n "$index" ] && ! has_gpu; then
-        if cpu_build_exists && pip install --no-deps --progress-bar off --extra-index-url "$index" --retries 1 \
-            --timeout 10 "torch==$torch+cpu" >"$log" 2>&1; then
-            echo "No NVIDIA GPU here: this is PyTorch's CPU build. TORCH_CPU_INDEX= make ... takes the one for GPUs."
-            return
+    if [ "$(uname -s)" = Linux ]; then
+        if [ -z "$index" ]; then
+            why="TORCH_CPU_INDEX is empty"
+        elif has_gpu; then
+            why="this machine has an NVIDIA GPU"
+        else
+            echo "No NVIDIA GPU here: asking $index for PyTorch's CPU build (0.2 GB) ..."
+            if cpu_build_exists && pip install --no-deps --progress-bar off --extra-index-url "$index" --retries 1 \
+                --timeout 10 "torch==$torch+cpu" >"$log" 2>&1; then
+                echo "Installed it. TORCH_CPU_INDEX= make ... takes the build for GPUs."
+                return
+            fi
+            why="the CPU build cannot be had from $index"
         fi
-        echo "PyTorch's CPU build cannot be had from $index: pip takes its own (gigabytes of CUDA from PyPI)."
+        echo "Downloading PyTorch with CUDA, up to 5 GB, which takes minutes: $why."
     fi
     install torch
 }

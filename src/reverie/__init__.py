@@ -1,4 +1,20 @@
-"""Reinforcement learning from experience: collected, recorded or imagined."""
+"""Reinforcement learning from experience: collected, recorded or imagined.
+
+Train an agent, evaluate it, and let it act::
+
+    import gymnasium, reverie
+
+    result = reverie.train("ppo", env="CartPole-v1", steps=50_000, run="runs/first")  # or "dreamer_v3", "sac", ...
+    print(result.evaluation.score)
+    agent = result.agent  # later: reverie.load("runs/first")
+
+    env = gymnasium.make("CartPole-v1")
+    obs, _ = env.reset()
+    action, state = agent.predict(obs)  # pass the state to the next call
+    obs, reward, terminated, truncated, _ = env.step(action)
+
+:func:`check_env` checks a custom environment. On the command line: ``reverie --help``.
+"""
 
 from __future__ import annotations
 

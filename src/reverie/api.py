@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral
@@ -13,6 +14,7 @@ from typing import Any
 import gymnasium
 import torch
 
+from reverie.agent.loading import load
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, compatible_algorithms
 from reverie.core.errors import ConfigError, RunError
@@ -115,7 +117,7 @@ def train(
             also beside such an object.
 
     Returns:
-        How the run ended: steps, updates, final evaluation and files.
+        How the run ended: steps, updates, final evaluation and files; and the trained agent.
 
     Raises:
         ReverieError: settings do not fit together, the run could not go on, or another thread trains. Its subclasses
@@ -221,7 +223,7 @@ def train_config(
             return run_follower(team, build_from, folder)
         result = run_experiment(build_from, folder, saved_settings(config, env, eval_env), open_outputs, run_callbacks)
         team.end(result)
-        return result
+        return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
 
 
 @contextlib.contextmanager

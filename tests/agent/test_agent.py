@@ -106,6 +106,22 @@ def test_act_on_a_batch_as_on_each_alone(corridor):
     assert one.action_space.contains(agent.act(one.reset()[0])[0])
 
 
+def test_predict_acts_with_the_arguments_of_stable_baselines3(corridor):
+    agent = load(corridor, env=Corridor)
+    obs, _ = gymnasium.vector.SyncVectorEnv([Corridor] * 3).reset()
+    answers = []
+    for predict in (
+        agent.predict,
+        lambda obs, state, first, mode: agent.act(obs, state, is_first=first, deterministic=mode),
+    ):
+        torch.manual_seed(0)
+        _, state = predict(obs, None, None, True)
+        answers.append(predict(obs, state, np.array([False, True, False]), False)[0])
+    assert {key: value.tolist() for key, value in answers[0].items()} == {k: v.tolist() for k, v in answers[1].items()}
+    action, _ = agent.predict(Corridor().reset()[0], episode_start=np.ones(1, bool))
+    assert Corridor().action_space.contains(action)
+
+
 def test_the_state_is_what_tells_equal_observations_apart(trained):
     agent, obs = load(trained), np.zeros((2, 4), np.float32)
     _, state = agent.act(obs, agent.act(obs)[1], is_first=[False, True])

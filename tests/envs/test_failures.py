@@ -162,16 +162,41 @@ def test_too_many_failures_end_it_with_the_traceback(faulty, vectorization):
 
 @pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
 def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault):
-    env = faulty({1: fault}, {restart_seed(SEEDS[1], n): fault for n in (1, 2)})
+    env = faulty({1: fault}, {restart_seed(SEEDS[1], 1): fault})
     found = rows(env, 4)
-    assert (env.restarts, env.slept) == (3, [])
+    assert (env.restarts, env.slept) == (2, [])
     assert f"environment 1 ('Faulty'), step {fault[1]} of episode 1" in env.said[0]
     assert found["is_first"][fault[1]].tolist() == ([True] * 3 if fault[1] == 0 else [False, True, False])
 
 
-@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
-def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, fault):
-    env = faulty({1: fault}, {restart_seed(SEEDS[1], n): fault for n in range(1, 5)})
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 3, "raise"), (1, 1, "nan"), (1, 3, "nan")])
+def test_the_same_failure_three_times_in_a_row_ends_it_and_names_the_check(faulty, fault, vectorization):
+    again = {restart_seed(SEEDS[1], n): fault for n in range(1, 5)}
+    env = faulty({1: (2, *fault[1:])}, again, vectorization=vectorization)
+    said = "failed 3 times in a row for the same reason.*`reverie check-env`.*The last failure: environment 1"
+    with pytest.raises(EnvError, match=said):
+        play(env, 40)
+    assert env.restarts == 2
+
+
+def test_the_same_failure_after_a_complete_episode_is_a_new_one(faulty):
+    env = faulty({1: (2, 3, "raise")}, {restart_seed(SEEDS[1], n): (2, 3, "raise") for n in range(1, 5)})
+    rows(env, 60)
+    assert env.restarts == 5
+
+
+def test_a_worker_that_dies_again_is_restarted(faulty):
+    die = (1, 2, "die")
+    env = faulty({1: die}, {restart_seed(SEEDS[1], n): die for n in range(1, 5)}, vectorization="async")
+    rows(env, 20)
+    assert env.restarts == 5
+
+
+@pytest.mark.parametrize("how", [("raise", "nan"), ("nan", "raise")])
+def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, how):
+    faults = [(1, 1, how[n % 2]) for n in range(5)]
+    env = faulty({1: faults[0]}, {restart_seed(SEEDS[1], n): faults[n] for n in range(1, 5)})
     said = "failed 5 times in a row before it took its first step.* The last failure: environment 1"
     with pytest.raises(EnvError, match=said):
         play(env, 9)
@@ -231,7 +256,7 @@ def test_failures_within_a_window(events, most, window):
 
 
 def test_one_that_took_steps_since_it_was_started_is_not_waited_for(faulty):
-    again = {restart_seed(SEEDS[1], n): (1, 2, "raise") for n in (1, 2, 3)}
+    again = {restart_seed(SEEDS[1], n): (1, 2, how) for n, how in enumerate(("raise", "nan", "raise"), 1)}
     env = faulty({1: (1, 3, "raise")}, again)
     rows(env, 12)
     assert (env.restarts, env.slept) == (4, [])

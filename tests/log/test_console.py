@@ -1,13 +1,16 @@
 """The console: aligned lines into a file, a live panel on a terminal, the same numbers on both; several runs."""
 
 import io
-from dataclasses import dataclass
+import signal
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from logs import logged
 from rich.console import Console
 
+from reverie.core.clock import Clock as RunClock
+from reverie.core.clock import Watch
 from reverie.log.console import (
     ConsoleSink,
     JsonlTail,
@@ -17,6 +20,7 @@ from reverie.log.console import (
     format_duration,
     format_number,
 )
+from reverie.run.signal_handling import Interrupt
 
 
 @dataclass
@@ -28,6 +32,7 @@ class Clock:
     position: int = 0
     updates: int = 0
     seconds: float = 0.0
+    watch: Watch = field(default_factory=Watch)
 
 
 class Terminal(io.StringIO):
@@ -83,6 +88,21 @@ def test_terminal_gets_a_panel():
     sink.close()
     for piece in ("dreamer_v3 on CartPole-v1", "25%", "250 / 1,000", "21.5", "99", "policy", "-0.010", "125", "left"):
         assert piece in text
+
+
+def test_after_a_signal_the_panel_says_what_the_run_does(capfd):
+    clock, out = RunClock(length=1000), Terminal()
+    sink = ConsoleSink(clock, "dreamer_v3 on CartPole-v1", out)
+    assert screen(sink._view(), 80).splitlines()[-1] == ""  # where the terminal echoes ^C
+    Interrupt(clock).handle(signal.SIGINT, None)
+    assert capfd.readouterr().err == ""
+    *panel, first, second, echo = screen(sink._view(), 80).splitlines()
+    assert (panel[-1][0], f"{first.rstrip()} {second}", echo) == ("╰", clock.watch.notice, "")
+    assert clock.watch.notice.startswith("SIGINT: finishing this iteration, then saving.")
+    sink.close()
+    assert screen(sink._view(), 80).splitlines()[-1][0] == "╰"
+    Interrupt(clock).handle(signal.SIGTERM, None)
+    assert "SIGTERM: finishing" in capfd.readouterr().err
 
 
 def test_pace_knows_rate_and_time_left():

@@ -69,14 +69,23 @@ def test_without_a_gpu_the_cpu_build_is_taken_if_there_is_one(newcomer):
     assert "--extra-index-url https://mirror/cpu" in torch
     assert "mirror" not in rest
     assert done.stdout.count("CPU build") == 1
+    assert "CUDA" not in done.stdout
 
     done = newcomer.sets_up(offered="2.14.0+cpu, 2.13.0")
     assert "torch==2.13.0+cpu" not in "".join(newcomer.installed())
-    assert "cannot be had from https://download.pytorch.org" in done.stdout
+    assert "with CUDA, up to 5 GB, which takes minutes: the CPU build cannot be had from https://down" in done.stdout
 
     done = newcomer.sets_up(breaks="2.13.0+cpu")  # the index answers, but not the server of its files
     assert [line.rpartition(" ")[2] for line in newcomer.installed()] == ["torch==2.13.0+cpu", "torch", ".[classic]"]
     assert done.returncode == 0
+
+
+def test_the_size_of_cuda_is_said_before_it_is_downloaded(newcomer):
+    assert "up to 5 GB, which takes minutes: TORCH_CPU_INDEX is empty." in newcomer.sets_up(TORCH_CPU_INDEX="").stdout
+    newcomer.program("nvidia-smi")
+    done = newcomer.sets_up(breaks="torch")
+    assert "up to 5 GB, which takes minutes: this machine has an NVIDIA GPU." in done.stdout
+    assert done.returncode == 1
 
 
 # ---------------------------------------------------------------- whether the pins fit

@@ -102,6 +102,15 @@ class Player:
         flat = chosen.cpu().numpy()  # [N, A]
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
 
+    def predict(
+        self, obs: Any, state: AgentState | None = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[Any, AgentState]:
+        """Choose an action as :meth:`act` does, with the arguments of Stable-Baselines3's ``predict``.
+
+        ``episode_start`` is the ``is_first`` of :meth:`act`.
+        """
+        return self.act(obs, state, deterministic=deterministic, is_first=episode_start)
+
     def distribution(
         self, obs: Any, state: AgentState | None = None, *,
         is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,

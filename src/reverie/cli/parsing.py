@@ -211,7 +211,7 @@ def dataclass_flags(value: Any, prefix: str = "") -> Iterator[str]:
     """Yield the flags that set the fields of a dataclass or its class; `common` and `experiment` give no prefix."""
     for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
         part = getattr(value, field.name, None)
-        if dataclasses.is_dataclass(part) and not isinstance(part, Choice):  # a Choice is written as one word
+        if dataclasses.is_dataclass(part) and not isinstance(part, Choice | PiecewiseLinear):  # written as one word
             top = not prefix and field.name in ("common", "experiment")
             yield from dataclass_flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,8 +52,8 @@ def parse_and_train(
     ``end``: does something else with the settings; ``kind``: the command that it belongs to.
     """
     has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
-    if has_algorithm and args[1:] and not args[1].startswith("-"):
-        return print_error(f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}.", 2)
+    if misplaced := misplaced_word(args, flags):
+        return print_error(misplaced, 2)
     options = with_run_algorithm(options, has_algorithm=has_algorithm)
     for text in flags.get("callbacks", ()):
         import_callback(text)
@@ -96,6 +96,15 @@ def parse_and_train(
         return run_on_ray(args, config, common) if common.cluster else launch_learners(["train", *args], config)
     end = end or (train_one if common.seeds is None else train_several_seeds)
     return end(config, common)
+
+
+def misplaced_word(args: list[str], flags: Mapping[str, Sequence[str]]) -> str:
+    """Return what to write instead of an environment without its flag, or of an algorithm with one; "" if neither."""
+    if args[1:] and not args[0].startswith("-") and not args[1].startswith("-"):
+        return f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}."
+    if name := " ".join(flags.get("algo", flags.get("algorithm", ()))):
+        return f"an algorithm comes first: reverie train {name} [OPTIONS]"
+    return ""
 
 
 def placement_error(options: CommonOptions, learners: int) -> str:

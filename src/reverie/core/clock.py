@@ -79,6 +79,10 @@ class Watch:
 
     is_main = True
     """Whether this process tells the user about signals: of several learners, one does."""
+    has_panel = False
+    """Whether a panel on the terminal shows ``notice``. Other output would tear the panel."""
+    notice = ""
+    """What the run does after a signal."""
 
     def __init__(self) -> None:
         self.started: float = time.monotonic()

@@ -106,9 +106,10 @@ def with_count(remark: str, times: int) -> str:
 
 
 FLAG_SYNONYMS = {
-    r"(.*\.)?([a-z]+-)?lr": "learning-rate lr policy-lr q-lr alpha-lr step-size",
+    r"(.*\.)?([a-z]+-)?lr": "learning-rate lr policy-lr q-lr alpha-lr step-size anneal-lr",
     r".*\.discount(-horizon)?": "gamma discount-factor discount-rate",
-    r"steps": "total-timesteps timesteps num-timesteps total-steps num-steps max-steps env-steps total-env-steps",
+    r"steps": "total-timesteps timesteps num-timesteps n-timesteps total-steps num-steps max-steps env-steps "
+    "total-env-steps",
     r"updates": "epochs num-epochs iterations num-updates max-updates",
     r"envs": "num-envs n-envs nenvs num-workers workers num-environments",
     r"env": "env-id env-name environment gym-id task",
@@ -119,6 +120,8 @@ FLAG_SYNONYMS = {
     r"algo\.(tau|slow-rate)": "polyak target-update-rate soft-update",
     r"algo\.(target|slow)-update-interval": "target-every target-network-frequency target-update-freq slow-every",
     r"algo\.(temperature|entropy-coef)": "alpha ent-coef entropy-coef entropy-coeff entropy-weight actent",
+    r"algo\.value-coef": "vf-coef value-loss-coef",
+    r"algo\.batch-size": "num-minibatches n-minibatches minibatch-size batch",
     r"(.*\.)?max-grad-norm": "clip clip-gradient clip-grad-norm grad-clip grad-norm-clip",
     r"algo\.clip-range": "clip clip-param clip-coef clip-ratio eps-clip",
     r"algo\.value-clip-range": "clip-value clip-range-vf clip-vloss vf-clip-param",
@@ -143,7 +146,9 @@ FLAG_SYNONYMS = {
     r"eval-episodes": "n-eval-episodes num-eval-episodes episodes",
     r"data": "dataset dataset-path data-path offline-data",
     r"resume": "checkpoint load load-model restore from-checkpoint continue",
-    r"wandb": "track use-wandb wandb-project project",
+    r"wandb": "track use-wandb wandb-project wandb-project-name project",
+    r"console": "verbose progress progress-bar quiet",
+    r"eval-video": "capture-video record-video render",
     r"device": "gpu cuda accelerator",
     r"seeds": "num-seeds n-seeds",
     r"env\.vectorization": "vector vectorization-mode vec-env",

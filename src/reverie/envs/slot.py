@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import pickle
 import random
+import re
 import sys
 import time
 import traceback
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import EnvError, ReverieError
+from reverie.core.errors import DataError, EnvError, ReverieError
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsPart
 from reverie.envs import flat_env, wrappers
@@ -29,8 +30,9 @@ Maker = Callable[[], FlatEnv]
 PATIENCE = 5.0
 """Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
 LONGEST_WAIT = 60.0
-FIRST_ATTEMPTS = 5
-"""Failures in a row, before it has ever taken a step, after which an environment is not started again."""
+FIRST_ATTEMPTS, SAME_FAILURES = 5, 3
+"""Consecutive failures after which an environment is not restarted: before its first step, and for the same reason."""
+CHECK_ADVICE = "Check the environment with `reverie check-env`, in Python reverie.check_env"
 
 
 class EnvSpecs(NamedTuple):
@@ -149,6 +151,16 @@ def env_traceback(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
+def failure_key(failed: EnvFailure) -> str:
+    """Return text that equal failures share: the traceback, or the invalid value and its step; "" if there is none.
+
+    A worker process that died or timed out has none.
+    """
+    if failed.trace or not isinstance(failed.error, DataError):
+        return failed.trace
+    return re.sub(r" of episode \d+", "", str(failed.error))
+
+
 LIBRARY_FILES = (__file__, flat_env.__file__, wrappers.__file__)
 
 
@@ -186,8 +198,9 @@ def restart_seed(seed: int, restarts: int) -> int:
 class Restarter:
     """Restarts failed environments of ``slots``; each must have ``specs``.
 
-    At most ``max_failures`` failures within ``window`` seconds are tolerated, all environments together, and
-    ``FIRST_ATTEMPTS`` of one that has never taken a step.
+    At most ``max_failures`` failures within ``window`` seconds are tolerated, all environments together. An environment
+    is not restarted after ``FIRST_ATTEMPTS`` failures before its first step, or after ``SAME_FAILURES`` equal failures
+    without a complete episode in between.
     """
 
     def __init__(
@@ -200,6 +213,8 @@ class Restarter:
         self.works: list[bool] = [True] * len(seeds)
         """Whether it has taken one since it was started last."""
         self._in_vain = [0] * len(seeds)  # starts in a row after which it took none
+        self.failures: list[list[str]] = [[] for _ in seeds]
+        """Failures of each environment since its last complete episode, as text that equal failures share."""
         self.requests: dict[tuple[str, str], tuple[Any, ...]] = {}
         """The newest request of each name by ``VectorEnv.call`` and ``set_attr``, which a new start repeats."""
         self.retry_at: dict[int, float] = {}
@@ -263,7 +278,14 @@ class Restarter:
             raise EnvError(
                 f"{len(self._past)} environment failures within {timestamp - self._past[0]:.0f} seconds: at most "
                 f"env.restarts = {self._max_failures} are allowed within env.restart_window = {self._window:g} "
-                f"seconds. Fix the environment, or allow more restarts with --env.restarts. The last failure: {text}"
+                f"seconds. {CHECK_ADVICE}, or allow more restarts with --env.restarts. The last failure: {text}"
+            ) from failed
+        failures = self.failures[number]
+        failures.append(failure_key(failed))
+        if failures[-1] and failures[-SAME_FAILURES:] == [failures[-1]] * SAME_FAILURES:
+            raise EnvError(
+                f"an environment has failed {SAME_FAILURES} times in a row for the same reason, so it is not restarted "
+                f"again. {CHECK_ADVICE}. The last failure: {text}"
             ) from failed
         in_vain = self._in_vain[number] = 0 if self.works[number] else self._in_vain[number] + 1
         self.works[number] = False
@@ -272,7 +294,7 @@ class Restarter:
         if in_vain + 1 >= FIRST_ATTEMPTS:
             raise EnvError(
                 f"an environment has failed {FIRST_ATTEMPTS} times in a row before it took its first step, so it is "
-                f"not started again. Fix the environment. The last failure: {text}"
+                f"not started again. {CHECK_ADVICE}. The last failure: {text}"
             ) from failed
         return 0.0
 

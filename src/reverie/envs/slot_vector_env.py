@@ -202,6 +202,8 @@ class SlotVectorEnv:
                 last[number] = terminal[number] or truncated
                 if not first[number]:
                     self._restarter.has_stepped[number] = self._restarter.works[number] = True
+                if last[number]:
+                    self._restarter.failures[number].clear()
         if failures or down:
             first = [begun or number in failures for number, begun in enumerate(first)]
             self._restart(failures)

@@ -96,8 +96,9 @@ class ConsoleSink:
         self._closed = False
         self._live: Live | None = None
         if self._stream.isatty():
-            self._live = Live(get_renderable=self.panel, console=Console(file=self._stream), refresh_per_second=4)
+            self._live = Live(get_renderable=self._view, console=Console(file=self._stream), refresh_per_second=4)
             self._live.start()
+            clock.watch.has_panel = True
         else:
             print_line(title, self._stream)
 
@@ -119,6 +120,10 @@ class ConsoleSink:
         if self._live is not None:
             with survive_broken_pipe(self._stream):
                 self._live.stop()
+            self._clock.watch.has_panel = False
+
+    def _view(self) -> Panel | Group:
+        return self.panel() if self._closed else above_echo(self.panel(), self._clock.watch.notice)
 
     def _print(self, step: int) -> None:
         self._last, self._unshown = self._time_fn(), None
@@ -186,6 +191,11 @@ class ConsoleSink:
         run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
         run |= {"elapsed": format_duration(self._clock.seconds)}
         return Columns([_table(run), _table(self._losses() or {"no loss yet": ""})], padding=(0, 6))
+
+
+def above_echo(panel: Panel, notice: str = "") -> Group:
+    """Return ``panel`` above ``notice`` and an empty line: on the panel, the terminal's echo of ^C would tear it."""
+    return Group(panel, Text(f"{notice}\n" if notice else ""))
 
 
 def _table(cells: dict[str, str]) -> Table:
@@ -299,7 +309,9 @@ class RunsDisplay:
         self.last: float = self.since
         self.live: Live | None = None
         if runs and self.stream.isatty():
-            self.live = Live(get_renderable=self.panel, console=Console(file=self.stream), refresh_per_second=2)
+            self.live = Live(
+                get_renderable=lambda: above_echo(self.panel()), console=Console(file=self.stream), refresh_per_second=2
+            )
             self.live.start()
         for run in runs:
             if run.state != "waiting":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import functools
 import html
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from reverie.core.errors import count_noun
+from reverie.core.errors import RunError, count_noun
 from reverie.run.evaluate import Evaluation
 
 
@@ -36,6 +38,20 @@ class TrainResult:
     to evaluate in; None if there was none."""
     files: dict[str, Path] = field(default_factory=dict)
     """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
+
+    load_agent: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    """Loads the agent of the newest checkpoint; None in callbacks."""
+
+    @functools.cached_property
+    def agent(self) -> Any:
+        """The trained :class:`~reverie.Agent`, loaded from the newest checkpoint on first use.
+
+        Raises:
+            ReverieError: as :func:`reverie.load`.
+        """
+        if self.load_agent is None:
+            raise RunError(f"the result of a callback has no agent. Load the agent: reverie.load('{self.run}').")
+        return self.load_agent()
 
     def _repr_html_(self) -> str:
         """Show in a notebook how the run ended, and its learning curve."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Self
 
 from reverie.core.clock import Clock
+from reverie.core.logger import print_line
 from reverie.core.signals import PARENT_PID, PENDING_EXCEPTIONS, SIGNALS
 
 HANGUP = getattr(signal, "SIGHUP", None)
@@ -107,14 +109,23 @@ class Interrupt(contextlib.ExitStack):
             raise KeyboardInterrupt(number)
         self.received, self.since = signal.Signals(number), time.monotonic()
         self.clock.stop = True
-        name = self.received.name
-        self.print_line(
-            f"{name}: finishing this iteration, then saving. Interrupt again to stop at once without saving."
+        self.tell_stop(
+            f"{self.received.name}: finishing this iteration, then saving. "
+            "Interrupt again to stop at once without saving."
         )
 
+    def tell_stop(self, text: str) -> None:
+        """Show the notice ``text`` in the panel, or print it to stderr if there is no panel.
+
+        Unbuffered: the signal may have interrupted a write to a buffered stream.
+        """
+        watch = self.clock.watch
+        watch.notice = text
+        if watch.is_main and not watch.has_panel:
+            with contextlib.suppress(OSError):  # the reader may be gone, perhaps because of the same signal
+                os.write(2, f"\n{text}\n".encode())
+
     def print_line(self, text: str) -> None:
-        """Print one line to stderr, unbuffered: the signal may have interrupted a write to a buffered stream."""
-        if not self.clock.watch.is_main:
-            return
-        with contextlib.suppress(OSError):  # the reader may be gone, perhaps because of the same signal
-            os.write(2, f"\n{text}\n".encode())
+        """Print one line to stderr, above the panel."""
+        if self.clock.watch.is_main:
+            print_line(text, sys.stderr)
