@@ -261,7 +261,7 @@ def test_a_score_that_nothing_logs_is_told_when_an_evaluation_could_be_lost(
     train(COSTS.merge({"steps": 90}), env=Walk, run=tmp_path)
     assert best_step(tmp_path) == 60
     for wrong in ("", "eval/cost:least", "eval/cost:"):
-        with pytest.raises(ConfigError, match="expected the name of a number that evaluations log"):
+        with pytest.raises(ConfigError, match="expected the name of an evaluation metric"):
             COSTS.merge({"score_metric": wrong})
 
 
