@@ -315,7 +315,7 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     assert not said
     other = reverie.load(tmp_path / "run", env="Pendulum-v1")
     (line,) = said  # of bounds that were measured from the data
-    assert re.match(r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent learned", line)
+    assert re.match(r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent was trained", line)
     with h5py.File(pendulum) as file:
         low, high = file["actions"][:].min(0), file["actions"][:].max(0)
     assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)

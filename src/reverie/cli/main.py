@@ -134,7 +134,7 @@ def print_error(message: str, code: int) -> int:
 def overview() -> str:
     """Return the text of ``reverie --help``."""
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
-    lines += ["Reinforcement learning from online, recorded or imagined experience."]
+    lines += ["Reinforcement learning from experience: collected, recorded or imagined."]
     lines += ["", *(f"  {name:<11}{description}" for name, (_, description) in COMMANDS.items()), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
     lines += ["  reverie dream runs/first", ""]
