@@ -324,7 +324,7 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     obs = np.array([0.6, -0.8, 2.0], np.float32)
     middle, half = (high + low) / 2, (high - low) / 2
     np.testing.assert_allclose(agent.act(obs)[0], middle + half * other.act(obs)[0] / 2.0, rtol=1e-5)
-    with pytest.raises(EnvError, match=r"recorded data alone, so there is no environment to play .* --env ID"):
+    with pytest.raises(EnvError, match=r"a dataset alone, so there is no environment to play .* --env ID"):
         agent.evaluate(1)
 
 

@@ -160,7 +160,7 @@ def test_the_command_line_tells_a_misfit_in_one_line(tmp_path, capsys):
 
 def test_codes_of_minigrid_are_no_colours():
     for wrapper in ("grayscale", "resize(14, 14)"):
-        with pytest.raises(EnvError, match="MiniGrid's images hold codes"):
+        with pytest.raises(EnvError, match="MiniGrid's images contain codes"):
             play(wrapper, id="MiniGrid-Empty-5x5-v0")
     wrappers = ("minigrid.wrappers:RGBImgPartialObsWrapper(tile_size=4)", "resize(9, 9)")
     assert play(*wrappers, id="MiniGrid-Empty-5x5-v0")[0]["image"].shape == (5, 9, 9, 3)

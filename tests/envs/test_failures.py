@@ -172,7 +172,7 @@ def test_a_failure_before_the_first_step_is_counted_like_any_other(faulty, fault
 @pytest.mark.parametrize("fault", [(1, 0, "raise"), (1, 1, "nan")])
 def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, fault):
     env = faulty({1: fault}, {restart_seed(SEEDS[1], n): fault for n in range(1, 5)})
-    said = "failed 5 times in a row before it took its first step.* The last failure: environment 1"
+    said = "failed 5 times in a row before its first step.* The last failure: environment 1"
     with pytest.raises(EnvError, match=said):
         play(env, 9)
     assert (env.restarts, env.slept) == (4, [])

@@ -205,9 +205,8 @@ class FiniteCheck:
         if (problem := self.bad_loss()) is not None:
             return problem
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
-        learned = (
-            (name, values) for name, values in named if values.requires_grad
-        )  # other buffers may be masks with -inf
+        # others can be masks with -inf
+        learned = ((name, values) for name, values in named if values.requires_grad)
         if (name := next((name for name, values in learned if not torch.isfinite(values).all()), None)) is not None:
             return f"weights in {name} are not finite after update {updates}"
         find: Callable[[], str | None] | None = getattr(self.learner, "find_nonfinite_optimizer", None)
