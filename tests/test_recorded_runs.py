@@ -390,7 +390,7 @@ def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "same.npz", **arrays)
     train(tmp_path / "same.npz", tmp_path / "whole", updates=6, env="Pendulum-v1")
     train(arrays, tmp_path / "run", updates=3, env="Pendulum-v1")
-    with pytest.raises(DataError, match=r"given in memory \(dict\).*Pass them again in Python, data="):
+    with pytest.raises(DataError, match=r"passed in memory \(dict\).*Pass them again in Python, data="):
         reverie.train("td3", run=tmp_path / "run", updates=6)
     with pytest.raises(RunError, match="'object:dict': the dataset differs from the one the run was trained on"):
         train({**arrays, "rewards": arrays["rewards"] + 1}, tmp_path / "run", updates=6)

@@ -177,7 +177,7 @@ def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
     found = reverie.train("bc", data=tmp_path / "d", run=tmp_path / "bc", updates=2,
                           eval_episodes=1, **{"algo.batch_size": 2})  # fmt: skip
     assert found.evaluation.scores[0] == pytest.approx(7 * 0.4)
-    with pytest.raises(ValueError, match=r"env\.wrappers = .*the rows are what the wrappers showed"):
+    with pytest.raises(ValueError, match=r"env\.wrappers = .*the rows are the output of the wrappers"):
         reverie.train("bc", data=tmp_path / "d", env_options={"wrappers": ["flatten"]}, run=tmp_path / "b")
 
 
