@@ -184,7 +184,7 @@ def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> N
             reverie.train(settings(steps=60), run=tmp_path / "inner")
 
     reverie.train(settings(steps=60), run=tmp_path / "outer", sinks=[Nested()])
-    assert any("Nested cannot write: RunError: another training is running in this process" in line for line in said)
+    assert any("Nested cannot write: RunError: another training run is active in this process" in line for line in said)
     assert not (tmp_path / "inner").exists()
     reverie.train(settings(steps=60, eval_episodes=0), run=tmp_path / "next")  # once it is over
 

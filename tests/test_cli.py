@@ -109,7 +109,7 @@ def test_check_env_of_a_faulty_environment_ends_with_1(capsys: Captured) -> None
     text = capsys.readouterr().out
     assert "fault: environment 0 ('Odd'), step 1 of episode 1: the reward is nan" in text
     assert "warning: obs of reset() is of float64" in text
-    assert "Begin with" not in text
+    assert "Start with" not in text
 
 
 # ---------------------------------------------------------------- help
@@ -190,10 +190,10 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
     (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
     (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
-    (["train", "dreamer_v3", "--eval-env.kwargs", "{a"], 2, "--eval-env.kwargs {a: expected YAML in one word"),
+    (["train", "dreamer_v3", "--eval-env.kwargs", "{a"], 2, "--eval-env.kwargs {a: expected YAML in one argument"),
     (["train", "dreamer_v3", "--eval-env", "{kwrgs: 1}"], 2, "Did you mean 'eval_env.kwargs'"),
     (["train", "dreamer_v3", "--eval-env.num", "3"], 2, "eval_env.num = 3: set eval_envs"),
-    (["train", "--steps", "5", "dreamer_v2"], 2, "an algorithm comes first"),
+    (["train", "--steps", "5", "dreamer_v2"], 2, "no algorithm given"),
     (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
     (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
     (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),
@@ -205,9 +205,9 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     (["eval", "nothing", "--episode", "3"], 2, "--episodes"),
     (["info", "."], 1, "it has no config.yaml"),
     (["train", "--resume", "nowhere"], 1, "no run in nowhere: there is no such folder"),
-    (["help", "algo.lrr"], 1, "nothing is called 'algo.lrr'. Expected a command"),
-    (["check-env"], 2, "which environment?"),
-    (["check-env", "--steps", "3"], 2, "which environment?"),
+    (["help", "algo.lrr"], 1, "unknown topic 'algo.lrr'. Expected a command"),
+    (["check-env"], 2, "no environment given"),
+    (["check-env", "--steps", "3"], 2, "no environment given"),
     (["check-env", "CartPol-v1"], 1, "unknown environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
     (["check-env", "CartPole-v1", "--algorithm", "sac", "--no-worker"], 1, "sac is for continuous or mixed"),
     (["check-env", "CartPole-v1", "--env.pixel", "only"], 2, "Did you mean --env.pixels"),

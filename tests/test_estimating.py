@@ -182,11 +182,11 @@ def test_importance_sampling_of_a_policy_in_a_table():
 def test_importance_sampling_needs_propensities_choices_and_a_policy_that_tells():
     columns = recorded(3)
     half = np.full(len(columns["reward"]), 0.5, np.float32)
-    with pytest.raises(ConfigError, match="no column for propensity"):
+    with pytest.raises(ConfigError, match="has no propensity column"):
         estimator(columns).estimate(1, method="wis")
     silent = estimator(columns, propensity=half)
     silent.algo.policy = SimpleNamespace(**{n: getattr(Table([0.5] * 4), n) for n in ("initial", "act", "override")})
-    with pytest.raises(ConfigError, match="does not tell the probabilities of its actions"):
+    with pytest.raises(ConfigError, match="does not provide action probabilities"):
         silent.estimate(1, method="wis", mode="explore")
     numbers = ActionSpec(parts={"move": ActionPart(kind="continuous", size=2)})
     made = OffPolicyEstimator(
@@ -388,7 +388,10 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
     assert 0.01 < beyond < 0.99
     found = estimator(columns).estimate(1)
     assert found.truncated_weight == found.to_dict()["truncated_weight"] == pytest.approx(beyond)
-    assert f"were truncated, and {beyond:.0%} of the discount's weight lies beyond; the others go on" in found.format()
+    assert (
+        f"were truncated, with {beyond:.0%} of the discount weight beyond; the other estimates continue"
+        in found.format()
+    )
     assert "lies beyond" not in replace(found, truncated_weight=0.004).format()
     assert found.num_truncated == np.sum(~columns["is_terminal"][last])
 
@@ -449,7 +452,7 @@ def test_an_interrupted_estimate_is_that_after_the_updates_made(data, tmp_path, 
     assert main(["estimate", str(tmp_path / "run"), "--data", str(data), "--updates", "50"]) == 130
     said = capsys.readouterr()
     assert "discount 0.99, 3 updates" in said.out
-    assert "interrupted: the estimate is that after 3 of 50 updates" in said.err
+    assert "interrupted: the estimate was made after 3 of 50 updates" in said.err
     assert json.loads((tmp_path / "run" / "estimate.json").read_text())["updates"] == 3
 
 

@@ -315,7 +315,7 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     assert not said
     other = reverie.load(tmp_path / "run", env="Pendulum-v1")
     (line,) = said  # of bounds that were measured from the data
-    assert re.match(r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent learned", line)
+    assert re.match(r"action 'action' is .* in the data, but .*-2\.\.2 in the environment: the agent was trained", line)
     with h5py.File(pendulum) as file:
         low, high = file["actions"][:].min(0), file["actions"][:].max(0)
     assert agent.action_space == gymnasium.spaces.Box(low, high, dtype=np.float32)
@@ -324,7 +324,7 @@ def test_an_agent_without_an_environment_acts_as_recorded(pendulum: Path, tmp_pa
     obs = np.array([0.6, -0.8, 2.0], np.float32)
     middle, half = (high + low) / 2, (high - low) / 2
     np.testing.assert_allclose(agent.act(obs)[0], middle + half * other.act(obs)[0] / 2.0, rtol=1e-5)
-    with pytest.raises(EnvError, match=r"recorded data alone, so there is no environment to play .* --env ID"):
+    with pytest.raises(EnvError, match=r"a dataset alone, so there is no environment to play .* --env ID"):
         agent.evaluate(1)
 
 
@@ -390,7 +390,7 @@ def test_a_run_on_data_in_memory(pendulum: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "same.npz", **arrays)
     train(tmp_path / "same.npz", tmp_path / "whole", updates=6, env="Pendulum-v1")
     train(arrays, tmp_path / "run", updates=3, env="Pendulum-v1")
-    with pytest.raises(DataError, match=r"given in memory \(dict\).*Pass them again in Python, data="):
+    with pytest.raises(DataError, match=r"passed in memory \(dict\).*Pass them again in Python, data="):
         reverie.train("td3", run=tmp_path / "run", updates=6)
     with pytest.raises(RunError, match="'object:dict': the dataset differs from the one the run was trained on"):
         train({**arrays, "rewards": arrays["rewards"] + 1}, tmp_path / "run", updates=6)

@@ -450,7 +450,7 @@ def test_only_the_users_own_environments_are_unpickled(trust, stranger, said):
     (checkpoint / MANIFEST).write_bytes(manifest_bytes(manifest))
     main(["train", "--resume", "own", "--steps", "20", *["--trust-code"] * trust])
     assert Path("PWNED").exists() == trust
-    assert any(str(file.name) in line and "not written by you" in line for line in said) != trust
+    assert any(str(file.name) in line and "you did not write" in line for line in said) != trust
 
 
 def test_the_users_own_environments_go_on(stranger, said):

@@ -256,7 +256,7 @@ def test_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
         [3, 2, "s.yaml", False, None], [20, 0, "grid", True, [4, 5]]
     ]  # fmt: skip
     for both in ({}, {"space": SPACE, "grid": FEW}):
-        with pytest.raises(ConfigError, match="expected the settings to search"):
+        with pytest.raises(ConfigError, match="no settings to search"):
             reverie.tune("dqn", "Acrobot-v1", **both)  # type: ignore[arg-type]
 
 

@@ -49,7 +49,7 @@ from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
 
 USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
-"""Algorithms to begin with: in general, and where nothing has to be seen in images."""
+"""Algorithms to start with: in general, and for observations without images."""
 
 _TRAINING = threading.Lock()
 
@@ -77,55 +77,55 @@ def train(
 ) -> TrainResult:
     """Train an agent, or continue a run.
 
-    Settings come in layers, each overriding those before: the preset, the files of ``config``, ``size``, ``env``, and
-    then all others. None leaves a setting as it is below.
+    Settings come in layers, each overriding the previous ones: the preset, the files of ``config``, ``size``, ``env``,
+    and then all other arguments. None: keep the value of the layers below.
 
     Args:
-        algorithm: a name such as ``"dreamer_v3"``; or the algorithm's configuration, in place of the preset's and the
-            files' settings of it; or a whole experiment's, in place of preset and files.
-        env: an id of Gymnasium's registry, a function that makes an environment, or an instance. With ``data``
-            only, the environment is used for evaluation. None: the environment named in the dataset. ``"none"``: no
+        algorithm: a name such as ``"dreamer_v3"``; an ``AlgorithmConfig``, which replaces the ``algo`` settings of
+            preset and files; or an ``ExperimentConfig``, which replaces preset and files.
+        env: an id in Gymnasium's registry, a function that makes an environment, or an instance. With ``data`` only,
+            the environment is used for evaluation. None: the environment named in the dataset. ``"none"``: no
             environment; estimate the return from the data.
         steps: env steps of the run: decisions of the policy, summed over all environments.
-        seed: seed of everything random.
+        seed: seed of all random generators.
         envs: environments stepped together; 1 if ``env`` is an instance. Short for ``env.num``.
         size: a named size of the algorithm, such as ``"12m"``; ``reverie list`` names them.
-        preset: name of a preset to start from. None: the preset of the environment's suite, and without a GPU
-            ``"cpu"``: that preset with small networks and a short run. Cannot be combined with an ``ExperimentConfig``.
-        config: a YAML file with settings, or several, of which later ones override earlier ones. Cannot be combined
-            with an ``ExperimentConfig``. If ``algorithm`` is an ``AlgorithmConfig``, the files must not contain
-            ``algo`` settings. ``"settings.yaml#debug"`` is the section ``debug`` of that file.
-        run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: a run at
-            MLflow, which is continued here.
+        preset: name of a preset to start from. None: the preset of the environment's suite; without a GPU ``"cpu"``,
+            the same preset with smaller networks and a shorter run. Cannot be combined with an ``ExperimentConfig``.
+        config: a YAML file with settings, or several files; later files override earlier ones. Cannot be combined with
+            an ``ExperimentConfig``. If ``algorithm`` is an ``AlgorithmConfig``, the files must not contain ``algo``
+            settings. ``"settings.yaml#debug"`` is the section ``debug`` of that file.
+        run: run folder; a run found there is continued. None: a new folder under ``runs/``. ``"runs:/ID"``: an MLflow
+            run, which is downloaded and continued.
         replay_ratio: gradient updates per env step.
-        data: recorded data to learn from: a path, ``minari:NAME``, arrays or a table in memory, a dataset of Minari's
-            library, or a list of several with the same spaces; or settings of them. Short for ``data.path``. A run on
-            data in memory is continued with the same data passed again.
-        experience: ``"online"`` to learn from collected rows, ``"offline"`` from recorded data, or ``"mixed(0.5)"``
-            with that part of each batch recorded. None: offline if there are ``data``, or mixed if the algorithm needs
-            both; else online.
+        data: dataset to learn from: a path, ``minari:NAME``, arrays or a table in memory, a ``minari.MinariDataset``,
+            or a list of several datasets with the same spaces; or a mapping of ``data`` settings. Short for
+            ``data.path``. To continue a run on data in memory, pass the same data again.
+        experience: ``"online"`` to learn from collected rows, ``"offline"`` to learn from the dataset, or
+            ``"mixed(0.5)"`` to take that fraction of each batch from the dataset. None: online without ``data``; with
+            ``data`` offline, or mixed if the algorithm needs both.
         eval_episodes: episodes of each evaluation, during training and at the end; 0: none.
         eval_env: evaluation environment, with the same spaces as the training environment: a mapping of the ``env``
             settings that differ, such as ``{"kwargs": {"load": 2.0}}``; an id; a function without arguments that makes
-            it; or an instance. None: as in training.
+            it; or an instance. None: the same as for training.
         device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` for a GPU if there is one.
-        sinks: further destinations of the measurements, with ``write(values, step)`` and ``close()``.
-        callbacks: objects derived from :class:`Callback`, which the run calls; or texts, ``"module:Class(setting=1)"``,
-            which the run's settings keep.
-        **overrides: any other field of :class:`ExperimentConfig`, nested as a dictionary (``env_options`` for those of
-            the environment), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``,
-            also beside such an object.
+        sinks: additional destinations of the metrics, with methods ``write(values, step)`` and ``close()``.
+        callbacks: instances of :class:`Callback`; or texts, ``"module:Class(setting=1)"``, which are saved with the
+            run's settings.
+        **overrides: any other field of :class:`ExperimentConfig`, as a nested dictionary (``env_options`` for the
+            ``env`` settings), as an object such as ``Schedule(...)``, or by dotted path: ``**{"algo.horizon": 20}``,
+            even in addition to such an object.
 
     Returns:
         How the run ended: steps, updates, final evaluation and files; and the trained agent.
 
     Raises:
-        ReverieError: settings do not fit together, the run could not go on, or another thread trains. Its subclasses
-            are in :mod:`reverie.core.errors`.
+        ReverieError: settings contradict each other, the run failed, or another thread is training. The subclasses are
+            in :mod:`reverie.core.errors`.
 
-    Everything random follows from ``seed``. The global generators of PyTorch, NumPy and Python are seeded during
-    training and restored afterwards; other threads that draw from them meanwhile would disturb the run. PyTorch's
-    number of threads, which the setting ``threads`` changes, is restored too.
+    All randomness is derived from ``seed``. The global generators of PyTorch, NumPy and Python are seeded during
+    training and restored afterwards; other threads must not draw from them during training. PyTorch's number of
+    threads, which the setting ``threads`` changes, is restored too.
     """
     common = {
         "steps": steps,
@@ -156,16 +156,16 @@ def train_config(
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:  # fmt: skip
-    """Train as ``config`` says, in a new run folder or continuing an existing run.
+    """Train with the settings ``config``, in a new run folder or continuing an existing run.
 
     Args:
         config: the settings.
-        env: a function that makes the environment, or an instance, in place of ``config.env.id``.
+        env: a function that makes the environment, or an instance, instead of ``config.env.id``.
         run: the run folder; None: a new one under ``runs/``. An existing run of the same algorithm on the same
             environment is continued from its newest checkpoint.
-        eval_env: a function that makes the environment of evaluations, or an instance, in place of ``config.eval_env``.
-        sinks: further destinations of the measurements; they are closed at the end.
-        callbacks: called by the run, after those that ``config`` names.
+        eval_env: a function that makes the evaluation environment, or an instance, instead of ``config.eval_env``.
+        sinks: additional destinations of the metrics; they are closed at the end.
+        callbacks: called after the callbacks that ``config`` names.
     """
     with join_learners(config) as team:
         if team.rank:
@@ -228,11 +228,11 @@ def train_config(
 
 @contextlib.contextmanager
 def training_lock() -> Iterator[None]:
-    """Hold the lock for training in this process; RunError if another training does."""
+    """Hold this process's training lock; RunError if another training run holds it."""
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
-            "another training is running in this process, and both would use the same random generators. Train one "
-            "after the other, or in separate processes: with reverie.train_seeds or the command line."
+            "another training run is active in this process, and both would use the same random generators. Train "
+            "one after the other, or in separate processes: with reverie.train_seeds or the command line."
         )
     try:
         yield
@@ -252,28 +252,28 @@ def train_seeds(
     run: Path | str | None = None,
     **overrides: Any,
 ) -> SeedsResult:
-    """Train an agent several times from different seeds, and aggregate the results.
+    """Train an agent with several seeds, and aggregate the results.
 
     Each seed is a separate run, identical to one made by :func:`train`, in its own process.
 
     Args:
-        algorithm: as for :func:`train`, without objects that a YAML file cannot hold.
-        env: an id of Gymnasium's registry or ``module:Id``, since other processes must be able to make it.
-        seeds: the number of seeds, counted from ``seed`` on, or a list of different integers >= 0.
+        algorithm: as for :func:`train`, without objects that YAML cannot represent.
+        env: an id in Gymnasium's registry or ``module:Id``, since other processes must be able to make the environment.
+        seeds: the number of seeds, counted up from ``seed``, or a list of different integers >= 0.
         jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
         size: as for :func:`train`.
         preset: as for :func:`train`.
         config: as for :func:`train`.
         run: the folder for all of them; unfinished seeds found there are continued. None: the newest folder under
             ``runs/`` with the same settings, or else a new one.
-        **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`; ``seed`` is the first.
+        **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`; ``seed`` is the first seed.
 
     Returns:
         The state of each seed, and scores and curves with 95 % intervals across the seeds that finished.
 
     Raises:
-        ReverieError: settings do not fit together, or none of the seeds could begin. If one fails later the others go
-            on; its state in the result is "failed".
+        ReverieError: settings contradict each other, or no seed could start. If a seed fails later, the others
+            continue, and its state in the result is "failed".
     """
     if env is not None and not isinstance(env, str):
         raise ConfigError(
@@ -300,18 +300,18 @@ def tune(
     run: Path | str | None = None,
     **overrides: Any,
 ) -> TuneResult:
-    """Search for the settings with the best final evaluation, by Optuna or in a grid; continue what has begun.
+    """Search for the settings with the best final evaluation, with Optuna or in a grid; or continue a search.
 
     Args:
         algorithm: as for :func:`train_seeds`.
         env: as for :func:`train_seeds`.
         space: the settings to search, or a YAML file of them: ``{"algo.lr": {"low": 1e-5, "high": 1e-2, "log": True},
-            "algo.batch_size": [32, 64]}``. No settings are tried twice, so the search ends when all were.
+            "algo.batch_size": [32, 64]}``. No combination is tried twice, so the search ends once all have been tried.
         grid: try all combinations of these values instead: ``{"algo.lr": [1e-3, 3e-4], "algo.batch_size": [32, 64]}``.
-        trials: number of trials of a search in all, with those of earlier calls.
+        trials: total number of trials of a search, including trials of earlier calls.
         seeds: as for :func:`train_seeds`; the score of a trial is the mean of its seeds. None: one run for each trial.
         jobs: how many to train at a time. 0: as many as the cores allow with the threads of each; one on a GPU.
-        prune: end trials of a search early whose evaluations during training are among the worse (successive halving).
+        prune: stop the worse trials of a search early, by their evaluations during training (successive halving).
         size: as for :func:`train`.
         preset: as for :func:`train`.
         config: as for :func:`train`.
@@ -319,8 +319,8 @@ def tune(
         **overrides: ``steps``, ``envs``, ``device`` and all others, as for :func:`train`.
 
     Raises:
-        ReverieError: settings do not fit together, the package optuna is missing, no trial could begin, or the folder
-            holds another search.
+        ReverieError: settings contradict each other, the package optuna is missing, no trial could start, or the folder
+            contains another search.
     """
     settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
     values: Mapping[str, Any] | None = None
@@ -329,7 +329,7 @@ def tune(
     else:
         values, space_name = space, "space"
     if (values is None) == (grid is None):
-        raise ConfigError("expected the settings to search: pass either a space, or a grid to try all of it.")
+        raise ConfigError("no settings to search: pass either a space, or a grid to try all of its combinations.")
     if grid is not None:
         values, space_name = grid, "grid"
     assert values is not None
@@ -339,7 +339,7 @@ def tune(
 
 
 def list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
-    """Return a list of seeds, of a number of them those from ``first`` on."""
+    """Return a list of seeds; a number of seeds is counted up from ``first``."""
     return list(range(first, first + int(seeds)) if isinstance(seeds, int | Integral) else seeds)  # NumPy's too
 
 
@@ -354,20 +354,20 @@ def check_env(
     estimate_time: bool = False,
     watch: Callable[[int], object] = id,
 ) -> EnvReport:
-    """Play random episodes as training would; report what is wrong with an environment, and how learners see it.
+    """Play random episodes as training would; report faults of an environment, and how learners see it.
 
     Args:
         env: as for :func:`train`. An instance is reset, and stays open.
-        algorithm: what is to be trained; it decides the preset. None: one that suits the spaces.
+        algorithm: the algorithm to train; it determines the preset. None: an algorithm that suits the spaces.
         config: as for :func:`train`.
         env_options: settings of the environment, such as ``{"pixels": "only"}``.
-        steps: steps to play, in about 10 seconds at most; more until a first episode ends.
-        worker: play in a worker process too; scripts need ``if __name__ == "__main__":`` then.
-        estimate_time: time the learner, for a few seconds, to forecast a run.
-        watch: called with the number of steps so far.
+        steps: steps to play, for at most about 10 seconds, or until the first episode ends if that is later.
+        worker: also play in a worker process; scripts then need ``if __name__ == "__main__":``.
+        estimate_time: measure the learner for a few seconds to forecast the duration of a run.
+        watch: called with the number of steps played so far.
 
     Raises:
-        ReverieError: there is no such environment, or the algorithm does not suit its actions.
+        ReverieError: the environment does not exist, or the algorithm does not support its actions.
     """
     options = {} if env_options is None else {"env_options": env_options}
     with silence_logger():
@@ -390,7 +390,7 @@ def check_env(
 
 
 def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float:
-    """Return the hours that a run will take in the environment of ``report``; times its learner for a few seconds."""
+    """Forecast the hours of a run in the environment of ``report``; measures the learner for a few seconds."""
     assert report.action_spec is not None
     with preserve_rng_state(), preserve_num_threads():
         if config.threads:

@@ -311,7 +311,7 @@ def test_what_no_policy_reads_may_be_missing(tmp_path):
     assert found[2].shape == (2, 3)
     for missing in ({"joints": {}}, {"joints": whole["joints"] | {"pos": None}}):
         given = few | missing
-        with pytest.raises(DataError, match=r"'joints/pos' (is missing: this agent reads .*'camera'|has shape \(\))"):
+        with pytest.raises(DataError, match=r"'joints/pos' (is missing: this agent uses .*'camera'|has shape \(\))"):
             agent.act(given, action_mask=FORCED["move"])
     with pytest.raises(DataError, match="pass action_mask"):
         agent.act(few)

@@ -150,7 +150,7 @@ def test_a_video_shows_images_or_what_the_environment_draws(agent, nano, tmp_pat
 
 
 def test_actions_of_the_environment_are_no_rows(agent):
-    with pytest.raises(DataError, match=r"agent\.flatten_actions makes them"):
+    with pytest.raises(DataError, match=r"agent\.flatten_actions"):
         agent.imagine(agent.observe(agent.load_episode(0)), actions=[0, 1])
 
 
@@ -190,5 +190,5 @@ def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped, tmp_path):
     np.testing.assert_array_equal(edited.stoch, state.stoch)
     assert np.abs(edited.deter).max() <= 1
     assert mapped.imagine(edited, 4).video(tmp_path / "a.mp4").stat().st_size > 0  # drawn from what is predicted
-    with pytest.raises(DataError, match="no probe of view: expected some of map"):
+    with pytest.raises(DataError, match="no probe for view: expected some of map"):
         mapped.steer(state, {"map": other, "view": 1}, given)

@@ -29,7 +29,7 @@ def test_all_that_reset_or_step_returned_is_refused():
     for space, obs in ((vector, seen), (gymnasium.spaces.Dict(state=vector), {"state": seen})):
         observer = seeing(space)
         for given in ((obs, {}), (obs, 0.0, False, False, {"success": True})):
-            with pytest.raises(DataError, match=r"obs has \d values, .* as reset\(\) .*: pass the first value alone"):
+            with pytest.raises(DataError, match=r"obs has \d values, .* as reset\(\) .*: pass only the first value"):
                 observer.count_obs(given)
     both = gymnasium.spaces.Tuple([vector, gymnasium.spaces.Dict(state=vector)])
     assert seeing(both).count_obs((seen, {"state": seen}))[0] is None

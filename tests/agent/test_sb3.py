@@ -85,11 +85,11 @@ def test_what_was_learned_is_evaluated_exported_and_learned_on(tmp_path, capsys)
 
 
 def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):
-    with pytest.raises(ConfigError, match=r"widths \[4, 8, 6, 2\], and those for this environment \[6, 8, 6, 3\]"):
+    with pytest.raises(ConfigError, match=r"widths \[4, 8, 6, 2\], but this environment needs \[6, 8, 6, 3\]"):
         import_sb3(SAVED / "dqn_cartpole.zip", "Acrobot-v1", run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     (tmp_path / "x.zip").write_bytes(b"no zip")
-    with pytest.raises(DataError, match=r"x.zip is no agent of Stable-Baselines3: File is not a zip file"):
+    with pytest.raises(DataError, match=r"x.zip is not a Stable-Baselines3 agent: File is not a zip file"):
         import_sb3(tmp_path / "x.zip", "CartPole-v1")
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         archive.writestr("data", json.dumps({}))
@@ -97,5 +97,5 @@ def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):
             buffer = io.BytesIO()
             torch.save(Path("harm"), buffer)  # a pickle of something else than tensors
             archive.writestr(name, buffer.getvalue())
-    with pytest.raises(DataError, match="is no agent of Stable-Baselines3"):
+    with pytest.raises(DataError, match="is not a Stable-Baselines3 agent"):
         import_sb3(tmp_path / "x.zip", "CartPole-v1")

@@ -87,7 +87,7 @@ def test_a_segment_without_any_sound_description_is_left_out(tmp_path, said):
     for path in (tmp_path / name).rglob("zarr.json"):
         path.write_bytes(b"{}")
     assert ReplayStore(tmp_path).segments == []
-    assert "its rows are left out" in said[1]
+    assert "its rows are skipped" in said[1]
     store = ReplayStore(tmp_path)
     assert store.begin(COLUMNS, STREAMS).startswith("1-")
     store.close(10)

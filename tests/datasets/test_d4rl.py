@@ -80,7 +80,7 @@ def test_a_filter_of_hdf5_that_is_missing_is_named(tmp_path):
     settings.set_filter(40_000, h5py.h5z.FLAG_OPTIONAL, ())
     h5py.h5d.create(file.id, b"rewards", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((14,)), settings)
     file.close()
-    with pytest.raises(DataError, match=r"a\.hdf5: 'rewards' is compressed by HDF5's filter number 40000"):
+    with pytest.raises(DataError, match=r"a\.hdf5: 'rewards' is compressed with the HDF5 filter number 40000"):
         open_reader(str(tmp_path / "a.hdf5"))
 
 
@@ -120,7 +120,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
         (lambda v: v.update(rewards=v["rewards"][:-1]), "have different lengths"),
         (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no actions"),
         (lambda v: v.update(actions=np.full((14, 1), -1e308)), "contains no actions, or none that are finite float32"),
-        (lambda v: v.update(actions=np.full(14, -1)), "class numbers, 0 or more"),
+        (lambda v: v.update(actions=np.full(14, -1)), "class indices, 0 or more"),
         (lambda v: v.update(observations=[b"text"] * 14), "contains object: expected"),
         (lambda v: v.update(rewards=np.zeros((14, 2))), r"rewards have shape \[14, 2\]: expected one for each"),
         (lambda v: v.update(next_observations=np.zeros((14, 3))), r"next observations have shapes .*: expected"),

@@ -23,8 +23,8 @@ from reverie.datasets.validate import validate
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is not known"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is not known.*Expected a Minari .* CSV tables"),
+        ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is unknown"),
+        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is unknown.*Expected a Minari .* CSV tables"),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
 )

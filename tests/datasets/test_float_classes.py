@@ -56,7 +56,7 @@ def test_whole_numbers_are_classes_and_that_is_said(tmp_path, container):
 def test_other_numbers_are_not(actions, space):
     reader = open_reader(columns() | {"actions": actions})
     assert reader.info().action == space
-    assert any("taken for continuous" in line for line in reader.remarks()) == (
+    assert any("treated as continuous" in line for line in reader.remarks()) == (
         actions.ndim == 2 and actions.shape[1] > 1
     )
 

@@ -82,7 +82,7 @@ def test_episodes_without_steps_are_left_out(tmp_path):
     reader = open_reader(str(tmp_path / "a.parquet"), ReadOptions(columns={"obs": "o", "action": "a", "reward": "r"}))
     assert reader.rows() == 5
     assert joined(reader.parts())["obs"].tolist() == [1, 2, 3, 4, 5]
-    assert "an episode without steps is left out (2 times)" in reader.remarks()
+    assert "an episode without steps is omitted (2 times)" in reader.remarks()
 
 
 @pytest.mark.parametrize("empty", [[], None])
@@ -124,10 +124,10 @@ def test_tables_that_cannot_be(tmp_path):
     save(tmp_path / "robot/data", columns(), kind="parquet")
     (tmp_path / "robot/meta").mkdir()
     for name, said in {
-        "head.csv": r"head\.csv has no rows, only names of columns: x, a, r",
-        "twice.csv": r"twice\.csv has 2 columns that are called 'x'",
+        "head.csv": r"head\.csv has no rows, only column names: x, a, r",
+        "twice.csv": r"twice\.csv has 2 columns called 'x'",
         "mixed": r"mixed has tables of different columns: 1 such as .* with x, a, r; 1 such as .*tasks.* with task",
-        "robot": r"robot is a dataset of LeRobot: its steps are the tables in .*robot/data\. Pass that folder",
+        "robot": r"robot is a LeRobot dataset: its steps are the tables in .*robot/data\. Pass that folder",
     }.items():
         with pytest.raises(DataError, match=said):
             open_reader(str(tmp_path / name), ReadOptions(columns={"obs": "x", "action": "a", "reward": "r"})).rows()
@@ -187,7 +187,10 @@ def test_propensities_stand_beside_the_actions_that_they_belong_to(tmp_path):
     assert (rows["propensity"][rows["is_last"]] == 1).all()
     for wrong in (0.0, 1.5, float("nan")):
         path = str(save(tmp_path / f"e{wrong}", values | {"prob": [0.5, wrong, *values["prob"][2:]]}))
-        with pytest.raises(DataError, match=f"the propensity of step 1 is {wrong}: expected a probability above 0"):
+        with pytest.raises(
+            DataError,
+            match=f"the propensity of step 1 is {wrong}: expected the probability of the recorded action, above 0",
+        ):
             open_reader(path, ReadOptions(columns=mapping)).rows()
 
 
@@ -195,7 +198,7 @@ def test_what_must_be_said(tmp_path):
     path = str(save(tmp_path / "d", columns()))
     values = {"left" if name == "action" else name: column for name, column in frame().items()}
     proposal = r"obs\.pair: \[t, number\], action: COLUMN, reward: next\.reward, terminal: done, truncated: timeout"
-    with pytest.raises(ConfigError, match=f"no column is named for action, reward.*{proposal}.*COLUMN stands for"):
+    with pytest.raises(ConfigError, match=f"no column is assigned to action, reward.*{proposal}.*replace COLUMN by"):
         open_reader(str(save(tmp_path / "e", values)), ReadOptions(columns={"obs.pair": ["t", "number"]}))
     for named, said in [
         ({}, "for obs, action, reward.*obs: observation.state, action: action, reward: next.reward, terminal: next.d"),

@@ -95,7 +95,7 @@ class SameStep(Together):
         ({"id": "Acrobot-v1"}, None, "Acrobot-v1 with num_envs = 2 could not be made: .*vector entry point"),
         ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Together(2), "could not be made: TypeError"),
-        ({}, SameStep, r"expected one made with AutoresetMode\.NEXT_STEP"),
+        ({}, SameStep, r"expected AutoresetMode\.NEXT_STEP"),
         ({"id": "envpool/Pong-v5"}, None, "could not be made"),
     ],
 )
@@ -150,7 +150,11 @@ def test_a_reward_that_float32_does_not_hold_is_an_error():
 @pytest.mark.parametrize(
     ("info", "how", "message"),
     [
-        ({"action_mask": np.ones((2, 2))}, None, "the info has an action_mask, which is read from single environments"),
+        (
+            {"action_mask": np.ones((2, 2))},
+            None,
+            "the info has an action_mask, which is only supported for single environments",
+        ),
         ({}, SystemExit(0), "the environments failed with SystemExit: 0"),
         ({}, OSError("gone"), "the environments failed with OSError: gone"),
     ],

@@ -209,7 +209,7 @@ FAULTY = {
     "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
     "unpicklable": (walk(__init__=lambda self: setattr(self, "lock", threading.Lock())),
                     "note unsaved", "its field 'lock' cannot be pickled"),
-    "state elsewhere": (Elsewhere, "warning state", "does not go on the same"),
+    "state elsewhere": (Elsewhere, "warning state", "does not continue identically"),
     "still pixels": (STILL, "warning still", "the image 'image' did not change"),
     "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),
                   "fault spaces", "action 'action' is unbounded"),

@@ -124,7 +124,7 @@ def test_keys_are_chosen_by_pattern():
     ("options", "message"),
     [
         ({"pool_frames": 2}, "env.pool_frames = 2: expected at most env.action_repeat = 1"),
-        ({"pool_frames": 2, "action_repeat": 2, "pixels": "only"}, "renderings are drawn after the last repeat only"),
+        ({"pool_frames": 2, "action_repeat": 2, "pixels": "only"}, "images are rendered only after the last repeat"),
         ({"include_keys": "("}, r"env.include_keys = '\(': expected a valid regular expression \(missing"),
     ],
 )
@@ -239,5 +239,5 @@ def test_spaces_that_are_none(name, space):
     given = {"observation_space": spaces.Discrete(2), "action_space": spaces.Discrete(2), name: space}
     given = {key: value for key, value in given.items() if value != "missing"}
     said = "is missing" if space == "missing" else "is .*"
-    with pytest.raises(EnvError, match=f"Spaceless.{name} {said}: expected a space of Gymnasium"):
+    with pytest.raises(EnvError, match=f"Spaceless.{name} {said}: expected a Gymnasium space"):
         steps(1, lambda: Spaceless(**given))

@@ -160,7 +160,7 @@ def test_the_command_line_tells_a_misfit_in_one_line(tmp_path, capsys):
 
 def test_codes_of_minigrid_are_no_colours():
     for wrapper in ("grayscale", "resize(14, 14)"):
-        with pytest.raises(EnvError, match="MiniGrid's images hold codes"):
+        with pytest.raises(EnvError, match="MiniGrid's images contain codes"):
             play(wrapper, id="MiniGrid-Empty-5x5-v0")
     wrappers = ("minigrid.wrappers:RGBImgPartialObsWrapper(tile_size=4)", "resize(9, 9)")
     assert play(*wrappers, id="MiniGrid-Empty-5x5-v0")[0]["image"].shape == (5, 9, 9, 3)
@@ -177,7 +177,7 @@ def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
     found = reverie.train("bc", data=tmp_path / "d", run=tmp_path / "bc", updates=2,
                           eval_episodes=1, **{"algo.batch_size": 2})  # fmt: skip
     assert found.evaluation.scores[0] == pytest.approx(7 * 0.4)
-    with pytest.raises(ValueError, match=r"env\.wrappers = .*the rows are what the wrappers showed"):
+    with pytest.raises(ValueError, match=r"env\.wrappers = .*the rows are the output of the wrappers"):
         reverie.train("bc", data=tmp_path / "d", env_options={"wrappers": ["flatten"]}, run=tmp_path / "b")
 
 

@@ -197,7 +197,7 @@ def test_a_worker_that_dies_again_is_restarted(faulty):
 def test_what_never_takes_a_step_ends_it_after_a_few_attempts(faulty, how):
     faults = [(1, 1, how[n % 2]) for n in range(5)]
     env = faulty({1: faults[0]}, {restart_seed(SEEDS[1], n): faults[n] for n in range(1, 5)})
-    said = "failed 5 times in a row before it took its first step.* The last failure: environment 1"
+    said = "failed 5 times in a row before its first step.* The last failure: environment 1"
     with pytest.raises(EnvError, match=said):
         play(env, 9)
     assert (env.restarts, env.slept) == (4, [])

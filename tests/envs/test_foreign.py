@@ -54,7 +54,7 @@ def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatc
     monkeypatch.delitem(gymnasium.registry, "MiniWorld-OneRoom-v0", raising=False)
     for env_id, said in (
         ("MiniWorld-OneRoom-v0", r"needs the package 'miniworld' .*pip install \"reverie-rl\[min"),
-        ("dmlab/rooms_watermaze", "needs the package 'deepmind_lab' .*Note that no package index has it"),
+        ("dmlab/rooms_watermaze", "needs the package 'deepmind_lab' .*Note that it is on no package index"),
     ):
         with pytest.raises(EnvError, match=said):
             make_vector_env(EnvConfig(id=env_id), seed=0)

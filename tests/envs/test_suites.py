@@ -148,7 +148,7 @@ def test_minigrid_as_pydreamer_sees_it():
             obs, _ = flat.reset()
     with pytest.raises(EnvError, match="map_view is for MiniGrid and BabyAI"):
         play(2, id="CartPole-v1", map_view=True)
-    with pytest.raises(ConfigError, match="set one of them"):
+    with pytest.raises(ConfigError, match="set at most one of them"):
         EnvConfig(full_view=True, map_view=True)
 
 

@@ -245,7 +245,7 @@ def test_numbers_outside_of_their_space_are_said_once_and_used(make, said, vecto
     assert got["a"][2, :, 1].tolist() == [2.5, 2.5]
     one, two = said
     assert "environment 0 ('Scripted'), step 2 of episode 1: observation 'a' is 2.5 at index (1,), but its space" in one
-    assert "declares -1 to 1. It is used as it is" in one
+    assert "declares -1 to 1. It is used unchanged" in one
     assert "step 3 of episode 1: observation 't' is 2.147484e+09 at index (0,)" in two
     assert "beyond 16,777,216 become their neighbors" in two
 

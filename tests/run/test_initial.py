@@ -267,7 +267,7 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
 def test_what_a_run_learns_from_stays_what_it_was(data, tmp_path):
     alone = tmp_path / "alone"
     train(alone, data=data, updates=10, env="Pendulum-v1", **{"experience": "offline"})
-    with pytest.raises(RunError, match=r"was trained on recorded data alone, .* --init-from .*alone"):
+    with pytest.raises(RunError, match=r"was trained on a dataset alone, .* --init-from .*alone"):
         train(alone, steps=20, data=data, **LIVED, **{"experience": "mixed(0.5)"})
     lived = tmp_path / "lived"
     train(lived, steps=20, **LIVED)

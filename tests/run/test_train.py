@@ -197,7 +197,7 @@ def test_bad_weights_are_never_saved_as_good_or_evaluated(fakes, schedule):
 def test_moments_that_keep_a_weight_from_moving_are_never_saved_as_good(fakes):
     run = setting(fakes, length=12)
     run.algo.find_nonfinite_optimizer = lambda: "net.weight" if run.algo.updates >= 3 else None
-    said = r"^the optimiser's moments of net\.weight are not finite after update \d: the run was stopped\. .*saved-\d+"
+    said = r"^the optimizer moments of net\.weight are not finite after update \d: the run was stopped\. .*saved-\d+"
     with pytest.raises(RunError, match=said):
         run.go(schedule=Schedule(log_every=1, save_every=10))
     assert [diverged for _, diverged in run.saves] == [True]

@@ -1,4 +1,4 @@
-"""Between the observations and actions of environments and the tensors of networks."""
+"""Conversion between the observations and actions of environments and the tensors of networks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to_numpy(values: Tensor) -> np.ndarray:
 
 
 def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
-    """Return a copy of flat observations ``[N, ...]``, which begin episodes where ``first``, as rows."""
+    """Return a copy of flat observations ``[N, ...]`` as rows, with ``first`` as their ``is_first``."""
     obs = {key: torch.from_numpy(np.array(x, order="C")) for key, x in flat.items()}
     reward = torch.as_tensor(reward, dtype=torch.float32).expand(len(first))
     none = torch.zeros(len(first), dtype=torch.bool)
@@ -33,10 +33,7 @@ def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
 
 
 def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
-    """Return what ``choice``, a ``PolicyOutput``, says of actions of ``space``: see ``Agent.distribution``.
-
-    ``[N, ...]`` each.
-    """
+    """Return the statistics of a ``PolicyOutput`` for ``space``, ``[N, ...]`` each: see ``Agent.distribution``."""
     name, blank = "probabilities", 0.0
     if isinstance(choice, QValues):
         name, blank = "values", -math.inf
@@ -64,6 +61,6 @@ def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor
 
 
 def action_bounds(leaf: Any) -> list[np.ndarray]:
-    """Return the lower and upper bounds of continuous actions, half of their distance, and the middle."""
+    """Return the lower and upper bounds of continuous actions, half of their range, and the midpoint."""
     low, high = (bound.astype(np.float64) for bound in (leaf.low, leaf.high))
     return [low, high, high / 2 - low / 2, high / 2 + low / 2]

@@ -1,4 +1,4 @@
-"""A dream as an environment of Gymnasium: the world model answers actions with predicted observations and rewards."""
+"""A dream as a Gymnasium environment: the world model predicts the observations and rewards after each action."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from reverie.envs.make_native_vector import add_batch_axis, first_item
 from reverie.nn.state_space import Latent
 
 Start = ModelState | Batch | DataLike
-"""Where dreams begin: see :func:`dream_env`."""
+"""Start of the dreams: see :func:`dream_env`."""
 WINDOWS, ROWS, BURN_IN = 64, 64, 8
-"""Most windows of recorded rows whose states are kept to begin from, the rows of each, and how many rows of an episode
-the model has seen at least, unless it saw its beginning."""
+"""Start states come from at most this many windows of recorded rows; rows per window; and the minimum number of rows
+that the model observes first in a window that starts within an episode."""
 FILTER_BATCH = 16
-"""Windows that are filtered together."""
+"""Batch size of windows that the model observes together."""
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": FPS}
 Obs = Any
-"""An observation of the space of the dream, or of a vector of dreams."""
+"""An observation in the space of the dream, or of a vector of dreams."""
 
 
 class DreamVectorEnv(VectorEnv[Any, Any, Any]):
     """N dreams at once, with one step of the model for all of them; see :func:`dream_env` for the settings.
 
-    Made by ``gymnasium.make_vec("reverie/Dream-v0", num_envs=N, run=RUN)``. The step after an end begins a new dream,
-    whatever its action (``AutoresetMode.NEXT_STEP``), as rows do. Rewards are float64.
+    Made by ``gymnasium.make_vec("reverie/Dream-v0", num_envs=N, run=RUN)``. The step after the end of a dream begins a
+    new dream and ignores the action (``AutoresetMode.NEXT_STEP``). Rewards are float64.
 
     Attributes:
-        agent: whose world model dreams.
+        agent: the agent whose world model dreams.
         horizon: steps after which dreams are truncated.
     """
 
@@ -110,7 +110,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         return self._to_observation(self._latent), {}
 
     def step(self, actions: Any) -> tuple[Obs, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """Take an action in each dream; those that had ended begin anew, with reward 0.
+        """Take an action in each dream; dreams that had ended start over, with reward 0.
 
         Raises:
             DataError: an action is not in ``single_action_space``.
@@ -134,9 +134,9 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         return self._to_observation(latent), reward, terminated, truncated, {}
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """Return a picture ``[H, W, 3]`` of what each dream shows, or None without a render mode.
+        """Return an image ``[H, W, 3]`` of each dream, or None without a render mode.
 
-        The environment draws it if it can (docs/environments.md); otherwise it is the first image observed.
+        The environment draws it if it can (docs/environments.md); otherwise it is the first image observation.
         """
         if self.render_mode is None or self._latent is None:
             return None
@@ -151,7 +151,10 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 
     @contextlib.contextmanager
     def _use_dream_rng(self, seed: int | None = None) -> Iterator[None]:
-        """Let PyTorch draw from this dream's own generator, which goes on or is seeded; the global ones do not move."""
+        """Make PyTorch use this dream's own random generator in the context, seeded or continued.
+
+        The global generators do not change.
+        """
         device = self._learner.device
         gpu = device.type == "cuda"
         with torch.random.fork_rng([device] if gpu else []), torch.no_grad():
@@ -163,7 +166,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
             self._generator = torch.cuda.get_rng_state(device) if gpu else torch.get_rng_state()
 
     def _initial_latents(self, count: int) -> Latent:
-        """Return the latents ``[count, ...]`` of as many dreams that begin."""
+        """Return the initial latents ``[count, ...]`` of new dreams."""
         if self._start_states is not None:
             chosen = torch.from_numpy(self.np_random.integers(len(self._start_states.deter), size=count))
             return self._start_states.map(lambda x: x[chosen.to(x.device)])
@@ -189,11 +192,11 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         return predicted_observations(self._learner.decode(latent), self.agent.obs_spec)
 
     def _features(self, latent: Latent) -> dict[str, torch.Tensor]:
-        """Return latents in place of observations: the features ``[N, F]``, and masks."""
+        """Return latents instead of observations: the features ``[N, F]``, and masks."""
         return {"observation": latent.feature, **self._learner.predicted_mask(latent)}
 
     def _to_observation(self, latent: Latent) -> Obs:
-        """Return what dreams show at latents ``[N, ...]``, as an observation of ``observation_space``."""
+        """Convert latents ``[N, ...]`` to an observation of ``observation_space``."""
         observations = self._observe_latents(latent)
         columns = {
             f"obs/{leaf.key}": clip_to_space(to_numpy(observations[leaf.key]), leaf) for leaf in self._codec.leaves
@@ -202,7 +205,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 class DreamEnv(gymnasium.Env[Any, Any]):
-    """One dream at a time; see :func:`dream_env`, which makes it."""
+    """A single dream at a time, made by :func:`dream_env`."""
 
     metadata: dict[str, Any] = METADATA
 
@@ -216,7 +219,7 @@ class DreamEnv(gymnasium.Env[Any, Any]):
         self.metadata = {**self.metadata, "render_fps": self.agent.frames_per_second}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
-        """Begin a dream. With the same ``seed``, and actions, it is the same one."""
+        """Begin a dream. The same ``seed`` and actions give the same dream."""
         super().reset(seed=seed)
         return first_item(self._dreams.reset(seed=seed)[0]), {}
 
@@ -226,7 +229,7 @@ class DreamEnv(gymnasium.Env[Any, Any]):
         return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
 
     def render(self) -> Any:
-        """Return a picture ``[H, W, 3]`` of what the dream shows, or None without a render mode."""
+        """Return an image ``[H, W, 3]`` of the dream, or None without a render mode."""
         pictures = self._dreams.render()
         return None if pictures is None else pictures[0]
 
@@ -236,36 +239,35 @@ class DreamEnv(gymnasium.Env[Any, Any]):
 
 
 def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
-    """Make a world model an environment, in which any algorithm can be trained.
+    """Return an environment simulated by a world model, in which any algorithm can be trained.
 
     The same as ``gymnasium.make("reverie/Dream-v0", run=run, ...)`` without its wrappers. For many dreams with one step
     of the model: ``gymnasium.make_vec("reverie/Dream-v0", num_envs=64, run=run, ...)``.
 
-    Observations are in the space of the run's environment, or of its resized images or stacks, with the mask of legal
-    actions if the model predicts one; numbers are clipped to the bounds, and of classes the likeliest is shown. Rewards
-    are the expected ones, after ``env.clip_reward``.
+    Observations are in the space of the run's environment, or of its resized or stacked images, with the action mask if
+    the model predicts one. Numbers are clipped to their bounds, and categorical observations are the most likely class.
+    Rewards are the expected rewards, after ``env.clip_reward``.
 
     Args:
-        run: a run folder, or an agent, of any Dreamer or Plan2Explore, or of TD-MPC2, whose dreams show latents.
+        run: a run folder or an agent of any Dreamer, Plan2Explore, or TD-MPC2, whose observations are latents.
         **settings: by name:
-
-            - ``checkpoint``, ``device``: of a run folder; see :func:`reverie.load`.
-            - ``start``: "replay", rows that the run collected, or the data that it learned from alone; the path of
-              other data; "prior", as the model imagines that episodes begin; states, as :meth:`Agent.observe` and
-              :meth:`ImaginedTrajectory.state` return them; or a batch of rows, to begin after its last ones. Of several
-              states one is drawn for each dream. Of recorded rows those of up to 64 windows of 64 rows are kept,
-              without the first 8 of a window that begins within an episode.
-            - ``horizon``: env steps after which a dream is truncated. None: as many as the algorithm imagined in
-              training, 15 by default: for longer dreams the model was never used, and its errors add up.
-            - ``observations``: "decoded"; or "latent", the feature (h, z) ``[F]``, without the decoder.
-            - ``ends``: "sampled", with the probability that is predicted; or a dream terminates where that is "likely",
-              0.5 or more, which is too late where the model is in doubt over several steps.
+            - ``checkpoint``, ``device``: for a run folder; see :func:`reverie.load`.
+            - ``start``: "replay", rows that the run collected, or the dataset of an offline run; the path of another
+              dataset; "prior", the model's own initial states; states from :meth:`Agent.observe` or
+              :meth:`ImaginedTrajectory.state`; or a batch of rows, to start after its last rows. One state is drawn for
+              each dream. Recorded rows are limited to 64 windows of 64 rows, without the first 8 rows of a window that
+              starts within an episode.
+            - ``horizon``: env steps after which a dream is truncated. None: the imagination horizon of training, 15 by
+              default; in longer dreams, prediction errors accumulate.
+            - ``observations``: "decoded"; or "latent", the features (h, z) ``[F]``, without the decoder.
+            - ``ends``: "sampled": terminate with the predicted probability; "likely": terminate where this probability
+              is at least 0.5, which can be late if the model is uncertain over several steps.
             - ``render_mode``: "rgb_array" to draw.
 
     Raises:
         ConfigError: the algorithm has no world model, or a setting is out of range.
-        DataError: there are no recorded rows to start from, or they do not fit the agent.
-        RunError: there is no such run or checkpoint.
+        DataError: there are no recorded rows to start from, or they do not match the agent.
+        RunError: the run or checkpoint does not exist.
     """
     return DreamEnv(run, **settings)
 
@@ -274,8 +276,9 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
 
 
 def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
-    """Return the codec from observations of ``spec`` to the environment's space, or else to a plain one."""
-    with contextlib.suppress(EnvError, ValueError):  # they are resized, stacked, drawn, or no observations of its own
+    """Return the codec between observations of ``spec`` and the environment's space, or else a plain space."""
+    # resized, stacked or rendered observations, or observations without their own space
+    with contextlib.suppress(EnvError, ValueError):
         env_codec = ObsCodec(agent.observer.learner_space, lambda key: key in spec, agent.config.env.channel_axis)
         if env_codec.spec == dict(spec) and env_codec.filtered_space():
             return env_codec
@@ -283,17 +286,17 @@ def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
 
 
 def codec_from_spec(spec: ObsSpec) -> ObsCodec:
-    """Return the codec of a space that looks as ``spec`` says."""
+    """Return the codec of a space with the shapes of ``spec``."""
     plain = ObsCodec(guess_obs_space(spec), channel_axis="last")
     if plain.spec.keys() == spec.keys():
         return plain
     return ObsCodec(
         spaces.Dict(dict.fromkeys(spec, plain.space)), channel_axis="last"
-    )  # what is alone has its own name
+    )  # a single observation is not in a dictionary
 
 
 def clip_to_space(values: np.ndarray, leaf: Leaf) -> np.ndarray:
-    """Return predictions ``[N, ...]`` as possible values ``[N, *shape]``: the likeliest class, or clipped numbers."""
+    """Convert predictions ``[N, ...]`` to valid values ``[N, *shape]``: the most likely class, or clipped numbers."""
     part, space, is_integer = leaf.part, leaf.space, np.dtype(leaf.part.dtype).kind != "f"
     if part.kind == "categorical" and values.shape[1:] != part.shape:
         values = values.argmax(-1)
@@ -309,7 +312,7 @@ def clip_to_space(values: np.ndarray, leaf: Leaf) -> np.ndarray:
 
 
 def start_states(agent: Agent, start: Start) -> Latent | None:
-    """Return the states ``[P, ...]`` that dreams begin from; None: as the model imagines that episodes begin."""
+    """Return the states ``[P, ...]`` in which dreams start; None: the model's own initial states."""
     if isinstance(start, Batch):
         start = agent.observe(start)
     world = require_world_model(agent).world
@@ -317,19 +320,19 @@ def start_states(agent: Agent, start: Start) -> Latent | None:
         return state_to_latent(world, start)
     if isinstance(start, str) and start == "prior":
         if not getattr(world, "begins", True):
-            raise ConfigError("start = 'prior': this world model does not imagine how episodes begin. Use 'replay'.")
+            raise ConfigError("start = 'prior': this world model cannot imagine initial states. Use 'replay'.")
         return None
     is_replay = isinstance(start, str) and start == "replay"
     try:
         with agent.open_dataset(None if is_replay else start) as recorded, seeded_rng(default_seed(agent, None)):
             return states_from_dataset(agent, recorded)
     except DataError as error:
-        raise DataError(f"start = {short_repr(start)}: {error} Or let dreams begin from start = 'prior'.") from error
+        raise DataError(f"start = {short_repr(start)}: {error} Or use start = 'prior'.") from error
 
 
 @torch.no_grad()
 def states_from_dataset(agent: Agent, recorded: RecordedEpisodes) -> Latent:
-    """Return the states ``[P, ...]`` of recorded rows after which there is an action."""
+    """Return the states ``[P, ...]`` of recorded rows that are followed by an action."""
     total = recorded.rows()
     length = max(1, min(ROWS, total))
     chosen = {int(n) for n in np.random.permutation(total // length)[:WINDOWS]}  # noqa: NPY002  # seeded by the caller

@@ -1,4 +1,4 @@
-"""Videos and figures of dreams: what happened beside what the model predicted."""
+"""Videos and figures of dreams: real episodes next to the model's predictions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reverie.run.folder import RunFolder
 
 FPS = 8
 PAINTED, SIDE = 3, 256
-"""Most episodes drawn as pictures, and the longer side of a picture in pixels."""
+"""Maximum number of episodes drawn as images, and the longer side of an image in pixels."""
 
 Arrays = dict[str, np.ndarray]
 
@@ -33,8 +33,11 @@ def draw_dream_figures(
     player: Player, batch: Batch, predicted: Arrays, context: int, errors: Arrays, baseline_errors: Arrays,
     units: dict[str, str], data: str,
 ) -> dict[str, Path]:  # fmt: skip
-    """Draw videos, traces of numbers over time, and errors; return the files. ``data``: a dataset for titles, or ""."""
-    from reverie.log.plot import (  # matplotlib: who only acts or looks never needs it
+    """Draw videos, traces of vectors over time, and errors; return the files.
+
+    ``data``: a dataset name for titles, or "".
+    """
+    from reverie.log.plot import (  # matplotlib: not needed for acting or viewing
         plot_dream_errors,
         plot_dream_traces,
     )
@@ -77,12 +80,12 @@ def to_uint8_image(image: np.ndarray, part: ObsPart) -> np.ndarray:
 
 
 def newest_frame(frames: np.ndarray, stacked: int) -> np.ndarray:
-    """Return the newest of stacked pictures ``[..., stacked * C]``, which is the last: ``[..., C]``."""
+    """Return the newest of stacked images ``[..., stacked * C]``, which is the last: ``[..., C]``."""
     return frames[..., -(frames.shape[-1] // stacked) :]
 
 
 def distinct_episodes(batch: Batch) -> list[int]:
-    """Return the numbers of the episodes that differ from all before: where nothing is random, all may be the same."""
+    """Return the indices of the distinct episodes: in a deterministic environment, all can be identical."""
     columns = [x.numpy() for x in (*batch.obs.values(), batch.action)]
     first: dict[bytes, int] = {}
     for number in range(batch.shape[0]):
@@ -91,26 +94,26 @@ def distinct_episodes(batch: Batch) -> list[int]:
 
 
 def render_sides(player: Player, *sides: Arrays) -> list[np.ndarray] | None:
-    """Do :func:`open_renderer` for each side: of true observations ``[B, T, ...]`` by key, or of predictions."""
+    """Open a renderer for each side: true observations ``[B, T, ...]`` by key, and predictions."""
     with open_renderer(player, [key for key in player.obs_spec if all(key in side for side in sides)]) as paint:
         return None if paint is None else [paint(side) for side in sides]
 
 
 DrawFn = Callable[[Arrays], np.ndarray]
-"""Draws observations ``[B, T, ...]`` by key, or predictions of them, as pictures ``[B, T, H, W, 3]``."""
+"""Draws observations ``[B, T, ...]`` by key, or predictions of them, as images ``[B, T, H, W, 3]``."""
 
 
 @contextlib.contextmanager
 def open_renderer(player: Player, keys: Collection[str]) -> Iterator[DrawFn | None]:
-    """Make the agent's environment, and let it draw observations of these keys; None if there is no way."""
+    """Return a renderer by the agent's environment for observations of these keys; None if it cannot draw them."""
     spec = {key: part for key, part in player.obs_spec.items() if key in keys}
     unknown = player.config.env.pixels != "none" or not spec
-    if unknown or isinstance(player.factory, InstanceWrapper):  # a user's instance may be in the middle of an episode
+    if unknown or isinstance(player.factory, InstanceWrapper):  # a user's instance can be in the middle of an episode
         yield None
         return
     try:
         env = make_flat(player.config.env, player.factory, 0, True)
-    except EnvError:  # as of recorded data, if its package is missing
+    except EnvError:  # for example of a dataset whose package is not installed
         yield None
         return
     try:
@@ -129,13 +132,13 @@ def _pictures(paint: RenderFn, spec: ObsSpec, stacked: int, side: Arrays) -> np.
 
 @contextlib.contextmanager
 def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[DrawFn]:
-    """Do :func:`open_renderer`, or draw the first image among the observations; ConfigError if there is none."""
+    """Like :func:`open_renderer`, but fall back to the first image observation; ConfigError if there is none."""
     with open_renderer(player, keys) as paint:
         images = [key for key, part in player.obs_spec.items() if part.kind == "image" and key in keys]
         if paint is None and not images:
             raise ConfigError(
-                f"there is no way to draw observations of {player.config.env.id}, of which none is an image. Give it a "
-                "method render_observation (docs/environments.md, Drawing observations)."
+                f"observations of {player.config.env.id} cannot be drawn: none of them is an image. Add a method "
+                "render_observation to the environment (docs/environments.md, Drawing observations)."
             )
 
         def first_image(side: Arrays) -> np.ndarray:
@@ -146,7 +149,7 @@ def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[Dr
 
 
 def _observed(values: np.ndarray, part: ObsPart, stacked: int) -> np.ndarray:
-    """Return values as one observation: of stacked images the newest, of class probabilities the likeliest class."""
+    """Return values as one observation: the newest of stacked images, the most likely class of probabilities."""
     if part.kind == "image":
         return newest_frame(values, stacked)
     if part.kind == "categorical" and values.shape[2:] != part.shape:

@@ -1,4 +1,4 @@
-"""Compare a world model's open-loop predictions with what happens: it sees how episodes begin and imagines the rest."""
+"""Compare a world model's open-loop predictions with real episodes: it observes the beginning and imagines the rest."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from reverie.run.collect import to_executed_action
 from reverie.run.folder import RunFolder
 
 CONTEXT = 8
-"""Most rows that the model sees, unless others are asked for."""
+"""Default maximum number of rows that the model observes."""
 MAX_EPISODES = 50
-"""Most episodes that are played to find some that are long enough."""
+"""Maximum number of episodes played to find some that are long enough."""
 
 Episodes = tuple[Iterator[Batch], dict[str, str | bool]]
-"""The rows of one episode after the other, ``[1, T]`` each, and what dream.json says of where they are from."""
+"""The rows of consecutive episodes, ``[1, T]`` each, and the description of their source in dream.json."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,14 @@ class DreamReport:
     """Errors of open-loop predictions, and the files written about them."""
 
     context: int
-    """Rows of each episode that the model has seen."""
+    """Rows of each episode that the model has observed."""
     num_episodes: int
-    """Number of episodes predicted; fewer than asked for if others were too short."""
+    """Number of episodes predicted; fewer than requested if others were too short."""
     errors: dict[str, np.ndarray]
-    """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``. Keys that are
-    names of the dream themselves, such as "reward", have "obs/" before them, here and in the files."""
+    """Mean error by observation key, "reward" and "cont", at each imagined step ``[H]``, in ``units``. Observation keys
+    that collide with these names, such as "reward", are prefixed with "obs/", here and in the files."""
     baseline_errors: dict[str, np.ndarray]
-    """The same errors of a baseline that repeats the last row seen."""
+    """The same errors of a baseline that repeats the last observed row."""
     units: dict[str, str]
     """Definition of the error of each key."""
     files: dict[str, Path]
@@ -64,28 +64,29 @@ def dream(
     agent: Agent, *, context: int | None = None, horizon: int = 48, episodes: int = 6, deterministic: bool = True,
     seed: int | None = None, data: DataLike | None = None,
 ) -> DreamReport:  # fmt: skip
-    """Show the model ``context`` rows of episodes, let it imagine the rest, and compare the two.
+    """Let the model observe ``context`` rows of episodes and imagine the rest, and compare both.
 
-    The agent plays the episodes, or they are recorded ones: then nothing is played and no environment is needed, and
-    several models or checkpoints can be compared on the same rows. Videos of images and of what the environment can
-    draw, traces of vectors, the error at each step, and all arrays (:func:`dream_arrays_npz`) go to ``<run>/dream/``.
+    The agent plays the episodes, or they come from a dataset: then no environment is needed, and several models or
+    checkpoints can be compared on the same rows. Videos, traces of vectors, the error at each step, and all arrays
+    (:func:`dream_arrays_npz`) are written to ``<run>/dream/``.
 
     Args:
         agent: an agent whose algorithm has a world model.
-        context: rows of each episode that the model sees, at least 1. None: 8, or a third of the usual episode if that
-            is less.
-        horizon: most env steps to imagine after them, at least 1: decisions of the policy, action repeat not counted.
-        episodes: number of episodes to predict, at least 1. All are held in memory, and predicted as one batch.
-        deterministic: play the episodes with the policy's most likely actions. False: with sampled ones.
-        seed: of environments and predictions. None: follows from the run's seed.
-        data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig.
-            The first ones with ``context + horizon`` rows count, or, if they are fewer than ``episodes``,
-            also the longest others. None: the agent plays.
+        context: rows of each episode that the model observes, at least 1. None: 8, or a third of the usual episode if
+            that is less.
+        horizon: maximum env steps to imagine after them, at least 1 (decisions of the policy, not counting action
+            repeat).
+        episodes: number of episodes to predict, at least 1. All are kept in memory, and predicted as one batch.
+        deterministic: play the episodes with the policy's most likely actions. False: sample actions.
+        seed: of environments and predictions. None: derived from the run's seed.
+        data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig. The first episodes
+            with ``context + horizon`` rows are used; if there are fewer than ``episodes``, also the longest others.
+            None: the agent plays.
 
     Raises:
         ConfigError: a number is out of range, ``deterministic`` is False with ``data``, or the algorithm has no world
             model.
-        DataError: ``data`` cannot be read, or do not fit the agent.
+        DataError: ``data`` cannot be read, or do not match the agent.
         RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
             be written.
         EnvError: the environment cannot be made.
@@ -97,7 +98,9 @@ def dream(
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
     mode, longest = policy_mode(deterministic), (CONTEXT if context is None else context) + horizon
     if data is not None and mode != "eval":
-        raise ConfigError("deterministic = False with data: recorded episodes keep their actions. Leave one out.")
+        raise ConfigError(
+            "deterministic = False with data: recorded episodes keep their actions. Remove one of the two options."
+        )
     if data is None:
         source = open_played_episodes(agent, longest, mode, seed)
     else:
@@ -151,7 +154,7 @@ def predict_open_loop(agent: Agent, batch: Batch, context: int) -> Arrays:
 
 
 def check_finite(predicted: Arrays, checkpoint: Path) -> None:
-    """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite: it has no error that could be shown."""
+    """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite, so that its error is undefined."""
     for key, values in predicted.items():
         if not np.isfinite(values).all():
             raise RunError(
@@ -161,11 +164,12 @@ def check_finite(predicted: Arrays, checkpoint: Path) -> None:
 
 
 def dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
-    """Return an ``.npz`` of arrays ``[B, T, ...]``: what happened, and what the model predicted, row by row.
+    """Return an ``.npz`` of arrays ``[B, T, ...]``: the real rows and the model's predictions.
 
     ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: prediction_name``), for ``reward``, and for
     ``cont``, which is 0 where an episode is terminal and 1 elsewhere; ``action``, ``is_first`` and ``is_last``;
-    ``inside/deter``, ``inside/stoch`` and ``inside/value``. The first rows, ``context`` in dream.json, were seen.
+    ``inside/deter``, ``inside/stoch`` and ``inside/value``. The model observed the first rows; ``context`` in
+    dream.json is their number.
     """
     arrays = {"action": batch.action.numpy(), "is_first": batch.is_first.numpy(), "is_last": batch.is_last.numpy()}
     arrays |= {f"truth/{key}": value for key, value in truth.items()}
@@ -189,7 +193,10 @@ def dream_targets(batch: Batch, spec: ObsSpec) -> Arrays:
 
 
 def one_hot_classes(index: np.ndarray, part: ObsPart) -> np.ndarray:
-    """Return class indices ``[B, T, *shape]`` one-hot ``[B, T, n, C]``, C the most classes of any; -1 gives zeros."""
+    """Return class indices ``[B, T, *shape]`` one-hot ``[B, T, n, C]``, where C is the largest number of classes.
+
+    -1 gives zeros.
+    """
     flat: np.ndarray = index.reshape(*index.shape[:2], -1, 1)
     hot: np.ndarray = flat == np.arange(max(part.classes))
     return hot.astype(np.float32)
@@ -198,7 +205,7 @@ def one_hot_classes(index: np.ndarray, part: ObsPart) -> np.ndarray:
 def dream_errors(
     truth: Arrays, predicted: Arrays, spec: ObsSpec, context: int
 ) -> tuple[Arrays, Arrays, dict[str, str]]:
-    """Return by key the error per imagined step ``[H]``, of the dream and of repeating the last row, and its unit."""
+    """Return the error per imagined step ``[H]`` by key, for the dream and for repeating the last row, and its unit."""
     errors: Arrays = {}
     baseline_errors: Arrays = {}
     units: dict[str, str] = {}
@@ -218,12 +225,12 @@ def prediction_error(guess: np.ndarray, real: np.ndarray, part: ObsPart | None) 
     if part is not None and part.kind == "categorical":
         shares: np.ndarray = np.abs(guess - real).sum(-1).mean(0) / 2 / len(part.classes)
         return shares
-    wrong = np.subtract(guess, real, dtype=np.float64)  # float32 does not hold large squares
+    wrong = np.subtract(guess, real, dtype=np.float64)  # float32 overflows on large squares
     return np.asarray(np.sqrt(np.square(wrong).mean((0, 2))))
 
 
 def error_unit(key: str, part: ObsPart | None) -> str:
-    """Return what the error of an observation is measured in; ``part`` is None for the reward and the continuation."""
+    """Return the unit of an observation's error; ``part`` is None for reward and continuation."""
     if part is None:
         return "root-mean-square error" if key == "reward" else "root-mean-square error of a probability"
     if part.kind == "categorical":
@@ -239,7 +246,7 @@ def error_unit(key: str, part: ObsPart | None) -> str:
 
 @contextlib.contextmanager
 def open_played_episodes(agent: Agent, longest: int, mode: Mode, seed: int) -> Iterator[Episodes]:
-    """Make the environment, to play up to ``MAX_EPISODES`` episodes, each cut off after ``longest`` rows."""
+    """Make the environment, to play up to ``MAX_EPISODES`` episodes of at most ``longest`` rows."""
     config = agent.config.merge({"eval_envs": 1, "eval_episodes": 1})
     env = make_eval_env(config, agent.factory, as_trained=True)
     try:
@@ -268,7 +275,7 @@ def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) 
 
 @contextlib.contextmanager
 def open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
-    """Open recorded data, to read their episodes, each cut off after ``longest`` rows; then say their remarks."""
+    """Open a dataset to read its episodes, each cut off after ``longest`` rows; afterwards, log its remarks."""
     with agent.open_dataset(data) as dataset:
         yield dataset.beginnings(longest), {"data": str(dataset.reader.path)}
         for remark in dataset.remarks():
@@ -276,7 +283,10 @@ def open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterat
 
 
 def choose_context(episodes: Iterator[Batch], num_episodes: int) -> tuple[int, Iterator[Batch]]:
-    """Return how many rows to show, a third of the median length, 1 to ``CONTEXT``; and all episodes ``[1, T]``."""
+    """Return the number of context rows, a third of the median length, 1 to ``CONTEXT``.
+
+    And all episodes ``[1, T]``.
+    """
     first = list(itertools.islice(episodes, num_episodes))
     lengths = sorted(episode.shape[1] for episode in first) or [0]
     return max(1, min(CONTEXT, lengths[len(lengths) // 2] // 3)), itertools.chain(first, episodes)
@@ -285,8 +295,8 @@ def choose_context(episodes: Iterator[Batch], num_episodes: int) -> tuple[int, I
 def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: int, enough: int, horizon: int) -> Batch:
     """Return the beginnings of up to ``num_episodes`` episodes ``[1, T]`` as one batch ``[B, T]``, cut to one length T.
 
-    T is at most ``context + horizon``. They are the first with ``enough`` rows or, if ``episodes`` end before there are
-    so many, also the longest others.
+    T is at most ``context + horizon``. These are the first episodes with ``enough`` rows; if there are too few, also
+    the longest others.
     """
     long: list[Batch] = []
     count = 0
@@ -295,7 +305,7 @@ def collect_beginnings(episodes: Iterable[Batch], context: int, num_episodes: in
         if episode.shape[1] > context:
             long.append(episode)
         if len(long) > num_episodes:
-            del long[min(range(len(long)), key=lambda i: (long[i].shape[1], -i))]  # the latest of the shortest
+            del long[min(range(len(long)), key=lambda i: (long[i].shape[1], -i))]  # the last one of the shortest
         if sum(episode.shape[1] >= enough for episode in long) == num_episodes:
             break
     if not long:

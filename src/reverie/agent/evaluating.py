@@ -1,4 +1,4 @@
-"""Evaluation of an agent: whole episodes in new environments, and the files that hold their scores."""
+"""Evaluation of an agent: whole episodes in new environments, and the files with their scores."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def evaluate_agent(
                 env_steps=config.exploration_step(player.step), most_steps=player.episode_limit,
             )  # fmt: skip
         if evaluation.cut_off:
-            logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores are those until then")
+            logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): their scores include only these steps")
         return evaluation
     finally:
         env.close()
@@ -52,18 +52,21 @@ def evaluate_agent(
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationReport:
-    """An evaluation, and the files that hold it."""
+    """An evaluation, and its files."""
 
     evaluation: Evaluation
     files: dict[str, Path]
-    """Written files by name: "evaluation", and "video" if one was asked for and the environment can be rendered."""
+    """Written files by name: "evaluation", and "video" if requested and the environment can be rendered."""
 
 
 def evaluate_run(
     player: Player, episodes: int = 20, *,
     deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
 ) -> EvaluationReport:  # fmt: skip
-    """Play ``episodes`` as :meth:`Agent.evaluate` does; write eval.json, and with ``video`` the first one."""
+    """Play ``episodes`` as :meth:`Agent.evaluate` does.
+
+    Write eval.json, and with ``video`` a video of the first episode.
+    """
     evaluation = evaluate_agent(
         player, episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps
     )

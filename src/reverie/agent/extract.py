@@ -1,4 +1,4 @@
-"""Write what a world model makes of recorded rows: its states, their distributions, and its predictions."""
+"""Write a world model's states for recorded rows, their distributions, and its predictions."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 
 PIECE, CHUNK_BYTES = 256, 4 * 2**20
-"""Rows that are filtered at once; most bytes of a chunk in a file, unless a piece has more."""
+"""Rows that the model observes at once; maximum bytes of a chunk in a file, unless a piece is larger."""
 
 UNITS = {
     "episode": "number of the episode, from 0 in the order of the data",
     "step": "number of the row in its episode, from 0",
     "is_first": "whether an episode begins here",
     "is_last": "whether an episode ends here",
-    "is_terminal": "whether it ends for good",
-    "action": "taken at the row: one-hot where discrete, or in [-1, 1]; zeros where is_last",
-    "reward": "that came with the row, as the learner sees it",
+    "is_terminal": "whether the episode terminates here",
+    "action": "action taken at the row: one-hot if discrete, else in [-1, 1]; zeros where is_last",
+    "reward": "reward received with the row, as the learner sees it",
     "state/deter": "h of the row, the deterministic part of the state [D]",
-    "state/stoch": "z of the row, as sampled from the posterior [S, C]; one-hot where it is categorical",
+    "state/stoch": "z of the row, sampled from the posterior [S, C]; one-hot if categorical",
     "state/value": "the critic's value of the row: the discounted sum of the rewards after it",
-    "prediction/reward": "expected reward that comes with the row, as the learner sees rewards",
-    "prediction/cont": "probability that the episode goes on after the row",
+    "prediction/reward": "expected reward of the row, as the learner sees rewards",
+    "prediction/cont": "probability that the episode continues after the row",
     "logits": "ln p of each class of z [S, C]",
 }
-"""What the numbers of each array are; those of observations depend on their kind (:func:`_unit`)."""
+"""The unit of each array; for observations it depends on their kind (:func:`_unit`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractReport:
-    """What :func:`extract` has written."""
+    """The result of :func:`extract`."""
 
     path: Path
     """The file or folder."""
@@ -65,29 +65,29 @@ def extract(
     agent: Agent | Path | str, *, out: Path | str, data: DataLike | None = None,
     checkpoint: Path | str | None = None, device: str = "auto", seed: int | None = None, overwrite: bool = False,
 ) -> ExtractReport:  # fmt: skip
-    """Filter recorded episodes through a world model, and write for each row what the model makes of it.
+    """Let a world model observe recorded episodes, and write its states and predictions for each row.
 
     The arrays, ``[rows, ...]`` each, are ``episode``, ``step``, ``is_first``, ``is_last``, ``is_terminal``, ``action``
     and ``reward`` of the data, to join rows with; ``state/deter``, ``state/stoch`` and ``state/value``;
-    ``posterior/logits``, after the row was seen, and ``prior/logits``, before; and ``prediction/KEY`` of each
-    observation, of ``reward`` and of ``cont``, from the state; ``probe/KEY`` of each that a probe predicts, from the
-    state and what it is given of the row. Predicted images are rounded to the observations' type.
+    ``posterior/logits``, after the model observed the row, and ``prior/logits``, before; ``prediction/KEY`` for each
+    observation, ``reward`` and ``cont``, from the state; and ``probe/KEY`` for each probe, from the state and its
+    additional inputs. Predicted images are rounded to the observations' dtype.
 
     Args:
         agent: an agent, or the run folder of one.
-        out: what is written: a Zarr group if it ends with ``.zarr``, which takes little memory whatever the number of
-            rows; or ``.npz``, of which all arrays are held in memory.
-        data: recorded data that fit the agent: a path, minari:NAME, data in memory, or a DatasetConfig.
-            None: the rows that the run has collected, or the data that it learned from alone.
-        checkpoint: of a run folder, as in :func:`reverie.load`.
-        device: of a run folder, likewise.
-        seed: of the states, which are sampled. None: follows from the run's seed.
-        overwrite: whether an earlier extraction at ``out`` is replaced, once the new one is complete.
+        out: output path: ``.zarr`` for a Zarr group, which takes little memory for any number of rows; or ``.npz``,
+            which keeps all arrays in memory.
+        data: a dataset that matches the agent: a path, minari:NAME, data in memory, or a DatasetConfig. None: the rows
+            that the run has collected, or the dataset of an offline run.
+        checkpoint: for a run folder, as in :func:`reverie.load`.
+        device: for a run folder, as in :func:`reverie.load`.
+        seed: for sampling the states. None: derived from the run's seed.
+        overwrite: whether to replace an existing output at ``out``, once the new one is complete.
 
     Raises:
-        ConfigError: ``out`` has another ending, or the algorithm has no world model.
-        DataError: ``data`` cannot be read, or do not fit the agent.
-        RunError: there is no such run, or ``out`` exists or cannot be written.
+        ConfigError: ``out`` has another suffix, or the algorithm has no world model.
+        DataError: ``data`` cannot be read, or do not match the agent.
+        RunError: the run does not exist, or ``out`` exists or cannot be written.
     """
     path = _check_target(out, overwrite)
     if not isinstance(agent, Agent):
@@ -120,14 +120,14 @@ def _check_target(out: Path | str, overwrite: bool) -> Path:
     if path.exists() and not overwrite:
         raise RunError(f"{path} exists: choose another name, or replace it with overwrite (--overwrite).")
     if path.is_dir() and not (path / "zarr.json").is_file():
-        raise RunError(f"{path} is a folder that no extraction has written: choose another name.")
+        raise RunError(f"{path} is a folder that was not written by extract: choose another name.")
     check_writable(path.parent)
     return path
 
 
 @torch.no_grad()
 def _iter_extracted(agent: Agent, recorded: RecordedEpisodes, parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield the arrays of up to ``PIECE`` rows after the other; the state is carried from one to the next."""
+    """Yield the arrays of up to ``PIECE`` consecutive rows; the model state is carried over between pieces."""
     learner = require_world_model(agent)
     world, context = learner.world, None
     episode, step = -1, 0
@@ -136,7 +136,7 @@ def _iter_extracted(agent: Agent, recorded: RecordedEpisodes, parts: Iterable[Ro
         _, latent, stats = world.observe(batch, context)
         context = Context(latent.map(lambda x: x[:, -1]), batch.action[:, -1])
         first = rows["is_first"].copy()
-        first[0] |= episode < 0  # data that begin in the middle of an episode
+        first[0] |= episode < 0  # data that start in the middle of an episode
         episode_numbers = episode + np.cumsum(first)
         step_numbers = np.arange(len(first)) - np.maximum.accumulate(np.where(first, np.arange(len(first)), -step))
         episode, step = int(episode_numbers[-1]), int(step_numbers[-1]) + 1
@@ -189,11 +189,11 @@ def _unit(agent: Agent, name: str) -> str:
             images = f"{part.low:g} is black, {part.high:g} is white"
             numbers = {"vector": "the environment's units", "categorical": "probability of each class [n, C]"}
             return numbers.get(part.kind, images)
-    return UNITS.get(name) or UNITS.get(name.rpartition("/")[2]) or "as the world model has it"
+    return UNITS.get(name) or UNITS.get(name.rpartition("/")[2]) or "in the units of the world model"
 
 
 class ArrayWriter:
-    """Arrays to which rows are appended: a Zarr group, or one in memory that becomes an ``.npz``."""
+    """Arrays to which rows are appended: a Zarr group, or arrays in memory that become an ``.npz``."""
 
     def __init__(self, path: Path, on_disk: bool) -> None:
         import zarr  # takes a second
@@ -225,9 +225,10 @@ class ArrayWriter:
             self._arrays[name].append(np.concatenate(chunks))
 
     def finish(self, agent: Agent, origin: dict[str, Any]) -> dict[str, Any]:
-        """Write what is held and the manifest, and return it: ``origin``, and what the arrays are.
+        """Write the remaining rows and the manifest, and return the manifest: ``origin`` and a description of arrays.
 
-        It is among the attributes of the Zarr group, whose arrays have their units too, or JSON in ``manifest``.
+        It is stored in the attributes of the Zarr group, whose arrays also have their units, or as JSON in
+        ``manifest``.
         """
         array_info: dict[str, Any] = {}
         for name, entry in self._arrays.items():

@@ -1,6 +1,6 @@
-"""Agents of Stable-Baselines3 and sb3-contrib as runs, from their zip files, of which nothing is unpickled.
+"""Import agents of Stable-Baselines3 and sb3-contrib as runs from their zip files, without unpickling anything.
 
-Read are the JSON ``data``, where it holds plain values, and the weights, as tensors alone.
+Only plain values of the JSON file ``data`` and the weights, as tensors, are read.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
     "dqn": OFF_POLICY | {"learning_rate": "lr"},
     "qr_dqn": OFF_POLICY | {"learning_rate": "lr", "n_quantiles": "num_quantiles"},
 }  # fmt: skip
-"""Stable-Baselines3's settings and the equal ones here, by our algorithm."""
+"""For each reverie algorithm: Stable-Baselines3 setting -> equivalent reverie setting."""
 
 
 POLICY_LAYER_NAMES = {
     "ppo": "mlp_extractor.policy_net", "a2c": "mlp_extractor.policy_net", "sac": "actor.latent_pi", "td3": "actor.mu",
     "ddpg": "actor.mu", "dqn": "q_net.q_net", "qr_dqn": "quantile_net.quantile_net",
 }  # fmt: skip
-"""Places of the layers of the policy."""
+"""Name prefixes of the policy's layers."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class SB3Archive:
 
     @classmethod
     def load(cls, file: Path | str) -> SB3Archive:
-        """Read it; DataError if it is none of theirs, or holds what only unpickling could read."""
+        """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling."""
         try:
             with zipfile.ZipFile(file) as zip_file:
                 data = json.loads(zip_file.read("data"))
@@ -82,12 +82,12 @@ class SB3Archive:
                     for name in ("policy.pth", "pytorch_variables.pth")
                 ]
             return cls(data, *tensors)
-        except Exception as error:  # of many kinds: zipfile's, json's, PyTorch's
-            raise DataError(f"{file} is no agent of Stable-Baselines3: {error}.") from error
+        except Exception as error:  # many types: from zipfile, json and PyTorch
+            raise DataError(f"{file} is not a Stable-Baselines3 agent: {error}.") from error
 
     @property
     def algorithm(self) -> str:
-        """The algorithm of ours."""
+        """The reverie algorithm."""
         names, prefixes = self.weights.keys(), {name.partition(".")[0] for name in self.weights}
         if "mlp_extractor" in prefixes:
             return "ppo" if "clip_range" in self.data else "a2c"
@@ -98,12 +98,12 @@ class SB3Archive:
         if algorithm := {"q_net": "dqn", "quantile_net": "qr_dqn"}.get(min(prefixes, default="")):
             return algorithm
         raise ConfigError(
-            f"weights of {', '.join(sorted(prefixes))}: expected those of PPO, A2C, SAC, TD3, DDPG or DQN, or of "
-            "sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with perceptrons."
+            f"weights of {', '.join(sorted(prefixes))}: expected weights of PPO, A2C, SAC, TD3, DDPG or DQN, or of "
+            "sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with MLPs."
         )
 
     def layers(self, prefix: str, *last: str) -> Layers:
-        """Return the linear layers ``prefix.0``, ``prefix.2`` ..., then the ``last`` ones by name."""
+        """Return the linear layers ``prefix.0``, ``prefix.2`` ..., then the layers named ``last``."""
         matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
         numbers = sorted(int(match[1]) for match in matches if match)
         names = [*(f"{prefix}.{number}" for number in numbers), *last]
@@ -111,26 +111,26 @@ class SB3Archive:
 
     @property
     def activation(self) -> str:
-        """Between the layers, by its class's name; "" for that of the algorithm."""
+        """Class name of the activation; "" for the algorithm's default."""
         kwargs = self.data.get("policy_kwargs")
         match = re.search(r"\.(\w+)'>", str(kwargs.get("activation_fn", ""))) if isinstance(kwargs, dict) else None
         return match[1] if match else ""
 
 
 def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, **options: Any) -> Path:
-    """Make a run folder of an agent of Stable-Baselines3 or sb3-contrib, for :func:`reverie.load` and ``init_from``.
+    """Import an agent of Stable-Baselines3 or sb3-contrib as a run, for :func:`reverie.load` and ``init_from``.
 
     Args:
         file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN with
-            perceptrons (``MlpPolicy``). Nothing of it is unpickled.
-        env: its environment: an id of Gymnasium's registry, ``module:Id``, or a function that makes it.
-        run: the new run folder; None: one below ``runs/``.
-        **options: further settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
+            MLPs (``MlpPolicy``). Nothing is unpickled.
+        env: the agent's environment: an id in Gymnasium's registry, ``module:Id``, or a function that makes it.
+        run: the new run folder; None: a new folder under ``runs/``.
+        **options: other settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
 
     Raises:
-        DataError: the file is none of theirs.
-        ConfigError: its networks are none that we have, or do not fit the environment.
-        RunError: the folder exists already.
+        DataError: the file is not a Stable-Baselines3 agent.
+        ConfigError: its networks are not supported, or do not match the environment.
+        RunError: the folder already exists.
         EnvError: the environment cannot be made.
     """
     archive = SB3Archive.load(file)
@@ -140,7 +140,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     config = ExperimentConfig(algo=_settings(archive, name)).merge(overrides)
     folder = RunFolder.from_path(run if run is not None else new_path(config.env.id, name))
     if folder.path.exists():
-        raise RunError(f"{folder} exists already: choose the name of a new run folder.")
+        raise RunError(f"{folder} already exists: choose the name of a new run folder.")
     factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), env_source)
     flat = make_flat(config.env, factory, 0, False)
     try:
@@ -157,10 +157,10 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
 
 
 def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
-    """Return our settings: what the file says in plain values, and the sizes of its networks."""
+    """Return the reverie settings, from the file's plain values and the sizes of its networks."""
     data, changes = archive.data, dict[str, Any]()
     if data.get("use_sde"):
-        raise ConfigError("use_sde = True: its policy explores by the state, which ours does not.")
+        raise ConfigError("use_sde = True: reverie does not support state-dependent exploration.")
     for name_in_sb3, setting in SETTINGS[name].items():
         value = data.get(name_in_sb3)
         if isinstance(value, int | float):
@@ -173,7 +173,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
     if name in ("ppo", "a2c") and activation in ("Tanh", "ReLU"):
         changes["networks.activation"] = activation.lower()
     elif activation != "ReLU":
-        raise ConfigError(f"activation_fn = {activation}: expected ReLU, or Tanh of PPO and A2C.")
+        raise ConfigError(f"activation_fn = {activation}: expected ReLU, or Tanh for PPO and A2C.")
     if "lstm_actor.weight_hh_l0" in archive.weights:
         changes |= _memory(archive, changes["rollout"])
     if name == "ppo" and (clip := re.search(r"val=([\d.e-]+)", str(data["clip_range"]))):
@@ -184,7 +184,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
 
 
 def _memory(archive: SB3Archive, rollout: int) -> dict[str, Any]:
-    """Return the settings of an LSTM; the rows of a sequence are ours, as theirs are whole episodes."""
+    """Return the settings of an LSTM; the sequence length is reverie's, since Stable-Baselines3 uses whole episodes."""
     layers = sum(name.startswith("lstm_actor.weight_hh_l") for name in archive.weights)
     return {
         "networks.memory": f"lstm({archive.weights['lstm_actor.weight_hh_l0'].shape[1]}, {layers})",
@@ -197,13 +197,13 @@ def _memory(archive: SB3Archive, rollout: int) -> dict[str, Any]:
 
 
 def copy_weights(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
-    """Copy weights into a perceptron, or one of its copies; ConfigError if they are of another size."""
+    """Copy weights into an MLP, or one of its copies; ConfigError if the sizes differ."""
     assert isinstance(mlp, ReluMLP)
     widths = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
     if widths != list(mlp.layout.widths):
         raise ConfigError(
-            f"its networks have the widths {widths}, and those for this environment {list(mlp.layout.widths)}: pass "
-            "its own environment. Other networks than perceptrons cannot be read."
+            f"its networks have the widths {widths}, but this environment needs {list(mlp.layout.widths)}: pass the "
+            "agent's own environment. Only MLPs are supported."
         )
     for (weight, bias), (w, b) in zip(mlp.layers(), layers, strict=True):
         weight[copy].copy_(w.T)
@@ -214,7 +214,7 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
     network: Any = learner.objective.network  # type: ignore[union-attr]
     actor = archive.layers("mlp_extractor.policy_net", "action_net")
     (part,) = action.parts.values()
-    if part.kind == "continuous":  # theirs act in the units of the environment
+    if part.kind == "continuous":  # Stable-Baselines3 acts in the units of the environment
         low, high = (np.asarray(bound, np.float64) for bound in (part.low, part.high))
         half, middle = (torch.from_numpy(x).float() for x in (high / 2 - low / 2, high / 2 + low / 2))
         weight, bias = actor[-1]
@@ -231,7 +231,8 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
         copy_weights(network.critic.body, value)
     else:
         logger.warning(
-            "the layers of its value network differ from the policy's, which reverie lacks: the value is learned anew"
+            "its value network has a different architecture from its policy, which reverie does not support: the "
+            "value network is re-initialized"
         )
 
 
@@ -240,7 +241,7 @@ def _q_values(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Act
     for network, suffix in ((objective.network, ""), (objective.target_network.model, "_target")):
         name = "q_net" if "q_net.q_net.0.weight" in archive.weights else "quantile_net"
         layers = archive.layers(f"{name}{suffix}.{name}")
-        if name == "quantile_net":  # theirs have the quantiles outside, the actions inside
+        if name == "quantile_net":  # Stable-Baselines3's order is quantiles, then actions
             parts = (x.view(-1, action.width, *x.shape[1:]).transpose(0, 1) for x in layers[-1])
             weight, bias = (part.flatten(0, 1) for part in parts)
             layers[-1] = weight, bias
@@ -267,4 +268,4 @@ WEIGHT_COPIERS: dict[str, Any] = {
     "ppo": _on_policy, "a2c": _on_policy, "sac": _actor_critic, "td3": _actor_critic, "ddpg": _actor_critic,
     "dqn": _q_values, "qr_dqn": _q_values,
 }  # fmt: skip
-"""What copies the weights, by our algorithm."""
+"""The function that copies the weights, by reverie algorithm."""

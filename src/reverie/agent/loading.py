@@ -1,4 +1,4 @@
-"""Trained agents from run folders, and as pickles."""
+"""Load trained agents from run folders and from pickles."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from reverie.run.folder import RunFolder, SavedConfig, check_module_names, check
 from reverie.run.manifest import checkpoint_step
 
 SPACES_ALONE = (
-    "To act only, without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), with a class Spaces "
-    "that has them (docs/environments.md, Acting without the environment)."
+    "To act without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), where the class Spaces "
+    "defines them (docs/environments.md, Acting without the environment)."
 )
 
 
@@ -51,22 +51,24 @@ def load(
         run: the run folder; or a run or an agent at a tracker, which is downloaded to ``runs/`` once: ``"runs:/ID"``,
             ``"models:/NAME/3"`` and ``"models:/NAME@alias"`` of MLflow, ``"wandb:ENTITY/PROJECT/NAME:v3"`` of W&B,
             ``"hf://USER/NAME"`` of the Hugging Face Hub, ``"s3://BUCKET/NAME"`` and other URLs of :func:`push`.
-        env: environment to act and to be evaluated in, which has the spaces of the run's: an id, ``"module:Id"``, a
-            function that makes it, or an instance; or the settings of the run's ``env`` that differ, such as
-            ``{"kwargs": {"load": 2.0}}``. The others stay. None: the run's own, and for evaluations its ``eval_env``.
-            A run whose environment was given from Python and cannot be imported needs it again, and one on recorded
-            data alone may have none. Where the environment is not installed: a class derived from gymnasium.Env that
-            has its spaces, which is enough for :meth:`Agent.act`.
-        algo: the config the run was trained with, if it held objects of your own, such as an encoder.
-        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
+        env: environment for acting and evaluation, with the same spaces as the run's environment: an id,
+            ``"module:Id"``, a function that makes it, or an instance; or a mapping of the ``env`` settings that differ
+            from the run's, such as ``{"kwargs": {"load": 2.0}}``. None: the run's environment, and for evaluation its
+            ``eval_env``. Required if the run's environment was passed from Python and cannot be imported; an offline
+            run may have no environment. If the environment is not installed, a subclass of ``gymnasium.Env`` that
+            defines the spaces is enough for :meth:`Agent.act`.
+        algo: the config with which the run was trained, if it contained Python objects, such as a custom encoder.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest intact checkpoint.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
-        trust_code: import modules that the run names and no installed package offers, such as one in this folder.
+        trust_code: import modules that the run names and that belong to no installed package, such as a module in this
+            folder.
 
     Raises:
-        RunError: there is no such run or checkpoint, it is damaged, it needs ``env`` or ``algo``, or it was trained
-            on other observations or actions than the environment has now.
-        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
-        ConfigError: the device does not exist here, or the run's config.yaml cannot be read by this version.
+        RunError: the run or checkpoint does not exist or is damaged, ``env`` or ``algo`` is required, or the
+            observations or actions differ from the environment's.
+        UntrustedError: the run names a module that belongs to no installed package and that you have not named
+            yourself.
+        ConfigError: the device does not exist, or this version cannot read the run's config.yaml.
         EnvError: the environment cannot be made.
     """
     folder = RunFolder.from_path(download_agent(run))
@@ -84,7 +86,7 @@ def load(
             config = config.merge({"eval_env": None})
         elif "eval_env" in saved.custom:
             eval_source, config = resolve_eval_env(saved, folder.path, config)
-        if isinstance(source, gymnasium.Env):  # it is made already
+        if isinstance(source, gymnasium.Env):  # already made
             config = config.merge({"env.kwargs": {}})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
@@ -100,7 +102,7 @@ def load(
                     "in: --env ID, or reverie.load(run, env=...)."
                 )
             factory = functools.partial(SpacesOnlyEnv, *dataset_spaces, folder.path)
-            config = config.merge({"env.restarts": 0})  # its error is to be shown, not tried again
+            config = config.merge({"env.restarts": 0})  # show its error instead of trying again
         with _open_example(config, factory) as flat:
             check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
@@ -115,17 +117,17 @@ def load(
 
 
 def warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:
-    """Say so if the bounds of actions differ from those of the recorded data: -1 and 1 would mean something else."""
+    """Warn if the action bounds differ from the dataset's, so that -1 and 1 have another meaning."""
     data_signature, env_signature = (spec_to_dict({}, spec) for spec in (ActionCodec(recorded).spec, action))
     for line in diff_specs(data_signature, env_signature, ("the data", "the environment")):
         logger.warning(
-            f"{line}: the agent learned with the former, and its actions are scaled to the latter. To learn with the "
-            "environment's bounds, train with --env ID"
+            f"{line}: the agent was trained with the former, and its actions are scaled to the latter. To train with "
+            "the environment's bounds, pass --env ID"
         )
 
 
 def read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
-    """Return the spaces of the recorded data, from spec.json; None if it has none."""
+    """Return the spaces of the dataset, from spec.json; None if it has none."""
     if (spaces := (read_spec(folder) or {}).get("spaces")) is None:
         return None
     return space_from_json(spaces["observation"], str(folder.spec)), space_from_json(spaces["action"], str(folder.spec))
@@ -133,7 +135,7 @@ def read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
 
 @contextlib.contextmanager
 def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator[FlatEnv]:
-    """Make an environment whose spaces are read, and close it afterwards; an instance of the user's stays open."""
+    """Make an environment to read its spaces, and close it afterwards; a user's instance stays open."""
     try:
         with preserve_torch_rng("load"):
             flat = make_flat(config.env, factory, 0, False)
@@ -143,7 +145,7 @@ def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator
         name = config.env.id
         advice = "" if ":" in name else f" Pass it: --env module:{name}, or reverie.load(run, env='module:{name}')."
         if config.env.kwargs:
-            advice = f" The run's env.kwargs stay unless others are given, as by --env.kwargs '{{}}'.{advice}"
+            advice = f" The run's env.kwargs are kept unless you pass others, for example --env.kwargs '{{}}'.{advice}"
         raise EnvError(f"{str(error).rstrip('.')}.{advice} {SPACES_ALONE}") from error
     try:
         yield flat
@@ -152,7 +154,7 @@ def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator
 
 
 def resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:
-    """Return ``env`` or, if it is None, the class or function whose name ``run`` has for ``setting``."""
+    """Return ``env`` or, if it is None, the class or function that ``run`` names for ``setting``."""
     name = saved.custom.get(setting, "")
     if ":" not in name or env not in (None, name):
         return env
@@ -162,14 +164,14 @@ def resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLik
         raise EnvError(f"{run} was trained with {setting} = {name}, a class that is not derived from gymnasium.Env.")
     if not isinstance(source, type) and env is None and not is_remembered(name.partition(":")[0]):
         raise UntrustedError(
-            f"{run} was trained with {setting} = {name}, a function. Of packages that you have not named, only classes "
-            "derived from gymnasium.Env are called. If you trust it, add --trust-code; in Python, trust_code=True."
+            f"{run} was trained with {setting} = {name}, a function. In packages that you have not named, only "
+            "subclasses of gymnasium.Env are called. If you trust it, add --trust-code; in Python, trust_code=True."
         )
     return source
 
 
 def check_code(saved: SavedConfig, run: Path, *trusted: str) -> None:
-    """Check what the settings of ``run`` name, but what is ``trusted``, where its environments are not made."""
+    """Check the names in the settings of ``run``, except the ``trusted`` ones, if its environments are not made."""
     check_module_names(saved, f"the run {run}", *trusted)
     for setting in ("env", "eval_env"):
         resolve_env_factory(saved, run, setting, None)
@@ -178,7 +180,10 @@ def check_code(saved: SavedConfig, run: Path, *trusted: str) -> None:
 def resolve_eval_env(
     saved: SavedConfig, run: Path, config: ExperimentConfig
 ) -> tuple[EnvLike | None, ExperimentConfig]:
-    """Return what made the run's environment of evaluations, and its settings; those of training if it has no name."""
+    """Return the factory of the run's evaluation environment, and its settings.
+
+    The training environment if it has no name.
+    """
     if (source := resolve_env_factory(saved, run, "eval_env", None)) is None:
         logger.warning(
             f"{run} was evaluated in {saved.custom['eval_env']}, a Python object that cannot be imported: evaluation "
@@ -189,7 +194,7 @@ def resolve_eval_env(
 
 
 def read_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | None = None) -> ExperimentConfig:
-    """Return the settings of ``run``; RunError if a part of them cannot be read from a file and was not given."""
+    """Return the settings of ``run``; RunError if a part cannot be read from a file and was not passed."""
     saved = read_saved_config(run)
     for setting, description in saved.custom.items():
         if setting != "eval_env" and (env if setting == "env" else algo) is None:
@@ -205,7 +210,10 @@ def read_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | N
 
 
 def reduce_agent(agent: Agent) -> tuple[Any, ...]:
-    """Pickle or copy the settings and the learner's state of an agent; the environment's spaces are read again."""
+    """Pickle or copy the settings and the learner's state of an agent.
+
+    Unpickling reads the environment's spaces again.
+    """
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
     arguments = (
         agent.config,

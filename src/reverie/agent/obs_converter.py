@@ -1,4 +1,4 @@
-"""Convert what a Gymnasium environment returns into what the networks see, outside of a training environment."""
+"""Convert observations of a Gymnasium environment to network inputs, outside of a training environment."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from reverie.envs.wrappers import FlatObs, FrameStack
 class ObsConverter:
     """Converts one raw observation as the training environments do.
 
-    Agents trained on rendered images (``env.pixels``) get these as ``{"image": env.render()}``, with ``"observation"``
-    beside it if they see that too.
+    For agents trained on rendered images (``env.pixels``), the observation is ``{"image": env.render()}``, in addition
+    with ``"observation"`` if they use it.
     """
 
     def __init__(self, flat: FlatEnv, config: EnvConfig, unread: Collection[str] = ()) -> None:
-        """``flat``: an environment made as for training. Its spaces and wrappers are read; it is not stepped.
+        """``flat``: an environment made as for training.
 
-        ``unread``: keys of observations that may be missing, and are zeros then.
+        Its spaces and wrappers are read; it is not stepped. ``unread``: keys of observations that may be missing and
+        are then zeros.
         """
         self._unread = unread
         self._depth = config.frame_stack
@@ -39,7 +40,7 @@ class ObsConverter:
         self.space: spaces.Space[Any]
         self._wrappers, self.space = _own_wrappers(flat.env if self._mask_wrapper is None else self._mask_wrapper.env)
         self.learner_space: spaces.Space[Any] = flat.env.observation_space
-        """Space of what :meth:`to_learner_obs` returns."""
+        """Space of the observations that :meth:`to_learner_obs` returns."""
         self._codec = env_obs_codec(flat.env, config)
         spec: dict[str, ObsPart] = dict(self._codec.spec) if self._codec else {}
         self._lists = str(flat.env.render_mode).endswith("_list")
@@ -50,26 +51,27 @@ class ObsConverter:
             image_spaces: dict[str, spaces.Space[Any]] = {"image": image}
             self.space = spaces.Dict(image_spaces | {"observation": self.space} if self._codec else image_spaces)
         self.accepted: spaces.Space[Any] | None = None if self._uses_render else self.space
-        """Space of the observations to be converted; None with rendered frames, whose size no space declares."""
+        """Space of the observations to convert; None with rendered frames, whose size no space declares."""
         self._options = ImageOptions(spec, config.resize, config.grayscale)
         self.spec: ObsSpec = flat.obs_spec
         self.single: ObsSpec = self._options.spec
         """``spec`` before frames are stacked."""
 
     def raw_input(self, env: gymnasium.Env[Any, Any], obs: Any) -> Any:
-        """Return what the agent must be given for ``obs``, the latest observation of ``env``: a frame too if needed."""
+        """Return the agent's input for ``obs``, the latest observation of ``env``, with a frame if needed."""
         if not self._uses_render:
             return obs
         return {"image": last_frame(env.render())} | ({"observation": obs} if self._codec is not None else {})
 
     def read_mask(self, env: gymnasium.Env[Any, Any], info: Mapping[str, Any]) -> Any:
-        """Return what ``env`` told of legal actions beside its latest observation; None if nothing."""
+        """Return the action mask that ``env`` provided with its latest observation; None if there is none."""
         return None if self._mask_wrapper is None else read_mask(env, self._mask_wrapper.source, info)
 
     def to_learner_obs(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> Any:
-        """Return what learners' environments show for ``obs``; ``mask`` is told beside it, ``last`` if it is an end.
+        """Return the observation that a training environment yields for ``obs``.
 
-        ``count``: they are so many, with a mask for each.
+        ``mask``: its action mask. ``last``: whether it ends an episode. ``count``: number of observations in a batch,
+        with one mask each.
         """
         for wrapper in self._wrappers:
             obs = wrapper.observation(obs)
@@ -86,9 +88,9 @@ class ObsConverter:
         return self._mask_wrapper.observation(obs, mask, last, count)
 
     def reduced_view(self) -> tuple[spaces.Space[Any], Callable[[Any], Any]]:
-        """Return the space of :attr:`learner_space` with images as ``env.resize`` and ``env.grayscale`` make them.
+        """Return :attr:`learner_space` with images after ``env.resize`` and ``env.grayscale``.
 
-        The function turns an observation of :attr:`learner_space` into one of that space.
+        The function converts an observation of :attr:`learner_space` to that space.
         """
         leaves = [] if self._codec is None else self._codec.leaves
         changed = {column("obs", leaf.path): leaf for leaf in leaves
@@ -109,13 +111,13 @@ class ObsConverter:
         return map_leaves(self.learner_space, "obs", reduce_space), convert
 
     def stacks(self, count: int) -> tuple[FrameStack | None, ...]:
-        """Return one frame stack for each of ``count`` environments, or None for each if the agent has no stacks."""
+        """Return one frame stack for each of ``count`` environments; None for each if the agent stacks no frames."""
         return tuple(FrameStack(self._options.spec, self._depth) if self._depth > 1 else None for _ in range(count))
 
     def count_obs(self, obs: Any) -> tuple[int | None, Any]:
-        """Return how many observations ``obs`` holds, None for a single one, and ``obs`` with arrays for tensors.
+        """Return the number of observations in ``obs``, None for a single one; and ``obs`` with arrays for tensors.
 
-        DataError if it is all that ``reset`` or ``step`` returned, or lacks the rendered frame.
+        DataError if ``obs`` is the whole return value of ``reset`` or ``step``, or lacks the rendered frame.
         """
         if isinstance(obs, tuple | list):
             _refuse_others(self.space, obs)
@@ -139,12 +141,12 @@ class ObsConverter:
     def batch(
         self, obs: Any, count: int, stacks: Sequence[FrameStack | None], first: np.ndarray, masks: Any = None
     ) -> FlatObs:
-        """Convert ``count`` observations to flat arrays ``[N, ...]``: see :meth:`count_obs`, which has looked at them.
+        """Convert ``count`` observations, checked by :meth:`count_obs`, to flat arrays ``[N, ...]``.
 
-        ``stacks``: that of each, called one after the other; ``first`` ``[N]``: which begin an episode; ``masks``: one
-        for each.
+        ``stacks``: one for each, called in order; ``first`` ``[N]``: which observations begin an episode; ``masks``:
+        one for each.
         """
-        if self._wrappers:  # they convert one observation at a time
+        if self._wrappers:  # wrappers convert one observation at a time
             rows = iterate(batch_space(self.space, count), obs)
             env_masks = [None] * count if masks is None else masks
             flat = _stacked([self._flat(row, mask) for row, mask in zip(rows, env_masks, strict=True)])
@@ -165,7 +167,7 @@ class ObsConverter:
             missing = self._codec.missing(env_obs)
             if needed := [key for key in missing if key not in self._unread]:
                 read = ", ".join(repr(key) for key in self._codec.spec if key not in self._unread)
-                raise DataError(f"observation '{needed[0]}' is missing: this agent reads {read}.")
+                raise DataError(f"observation '{needed[0]}' is missing: this agent uses {read}.")
             flat = self._codec(env_obs, missing) if count is None else self._codec.batch(env_obs, missing)
             for key in missing:
                 flat[key] = np.zeros((*lead, *self._codec.spec[key].shape), self._codec.spec[key].dtype)
@@ -183,7 +185,7 @@ class ObsConverter:
         return flat
 
     def origin(self, key: str) -> dict[str, Any]:
-        """Return where an observation comes from: its ``path`` and ``space`` in the environment; and its ``resize``."""
+        """Return the origin of an observation: its ``path`` and ``space`` in the environment, and its ``resize``."""
         leaf = next((leaf for leaf in self._codec.leaves if leaf.key == key), None) if self._codec else None
         origin: dict[str, Any] = {"from": "render()" if key == "image" else "the environment"}
         if leaf is not None:
@@ -192,12 +194,12 @@ class ObsConverter:
 
 
 def _refuse_others(space: spaces.Space[Any], obs: Sequence[Any]) -> None:
-    """Raise DataError if ``obs`` is all that ``reset`` or ``step`` returned."""
+    """Raise DataError if ``obs`` is the whole return value of ``reset`` or ``step``."""
     if isinstance(space, spaces.Tuple) or not obs or not isinstance(obs[-1], Mapping):
         return
     raise DataError(
         f"obs has {len(obs)} values, the last of them a dictionary, as reset() or step() of an environment returns "
-        "them: pass the first value alone, which is the observation."
+        "them: pass only the first value, the observation."
     )
 
 
@@ -229,13 +231,16 @@ def _own_wrappers(env: gymnasium.Env[Any, Any]) -> tuple[list[Any], spaces.Space
 
 
 def _count(space: spaces.Space[Any], obs: Any) -> int | None:
-    """Return how many observations of ``space`` a batch holds, by its first part whose shape tells; None for one."""
+    """Return the batch size of observations of ``space``, from the first part whose shape determines it.
+
+    None for a single observation.
+    """
     for path, leaf in iter_leaves(space):
         if isinstance(leaf, spaces.Sequence | spaces.Graph | spaces.OneOf):
             continue
         try:
             values = get_at_path(obs, path)
-        except DataError:  # it is not there
+        except DataError:  # missing
             continue
         if isinstance(leaf, spaces.Text):
             return None if isinstance(values, str) else len(values)

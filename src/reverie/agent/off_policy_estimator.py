@@ -1,6 +1,6 @@
-"""Estimates of the discounted return of a policy from recorded rows alone.
+"""Estimates of the discounted return of a policy from recorded rows.
 
-By fitted Q evaluation (``algos/fqe.py``), importance sampling, or both (``objectives/importance.py``).
+Methods: fitted Q evaluation (``algos/fqe.py``), importance sampling, or both (``objectives/importance.py``).
 """
 
 from __future__ import annotations
@@ -40,21 +40,24 @@ from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.offline import OfflineReplay
 
 ProgressFn = Callable[[int, int], bool]
-"""Told after each update of an estimate how many were made and how many there will be; False ends the estimate."""
+"""Called after each update of an estimate with the number of updates so far and in total; False stops the estimate."""
 REPORT_EVERY = 30.0
 """Seconds between two lines on the progress of an estimate."""
 ROUNDING = 1e-6
-"""Standard deviation, relative to the largest number, below which numbers are taken to be equal."""
+"""Standard deviation, relative to the largest number, below which numbers count as equal."""
 MAX_EPISODES = 10_000
-"""Most episodes in a mean, evenly spread: the bootstrap over more would take longer than everything else."""
+"""Maximum number of episodes in a mean, evenly spread: a bootstrap over more would dominate the runtime."""
 LOSS_WINDOW = 100
-"""Updates whose mean loss is told, and compared with that of as many before."""
+"""Number of updates whose mean loss is reported, and compared with the mean of as many updates before."""
 DIVERGENCE_FACTOR = 10.0
-"""FQE has diverged if its loss is so many times its smallest, and above the variance of returns."""
+"""FQE has diverged if its loss exceeds this multiple of its smallest loss, and the variance of returns."""
 
 
 class OffPolicyEstimator:
-    """Estimates of one learner's policy on one dataset. Each continues training FQE where the one before stopped."""
+    """Estimates of one learner's policy on one dataset.
+
+    Each estimate continues the FQE training of the previous one.
+    """
 
     def __init__(
         self, algo: Algorithm, dataset: OfflineReplay, obs_spec: ObsSpec, action_spec: ActionSpec,
@@ -63,9 +66,9 @@ class OffPolicyEstimator:
     ) -> None:  # fmt: skip
         """Prepare FQE. ``config`` None: :func:`fqe_config_for`, with the learner's discount and frame stacks.
 
-        ``rewards``: the true ones of all rows ``[n]``, if the dataset holds clipped ones. ``reward_clipping``: how
-        rewards had been clipped when they were collected. ``propensity``: the logging policy's probabilities of the
-        recorded actions of all rows ``[n]``, which importance sampling needs.
+        ``rewards``: the true rewards of all rows ``[n]``, if the dataset contains clipped rewards. ``reward_clipping``:
+        how rewards were clipped during collection. ``propensity``: the behavior policy's probabilities of the recorded
+        actions of all rows ``[n]``, required for importance sampling.
         """
         self.algo: Algorithm = algo
         self.dataset: OfflineReplay = dataset
@@ -80,9 +83,9 @@ class OffPolicyEstimator:
         starts = np.flatnonzero(first)
         lengths = np.diff(np.append(starts, len(first)))  # of episodes, in rows
         stepped, ended = lengths > 1, dataset.column("is_terminal")[starts + lengths - 1]
-        age = np.arange(len(first)) - np.repeat(starts, lengths)  # of row t: steps since its episode began
+        age = np.arange(len(first)) - np.repeat(starts, lengths)  # steps from the start of the episode to row t
         earned = np.where(age > 0, self.rewards * self.discount ** np.maximum(age - 1, 0.0), 0.0)
-        self.begins: np.ndarray = starts[stepped]  # [E] rows that a step follows
+        self.begins: np.ndarray = starts[stepped]  # [E] rows followed by a step
         self.steps: np.ndarray = lengths[stepped] - 1  # [E]
         self.returns: np.ndarray = np.add.reduceat(earned, starts)[stepped]  # [E], discounted
         self.num_truncated: int = int((stepped & ~ended).sum())
@@ -95,7 +98,7 @@ class OffPolicyEstimator:
                 normaliser.fit({key: torch.from_numpy(rows[f"obs/{key}"][0]) for key in normaliser.keys})
         truncated = dataset.column("is_last") & ~dataset.column("is_terminal")
         self.unfollowed: np.ndarray = dataset.column("is_last") | np.append(truncated[1:], False)
-        """Whether the row's action leads to none that is recorded, ``[n]``: the logging policy's FQE leaves it out."""
+        """Whether no recorded action follows the row's action, ``[n]``: FQE of the behavior policy omits such rows."""
         self.rows: ReplayBuffer = ReplayBuffer(
             dataset.storage, self.fqe.window, seed=seed, config=BatchSamplerConfig(online_queue=False)
         )
@@ -103,9 +106,10 @@ class OffPolicyEstimator:
         self.updates: int = 0
 
     def _units(self) -> ValueUnits:
-        """Return FQE's units, and bounds of all values: values relative to the returns' mean and to a scale.
+        """Return FQE's units and the bounds of all values.
 
-        The scale is the largest standard deviation of returns, rewards, and returns from each row on, or a magnitude.
+        Values are relative to the mean return and a scale: the largest standard deviation of returns, rewards and
+        returns-to-go, or else a magnitude.
         """
         first, rewards, discount = self.dataset.column("is_first"), self.rewards, self.discount
         is_last = np.append(first[1:], True)
@@ -129,16 +133,16 @@ class OffPolicyEstimator:
     ) -> ReturnEstimate:  # fmt: skip
         """Make ``updates`` updates of FQE and return the estimate; RunError if it is not finite.
 
-        No random generator outside is changed.
+        The global random generators are unchanged.
 
         Args:
             updates: gradient updates of FQE, at least 1; with "wis" there are none.
-            method: one of :data:`METHODS`. All but "fqe" need propensities and discrete actions, else ConfigError.
+            method: one of :data:`METHODS`. All except "fqe" need propensities and discrete actions, else ConfigError.
             mode: "eval" takes the policy's most likely action, "explore" samples one.
             num_action_samples: actions per row, at least 1, whose values are averaged.
-            env_steps: where schedules of exploration begin; they matter only if actions are drawn.
-            progress: follows the updates, and may end them early: the estimate is then that after those made. None: its
-                progress is logged now and then, if it takes long.
+            env_steps: start of exploration schedules; they matter only if actions are sampled.
+            progress: called after each update, and can stop the updates early; the estimate then uses the updates so
+                far. None: log the progress periodically if it takes long.
         """
         AtLeast(1).check("updates", updates)
         AtLeast(1).check("num_action_samples", num_action_samples)
@@ -157,8 +161,8 @@ class OffPolicyEstimator:
             losses = torch.zeros(0) if method == "wis" else self._train_fqe(chosen, updates, progress or log_progress())
             value, behavior, effective_episodes = self._values(method, chosen, ratio)
         if not np.isfinite([value.value, behavior.value]).all():
-            raise RunError("the estimate by FQE is not a finite number. Use a lower discount or fewer updates.")
-        stepped = ~np.append(self.dataset.column("is_first")[1:], True)  # [n] rows that a step follows
+            raise RunError("the FQE estimate is not a finite number. Use a lower discount or fewer updates.")
+        stepped = ~np.append(self.dataset.column("is_first")[1:], True)  # [n] rows followed by a step
         return ReturnEstimate(
             value=value,
             behavior=behavior,
@@ -178,7 +182,7 @@ class OffPolicyEstimator:
         )
 
     def _train_fqe(self, chosen: np.ndarray, updates: int, progress: ProgressFn) -> Tensor:
-        """Make the updates, fewer if ``progress`` says so, and return their losses ``[updates]``."""
+        """Make the updates, fewer if ``progress`` stops them, and return their losses ``[updates]``."""
         losses = list[Tensor]()
         while len(losses) < updates:
             losses.append(self._update(chosen))
@@ -191,7 +195,7 @@ class OffPolicyEstimator:
         rows = (batch.index.numpy()[:, None] + np.arange(batch.shape[1])).clip(min=0)  # [B, T]
         batch = replace(batch, reward=torch.from_numpy(self.rewards[rows]))
         self.updates += 1
-        if self.updates % 2:  # values of the actions in the data are learned soon enough, and this costs half
+        if self.updates % 2:  # sufficient for the values of the recorded actions, at half the cost
             unfollowed = torch.from_numpy(self.unfollowed[rows])
             self.behavior_fqe.update(replace(batch, is_last=unfollowed, extras={CHOSEN: batch.action.unsqueeze(-2)}))
         actions = torch.from_numpy(chosen[rows])  # [B, T, n, A]
@@ -200,7 +204,7 @@ class OffPolicyEstimator:
     def _values(
         self, method: Method, chosen: np.ndarray, log_ratio: np.ndarray | None
     ) -> tuple[IntervalEstimate, IntervalEstimate, float | None]:
-        """Return the values of the policy and of the logging policy, and the effective number of episodes."""
+        """Return the values of the policy and of the behavior policy, and the effective number of episodes."""
         begins, recorded_actions = subsample_evenly(self.begins), self.dataset.column("action")[:, None]
         if method != "wis":
             behavior = mean_with_interval(self._state_values(self.behavior_fqe, begins, recorded_actions))
@@ -209,7 +213,7 @@ class OffPolicyEstimator:
         terminal, all_rows = self.dataset.column("is_terminal"), np.arange(self.dataset.count)
         steps = EpisodeTable(begins, subsample_evenly(self.steps), terminal)
         ratio, size = steps.cumulative_ratios(log_ratio), effective_sample_size(steps.to_padded(log_ratio), steps.count)
-        next_reward = np.append(self.rewards[1:], 0.0)  # [n], what the action of each row led to
+        next_reward = np.append(self.rewards[1:], 0.0)  # [n], result of each row's action
         if method == "wis":
             reward, discount = steps.to_padded(next_reward), self.discount
             value = steps.bootstrap(partial(weighted_importance_sampling, ratio, reward, discount))
@@ -228,12 +232,14 @@ class OffPolicyEstimator:
         """Return ln pi(a | s) - ln mu(a | s) of the recorded actions, ``[n]``."""
         if self.propensity is None:
             raise ConfigError(
-                "importance sampling needs the probabilities with which the recorded actions were taken, and the data "
-                "name no column for propensity. Name it, --data.columns '{..., propensity: COLUMN}', or use method fqe."
+                "importance sampling needs the behavior policy's probabilities of the recorded actions, and the "
+                "dataset has no propensity column. Name the column, --data.columns '{..., propensity: COLUMN}', or "
+                "use method fqe."
             )
         if any(part.kind != "categorical" for part in self.action_spec.parts.values()):
             raise ConfigError(
-                "importance sampling requires discrete actions, and this space has others. Use method fqe."
+                "importance sampling requires discrete actions, but this action space has continuous parts. Use "
+                "method fqe."
             )
         if mode == "explore":
             policy = policy_log_probs(self.algo.policy, columns, self.algo.device, env_steps)
@@ -255,12 +261,12 @@ class OffPolicyEstimator:
         return np.asarray(fqe.value(batch)[:, -1].cpu().numpy(), np.float64)
 
     def state_dict(self) -> State:
-        """Return the critics, their optimisers, and the state of their sampler."""
+        """Return the state of the critics, their optimizers, and their sampler."""
         critics = {"fqe": self.fqe.state_dict(), "logging": self.behavior_fqe.state_dict()}
         return {**critics, "rows": dict(self.rows.state_dict()), "updates": self.updates}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore that state."""
+        """Restore the state that ``state_dict`` returned."""
         self.fqe.load_state_dict(state["fqe"])
         self.behavior_fqe.load_state_dict(state["logging"])
         self.rows.load_state_dict(state["rows"])
@@ -268,7 +274,7 @@ class OffPolicyEstimator:
 
 
 def log_progress() -> ProgressFn:
-    """Return what logs the progress of an estimate now and then."""
+    """Return a function that logs the progress of an estimate periodically."""
     start = latest = time.monotonic()
 
     def log_update(num_done: int, updates: int) -> bool:
@@ -284,16 +290,19 @@ def log_progress() -> ProgressFn:
 
 
 def has_diverged(losses: Tensor) -> bool:
-    """Return whether FQE's losses ``[updates]``, in units of the variance of returns, grew far above the smallest."""
+    """Return whether FQE's losses ``[updates]``, relative to the variance of returns, grew far above the smallest."""
     means = losses[len(losses) % LOSS_WINDOW :].view(-1, LOSS_WINDOW).mean(1).tolist()
     return bool(means) and means[-1] > max(1.0, DIVERGENCE_FACTOR * min(means))
 
 
 class EpisodeTable:
-    """The steps of E recorded episodes, of which the longest has H."""
+    """The steps of E recorded episodes; the longest has H steps."""
 
     def __init__(self, begins: np.ndarray, count: np.ndarray, terminal: np.ndarray) -> None:
-        """``begins``, ``count``: first row and steps of each episode ``[E]``. ``terminal``: of all rows ``[n]``."""
+        """``begins``, ``count``: first row and number of steps of each episode ``[E]``.
+
+        ``terminal``: ``is_terminal`` of all rows ``[n]``.
+        """
         self.count: Tensor = torch.from_numpy(count)
         self.terminal: Tensor = torch.from_numpy(terminal[begins + count])
         time = np.arange(count.max())
@@ -305,11 +314,14 @@ class EpisodeTable:
         return torch.from_numpy(np.where(self.inside, column[self.rows], 0.0))
 
     def cumulative_ratios(self, log_ratio: np.ndarray) -> Tensor:
-        """See ``objectives/importance.py: cumulative_ratios``; ``log_ratio`` is of all rows ``[n]``."""
+        """Apply ``objectives/importance.py: cumulative_ratios`` to the ``log_ratio`` of all rows ``[n]``."""
         return cumulative_ratios(self.to_padded(log_ratio), self.count, self.terminal)
 
     def bootstrap(self, measure: Callable[[Tensor], Tensor]) -> IntervalEstimate:
-        """Return ``measure``, of how often each episode counts ``[R, E]``, with its interval over resamples."""
+        """Return ``measure`` with its interval over resamples.
+
+        Its argument is how often each episode counts ``[R, E]``.
+        """
         episodes = len(self.count)
 
         def statistic(picks: Any) -> np.ndarray:
@@ -334,5 +346,5 @@ def fqe_config_for(algo: Algorithm) -> FQEConfig:
 
 
 def subsample_evenly(values: np.ndarray) -> np.ndarray:
-    """Return at most :data:`MAX_EPISODES` of the values, evenly spread."""
+    """Return at most :data:`MAX_EPISODES` evenly spread values."""
     return values[np.unique(np.linspace(0, len(values) - 1, MAX_EPISODES).astype(np.int64))]

@@ -1,4 +1,4 @@
-"""The return of a run's agent, estimated from recorded data, and the file that holds it."""
+"""The return of a run's agent, estimated from a dataset, and the file with the estimate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from reverie.run.manifest import checkpoint_step
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateReport:
-    """An estimate, and the file that holds it."""
+    """An estimate, and its file."""
 
     estimate: ReturnEstimate
     files: dict[str, Path]
@@ -50,35 +50,37 @@ def estimate_return(
     algo: AlgorithmConfig | None = None, device: str = "auto", seed: int | None = None, trust_code: bool = False,
     progress: ProgressFn | None = None,
 ) -> EstimateReport:  # fmt: skip
-    """Estimate the return of a run's agent from recorded data, and write ``<run>/estimate.json``.
+    """Estimate the return of a run's agent from a dataset, and write ``<run>/estimate.json``.
 
-    Nothing is played and no environment is needed. World models see the recorded episodes in order.
+    No environment is needed. World models observe the recorded episodes in order.
 
     Args:
         run: the run folder.
-        data: recorded data to estimate from: a path, minari:NAME, data in memory, or a DatasetConfig. None:
-            the data that the run was trained on.
+        data: dataset to use: a path, minari:NAME, data in memory, or a DatasetConfig. None: the dataset that the run
+            was trained on.
         method: "fqe", fitted Q evaluation; "wis", per-decision weighted importance sampling; or "dr", the weighted
-            doubly robust estimator, which is both. The last two need discrete actions and a column for the propensity,
-            the logging policy's probability of each recorded action.
+            doubly robust estimator, which combines both. The last two need discrete actions and a propensity column,
+            the behavior policy's probability of each recorded action.
         updates: gradient updates of FQE, at least 1.
-        deterministic: evaluate the policy's most likely actions. False: sampled ones.
-        num_action_samples: sampled actions of each row, at least 1; their values are averaged.
-        discount: gamma. None: the learner's, or 0.99 if it has none.
-        fqe: further settings of :class:`~reverie.algos.fqe.FQEConfig`, such as ``{"lr": 1e-4}``.
-        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest that is whole.
-        algo: the config the run was trained with, if it held objects of your own.
+        deterministic: evaluate the policy's most likely actions. False: sampled actions.
+        num_action_samples: number of actions sampled per row, at least 1; their values are averaged.
+        discount: gamma. None: the learner's discount, or 0.99 if it has none.
+        fqe: other settings of :class:`~reverie.algos.fqe.FQEConfig`, such as ``{"lr": 1e-4}``.
+        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest intact checkpoint.
+        algo: the config with which the run was trained, if it contained Python objects.
         device: where to compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
-        seed: of networks and batches, >= 0. None: follows from the run's seed.
-        trust_code: import modules that the run names and no installed package offers, such as one in this folder.
-        progress: called after each update as ``progress(num_done, updates)``; False ends the updates.
+        seed: of networks and batches, >= 0. None: derived from the run's seed.
+        trust_code: import modules that the run names and that belong to no installed package, such as a module in this
+            folder.
+        progress: called after each update as ``progress(num_done, updates)``; False stops the updates.
 
     Raises:
-        RunError: there is no such run or checkpoint, it is damaged, or no data are known.
-        DataError: the data cannot be read, or do not fit the agent.
-        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
-        ConfigError: a number, ``method`` or one of ``fqe`` is out of range, or the device does not exist
-            here; the method needs propensities or other actions.
+        RunError: the run or checkpoint does not exist or is damaged, or no dataset is known.
+        DataError: the data cannot be read, or do not match the agent.
+        UntrustedError: the run names a module that belongs to no installed package and that you have not named
+            yourself.
+        ConfigError: a number, ``method`` or a setting in ``fqe`` is out of range, the device does not exist, or the
+            method does not support the dataset.
     """
     AtLeast(0).check("seed", seed)
     if method not in METHODS:
@@ -96,7 +98,7 @@ def estimate_return(
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(checkpoint)
     seed = derived_seeds(config.seed)["test"] if seed is None else seed
-    # What data do not declare is the environment's; one that was given from Python cannot be made again.
+    # The environment provides what the data do not declare; an environment passed from Python cannot be made again.
     action_space = obs_space = None
     if "env" not in saved.custom and config.env.id != NO_ENV:
         with contextlib.suppress(EnvError):
@@ -107,7 +109,7 @@ def estimate_return(
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})
-        step = checkpoint_step(path)  # a run that goes on deletes its old checkpoints
+        step = checkpoint_step(path)  # a run that continues deletes its old checkpoints
         settings = fqe_config_for(learner).merge(fqe or {}, "fqe")
         settings = settings.merge({} if discount is None else {"discount": discount})
         window = Window(batch=1, length=2, context=settings.frame_stack - 1, context_crosses=settings.frame_stack > 1)

@@ -1,4 +1,4 @@
-"""A trained policy that acts on the observations of Gymnasium environments, one or many at once."""
+"""A trained policy that acts on observations of one or many Gymnasium environments."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ from reverie.run.evaluate import episode_limit
 
 @dataclass(frozen=True)
 class AgentState:
-    """State that an agent carries from one observation to the next. Opaque: pass it back unchanged."""
+    """State of an agent between two observations. Opaque: pass it back unchanged."""
 
     policy: Any
     stacks: tuple[FrameStack | None, ...]
 
 
 class Player:
-    """A trained policy, with the observation and action processing that its training had.
+    """A trained policy, with the same observation and action processing as in training.
 
-    Users hold an :class:`~reverie.Agent`, which can do more. Its attributes are described there.
+    Users work with its subclass :class:`~reverie.Agent`, which documents the attributes.
     """
 
     def __init__(
         self, config: ExperimentConfig, algo: Algorithm, flat: FlatEnv, factory: MakeEnv | None,
         eval_factory: MakeEnv | None, run: Path, checkpoint: Path, step: int, longest_episode: int = 0,
     ) -> None:  # fmt: skip
-        """Set up an agent; users call :func:`reverie.load`. ``flat`` defines the spaces; it is not stepped."""
+        """Users call :func:`reverie.load` instead. ``flat`` defines the spaces; it is not stepped."""
         self.config: ExperimentConfig = config
         self.algo: Algorithm = algo
         self.factory: MakeEnv | None = factory
@@ -82,17 +82,18 @@ class Player:
         Args:
             obs: an observation as the Gymnasium environment returns it, or a batch of N as a vector environment does.
             state: the state that the last call returned; None at the beginning of an episode.
-            deterministic: take the policy's most likely action. False: sample one, as training did at the checkpoint.
-                A world model samples its latents in both cases, from PyTorch's generator: after ``torch.manual_seed``
-                the same episode is played again.
+            deterministic: take the policy's most likely action. False: sample an action, with the exploration of
+                training at the checkpoint. A world model samples its latents in both cases, from PyTorch's generator:
+                the same ``torch.manual_seed`` plays the same episode.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
-            reward: that came with ``obs``; ``[N]`` for batches. Only agents with ``encoder.encode_reward`` read it.
-            action_mask: which actions are legal, as the environment tells it in ``info["action_mask"]`` or by
-                ``action_masks()``; for batches one for each environment. Agents that were trained with masks need it,
-                unless the observation holds it.
+            reward: reward received with ``obs``; ``[N]`` for batches. Only agents with ``encoder.encode_reward`` use
+                it.
+            action_mask: the legal actions, from the environment's ``info["action_mask"]`` or ``action_masks()``; for
+                batches, one mask per environment. Agents trained with masks need it, unless the observation contains
+                it.
 
         Returns:
-            ``(action, state)``. The action is ready for ``env.step``, that of a batch for a vector environment's.
+            ``(action, state)``. Pass the action to ``env.step``; for batches, to the ``step`` of a vector environment.
 
         Raises:
             DataError: ``obs`` does not fit the space the agent was trained on.
@@ -115,30 +116,25 @@ class Player:
         self, obs: Any, state: AgentState | None = None, *,
         is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
     ) -> dict[str, np.ndarray]:  # fmt: skip
-        """Return what the policy would choose an action from: probabilities, means and deviations, or values.
+        """Return the policy's action distribution: probabilities, means and standard deviations, or values.
 
-        The arguments are those of :meth:`act`, which may be called afterwards with the same ``state``: nothing is
-        drawn. Where a world model draws latents, they are those that :meth:`act` would draw now.
+        Takes the same arguments as :meth:`act`, which can be called afterwards with the same ``state``: random
+        generators do not advance. A world model samples the same latents as :meth:`act` would sample now.
 
         Returns:
-            Arrays by name, which ends with ``/KEY`` for each part of ``Dict`` and ``Tuple`` actions; ``[N, ...]`` for
-            batches.
-
-            ``probabilities`` of classes: ``[n]`` for ``Discrete(n)``; of several choices ``[*shape, C]``, C being the
-            largest number of classes. They are 0 for illegal classes, and for those that a choice does not have.
-
-            ``mean`` and ``std``, the standard deviation, of numbers ``[*shape]`` in the environment's units. Those of
-            tanh policies (SAC, TD-MPC2, DreamerV1) and of truncated normals (DreamerV2) are of the action itself, to
-            three digits; those of other normals (PPO, DreamerV3, IQL) are of the normal before actions are clipped to
-            their bounds. Deterministic policies (TD3, DDPG) have a ``std`` of 0; their exploration is not counted.
-            TD-MPC2 tells of its policy, not of its plan.
-
-            ``values`` of classes in place of probabilities, if the highest value is chosen (DQN, QR-DQN, discrete CQL
-            and BCQ): shaped like those, -inf for illegal classes and for those that a choice does not have.
+            Arrays by name, with suffix ``/KEY`` for each part of ``Dict`` and ``Tuple`` actions; ``[N, ...]`` for
+            batches. ``probabilities`` for discrete actions: ``[n]`` for ``Discrete(n)``; ``[*shape, C]`` for several
+            choices, where C is the largest number of classes. Illegal and padding classes have probability 0. ``mean``
+            and ``std`` (standard deviation) for continuous actions: ``[*shape]`` in the environment's units. For tanh
+            policies (SAC, TD-MPC2, DreamerV1) and truncated normals (DreamerV2) they describe the action itself, to
+            three digits; for other normals (PPO, DreamerV3, IQL) the normal before actions are clipped to their bounds.
+            Deterministic policies (TD3, DDPG) have a ``std`` of 0, without their exploration noise. TD-MPC2 returns its
+            policy's distribution, not its planner's. ``values`` instead of probabilities, for policies that choose the
+            highest value (DQN, QR-DQN, discrete CQL and BCQ): the same shape, -inf for illegal and padding classes.
 
         Raises:
             DataError: ``obs`` does not fit the space the agent was trained on.
-            ConfigError: the policy has no distribution: that of BCQ, or your own without a method ``tell``.
+            ConfigError: the policy has no distribution, such as BCQ, or a custom policy without a method ``inspect``.
         """
         single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
         statistics = {name: to_numpy(x) for name, x in action_statistics(output.choice, self.action_space).items()}
@@ -148,20 +144,19 @@ class Player:
         self, obs: Any, state: AgentState | None = None, *,
         is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
     ) -> Any:  # fmt: skip
-        """Return the discounted sum of rewards that the critic expects from an observation on.
+        """Return the critic's value of an observation: the expected discounted sum of rewards.
 
-        V(s) of PPO, A2C and world models, whose state includes ``obs``. min_i Q_i(s, a) of the policy's likeliest
-        action of SAC, TD3, DDPG, CQL, IQL and CRR, also of discrete ones. max_a Q(s, a) of DQN, QR-DQN, discrete CQL
-        and discrete BCQ, the mean over several choices. Rewards are those that the critic learns from: after
-        ``env.clip_reward``, ``algo.reward_scale`` and ``algo.reward_transform``.
-
-        The arguments and DataErrors are those of :meth:`distribution`.
+        This is V(s) for PPO, A2C and world models, whose state includes ``obs``; min_i Q_i(s, a) of the policy's most
+        likely action for SAC, TD3, DDPG, CQL, IQL and CRR, including discrete actions; and max_a Q(s, a) for DQN,
+        QR-DQN, discrete CQL and discrete BCQ, averaged over several choices. Rewards are in the critic's units: after
+        ``env.clip_reward``, ``algo.reward_scale`` and ``algo.reward_transform``. Takes the same arguments, and raises
+        the same DataErrors, as :meth:`distribution`.
 
         Returns:
             A float; ``[N]`` for batches.
 
         Raises:
-            ConfigError: the algorithm learns no values, as BC, or its policy cannot tell what it sees.
+            ConfigError: the algorithm has no critic, such as BC, or its policy does not support inspection.
         """
         single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
         with torch.no_grad():
@@ -171,7 +166,7 @@ class Player:
     def _prepare_input(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
     ) -> tuple[bool, Step, AgentState]:
-        """Return whether ``obs`` is a single one, the rows, and the state before them with the frames up to them."""
+        """Return whether ``obs`` is a single observation, the rows, and the state with updated frame stacks."""
         count, obs = self.observer.count_obs(obs)
         num_obs = 1 if count is None else count
         first = np.full(num_obs, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
@@ -181,10 +176,9 @@ class Player:
         if len(state.stacks) != num_obs or len(first) != num_obs:
             raise DataError(
                 f"{count_noun(num_obs, 'observation')}, a state of {len(state.stacks)}, is_first of {len(first)}: "
-                "expected "
-                "as many of each."
+                "expected the same number of each."
             )
-        stacks = state.stacks  # copied, as the caller may go back to the old state
+        stacks = state.stacks  # copied, since the caller can reuse the old state
         if stacks[0] is not None:
             stacks = tuple(copy.deepcopy(stack) for stack in stacks)
         if count is None:
@@ -197,34 +191,34 @@ class Player:
     def _inspect_policy(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
     ) -> tuple[bool, PolicyOutput]:
-        """Return whether ``obs`` is a single one, and what the policy chooses by; generators stay as they are."""
+        """Return whether ``obs`` is a single observation, and the policy's output; random generators are unchanged."""
         single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask)
         device = self.algo.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             return single, inspect_policy(self.algo.policy, step, before.policy)
 
     def random_action(self, obs: Mapping[str, Any], rng: np.random.Generator) -> Any:
-        """Return a random action that is legal by the mask in ``obs``, an observation as learners see it."""
+        """Return a random action that is legal according to the mask in ``obs``, an observation as learners see it."""
         legal = torch.from_numpy(np.asarray(obs[MASK_KEY], bool))[None]
         return self.codec(random_flat_actions(self.action_spec, 1, rng, legal)[0].numpy())
 
     def initial_state(self, num_envs: int) -> Any:
-        """Return the policy's state before the first observation: its exploration is that at the checkpoint."""
+        """Return the policy's state before the first observation, with the exploration of the checkpoint."""
         return initial_state(self.algo.policy, num_envs, self.config.exploration_step(self.step))
 
     def override(self, state: AgentState, action: Any) -> AgentState:
-        """Return the state for the case that another action is executed than :meth:`act` returned with ``state``.
+        """Return the state for executing ``action`` instead of the action that :meth:`act` returned with ``state``.
 
-        ``action``: in ``action_space``, else DataError; of N environments, a batch as their vector takes it.
+        ``action``: in ``action_space``, else DataError; for N environments, a batch as for a vector environment.
         """
         flat = self.flatten_actions(action, len(state.stacks))
         return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
 
     def flatten_actions(self, actions: Any, count: int = -1) -> np.ndarray:
-        """Return n actions of a vector environment as rows hold them: one-hot, or in [-1, 1]; ``[n, A]`` float32.
+        """Convert n actions of a vector environment to the format of rows: one-hot, or in [-1, 1]; ``[n, A]`` float32.
 
         Raises:
-            DataError: one is not in ``action_space``.
+            DataError: an action is not in ``action_space``.
         """
         columns: dict[str, np.ndarray] = {}
         for path, leaf in iter_leaves(self.action_space):
@@ -237,7 +231,10 @@ class Player:
         return self.codec.flatten(columns)
 
     def make_env(self, render: bool = False) -> gymnasium.Env[Any, Any]:
-        """Make an environment as in training; EnvError if it cannot be made. ``render``: as RGB arrays, if it can."""
+        """Make an environment as in training; EnvError if it cannot be made.
+
+        ``render``: render RGB arrays, if supported.
+        """
         return make_gym(self.config.env, self.factory, render)
 
     @property
@@ -246,31 +243,31 @@ class Player:
         return episode_limit(self.config.eval_episode_steps, self.longest_episode)
 
     def with_learner(self, algo: Algorithm, config: ExperimentConfig) -> Self:
-        """Return the same player with another learner: on another device, or in another precision."""
-        player = object.__new__(type(self))  # copy.copy would make the environment again, as pickle does
+        """Return a copy of the player with another learner, on another device or in another precision."""
+        player = object.__new__(type(self))  # copy.copy would make the environment again, like pickle
         vars(player).update(vars(self) | {"algo": algo, "config": config})
         return player
 
 
 def policy_mode(deterministic: bool) -> Mode:
-    """Return the policy's mode for its most likely actions, or for sampled ones."""
+    """Return the policy's mode for most likely actions, or for sampled actions."""
     return "eval" if deterministic else "explore"
 
 
 def actions_label(deterministic: bool) -> str:
-    """Return how actions are chosen, for people."""
+    """Describe how actions are chosen."""
     return "deterministic actions" if deterministic else "sampled actions"
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:
-    """Raise ConfigError unless ``value`` is one of the words that the setting ``name`` knows."""
+    """Raise ConfigError unless ``value`` is one of the ``choices`` of the setting ``name``."""
     if value not in choices:
         words = " or ".join(map(repr, choices))
         raise ConfigError(f"{name} = {short_repr(value)}: expected {words}.{did_you_mean(str(value), choices)}")
 
 
 def unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
-    """Return the observations that a policy with the settings ``algo`` does not read, but at most its decoder."""
+    """Return the observations that a policy with the settings ``algo`` does not use, except perhaps in its decoder."""
     encoder = getattr(algo, "encoder", None)
     keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"
     return [key for key, part in spec.items() if part.kind != "mask" and not re.fullmatch(keys, key)]

@@ -1,4 +1,4 @@
-"""A policy as a file that runs without this library: ONNX, or PyTorch's own exported programs."""
+"""A policy as a file that runs without reverie: ONNX, or an exported PyTorch program."""
 
 from __future__ import annotations
 
@@ -37,42 +37,42 @@ from reverie.nn.preprocess import inspect_policy
 Format = Literal["onnx", "torch"]
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 MAX_TIE_SHARE = 0.005
-"""Share of steps that may differ: where rounding decides between two classes that are not quite as good."""
+"""Fraction of steps that may differ, where rounding decides between two almost equally good classes."""
 FAKE_EPISODE_STEPS = 50
-"""Steps of an episode where observations are made up."""
+"""Episode length with random observations."""
 SEMANTICS = (
-    "Call the function once for each observation from reset() and step(), but not for the last one of an episode. Pass "
-    "is_first = true with the first observation of an episode: the state is then reset within. Before the first call "
-    "pass the initial state; afterwards pass each output next_state/... as the input state/... . Draw noise anew for "
-    "each call."
+    "Call the function once for each observation from reset() and step(), but not for the last one of an episode. "
+    "Pass is_first = true with the first observation of an episode: this resets the state inside the function. "
+    "Before the first call pass the initial state; afterwards pass each output next_state/... as the input state/... "
+    ". Draw new noise for each call."
 )
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """A policy that was written to a file, and compared with its agent."""
+    """An exported policy, and its comparison with the agent."""
 
     file: Path
     metadata_file: Path
-    """The JSON file beside it: names, shapes, dtypes and ranges of inputs and outputs, and how to call it."""
+    """The JSON file next to it: names, shapes, dtypes and ranges of inputs and outputs, and how to call it."""
     steps: int
-    """Steps that were compared."""
+    """Number of compared steps."""
     num_differing: int
-    """Steps in which it did something else, as rounding decided between two classes. Of classes whose logit or value is
-    the best, to 1e-5, either is right."""
+    """Steps in which the actions differed because rounding decided between two classes. Classes whose logit or value is
+    within 1e-5 of the best count as equal."""
     error: float
-    """Largest difference in the other steps: of the state, and of actions scaled to [-1, 1]."""
+    """Largest difference in the other steps, of the state and of actions scaled to [-1, 1]."""
     seconds: float
     """Median time of a call."""
     agent_seconds: float
-    """Median time in which the agent's policy acts on the same observations."""
+    """Median time of the agent's policy for the same observations."""
 
 
 def export_policy(
     player: Player, out: Path | str | None = None, *,
     format: Format = "onnx", deterministic: bool = True, batch: int | None = None, steps: int = 1000,
 ) -> ExportReport:  # fmt: skip
-    """Write the policy of a player as a file, and compare the file with the player: see :func:`reverie.export`."""
+    """Export the policy of a player to a file, and compare the file with the player: see :func:`reverie.export`."""
     check_choice("format", format, SUFFIXES)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
@@ -100,7 +100,7 @@ def _write_checked(
     format: Format,
     steps: int,
 ) -> tuple[ExportReport, PolicyFunction]:
-    """Write the policy to ``part``, and rename that to ``file`` if it does what the agent ``source`` does."""
+    """Write the policy to ``part``, and rename it to ``file`` if it acts like the agent ``source``."""
     try:
         function, comparison = _export_and_compare(plain, deterministic, batch, part, format, steps)
         report = ExportReport(file, file.with_suffix(".json"), **comparison)
@@ -116,7 +116,7 @@ def _write_checked(
 
 
 def copy_to_cpu(player: Player) -> Player:
-    """Return the agent with a copy of its learner on the CPU, which computes in float32."""
+    """Return the agent with a copy of its learner on the CPU in float32."""
     config = player.config.merge({"algo.precision": "float32"})
     learner = config.algo.build(player.obs_spec, player.action_spec, "cpu", config.seed)
     learner.load_state_dict(player.algo.state_dict())
@@ -129,7 +129,8 @@ def _export_and_compare(
     """Write the policy to ``part`` and compare it; for any number of rows if ``batch`` is None and that is possible."""
     policy, mode = player.algo.policy, policy_mode(deterministic)
     if batch is None and isinstance(policy, Memoryless) and policy.memoryless(mode):
-        with contextlib.suppress(Exception):  # not every function can be exported so, and not every file then runs so
+        # not every function can be exported this way, and not every exported file runs
+        with contextlib.suppress(Exception):
             function = save_policy(player, mode, None, part, format)
             return function, compare_with_agent(player, function, open_policy(part, format), deterministic, steps)
     function = save_policy(player, mode, batch or 1, part, format)
@@ -155,7 +156,7 @@ def save_policy(player: Player, mode: Mode, batch: int | None, part: Path, forma
 
 @contextlib.contextmanager
 def _silence_exporters() -> Iterator[None]:
-    """Silence what PyTorch's exporters say of packages that are not needed, and of their own parts."""
+    """Silence the warnings of PyTorch's exporters about unneeded packages and their own internals."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
     for logger in levels:
         logger.setLevel(logging.ERROR)
@@ -171,11 +172,11 @@ def _silence_exporters() -> Iterator[None]:
 # ---------------------------------------------------------------- running it
 
 PolicyFn = Callable[[Sequence[Tensor]], list[Tensor]]
-"""Runs an exported policy: its inputs to its outputs."""
+"""Runs an exported policy: maps its inputs to its outputs."""
 
 
 def open_policy(file: Path, format: Format) -> PolicyFn:
-    """Return what runs a file."""
+    """Return a function that runs a file."""
     if format == "torch":
         module = torch.export.load(file).module()
         return lambda inputs: list(module(*inputs))
@@ -193,12 +194,12 @@ def open_policy(file: Path, format: Format) -> PolicyFn:
 
 
 def sample_steps(player: Player, batch: int, seed: int) -> Generator[Step, Tensor, None]:
-    """Yield what N environments show, whose actions ``[N, A]`` are sent; where there are none, random observations."""
+    """Yield the rows of N environments, and receive actions ``[N, A]``; without environments, random observations."""
     config = player.config.merge({"eval_envs": batch, "eval_episodes": batch})
     try:
         with contextlib.closing(make_eval_env(config, player.factory, as_trained=True)) as env:
             step = env.reset(seed)
-            while env.num_envs == batch:  # a single instance of the user's does not do for several
+            while env.num_envs == batch:  # a user's single instance cannot serve several
                 step = env.step((yield step))
     except EnvError:
         if player.observation_space is None:
@@ -214,7 +215,7 @@ def sample_steps(player: Player, batch: int, seed: int) -> Generator[Step, Tenso
 
 
 def newest_observation(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
-    """Return the newest of stacked observations ``[N, ...]``, of which ``part`` is a single one."""
+    """Return the newest of stacked observations ``[N, ...]``; ``part`` describes a single one."""
     if not stacked or part.kind == "mask":
         return x
     return x[..., -part.shape[-1] :] if part.kind == "image" else x[:, -1]
@@ -223,10 +224,10 @@ def newest_observation(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
 def compare_with_agent(
     player: Player, function: PolicyFunction, call: PolicyFn, deterministic: bool, steps: int
 ) -> dict[str, Any]:
-    """Return in how many steps the file differs from the agent, by how much, and the times of both.
+    """Return the number of steps in which the file differs from the agent, the differences, and the times of both.
 
-    Nothing is compared of the last rows of episodes, where nobody acts. A file for any number of rows is called with
-    several now and then.
+    Last rows of episodes, where no action is taken, are not compared. A file for any number of rows is sometimes called
+    with several.
     """
     batch, policy, mode = function.rows, player.algo.policy, policy_mode(deterministic)
     single, stacked = player.observer.single, player.config.env.frame_stack > 1
@@ -237,7 +238,7 @@ def compare_with_agent(
         values = {spec.name: spec.example for spec in function.inputs}
         while num_compared < steps:
             acting, state_before = ~step.is_last, state  # [N]
-            step = replace(step, is_last=no_ends, is_terminal=no_ends)  # which no agent is told
+            step = replace(step, is_last=no_ends, is_terminal=no_ends)  # not an input of the agent
             values |= {f"obs/{key}": newest_observation(x, single[key], stacked) for key, x in step.obs.items()}
             values |= {"is_first": step.is_first, "reward": step.reward}
             # some kernels draw in C, unseen by the recorder
@@ -278,7 +279,10 @@ def compare_with_agent(
 def _policy_output(
     policy: Policy[Any], step: Step, state: Any, noise: NoiseRecorder, mode: Mode
 ) -> PolicyOutput | None:
-    """Return what the policy chose by with the recorded ``noise``; None if it cannot tell, or drew the action."""
+    """Return the policy's output with the recorded ``noise``.
+
+    None if it does not support inspection, or sampled the action.
+    """
     with contextlib.suppress(ConfigError), NoiseRecorder([draw.values for draw in noise.drawn]):
         output = inspect_policy(policy, step, state)
         return output if mode == "eval" or isinstance(output.choice, QValues) else None

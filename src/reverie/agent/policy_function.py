@@ -39,7 +39,7 @@ RANDOM_FUNCTIONS: dict[Any, str] = {
 
 
 class NoiseDraw(NamedTuple):
-    """Random numbers that a policy drew."""
+    """Random numbers drawn by a policy."""
 
     kind: str
     values: Tensor
@@ -47,7 +47,7 @@ class NoiseDraw(NamedTuple):
 
 
 class NoiseRecorder(TorchFunctionMode):
-    """Remembers the random numbers that are drawn within; or, if they are ``given``, draws those."""
+    """Records the random numbers drawn inside the context; or, if they are ``given``, replays them."""
 
     def __init__(self, recorded: Sequence[Tensor] | None = None) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class NoiseRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._recorded is not None and func is torch.special.ndtri:
-            return normal_quantile(*args)  # ONNX has none
+            return normal_quantile(*args)  # not supported in ONNX
         if self._recorded is not None and func in RANDOM_FUNCTIONS:
             return next(self._recorded)
         values = func(*args, **(kwargs or {}))
@@ -70,13 +70,14 @@ CENTER = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.000
           -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
 QUANTILE_TAIL_COEFFS = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
         0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
-"""Coefficients of polynomials, the highest power first."""
+"""Polynomial coefficients, highest power first."""
 
 
 def normal_quantile(p: Tensor) -> Tensor:
-    """Return the inverse of the standard normal's distribution function for p from 1e-7 to 1 - 1e-7.
+    """Return the quantile function of the standard normal distribution for p from 1e-7 to 1 - 1e-7.
 
-    Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2012: errors are below 1e-6, those of float32.
+    Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2012: errors are below 1e-6, as accurate as
+    float32.
     """
     x = p.double()
     w = -(4 * x * (1 - x)).log()
@@ -91,28 +92,28 @@ def normal_quantile(p: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """An input, or an output of the same shape."""
+    """An input or output tensor."""
 
     name: str
     role: str
     example: Tensor
-    """A value of it; in the function's place where it turns out not to be read."""
+    """An example value; a constant of the graph if the function does not use the input."""
     metadata: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what policy.json tells of it."""
+        """Return its description for policy.json."""
         shape, dtype = list(self.example.shape), str(self.example.dtype).removeprefix("torch.")
         return {"name": self.name, "role": self.role, "shape": shape, "dtype": dtype, **self.metadata}
 
 
 class PolicyFunction(nn.Module):
-    """A policy as a function of tensors alone: those of ``used_inputs``, in this order, to those of ``outputs``."""
+    """A policy as a function of tensors: from ``used_inputs``, in this order, to ``outputs``."""
 
     def __init__(self, player: Player, mode: Mode, rows: int | None) -> None:
-        """``player`` is on the CPU, in float32; ``rows`` is N, the environments that act together, None: any number."""
+        """``player`` is on the CPU in float32. ``rows``: N, the number of observations per call; None: any number."""
         super().__init__()
         self.any_rows: bool = rows is None
-        rows = 2 if rows is None else rows  # a graph of one row would be for one alone
+        rows = 2 if rows is None else rows  # a graph traced with one row would only accept one
         self.rows: int = rows
         self.space: spaces.Space[Any] = player.action_space
         self.learner: Algorithm = player.algo.requires_grad_(False)
@@ -151,7 +152,7 @@ class PolicyFunction(nn.Module):
 
     @property
     def used_inputs(self) -> list[TensorSpec]:
-        """The inputs that are asked for."""
+        """The inputs that the function uses."""
         return [spec for spec in self.inputs if spec.name in self.input_names]
 
     @property
@@ -161,11 +162,14 @@ class PolicyFunction(nn.Module):
         return [*self.actions, *(TensorSpec(f"next_{p.name}", "state", p.example, {"input": p.name}) for p in carried)]
 
     def state_inputs(self, state: Any) -> dict[str, Tensor]:
-        """Return the inputs that hold a ``state`` of the agent's policy."""
+        """Return a ``state`` of the agent's policy as inputs."""
         return {name: x for name, x in _leaves(state, self.inner) if name in self.state_names}
 
     def noise_inputs(self, drawn: Sequence[NoiseDraw]) -> dict[str, Tensor]:
-        """Return the noise that a policy has drawn as inputs; it may not have drawn all, as it can decide without."""
+        """Return the noise that a policy has drawn as inputs.
+
+        Some draws can be missing if the policy did not need them.
+        """
         remaining, inputs = list(drawn), {}
         for spec in self.noise:
             signature = spec.metadata["distribution"], spec.example.shape
@@ -178,7 +182,8 @@ class PolicyFunction(nn.Module):
     ) -> np.ndarray:
         """Return the largest difference between ``actions`` and ``expected``, scaled to [-1, 1], ``[N]``.
 
-        Classes whose logit or value in ``output`` is as good as the best, as those ``expected``, do not differ.
+        Classes whose logit or value in ``output`` equals the best, like the ``expected`` class, do not count as
+        different.
         """
         statistics = {} if output is None else action_statistics(output.choice, self.space)
         out = np.zeros(self.rows)
@@ -206,7 +211,7 @@ class PolicyFunction(nn.Module):
         return result
 
     def _unflatten_action(self, flat: Tensor, path: tuple[Any, ...], leaf: Any) -> Tensor:
-        """Return actions as the environment takes them, ``[N, *shape]``, like ``core/action_codec.py: ActionCodec``."""
+        """Convert actions to the environment's format, ``[N, *shape]``, like ``core/action_codec.py: ActionCodec``."""
         part = flat[:, self.cuts["/".join(map(str, path)) or "action"]]
         if not isinstance(leaf, spaces.Box):
             counts, start = classes_of(leaf)
@@ -232,7 +237,7 @@ class PolicyFunction(nn.Module):
         return tuple(self._unflatten_action(action, *leaf) for leaf in self.leaves) + tuple(after)
 
     def graph(self) -> torch.export.ExportedProgram:
-        """Return the function as a graph, after reducing it to the inputs, the state and the weights that matter."""
+        """Return the function as a graph with only the inputs, states and weights that matter."""
         has_unused = True
         while has_unused:
             # The examples themselves are constants of the graph.
@@ -247,7 +252,7 @@ class PolicyFunction(nn.Module):
         return program
 
     def _remove_unused(self, program: torch.export.ExportedProgram) -> bool:
-        """Keep what actions depend on, now or later; return whether something else was there."""
+        """Remove everything on which no action depends, now or later; return whether anything was removed."""
         nodes = {node.name: node for node in program.graph.nodes}
         input_of_node = dict(zip(program.graph_signature.user_inputs, self.input_names, strict=True))
         outputs = [nodes.get(str(name)) for name in program.graph_signature.user_outputs]
@@ -270,7 +275,7 @@ class PolicyFunction(nn.Module):
                 owner = self.get_submodule(module)
                 unused: Any = getattr(owner, name)
                 delattr(owner, name)
-                setattr(owner, name, unused.detach())  # as what is no weight: it may be looked at, and not read
+                setattr(owner, name, unused.detach())  # not a weight: may be accessed without being read
                 has_removed = True
         return has_removed
 
@@ -306,7 +311,7 @@ def _leaves(state: Any, root: str) -> list[tuple[str, Tensor]]:
 
 
 def _initial(x: Tensor) -> Any:
-    """Return a state before the first call: one number if all are the same, else nested lists."""
+    """Return an initial state: one number if all elements are equal, else nested lists."""
     values = x.float() if x.dtype == torch.bfloat16 else x
     return values.flatten()[0].item() if (values == values.flatten()[0]).all() else values.tolist()
 

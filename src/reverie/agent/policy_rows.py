@@ -1,4 +1,4 @@
-"""What a policy would do in recorded rows: its actions, their probabilities, and how near they are to the recorded."""
+"""A policy's actions in recorded rows, their probabilities, and their agreement with the recorded actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reverie.run.collect import initial_state
 BLOCK = 1024
 """First states per forward pass, and rows in a batch for a memoryless policy."""
 MAX_PARALLEL_EPISODES = 256
-"""Most episodes side by side for any other policy."""
+"""Maximum number of parallel episodes for other policies."""
 
 
 def policy_actions(
@@ -27,9 +27,9 @@ def policy_actions(
 ) -> np.ndarray:  # fmt: skip
     """Return the actions that a policy would take in each row, float32 ``[rows, n, A]``.
 
-    A policy with state sees whole episodes in order, and is told the recorded actions (``override``). ``columns`` are
-    all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags. ``width`` is A, and n is
-    ``num_action_samples``.
+    A policy with state processes whole episodes in order, and its actions are replaced by the recorded ones
+    (``override``). ``columns`` are all rows, ``[rows, ...]``: ``obs/<key>``, ``action``, ``reward`` and the flags.
+    ``width`` is A, and n is ``num_action_samples``.
     """
     actions = np.zeros((len(columns["action"]), num_action_samples, width), np.float32)
 
@@ -47,9 +47,9 @@ def policy_actions(
 def policy_log_probs(
     policy: Policy[Any], columns: Mapping[str, np.ndarray], device: torch.device, env_steps: int = 0
 ) -> np.ndarray:
-    """Return ln pi(a | s) of the recorded action of each row, ``[rows]``; ConfigError if the policy does not know it.
+    """Return ln pi(a | s) of each row's recorded action, ``[rows]``; ConfigError if the policy cannot compute it.
 
-    Arguments are those of :func:`policy_actions`, and the policy's ``device``.
+    Takes the arguments of :func:`policy_actions`, and the policy's ``device``.
     """
     log_probs = np.zeros(len(columns["action"]))
 
@@ -57,8 +57,8 @@ def policy_log_probs(
         choice: Any = policy.inspect(step, state).choice if isinstance(policy, Inspectable) else None
         if not hasattr(choice, "log_prob"):
             raise ConfigError(
-                "this policy does not tell the probabilities of its actions, which importance sampling needs where "
-                "they are drawn. Use method fqe, or let it take its most likely actions (deterministic)."
+                "this policy does not provide action probabilities, which importance sampling needs for sampled "
+                "actions. Use method fqe, or evaluate its most likely actions (deterministic)."
             )
         log_probs[rows[rows >= 0]] = choice.log_prob(recorded_actions.to(device)).cpu().numpy()[rows >= 0]
         return policy.act(step, state, "explore")[1]
@@ -71,9 +71,9 @@ def run_policy_over(
     policy: Policy[Any], columns: Mapping[str, np.ndarray],
     visit: Callable[[Step, Any, Tensor, np.ndarray], Any], *, mode: Mode, env_steps: int,
 ) -> None:  # fmt: skip
-    """Show all rows to a policy, some at a time: ``visit(step, state, recorded actions, rows [N])`` returns its state.
+    """Run a policy over all rows in batches: ``visit(step, state, recorded actions, rows [N])`` returns its state.
 
-    Of the numbers of rows, -1 is padding.
+    Row number -1 is padding.
     """
     observations = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     row_columns = {name: columns[name] for name in ("reward", *FLAGS)}
@@ -89,7 +89,7 @@ def run_policy_over(
 
 
 def batch_orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
-    """Yield tables ``[L, N]`` of row numbers, -1 is padding. With state (``carried``), each column is an episode."""
+    """Yield tables ``[L, N]`` of row numbers; -1 is padding. With state (``carried``), each column is an episode."""
     total, size = len(first), min(BLOCK, len(first))
     if not carried:
         yield np.pad(np.arange(total), (0, -total % size), constant_values=-1).reshape(-1, size)
@@ -103,16 +103,16 @@ def batch_orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
 
 
 def action_agreement(chosen: np.ndarray, recorded_actions: np.ndarray, spec: ActionSpec) -> dict[str, float]:
-    """Compare the policy's actions in R rows, ``[R, n, A]``, with those that were taken there, ``[R, A]``.
+    """Compare the policy's actions in R rows, ``[R, n, A]``, with the recorded actions ``[R, A]``.
 
-    Return ``same_action``, the share whose classes are all those that were recorded, and ``action_distance``, the root
-    mean square difference of continuous actions in units of half their range.
+    Return ``same_action``, the fraction whose classes all match, and ``action_distance``, the root-mean-square
+    difference of continuous actions in units of half their range.
     """
     discrete = np.zeros(spec.width, bool)
     for key, action_slice in spec.slices().items():
         discrete[action_slice] = spec.parts[key].kind == "categorical"
     distance, agreement = np.abs(chosen - recorded_actions[:, None]), dict[str, float]()
-    if discrete.any():  # one-hot, but a network's 1 may be off by a rounding error
+    if discrete.any():  # one-hot, but a network's 1 can have a rounding error
         agreement["same_action"] = float((distance[..., discrete] < 0.5).all(-1).mean())
     if not discrete.all():
         agreement["action_distance"] = float(np.sqrt(np.square(distance[..., ~discrete], dtype=np.float64).mean()))

@@ -1,4 +1,4 @@
-"""Probes of a world model's states: what they read, and states edited so that they read something else."""
+"""Probes of a world model's states: their predictions, and states edited to change these predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from reverie.nn.probe import Probe
 def probe(
     player: Player, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return what probes read from states: see ``Agent.probe``."""
+    """Return the predictions of the probes for states: see ``Agent.probe``."""
     heads = require_probe(player)
     feature = state_to_latent(require_world_model(player).world, model_state(state)).feature
     with torch.no_grad():
@@ -38,11 +38,11 @@ def steer(
     player: Player, state: ModelState | AgentState, target: Mapping[str, Any], inputs: Mapping[str, Any] | None, *,
     steps: int, lr: float,
 ) -> ModelState:  # fmt: skip
-    """Return states in which the probes read ``target``: see ``Agent.steer``."""
+    """Return states for which the probes predict ``target``: see ``Agent.steer``."""
     heads, state = require_probe(player), model_state(state)
     latent = state_to_latent(require_world_model(player).world, state)
     if unknown := target.keys() - heads.parts.keys():
-        raise DataError(f"there is no probe of {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
+        raise DataError(f"there is no probe for {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
     obs = obs_to_tensors(player, {**(inputs or {}), **target}, len(state.deter))
     deter = latent.deter.clone().requires_grad_()
     optim = torch.optim.Adam([deter], lr)
@@ -52,7 +52,7 @@ def steer(
             loss = torch.stack([prediction.loss(obs[key]).sum() for key, prediction in predictions.items()]).sum()
             (deter.grad,) = torch.autograd.grad(loss, deter)
             optim.step()
-            deter.detach().clamp_(-1, 1)  # where the h of every cell is
+            deter.detach().clamp_(-1, 1)  # index of h in each cell
     return ModelState(to_numpy(deter), state.stoch)
 
 

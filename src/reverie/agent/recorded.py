@@ -1,4 +1,4 @@
-"""Recorded episodes as the learner sees them: read from data, or made from arrays of your own."""
+"""Recorded episodes as the learner sees them: read from a dataset, or made from your own arrays."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reverie.experiment.offline import check_dataset_fits
 
 @contextlib.contextmanager
 def open_dataset(player: Player, data: DataLike | None = None) -> Iterator[RecordedEpisodes]:
-    """Open recorded data: see ``Agent.open_dataset``."""
+    """Open a dataset: see ``Agent.open_dataset``."""
     source = dataset_config(player.run if data is None else data)
     if data is None and player.config.offline:
         source = player.config.data
@@ -43,13 +43,13 @@ def make_episode(
     player: Player, observations: Sequence[Any], actions: Sequence[Any], rewards: Any = None, *,
     terminal: bool = False, action_masks: Sequence[Any] | None = None,
 ) -> Batch:  # fmt: skip
-    """Return an episode from arrays of your own: see ``Agent.make_episode``."""
+    """Return an episode from your own arrays: see ``Agent.make_episode``."""
     count, steps = len(observations), len(actions)
     masks = [None] * count if action_masks is None else action_masks
     if count != steps + 1 or len(masks) != count or not steps:
         raise DataError(
-            f"{count} observations, {steps} actions, {len(masks)} masks: expected n >= 1 actions, and n + 1 of the "
-            "others, the last of which are what the last action led to."
+            f"{count} observations, {steps} actions, {len(masks)} masks: expected n >= 1 actions, and n + 1 "
+            "observations and masks; the last ones follow the last action."
         )
     (stack,), obs_list = player.observer.stacks(1), list[dict[str, np.ndarray]]()
     for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):

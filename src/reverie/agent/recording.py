@@ -1,4 +1,4 @@
-"""Play with a trained agent and record what happens, to collect data for offline learning."""
+"""Play with a trained agent and record the episodes as a dataset for offline learning."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
 
 @dataclass(frozen=True, kw_only=True)
 class RecordConfig(Config):
-    """How much to record, and how the agent explores meanwhile."""
+    """How much to record, and how the agent explores."""
 
     episodes: Annotated[int | None, AtLeast(1)] = None
-    """Number of episodes; give this or ``steps``."""
+    """Number of episodes; set this or ``steps``."""
     steps: Annotated[int | None, AtLeast(1)] = None
-    """Env steps to record, in place of ``episodes``. The last episode is truncated there."""
+    """Env steps to record, instead of ``episodes``. The last episode is truncated."""
     epsilon: Annotated[float, Within("[0, 1]")] = 0.0
-    """Probability, in [0, 1], that an action is drawn from the action space in place of the agent's."""
+    """Probability, in [0, 1], that a random action from the action space replaces the agent's action."""
     noise: Annotated[float, AtLeast(0)] = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range; >= 0."""
     deterministic: bool = True
@@ -50,7 +50,7 @@ class RecordConfig(Config):
     seed: Annotated[int, AtLeast(0)] = 0
     """Seed of environments, exploration and actions."""
     raw: bool = False
-    """Record images as the environment shows them, before ``env.resize`` and ``env.grayscale``."""
+    """Record the environment's original images, before ``env.resize`` and ``env.grayscale``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,16 +61,16 @@ class RecordConfig(Config):
 def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:
     """Play episodes with ``agent`` and write them to ``target``, a path or minari:NAME, in the format ``to``.
 
-    "auto" is the format that the suffix of ``target`` names, or Minari's. Actions and rewards are the environment's
-    own, in its units, before any clipping. Observations are too, but without rendered frames, MiniGrid's as learners
-    see them, and images resized and grey as the agent saw them, one frame each, unless ``config.raw``. Minari keeps the
-    seed of each episode. Images are compressed. The dataset appears at ``target`` only once it is complete. Its
-    probable size is logged before it begins.
+    "auto": by the suffix of ``target``, else Minari. Actions and rewards are in the environment's units, before any
+    clipping. Observations are the environment's, except: rendered frames are omitted, MiniGrid's observations are
+    recorded as learners see them, and images are resized and grayscale single frames as the agent saw them, unless
+    ``config.raw``. Minari stores the seed of each episode. Images are compressed. The dataset appears at ``target``
+    only once it is complete. Its estimated size is logged first.
 
     Raises:
-        ConfigError: noise was asked for and no action is continuous, a package is missing, or the format cannot store
-            the observations.
-        DataError: the environment answers with something else than Gymnasium and its spaces say.
+        ConfigError: ``noise`` is set but no action is continuous, a package is missing, or the format cannot store the
+            observations.
+        DataError: the environment violates Gymnasium's API or its own spaces.
         RunError: ``target`` exists.
     """
     env = agent.make_env()
@@ -91,19 +91,19 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
 
 
 class View(NamedTuple):
-    """What is recorded of an observation that the environment shows, and the space of that."""
+    """The part of an environment's observation that is recorded, and its space."""
 
     space: Space
     convert: Callable[[Any], Any]
 
     @classmethod
     def of(cls, agent: Agent, raw: bool) -> View:
-        """Return the view of ``agent``; ``raw`` has images as the environment shows them."""
+        """Return the view of ``agent``; with ``raw``, images are the environment's original images."""
         return cls(agent.observer.learner_space, lambda obs: obs) if raw else cls(*agent.observer.reduced_view())
 
 
 class PlayedReader(Reader):
-    """Episodes of an agent, which are played as they are read."""
+    """A dataset reader that plays episodes with an agent while they are read."""
 
     format = "episodes of an agent"
 
@@ -128,7 +128,7 @@ class PlayedReader(Reader):
         return DatasetInfo(observation=self.view.space, action=self.env.action_space, text=text, **named)
 
     def rows(self) -> int:
-        """Return 0: how many there will be is not known."""
+        """Return 0: the number of rows is unknown."""
         return 0
 
     def parts(self) -> Iterator[Rows]:
@@ -144,7 +144,7 @@ class PlayedReader(Reader):
             self.add_remark(f"{ended}, and were truncated there")
 
     def place_of(self, row: int, column: str) -> str:
-        """Return the number of a row: rows cannot be read again."""
+        """Return a row's number, since rows cannot be read again."""
         return f"{self.path}, row {row:,}"
 
 
@@ -166,7 +166,10 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
 
 
 def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
-    """Return the environment as fields of ``DatasetInfo``, and a remark on what they cannot say; each may be empty."""
+    """Return the environment as fields of ``DatasetInfo``, and a remark on what they cannot represent.
+
+    Each may be empty.
+    """
     config = agent.config.env
     spec = spec_of(env, config)
     if spec is None:
@@ -182,7 +185,7 @@ def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple
 
 
 def estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
-    """Return how large the dataset will be, judged by the first observation."""
+    """Estimate the size of the dataset from the first observation."""
     obs, info = checked_reset(env, first_seed(config))
     view = View.of(agent, config.raw)
     first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
@@ -198,7 +201,7 @@ def estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: Re
 
 
 def first_seed(config: RecordConfig) -> int:
-    """Return the seed of the first episode; the others have the next ones."""
+    """Return the seed of the first episode; later episodes use consecutive seeds."""
     return derived_seeds(config.seed)["test"] % 2**31
 
 
@@ -207,7 +210,7 @@ def record_episodes(
 ) -> Iterator[dict[str, Any]]:
     """Yield episodes of at most ``limit`` steps as the fields of Minari's ``EpisodeBuffer``.
 
-    The seeds of those that had not ended by then are added to ``cut_off``.
+    The seeds of episodes cut off at this limit are added to ``cut_off``.
     """
     rng, first, steps_left = np.random.default_rng(config.seed), first_seed(config), config.steps
     env.action_space.seed(first)
@@ -224,9 +227,9 @@ def record_episode(
     agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, rng: np.random.Generator,
     seed: int, max_steps: int,
 ) -> tuple[dict[str, Any], bool]:  # fmt: skip
-    """Play one episode of at most ``max_steps`` steps; return it, and whether it has ended by itself.
+    """Play one episode of at most ``max_steps`` steps; return it, and whether it ended by itself.
 
-    Values are copied, as an environment may reuse its arrays.
+    Values are copied, since an environment can reuse its arrays.
     """
     obs, info = checked_reset(env, seed)
     to_learner_obs, mask = agent.observer.to_learner_obs, agent.observer.read_mask(env, info)
@@ -255,7 +258,7 @@ def record_episode(
     end = agent.observer.raw_input(env, obs)
     agent.observer(end, agent.observer.stacks(1)[0], True, mask, terminated or truncated)  # checks it
     truncations = np.zeros(len(rewards), bool)
-    truncations[-1] = truncated or not terminations[-1]  # both, where the environment says both
+    truncations[-1] = truncated or not terminations[-1]  # both, if the environment sets both
     episode = {
         "observations": stack_values(view.space, obs_list, "obs"),
         "actions": stack_values(env.action_space, action_list, "action"),
@@ -281,12 +284,12 @@ def add_noise(space: Space, action: Any, noise: float, rng: np.random.Generator)
 
 
 def is_continuous(space: Space) -> TypeGuard[spaces.Box]:
-    """Return whether actions of ``space`` are floats, to which noise can be added."""
+    """Return whether actions of ``space`` are floats, so that noise can be added."""
     return isinstance(space, spaces.Box) and space.dtype.kind == "f"
 
 
 def stack_values(space: Space, values: list[Any], name: str) -> Any:
-    """Stack values of a space into arrays, in dictionaries and tuples as Minari expects them."""
+    """Stack values of a space into arrays, in dictionaries and tuples as in Minari."""
     if isinstance(space, spaces.Dict):
         inner = space.spaces.items()
         return {key: stack_values(part, [value[key] for value in values], f"{name}/{key}") for key, part in inner}

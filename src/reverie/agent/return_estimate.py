@@ -1,4 +1,4 @@
-"""The estimated return of a policy, and how it is shown."""
+"""The estimated return of a policy, and its formatting."""
 
 from __future__ import annotations
 
@@ -15,55 +15,55 @@ Method = Literal["fqe", "wis", "dr"]
 METHODS: dict[str, str] = {
     "fqe": "fitted Q evaluation (FQE)",
     "wis": "per-decision weighted importance sampling (WIS)",
-    "dr": "the weighted doubly robust estimator (DR), importance sampling beside fitted Q evaluation (FQE)",
+    "dr": "the weighted doubly robust estimator (DR), importance sampling combined with fitted Q evaluation (FQE)",
 }
-"""The methods of estimating and what they are."""
+"""The estimation methods and their descriptions."""
 MIN_EFFECTIVE_EPISODES = 10.0
-"""Effective number of episodes below which importance sampling is not to be relied on."""
+"""Effective number of episodes below which importance sampling is unreliable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnEstimate:
-    """Estimated return of a policy from the first states of a dataset's episodes, and the returns recorded there."""
+    """Estimated return of a policy from the initial states of a dataset's episodes, and the recorded returns."""
 
     value: IntervalEstimate
-    """Mean discounted return that the method expects of the policy, with a 95 % bootstrap interval over episodes; the
-    error of FQE itself is not in it."""
+    """Estimated mean discounted return of the policy, with a 95 % bootstrap interval over episodes, which excludes the
+    error of FQE itself."""
     behavior: IntervalEstimate
-    """The same of the logging policy, which took the recorded actions: what to compare ``value`` with. By FQE, with the
-    recorded actions as next ones; if the method is "wis", by importance sampling whose ratios are 1."""
+    """The same for the behavior policy, which took the recorded actions, as a reference for ``value``: by FQE with the
+    recorded next actions; for method "wis", by importance sampling with ratios of 1."""
     dataset_return: IntervalEstimate
-    """Mean discounted return of the recorded episodes. Rewards that would have followed a truncation are not in it,
-    but in ``value`` they are."""
+    """Mean discounted return of the recorded episodes. It excludes rewards after a truncation, which ``value``
+    includes."""
     discount: float
     """Discount factor gamma of both."""
     episodes: int
     """Number of recorded episodes with at least one step."""
     num_truncated: int
-    """Number of these that were truncated, not terminal."""
+    """Number of truncated episodes among these."""
     updates: int
-    """Gradient updates of FQE so far, those of earlier estimates included."""
+    """Gradient updates of FQE so far, including earlier estimates."""
     loss: float
-    """FQE's loss, the mean squared temporal-difference error, over the last 100 of these; NaN without FQE."""
+    """FQE's loss, the mean squared temporal-difference error, over the last 100 updates; NaN without FQE."""
     mode: Mode
-    """How the policy chose actions: "eval" most likely, "explore" drawn."""
+    """How the policy chose actions: "eval" most likely, "explore" sampled."""
     reward_clipping: str = "none"
-    """How the rewards of both returns had been clipped when they were collected; "none" if they are the true ones."""
+    """How the rewards of both returns were clipped during collection; "none" if they are the true rewards."""
     truncated_weight: float = 0.0
-    """Share of the discount's weight, (1 - gamma) sum_t gamma^t, that lies beyond the recorded steps, in [0, 1]: the
-    mean over episodes of gamma^n after n steps that a truncation ended, and of 0 for terminal episodes."""
+    """Fraction of the discount weight, (1 - gamma) sum_t gamma^t, beyond the recorded steps, in [0, 1]: the mean over
+    episodes of gamma^n for episodes truncated after n steps, and 0 for terminal episodes."""
     method: Method = "fqe"
     """How the policy's return was estimated."""
     diverged: bool = False
-    """Whether FQE's loss grew far above its smallest: the estimate is worth nothing then."""
+    """Whether FQE's loss grew far above its smallest; the estimate is then invalid."""
     effective_episodes: float | None = None
-    """Effective number of episodes behind importance sampling; None without it."""
+    """Effective number of episodes of importance sampling; None without it."""
     agreement: dict[str, float] = field(default_factory=dict)
-    """How near the policy's actions are to the recorded ones: see :func:`action_agreement`. The estimate of a policy
-    whose actions are far from them may be wrong by any amount."""
+    """Agreement of the policy's actions with the recorded actions: see :func:`action_agreement`. With little agreement,
+    the error of the estimate is unbounded."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers under their names in the logs, without the ends of an interval that is unknown."""
+        """Return the numbers under their metric names, without intervals that are unknown."""
         metrics = {"updates": float(self.updates), "loss": self.loss, "discount": self.discount, **self.agreement}
         for name, part in self._intervals().items():
             metrics |= {name: part.value} | (
@@ -103,7 +103,7 @@ class ReturnEstimate:
         lines = [
             f"estimated by {self.method.upper()}, no episodes played: discounted return of the policy "
             f"{_format_interval(self.value)}",
-            "  the logging policy, which took the recorded actions, by the same method: "
+            "  the behavior policy, which took the recorded actions, by the same method: "
             f"{_format_interval(self.behavior)}",
             f"  recorded: {_format_interval(self.dataset_return)} in "
             f"{count_noun(self.episodes, 'episode')}{truncated}; "
@@ -111,9 +111,7 @@ class ReturnEstimate:
             f"  intervals are for the mean over episodes{error_text}",
         ]
         if self.diverged:
-            lines.append(
-                "  FQE diverged: its loss grew far above its smallest, so this estimate of the policy is worth nothing"
-            )
+            lines.append("  FQE diverged: its loss grew far above its smallest, so this estimate is invalid")
         if self.effective_episodes is not None:
             warning = ": too few to rely on" if self.effective_episodes < MIN_EFFECTIVE_EPISODES else ""
             lines.append(f"  effective number of episodes: {self.effective_episodes:.1f} of {self.episodes:,}{warning}")
@@ -126,8 +124,8 @@ class ReturnEstimate:
         if self.truncated_weight >= 0.01:
             end = " to the end of the longest one" if self.method == "wis" else ""
             lines.append(
-                f"  recorded returns end where episodes were truncated, and {self.truncated_weight:.0%} of the "
-                f"discount's weight lies beyond; the others go on{end}"
+                f"  recorded returns end where episodes were truncated, with {self.truncated_weight:.0%} of the "
+                f"discount weight beyond; the other estimates continue{end}"
             )
         return "\n".join(lines)
 

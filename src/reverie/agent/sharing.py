@@ -1,4 +1,7 @@
-"""Agents passed on: to the Hugging Face Hub, cloud storage or a folder, with a page; or to a tracker's registry."""
+"""Share agents: on the Hugging Face Hub, in cloud storage or a folder, with a model card.
+
+Or in a tracker's registry.
+"""
 
 from __future__ import annotations
 
@@ -40,37 +43,41 @@ from reverie.run.manifest import checkpoint_step
 from reverie.store.local_objects import open_objects
 
 TAG = "reverie"
-"""Tag of this library's agents at the Hub."""
+"""Tag of reverie agents on the Hub."""
 HOME = "https://pypi.org/project/reverie-rl"
 
 
 @dataclass(frozen=True)
 class SharedAgent:
-    """An agent that somebody passed on."""
+    """A shared agent."""
 
     location: str
-    """What :func:`reverie.load` takes."""
+    """Argument for :func:`reverie.load`."""
     metadata: Mapping[str, str]
-    """``algorithm``, ``env``, ``step``, the versions of this library and of PyTorch, and perhaps ``score``."""
+    """``algorithm``, ``env``, ``step``, the versions of reverie and PyTorch, and perhaps ``score``."""
 
 
 def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = None, private: bool = False) -> str:
-    """Pass on the agent of a run: weights, settings, spaces, evaluation, and a page with a picture; no rows, no code.
+    """Upload the agent of a run: weights, settings, spaces, evaluation, and a model card with an image.
+
+    No rows, no code.
 
     Args:
         run: the run folder.
-        destination: ``hf://USER/NAME`` at the Hugging Face Hub, whose repository is created or gets a new commit;
-            ``s3://BUCKET/NAME`` or another URL that fsspec knows; or a folder, which is new or holds such an agent.
+        destination: ``hf://USER/NAME`` on the Hugging Face Hub, where a repository is created or a commit is added;
+            ``s3://BUCKET/NAME`` or another fsspec URL; or a folder, which is new or contains a pushed agent.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
             newest.
-        private: a repository that is created is for its owner alone.
+        private: create the repository as private.
 
     Returns:
-        What :func:`reverie.load` takes; of the Hub, without the commit.
+        Argument for :func:`reverie.load`; for the Hub, without the commit.
 
     Raises:
-        ReverieError: there is no such run or checkpoint, the place cannot be reached, refuses, or holds something else.
-        UntrustedError: the run names a module that no installed package offers and that you have not named yourself.
+        ReverieError: the run or checkpoint does not exist, or the destination cannot be reached, denies access, or
+            contains something else.
+        UntrustedError: the run names a module that belongs to no installed package and that you have not named
+            yourself.
     """
     folder = RunFolder.from_path(run)
     saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)
@@ -97,12 +104,14 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
 
 
 def _upload_folder(model: Path, destination: str) -> None:
-    """Write the files of an agent to a folder or a URL, the one that says what it is last."""
+    """Write the files of an agent to a folder or a URL; the file that identifies it is written last."""
     objects = open_objects(destination)
     try:
         before = objects.sizes()
         if before and AGENT_FILE not in before:
-            raise ConfigError(f"{destination} holds {next(iter(before))}, and no pushed agent: choose another place.")
+            raise ConfigError(
+                f"{destination} contains {next(iter(before))}, but no pushed agent: choose another destination."
+            )
         names = sorted(file.relative_to(model).as_posix() for file in model.rglob("*") if file.is_file())
         for name in sorted(names, key=lambda name: name == AGENT_FILE):
             objects.put(name, (model / name).read_bytes())
@@ -114,32 +123,32 @@ def _upload_folder(model: Path, destination: str) -> None:
 
 
 def pull(location: str, to: Path | str | None = None) -> Path:
-    """Download an agent that was passed on, or a run or an agent at a tracker; return its folder.
+    """Download a shared agent, or a run or an agent from a tracker; return its folder.
 
     Args:
-        location: as :func:`reverie.load` takes it: ``hf://USER/NAME``, also with ``@REVISION``, ``s3://BUCKET/NAME``,
-            or one of a tracker.
-        to: a new folder. None: one below ``runs/``, into which it is downloaded once.
+        location: as for :func:`reverie.load`: ``hf://USER/NAME``, optionally with ``@REVISION``, ``s3://BUCKET/NAME``,
+            or a tracker's address.
+        to: a new folder. None: a folder under ``runs/``, to which it is downloaded once.
 
     Raises:
-        ReverieError: it is not there, it is no agent of this library, or the place cannot be reached.
-        RunError: the folder exists already.
-        UntrustedError: it names a module that no installed package offers and that you have not named yourself; nothing
-            of it runs.
+        ReverieError: it does not exist, it is not a reverie agent, or the location cannot be reached.
+        RunError: the folder already exists.
+        UntrustedError: it names a module that belongs to no installed package and that you have not named yourself;
+            none of its code runs.
     """
     if to is not None and Path(to).exists():
-        raise RunError(f"{to} exists already: choose the name of a new folder.")
+        raise RunError(f"{to} already exists: choose the name of a new folder.")
     if to is not None and Path(location).is_dir():
         location = f"file://{location}"
     folder = Path(download_agent(location, None if to is None else Path(to)))
     if not folder.is_dir():
-        raise RunError(f"{location} is nothing to download: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
+        raise RunError(f"{location} cannot be downloaded: expected hf://USER/NAME, s3://BUCKET/NAME or the like.")
     check_code(read_saved_config(folder), folder)
     return folder
 
 
 def list_agents(location: str) -> list[SharedAgent]:
-    """Return the agents at ``hf://USER``, of everybody at ``hf://``, or in a folder or at a URL, or the one there."""
+    """Return the agents at ``hf://USER``, of all users at ``hf://``, in a folder, or at a URL."""
     if location.startswith("hf://"):
         name = location.removeprefix("hf://").rstrip("/")
         with tracker_module("huggingface_hub", location) as client:
@@ -165,7 +174,7 @@ def _hub_metadata(client: Any, name: str) -> dict[str, str]:
 
 
 def parse_metadata(content: bytes) -> dict[str, str]:
-    """Return the texts in a stranger's ``agent.json``; none if it is damaged, as other agents are listed beside it."""
+    """Return the texts in an untrusted ``agent.json``; none if it is damaged, so that other agents are still listed."""
     try:
         metadata = json.loads(content)
     except (ValueError, RecursionError):
@@ -176,7 +185,7 @@ def parse_metadata(content: bytes) -> dict[str, str]:
 def agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> dict[str, str]:
     """Return the metadata of an agent, for ``AGENT_FILE``."""
     step, score = checkpoint_step(checkpoint), None
-    with contextlib.suppress(RunError, KeyError):  # an agent from elsewhere was not trained here
+    with contextlib.suppress(RunError, KeyError):  # an imported agent was not trained here
         run_state = read_checkpoint(checkpoint, ["run"])["run"]
         score = run_state["best"] if run_state["best_step"] == step else None
     if is_final_result_of_step(folder.evaluation, step):
@@ -186,12 +195,12 @@ def agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> d
 
 
 def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -> Path:
-    """Write the folder of a passed-on agent: settings, spaces, a checkpoint of the learner and the longest episode."""
+    """Write the folder of a shared agent: settings, spaces, a checkpoint of the learner and the longest episode."""
     try:
         state, longest = read_checkpoint(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
     except KeyError as error:
         raise RunError(f"{checkpoint} is damaged: it contains no {error}. Use another checkpoint.") from error
-    parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved as it was read
+    parts: dict[str, Any] = {"algo": SimpleNamespace(state_dict=lambda: state)}  # saved unchanged
     parts["clock"] = SimpleNamespace(state_dict=lambda: {"longest_episode": longest})
     Checkpoints(folder_path / "checkpoints").save(checkpoint_step(checkpoint), parts)
     for file in (folder.config, folder.spec):
@@ -205,14 +214,14 @@ def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -
 def model_card(
     model: Path, folder: RunFolder, saved: SavedConfig, metadata: Mapping[str, str], destination: str
 ) -> str:
-    """Return the page of an agent, and put its picture into ``model``, the folder that is passed on."""
+    """Return the model card of an agent, and save its image in ``model``, the folder to share."""
     algorithm, env, name = metadata["algorithm"], metadata["env"], destination.rstrip("/").rpartition("/")[2]
     evaluation = read_final_result(model / "eval.json") or {}
     tags = [TAG, "reinforcement-learning", algorithm, env]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
     lines = [
         f"# {algorithm} in {env}",
-        f"An agent of [reverie]({HOME}) after {int(metadata['step']):,} steps of training.",
+        f"A [reverie]({HOME}) agent after {int(metadata['step']):,} steps of training.",
     ]
     if picture := _picture(model, folder):
         lines.append(f"![{picture.stem}]({picture.name})")
@@ -256,10 +265,10 @@ def _spaces(spec: Mapping[str, Any]) -> str:
 
 
 def _commands(algorithm: str, saved: SavedConfig, destination: str) -> str:
-    notes = "".join(f"\n{key} = {value} was given from Python: pass it again." for key, value in saved.custom.items())
+    notes = "".join(f"\n{key} = {value} was passed from Python: pass it again." for key, value in saved.custom.items())
     return (
         f"```sh\npip install reverie-rl\nreverie eval {destination}\nreverie pull {destination} --to agent\n"
-        f"reverie train {algorithm} --config agent/config.yaml --run runs/again   # trains it anew\n```\n\n"
+        f"reverie train {algorithm} --config agent/config.yaml --run runs/again   # trains it again\n```\n\n"
         f'In Python: `agent = reverie.load("{destination}")`. Weights are safetensors, settings YAML, spaces JSON: '
         f"loading them runs no code.{notes}"
     )
@@ -273,22 +282,21 @@ def register_model(
     checkpoint: Path | str | None = None, alias: str | None = None,
     tracker: Literal["mlflow", "wandb"] = "mlflow",
 ) -> str:  # fmt: skip
-    """Add the agent of a run to the model registry of MLflow, or to W&B as an artifact; return how to name it there.
+    """Add the agent of a run to the model registry of MLflow, or to W&B as an artifact; return its name there.
 
-    What is registered is a folder from which :func:`reverie.load` reads the agent: its weights, its settings
-    (config.yaml), what it observes and does (spec.json), and for MLflow a file ``MLmodel`` with the signature.
+    The registered folder can be read by :func:`reverie.load`: weights, settings (config.yaml), observations and actions
+    (spec.json), and for MLflow a file ``MLmodel`` with the signature.
 
     Args:
         run: the run folder.
-        name: the model's name. It is created, or gets another version.
+        name: the model's name. The model is created, or a version is added.
         checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the best if there is one, else the
             newest.
-        alias: another name of this version, such as "best" for ``models:/NAME@best``. It is taken from the version that
-            has it.
+        alias: alias of this version, such as "best" for ``models:/NAME@best``. It is removed from any other version.
         tracker: "mlflow", its model registry, or "wandb", an artifact.
 
     Raises:
-        ReverieError: there is no such run or checkpoint, the tracker cannot be reached, or it refuses the name.
+        ReverieError: the run or checkpoint does not exist, or the tracker cannot be reached or rejects the name.
     """
     folder = RunFolder.from_path(run)
     saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)

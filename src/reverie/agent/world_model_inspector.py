@@ -1,4 +1,4 @@
-"""States of a world model: observed, edited, imagined on from, and the predictions of the networks."""
+"""States of a world model: observe, edit, and imagine from them, and the predictions of the networks."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from reverie.nn.distributions import Categoricals
 from reverie.nn.state_space import Latent
 
 STEPS = 15
-"""Steps that are imagined by default."""
+"""Default number of imagined steps."""
 Predictions = dict[str, np.ndarray]
-"""Predictions of a state, by the names of ``Dreamer.dream``, and ``prior_entropy`` and ``policy``."""
+"""Predictions for a state, by the names of ``Dreamer.dream``, and ``prior_entropy`` and ``policy``."""
 ActionFn = Callable[[int, Latent], Tensor]
-"""The actions ``[B, A]`` of an imagined step, from its number and the states ``[B, ...]`` before it."""
+"""Returns the actions ``[B, A]`` of an imagined step, from its number and the states ``[B, ...]`` before it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ModelState:
-    """States s = (h, z) of a world model, of B episodes at one moment each. Arrays are in float32."""
+    """States s = (h, z) of a world model for B episodes, one time step each. Arrays are float32."""
 
     deter: np.ndarray
     """h, the deterministic part ``[B, D]``."""
     stoch: np.ndarray
     """z, the stochastic part ``[B, S, C]``: S categorical latents as one-hot vectors of C classes; C is 1 if they are
-    numbers. Of TD-MPC2, whose latent is h, the reward that is predicted to come with it."""
+    numbers. For TD-MPC2, whose latent is h, the predicted reward of the row."""
 
     def __repr__(self) -> str:
         return f"ModelState(deter {list(self.deter.shape)}, stoch {list(self.stoch.shape)})"
@@ -58,13 +58,13 @@ class ModelState:
         self, *, deter: np.ndarray | float | None = None, stoch: np.ndarray | float | None = None,
         classes: Mapping[int, Any] | np.ndarray | None = None,
     ) -> ModelState:  # fmt: skip
-        """Return these states with parts replaced; arrays may lack the first axis, for all B states alike.
+        """Return these states with parts replaced; arrays without the first axis apply to all B states.
 
         Args:
             deter: h ``[B, D]``.
             stoch: z ``[B, S, C]``.
-            classes: of categorical latents: ``{3: 7}`` sets latent 3 to class 7, ``{3: [7, 0]}`` that of two states to
-                7 and 0; or of all latents, ``[B, S]``.
+            classes: of categorical latents: ``{3: 7}`` sets latent 3 to class 7, ``{3: [7, 0]}`` sets it to 7 and 0 in
+                two states; or the classes of all latents, ``[B, S]``.
 
         Raises:
             DataError: the latents have no classes.
@@ -76,19 +76,19 @@ class ModelState:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class ImaginedTrajectory:
-    """What a world model imagines in B episodes. Row 0 is the given state, the T others are imagined."""
+    """Imagined trajectories of B episodes. Row 0 is the initial state, the other T rows are imagined."""
 
     observations: dict[str, np.ndarray]
-    """Predicted observations by key, ``[B, T + 1, *shape]`` in their own units; if categorical, the probabilities of
-    the classes ``[B, T + 1, n, C]``."""
+    """Predicted observations by key, ``[B, T + 1, *shape]`` in the observation's units; class probabilities ``[B, T +
+    1, n, C]`` if categorical."""
     rewards: np.ndarray
-    """Predicted reward that comes with each row ``[B, T + 1]``, after ``env.clip_reward``."""
+    """Predicted reward of each row ``[B, T + 1]``, after ``env.clip_reward``."""
     continues: np.ndarray
-    """Predicted probability that the episode goes on after each row ``[B, T + 1]``."""
+    """Predicted probability that the episode continues after each row ``[B, T + 1]``."""
     values: np.ndarray
     """The critic's value of each row ``[B, T + 1]``: the discounted sum of the rewards after it."""
     actions: np.ndarray
-    """Taken at each row but the last, ``[B, T, A]``, as rows hold them: one-hot where discrete, or in [-1, 1]."""
+    """Actions taken at each row but the last, ``[B, T, A]``: one-hot if discrete, else in [-1, 1]."""
     deter: np.ndarray
     """h of each row ``[B, T + 1, D]``."""
     stoch: np.ndarray
@@ -101,17 +101,17 @@ class ImaginedTrajectory:
         return f"ImaginedTrajectory({count_noun(steps, 'step')} in {count_noun(episodes, 'episode')}, by {self.agent})"
 
     def state(self, row: int) -> ModelState:
-        """Return the states of one row, to edit them and imagine on: 0 is the given one, -1 the last."""
+        """Return the states of one row, to edit them or continue imagining; 0: the initial row, -1: the last."""
         return ModelState(self.deter[:, row], self.stoch[:, row])
 
     def video(self, path: Path | str) -> Path:
-        """Write an mp4 of the B episodes side by side, framed green in row 0 and red in the imagined ones.
+        """Write an mp4 of the B episodes side by side, framed green in row 0 and red in imagined rows.
 
-        The environment draws the observations, where that is possible (docs/environments.md); otherwise the first image
-        among them is shown.
+        The environment draws the observations, if possible (docs/environments.md); otherwise the first image
+        observation is shown.
 
         Raises:
-            ConfigError: there is no way to draw them.
+            ConfigError: the observations cannot be drawn.
             RunError: the file cannot be written.
         """
         frames = [OBSERVED_COLOR] + [IMAGINED_COLOR] * (len(self.rewards[0]) - 1)
@@ -124,17 +124,17 @@ class ImaginedTrajectory:
 def require_world_model(player: Player) -> Dreamer:
     """Return the agent's learner; ConfigError if it has no world model."""
     if getattr(player.algo, "world", None) is None:
-        raise ConfigError(f"{type(player.algo).__name__} has no world model, whose states could be looked at.")
+        raise ConfigError(f"{type(player.algo).__name__} has no world model to inspect.")
     return cast(Dreamer, player.algo)
 
 
 def default_seed(player: Player, seed: int | None) -> int:
-    """Return ``seed``, or the one that follows from the run's."""
+    """Return ``seed``, or the seed derived from the run's seed."""
     return derived_seeds(player.config.seed)["evaluation"] if seed is None else seed
 
 
 class WorldModelInspector:
-    """The world model of an agent, asked one state after the other."""
+    """Access to the world model of an agent, one state at a time."""
 
     def __init__(self, player: Player) -> None:
         """Raise ConfigError if the agent has no world model."""
@@ -144,10 +144,10 @@ class WorldModelInspector:
         self.draws: bool = bool(rssm.stats_by_name(rssm.p(initial.deter)))
         """Whether its states are drawn from distributions."""
         self.keys: list[str] = list(predicted_observations(self.learner.decode(initial), player.obs_spec))
-        """The observations that are dreamt."""
+        """The observations that the model predicts."""
 
     def act(self, latent: Latent, mode: Mode) -> Tensor:
-        """Return the policy's actions ``[B, A]`` in states ``[B, ...]``: drawn ("explore") or most likely ("eval")."""
+        """Return the policy's actions ``[B, A]`` in states ``[B, ...]``: "explore" samples, "eval" takes the mode."""
         policy = self.policy(latent)
         return (policy.sample() if mode == "explore" else policy.mode()).clamp(-1, 1)
 
@@ -163,7 +163,7 @@ class WorldModelInspector:
     ) -> tuple[list[Latent], list[Tensor]]:
         """Return imagined states ``[B, ...]`` and the actions before them ``[B, A]``.
 
-        ``pinned_classes``: the classes of latents, by number, that stay the same.
+        ``pinned_classes``: fixed classes of latents, by latent number.
         """
         latents, actions = list[Latent](), list[Tensor]()
         for number in range(steps):
@@ -187,7 +187,7 @@ class WorldModelInspector:
 
     @torch.no_grad()
     def divergence(self, step: Step, state: Context) -> dict[str, float]:
-        """Return KL[posterior | prior] of a row and both entropies, in nats, if states are drawn."""
+        """Return KL[posterior | prior] of a row and both entropies, in nats, if states are sampled."""
         world, latent = self.world, state.latent
         if not self.draws:
             return {}
@@ -201,7 +201,7 @@ class WorldModelInspector:
         return {name: float(value[0]) for name, value in values.items()}
 
     def _distribution(self, stats: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
-        """Return the kind of z, and its statistics as that kind has them."""
+        """Return the kind of z, and its statistics."""
         named = self.world.rssm.stats_by_name(stats)
         if "logits" in named:
             return Categorical(), named["logits"]
@@ -210,7 +210,7 @@ class WorldModelInspector:
     def predicted_return(self, predictions: Predictions) -> np.ndarray:
         """Return the return ``[B]`` of imagined states ``[B, H]``, in the critic's units.
 
-        sum_k d_k r_k + d_{H+1} v_H, where d_1 = 1 and d_{k+1} = d_k gamma c_k; c is the probability to go on.
+        sum_k d_k r_k + d_{H+1} v_H, where d_1 = 1 and d_{k+1} = d_k gamma c_k; c is the continuation probability.
         """
         reward = to_numpy(self.world.transform(torch.from_numpy(predictions["reward"])))  # [B, H]
         cont_product = np.cumprod(self.world.discount * predictions["cont"], 1)  # [B, H]
@@ -222,7 +222,7 @@ class WorldModelInspector:
 
 
 def action_probabilities(policy: JointDistribution) -> Tensor:
-    """Return the probability of each class of an action ``[..., A]``, or its most likely value where continuous."""
+    """Return the probability of each class of an action ``[..., A]``, or its most likely value if continuous."""
     parts: list[Any] = []
     for part in policy.parts.values():
         if isinstance(part, Categoricals):
@@ -238,7 +238,7 @@ def predicted_observations(predictions: Mapping[str, Any], keys: Iterable[str]) 
 
 
 def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> Tensor:
-    """Return z ``[B, S, C]`` with other classes: of some latents by number, or of all ``[B, S]``."""
+    """Return z ``[B, S, C]`` with replaced classes: of some latents by number, or of all ``[B, S]``."""
     count = stoch.shape[-1]
     if count == 1:
         raise DataError("the latents of this world model are numbers, without classes: replace stoch instead.")
@@ -249,7 +249,7 @@ def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> T
 
 
 def broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
-    """Return ``new`` with the shape and type of ``old``, whose first axis it may lack."""
+    """Return ``new`` with the shape and dtype of ``old``; the first axis may be missing."""
     return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
 
@@ -265,8 +265,8 @@ def broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
     if flat.ndim not in (2, 3) or flat.shape[-1] != width or 0 in flat.shape or (flat.ndim == 3 and len(flat) != count):
         raise DataError(
-            f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], as "
-            "agent.flatten_actions makes them of the environment's."
+            f"actions have shape {list(flat.shape)}: expected [T, {width}] or [{count}, T, {width}], as returned by "
+            "agent.flatten_actions for the environment's actions."
         )
     return flat.to(player.algo.device, torch.float32).expand(count, -1, -1)
 
@@ -294,7 +294,7 @@ def imagine_trajectory(
     player: Player, state: ModelState | AgentState, steps: int | None = None, *,
     actions: Any = None, deterministic: bool = True, seed: int | None = None,
 ) -> ImaginedTrajectory:  # fmt: skip
-    """Imagine on from a state of the world model: see ``Agent.imagine``."""
+    """Imagine a trajectory from a state of the world model: see ``Agent.imagine``."""
     inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), model_state(state)
     fixed = None if actions is None else broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
     if steps is None:
@@ -312,6 +312,7 @@ def imagine_trajectory(
         values=predictions[f"{INTERNAL_PREFIX}value"],
         actions=to_numpy(torch.stack(action_list, 1)),
         deter=predictions[f"{INTERNAL_PREFIX}deter"],
-        stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),  # TD-MPC2 predicts none
+        # TD-MPC2 has no such prediction
+        stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),
         agent=player,
     )

@@ -1,4 +1,4 @@
-"""``reverie eval``, ``estimate``, ``dream``, ``view``, ``extract`` and ``export``: what a trained agent does."""
+"""``reverie eval``, ``estimate``, ``dream``, ``view``, ``extract`` and ``export``: commands for trained agents."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reverie.core.errors import ConfigError, count_noun
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(TrustOption):
-    """What every command about a trained agent takes."""
+    """Options of every command for a trained agent."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
@@ -43,9 +43,10 @@ class EvalCommand(RunOptions, EnvOverride):
     video: bool = False
     """Record the first episode as a video."""
     seed: int | None = None
-    """Seed of environments and actions. None: derived from that of the run."""
+    """Seed of environments and actions. None: derived from the run's seed."""
     max_episode_steps: int | None = None
-    """Decisions after which an episode is truncated. None: the run's env.max_episode_steps, or the environment's."""
+    """Decisions after which an episode is truncated. None: the run's env.max_episode_steps, or the environment's
+    limit."""
 
     def __call__(self) -> None:
         from reverie.agent.evaluating import evaluate_run
@@ -71,25 +72,26 @@ class EvalCommand(RunOptions, EnvOverride):
 
 @dataclass(frozen=True, kw_only=True)
 class DreamCommand(RunOptions, EnvOverride):
-    """Compare what the world model imagines with what happens."""
+    """Compare imagined trajectories of the world model with the real episodes."""
 
     context: int | None = None
-    """Rows of each episode that the model sees first. None: 8, or a third of the usual episode if that is less."""
+    """Rows of each episode that the model observes first. None: 8, or a third of the usual episode length if that is
+    less."""
     horizon: int = 48
-    """Most env steps that it imagines after them; fewer where episodes are shorter."""
+    """Maximum env steps that it imagines after them; fewer if episodes are shorter."""
     episodes: int = 6
     """Number of episodes."""
     deterministic: bool = True
     """Play with the policy's most likely actions; --no-deterministic samples them."""
     seed: int | None = None
-    """Seed of environments and dreams. None: derived from that of the run."""
+    """Seed of environments and dreams. None: derived from the run's seed."""
     data: str | tuple[str, ...] = ""
-    """Predict recorded episodes, the first ones that are long enough, in place of playing: a file, folder or glob of
-    any format that can be read, or minari:NAME."""
+    """Instead of playing, predict the first recorded episodes that are long enough: a file, folder or glob in any
+    supported format, or minari:NAME."""
     reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
-        data = self.reading.of(self.data, "nothing is read, as the agent plays the episodes")
+        data = self.reading.of(self.data, "no dataset is read, since the agent plays the episodes")
         from reverie.agent.dream_report import dream
         from reverie.agent.loading import load
 
@@ -103,7 +105,7 @@ class DreamCommand(RunOptions, EnvOverride):
         dreams = count_noun(report.num_episodes, "dream") + fewer * (report.num_episodes < self.episodes)
         steps = count_noun(len(next(iter(report.errors.values()))), "step")
         source = f"{data.label if data else agent.config.env.label()}, {agent.checkpoint.name}"
-        print(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model saw")
+        print(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model observed")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
         ahead = (
@@ -130,21 +132,21 @@ def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractCommand(RunOptions):
-    """Write a world model's states and predictions of recorded rows."""
+    """Write a world model's states and predictions for recorded rows."""
 
     out: Path
-    """What is written: a Zarr group, NAME.zarr, for any amount of data; or NAME.npz, which is held in memory."""
+    """Output: a Zarr group, NAME.zarr, for any amount of data; or NAME.npz, which has to fit in memory."""
     data: str | tuple[str, ...] = ""
-    """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the rows that the
-    run collected, or the data that it was trained on."""
+    """Dataset: a file, folder or glob in any supported format, or minari:NAME. Empty: the rows that the run collected,
+    or the dataset that it was trained on."""
     seed: int | None = None
-    """Seed of the states, which are sampled. None: derived from that of the run."""
+    """Seed for sampling the states. None: derived from the run's seed."""
     overwrite: bool = False
-    """Replace an earlier extraction of that name."""
+    """Replace an existing output of that name."""
     reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
-        data = self.reading.of(self.data, "the run's own rows are read as they were written")
+        data = self.reading.of(self.data, "the rows of the run are read in the format in which they were written")
         from reverie.agent.extract import extract
         from reverie.core.hardware import choose_device
 
@@ -162,19 +164,19 @@ class ExtractCommand(RunOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(RunOptions, EnvOverride):
-    """Write a policy as a file that runs without this library, and compare both."""
+    """Export a policy to a file that runs without reverie, and compare the file with the agent."""
 
     format: Literal["onnx", "torch"] = "onnx"
-    """onnx for ONNX Runtime and others; torch for torch.export.load."""
+    """onnx for ONNX Runtime and other runtimes; torch for torch.export.load."""
     out: Path | None = None
-    """The file; its inputs and outputs are described in a JSON file beside it. None: policy.onnx or policy.pt2 in the
-    run folder."""
+    """Output file; a JSON file next to it describes its inputs and outputs. None: policy.onnx or policy.pt2 in the run
+    folder."""
     deterministic: bool = True
-    """Take the policy's most likely actions; --no-deterministic samples them by given noise."""
+    """Take the policy's most likely actions; --no-deterministic samples them with noise passed as an input."""
     batch: int | None = None
-    """Number of observations of a call. None: any number if the policy has no memory, else 1."""
+    """Number of observations per call. None: any number if the policy has no memory, else 1."""
     steps: int = 1000
-    """Steps of episodes in which the file is compared with the agent."""
+    """Number of env steps in which the file is compared with the agent."""
 
     def __call__(self) -> None:
         from reverie.agent.export import export
@@ -194,46 +196,49 @@ class ExportCommand(RunOptions, EnvOverride):
 
 @dataclass(frozen=True, kw_only=True)
 class FQESettings:
-    """Settings of fitted Q evaluation; None: its default (``algos/fqe.py``)."""
+    """Settings of fitted Q evaluation. None: the default (``algos/fqe.py``)."""
 
     lr: float | None = None
     """Learning rate of Adam."""
     weight_decay: float | None = None
-    """Decay of the critic's weights; more holds it back from values that no data support."""
+    """Weight decay of the critic; a higher value reduces overestimation outside the dataset."""
     tau: float | None = None
-    """Step of the target critic towards the critic at each update."""
+    """Step size of the target critic toward the critic per update."""
     batch_size: int | None = None
-    """Transitions in a batch."""
+    """Batch size in transitions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateCommand(RunOptions):
-    """Estimate the discounted return of a trained agent from recorded data; nothing is played.
+    """Estimate the discounted return of a trained agent from a dataset, without an environment.
 
-    Ctrl-C ends the updates of FQE; the estimate is then that after those made.
+    Ctrl-C stops FQE early; the estimate then follows from the updates made so far.
     """
 
     data: str | tuple[str, ...] = ""
-    """Recorded data: a file, folder or glob of any format that can be read, or minari:NAME. Empty: the data that the
-    run was trained on."""
+    """Dataset: a file, folder or glob in any supported format, or minari:NAME. Empty: the dataset that the run was
+    trained on."""
     method: Literal["fqe", "wis", "dr"] = "fqe"
-    """Fitted Q evaluation; per-decision weighted importance sampling; or both, the weighted doubly robust estimator.
-    The last two need discrete actions and the column propensity, the probability of each recorded action."""
+    """Fitted Q evaluation; per-decision weighted importance sampling; or the weighted doubly robust estimator, which
+    combines both. The last two need discrete actions and the column propensity, the probability of each recorded
+    action."""
     updates: int = 20_000
     """Gradient updates of FQE."""
     fqe: FQESettings = FQESettings()
     deterministic: bool = True
     """Evaluate the policy's most likely actions; --no-deterministic evaluates sampled ones."""
     num_action_samples: int = 10
-    """With --no-deterministic: sampled actions of each row, whose values are averaged."""
+    """With --no-deterministic: number of actions sampled per row, over which values are averaged."""
     discount: float | None = None
-    """Discount factor gamma. None: the learner's, or 0.99 if it has none."""
+    """Discount factor gamma. None: the learner's discount, or 0.99 if it has none."""
     seed: int | None = None
-    """Seed of networks and batches. None: derived from that of the run."""
+    """Seed of networks and batches. None: derived from the run's seed."""
     reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> int:
-        data = self.reading.of(self.data, "the data that the run was trained on are read as they were then")
+        data = self.reading.of(
+            self.data, "the dataset that the run was trained on is read with the settings of that run"
+        )
         from reverie.agent.off_policy_evaluation import estimate_return
         from reverie.agent.player import actions_label
         from reverie.core.hardware import choose_device  # imports torch
@@ -249,15 +254,15 @@ class EstimateCommand(RunOptions):
         print_files(report.files, self.run)
         if watch.interrupted:
             return print_error(
-                f"interrupted: the estimate is that after {watch.num_done:,} of {self.updates:,} updates", 130
+                f"interrupted: the estimate was made after {watch.num_done:,} of {self.updates:,} updates", 130
             )
         return 0
 
 
 class EstimateProgress(contextlib.ExitStack):
-    """Follows the updates of an estimate, on a terminal with a progress bar. Ctrl-C ends them.
+    """Shows the progress of an estimate, with a progress bar on a terminal.
 
-    Before the first update, and the second time, Ctrl-C ends the command at once.
+    Ctrl-C stops the updates. Before the first update, and the second time, Ctrl-C ends the command at once.
     """
 
     def __init__(self) -> None:
@@ -273,8 +278,8 @@ class EstimateProgress(contextlib.ExitStack):
         return super().__enter__()
 
     def __call__(self, num_done: int, updates: int) -> bool:
-        """See ``agent/off_policy_estimator.py: ProgressFn``."""
-        if not self.num_done:  # not before: reading the data has a bar of its own
+        """Report the progress: an ``agent/off_policy_estimator.py: ProgressFn``."""
+        if not self.num_done:  # not earlier: reading the data has its own bar
             self._advance = self.enter_context(progress_bar("estimating", updates))
         self.num_done = num_done
         self._advance(num_done)
@@ -288,7 +293,7 @@ class EstimateProgress(contextlib.ExitStack):
 
 @contextlib.contextmanager
 def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Callable[[int], None]]:
-    """Show a progress bar, on a terminal. Yields a function that is called with the number of units made so far."""
+    """Show a progress bar on a terminal. Yields a function to be called with the number of completed units."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -306,9 +311,9 @@ class ViewCommand(RunOptions, EnvOverride):
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder, or a folder of runs."""
     data: str | None = None
-    """Show recorded episodes in place of playing: any format that can be read, or minari:NAME."""
+    """Show recorded episodes instead of playing: any supported format, or minari:NAME."""
     port: int = 8765
-    """Port on this machine; 0 takes any. If it is taken, another one is."""
+    """Port on this machine. 0: any free port. If the port is in use, another one is chosen."""
 
     def __call__(self) -> None:
         try:
@@ -332,12 +337,12 @@ class ViewCommand(RunOptions, EnvOverride):
 
 
 def bind_loopback_socket(port: int) -> socket.socket:
-    """Return a socket on this machine alone, at ``port`` or, if that is taken, at any."""
+    """Return a loopback socket at ``port``, or at any free port if ``port`` is in use."""
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
     except OSError:
         listening.bind(("127.0.0.1", 0))
-    listening.listen()  # a browser that is faster than the server waits
+    listening.listen()  # a browser that connects before the server is ready waits
     return listening

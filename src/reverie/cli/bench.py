@@ -1,4 +1,4 @@
-"""``reverie bench``: this machine's speed for a size and an observation shape, and the time that a run will take."""
+"""``reverie bench``: the speed of a learner on this machine, and a forecast of a run's duration."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCommand:
-    """Measure what a learner costs on this machine, and forecast the time of a run.
+    """Measure the speed of a learner on this machine, and forecast the duration of a run.
 
-    Observations are those of an environment, or random values of a given shape.
+    Observations come from an environment, or are random values of a given shape.
     """
 
     algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = "dreamer_v3"
@@ -31,9 +31,9 @@ class BenchCommand:
     env: str = ""
     """Environment, as for `reverie train`; its speed is measured as well."""
     image: str = ""
-    """In place of an environment: images of this height, width and number of channels, such as 64x64x3."""
+    """Instead of an environment: images of this height, width and number of channels, such as 64x64x3."""
     obs_size: int | None = None
-    """In place of an environment, or beside an image: vector observations of this size."""
+    """Instead of an environment, or in addition to an image: vector observations of this size."""
     action_size: int | None = None
     """With --image or --obs-size: size of continuous actions."""
     num_actions: int | None = None
@@ -41,9 +41,9 @@ class BenchCommand:
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None
-    """Preset to start from. None: the environment's, or with a shape the algorithm's."""
+    """Preset to start from. None: the environment's preset, or the algorithm's if a shape is given."""
     batch: str = ""
-    """Batch: windows x rows in each, such as 16x64. Empty: the preset's."""
+    """Batch: windows x rows per window, such as 16x64. Empty: the preset's."""
     precision: Literal["float32", "bfloat16"] | None = None
     """Precision of the networks. None: the preset's."""
     envs: int | None = None
@@ -55,7 +55,7 @@ class BenchCommand:
     device: str = "auto"
     """cpu, cuda, cuda:1, or auto for a GPU if there is one."""
     json: Path | None = None
-    """Write all numbers to this JSON file as well."""
+    """Also write all numbers to this JSON file."""
 
     def __post_init__(self) -> None:
         parse_dims(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
@@ -63,7 +63,7 @@ class BenchCommand:
 
     @property
     def has_shape(self) -> bool:
-        """Whether a shape was given in place of an environment."""
+        """Whether a shape was given instead of an environment."""
         return bool(self.image) or self.obs_size is not None
 
     def __call__(self) -> None:
@@ -85,7 +85,7 @@ class BenchCommand:
 
 
 def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
-    """Parse ``64x64x3`` as numbers, as many as ``meaning`` names; ConfigError if it is not written like that."""
+    """Parse ``64x64x3`` as numbers, one for each that ``meaning`` names; ConfigError if the format is wrong."""
     if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
         raise ConfigError(f"{name} = '{text}': expected {meaning}.")
     return tuple(map(int, text.split("x")))
@@ -108,7 +108,7 @@ def settings(options: BenchCommand) -> ExperimentConfig:
 
 
 def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
-    """Measure what was asked for."""
+    """Run the benchmark that ``options`` ask for."""
     from reverie.core.hardware import choose_device
     from reverie.experiment import bench
 
@@ -127,7 +127,7 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
 
 
 def specs_from_flags(options: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
-    """Return the observations and actions that flags describe."""
+    """Return the observation and action specs that the flags describe."""
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 
     obs = {}
@@ -167,7 +167,7 @@ def learner_lines(report: Report) -> list[Line]:
 
 
 def machine_lines(report: Report) -> list[Line]:
-    """Return the lines about the machine's speed, and the share of it that an update reaches."""
+    """Return the lines about the machine's speed, and the fraction of it that an update reaches."""
     machine = report.machine
     lines = [
         ("computer", machine["gpu"] or machine["processor"], f"{machine['threads']} threads, {machine['cores']} cores"),
@@ -183,7 +183,7 @@ def machine_lines(report: Report) -> list[Line]:
 
 
 def run_lines(report: Report) -> list[Line]:
-    """Return the lines about the time of a run."""
+    """Return the lines about the duration of a run."""
     run = report.forecast
     parts = f"updates {format_hours(run.updates_h)}, decisions {format_hours(run.acting_h)}"
     parts += ", environments unknown" if run.envs_h is None else f", environments {format_hours(run.envs_h)}"

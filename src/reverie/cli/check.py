@@ -1,4 +1,4 @@
-"""``reverie check-env``: what is wrong with an environment, how learners see it, and what to begin with."""
+"""``reverie check-env``: the faults of an environment, how learners see it, and a command to start with."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:  # it imports torch, which --help does not need
 
 @dataclass(frozen=True, kw_only=True)
 class CheckEnvCommand(TrustOption):
-    """Play random episodes; say what is wrong, and how learners see the spaces.
+    """Play random episodes; report faults, and how learners see the spaces.
 
-    Exit code 1: there are faults. Training would fail, or learn from wrong data.
+    Exit code 1: there are faults, so that training would fail or learn from wrong data.
     """
 
     id: Annotated[Positional[str], arg(metavar="ENV")]
-    """Environment: an id of Gymnasium's registry, or `module:Id`."""
+    """Environment: an id in Gymnasium's registry, or `module:Id`."""
     algorithm: str | None = None
-    """What is to be trained; it decides the preset. None: one that suits the spaces."""
+    """Algorithm to train; it determines the preset. None: an algorithm that suits the spaces."""
     config: tuple[Path, ...] = ()
     """YAML files with settings, as for `reverie train`."""
     steps: int = 2_000
-    """Steps to play, in about 10 seconds at most; more until a first episode ends."""
+    """Steps to play, for at most about 10 seconds, or until the first episode ends if that is later."""
     worker: bool = True
-    """Play in a worker process too."""
+    """Also play in a worker process."""
     estimate_time: bool = True
-    """Time the learner, for a few seconds, to forecast a run."""
+    """Measure the learner for a few seconds to forecast the duration of a run."""
     json: Path | None = None
-    """Write all of it to this JSON file as well."""
+    """Also write the report to this JSON file."""
     env: EnvConfig = field(default_factory=EnvConfig)
 
 
@@ -53,9 +53,9 @@ def check_env_command(args: list[str]) -> int:
     if {"-h", "--help"} & {*args}:
         parse(CheckEnvCommand, args, "check-env")
     if not args or args[0].startswith("-"):
-        return print_error("which environment? It comes first: `reverie check-env CartPole-v1`.", 2)
+        return print_error("no environment given. Pass it as the first argument: `reverie check-env CartPole-v1`.", 2)
     if ":" not in args[0]:
-        from reverie.envs.suites import check_id  # Gymnasium comes with it
+        from reverie.envs.suites import check_id  # imports Gymnasium
 
         check_id(args[0])
     from reverie.api import USUAL, check_env  # imports torch
@@ -73,7 +73,7 @@ def check_env_command(args: list[str]) -> int:
     if report.algorithm:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
-        print(f"\nBegin with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
+        print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
     if report.estimated_hours is not None:
         print(f"  It takes about {format_hours(report.estimated_hours)} on this machine, without evaluations.")
     if options.json is not None:
@@ -85,7 +85,7 @@ def check_env_command(args: list[str]) -> int:
 
 
 def print_report(report: EnvReport, settings: EnvConfig) -> None:
-    """Print how learners see an environment, what was seen of it, which algorithms fit, and the findings."""
+    """Print how learners see an environment, its statistics, the algorithms that support it, and the findings."""
     current, usual = vars(settings), vars(EnvConfig(id=settings.id))
     actions = {} if report.action_spec is None else report.action_spec.parts
     sections = {
@@ -107,7 +107,7 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
 
 
 def format_fact(value: Any) -> str:
-    """Return a fact as text; of a list of numbers, its range and mean."""
+    """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
         return f"{format_fact(min(value))} to {format_fact(max(value))}, mean {format_fact(sum(value) / len(value))}"
     if isinstance(value, bool):

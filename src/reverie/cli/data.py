@@ -1,4 +1,4 @@
-"""``reverie data``: describe, validate, convert, record and download datasets; runs and replay stores are some."""
+"""``reverie data``: describe, validate, convert, record and download datasets, including runs and replay stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, ReadingOptions, TrustOption, run_command
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
 
-if TYPE_CHECKING:  # these import torch, which --help does not need
+if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.output import WriteReport
     from reverie.datasets.reader import DatasetInfo, Reader
     from reverie.datasets.summary import Summary
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
 
 Format = Literal["auto", "minari", "d4rl", "parquet", "pydreamer", "store"]
 MAX_REMARKS = 20
-"""Most remarks that a report prints."""
+"""Maximum number of remarks that a report prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +74,14 @@ class DataInfoCommand(DatasetCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateCommand(DatasetCommand):
-    """Check episodes against rules, and the files of a replay store. The exit code is 1 if any is broken."""
+    """Check episodes against rules, and the files of a replay store. The exit code is 1 if there is any violation."""
 
     write_valid: str | None = None
-    """Write the good episodes to a new dataset: a name that does not exist yet, or minari:NAME."""
+    """Write the valid episodes to a new dataset: a path that does not exist yet, or minari:NAME."""
     format: Format = "auto"
-    """Format of that dataset; auto: by its suffix, .hdf5 (d4rl) or .parquet, else minari."""
+    """Format of that dataset. auto: by suffix, .hdf5 (d4rl) or .parquet, else minari."""
     replay_episodes: int = 3
-    """Number of episodes to replay in the environment that the data name, to compare, if the data hold their seeds."""
+    """Number of episodes to replay in the dataset's environment for comparison, if the dataset stores their seeds."""
 
     def __call__(self) -> int:
         from reverie.datasets.convert import drop_invalid_episodes, write_dataset
@@ -108,7 +108,7 @@ class ValidateCommand(DatasetCommand):
             )
             if self.write_valid is not None:
                 if len(report.invalid_episodes) == report.episodes:
-                    return print_error("every episode breaks a rule: nothing was written.", 1)
+                    return print_error("every episode violates a rule: nothing was written.", 1)
                 done = write_dataset(reader, self.write_valid, self.format, drop_invalid_episodes(report))
                 print_written(done, sorted(set(reader.remarks()) - set(report.remarks)))
         return 0 if sound else 1
@@ -121,7 +121,7 @@ class WriteOptions:
     target: Annotated[Positional[str], arg(metavar="TARGET")]
     """A folder that does not exist yet (a file for d4rl), or minari:NAME."""
     format: Format = "auto"
-    """Format to write; auto: by the target's suffix, .hdf5 (d4rl) or .parquet, else minari."""
+    """Output format. auto: by suffix, .hdf5 (d4rl) or .parquet, else minari."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +129,9 @@ class ConvertCommand(WriteOptions, DatasetCommand):
     """Write a dataset as Minari, D4RL, Parquet, PyDreamer or a store."""
 
     reward_fn: str = ""
-    """Function that computes new rewards, module:function. For each episode it is given the observations in which n
-    actions were taken, these actions, and the observations that they led to, as arrays with n rows or, where the space
-    is a Dict, dictionaries of them, all as the environment showed and took them; it returns n rewards. When episodes
-    end stays as it was. Empty: the rewards stay."""
+    """Function that computes new rewards, module:function. It is called once per episode with observations, actions and
+    next observations: arrays of n rows, or dictionaries of arrays for Dict spaces, in the environment's units. It
+    returns n rewards. Terminations and truncations are unchanged. Empty: keep the rewards."""
 
     def __call__(self) -> None:
         from reverie.datasets.convert import relabel_rewards, write_dataset
@@ -146,22 +145,25 @@ class ConvertCommand(WriteOptions, DatasetCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class SubsampleCommand(WriteOptions, DatasetCommand):
-    """Write a part of a dataset, random or the best, and the rest. The random part is the same for the same seed."""
+    """Write a random subset or the best episodes of a dataset, and optionally the rest.
+
+    The same seed gives the same subset.
+    """
 
     remainder: str | None = None
-    """Write all other rows too, in the same format: a folder that does not exist yet, or minari:NAME."""
+    """Also write all other rows, in the same format: a folder that does not exist yet, or minari:NAME."""
     fraction: float | None = None
     """Fraction of the steps, such as 0.1."""
     steps: int | None = None
-    """Number of steps, in place of a fraction."""
+    """Number of steps, instead of a fraction."""
     top_fraction: float | None = None
-    """In place of a random part, this fraction of the episodes, those of the highest returns."""
+    """Instead of a random subset, this fraction of the episodes, with the highest returns."""
     min_return: float | None = None
-    """In place of a random part, the episodes with at least this return."""
+    """Instead of a random subset, the episodes with at least this return."""
     unit: Literal["episode", "step"] = "episode"
-    """Draw whole episodes until their steps suffice, or single steps."""
+    """Draw whole episodes until there are enough steps, or single steps."""
     seed: int = 0
-    """Seed of the drawing."""
+    """Seed of the random subset."""
 
     def __call__(self) -> None:
         from reverie.datasets.convert import Subset, subsample, write_dataset
@@ -180,14 +182,14 @@ class SubsampleCommand(WriteOptions, DatasetCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordCommand(WriteOptions, RunOptions, EnvOverride):
-    """Play with a trained agent and record the episodes."""
+    """Play episodes with a trained agent and record them."""
 
     episodes: int | None = None
     """Number of episodes."""
     steps: int | None = None
-    """Number of env steps, in place of episodes; the last episode is truncated."""
+    """Number of env steps, instead of episodes; the last episode is truncated."""
     epsilon: float = 0.0
-    """Probability that an action is drawn from the action space in place of the agent's."""
+    """Probability that a random action from the action space replaces the agent's action."""
     noise: float = 0.0
     """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
     deterministic: bool = True
@@ -195,7 +197,7 @@ class RecordCommand(WriteOptions, RunOptions, EnvOverride):
     seed: int = 0
     """Seed of environments and actions."""
     raw: bool = False
-    """Record images as the environment shows them, before env.resize and env.grayscale."""
+    """Record the environment's original images, before env.resize and env.grayscale."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
@@ -222,7 +224,7 @@ class DownloadCommand:
     folder: Path = Path("datasets/rl_unplugged")
     """RL Unplugged: folder to write to."""
     server: str = ""
-    """Server to use in place of the official one."""
+    """Server to use instead of the official one."""
 
     def __call__(self) -> None:
         from reverie.core.files import disk_errors_as_run_error
@@ -279,7 +281,7 @@ def data_command(args: list[str]) -> int:
 
 
 def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dict[str, list[tuple[str, str]]]:
-    """Return the lines of ``info`` by section."""
+    """Return the lines of ``data info`` by section."""
     import numpy as np
 
     from reverie.core.rows import stepless_error
@@ -317,7 +319,7 @@ def format_space(space: object) -> str:
 
 
 def store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
-    """Return the lines of ``info`` about the columns and segments of a store."""
+    """Return the lines of ``data info`` about the columns and segments of a store."""
     columns = store.segments[-1].columns
     sizes = [size or 0 for size in store.objects.sizes().values()]
     segments = {
@@ -340,7 +342,7 @@ def store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
 
 
 def print_written(done: WriteReport, remarks: list[str]) -> None:
-    """Print what was written, and on stderr what had to be assumed or left out."""
+    """Print what was written, and on stderr what was assumed or omitted."""
     for remark in (*remarks, *done.remarks):
         print(f"remark   {remark}", file=sys.stderr)
     print(f"{count_noun(done.episodes, 'episode')} with {count_noun(done.steps, 'step')}: {done.path}")
@@ -348,7 +350,10 @@ def print_written(done: WriteReport, remarks: list[str]) -> None:
 
 @contextlib.contextmanager
 def download_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of each file, on a terminal. Yields what is told a file's name, its bytes so far and in all."""
+    """Show the progress of each file on a terminal.
+
+    Yields a function of a file's name, its bytes so far and its total bytes.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 

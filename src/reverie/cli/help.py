@@ -37,16 +37,16 @@ FLAG_GROUPS = {
     "Evaluation and logs": "eval-episodes schedule.eval-every schedule.log-every schedule.save-every tensorboard wandb "
     "mlflow",
 }
-"""Flags by group. Those that the algorithm lacks are left out."""
+"""Flags by group. Flags that the algorithm does not have are omitted."""
 
 COLLECTING = {"envs", "steps", "replay-ratio", "train-ratio", "learning-starts", "random-steps", "replay.capacity"}
-"""Flags without effect in a run on recorded data alone."""
+"""Flags without effect in an offline run."""
 
 
 def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorithm: bool) -> str:
     """Return the help for the algorithm and the environment in ``options``: one screen.
 
-    ``config``: their settings without other flags. ``has_algorithm``: whether the algorithm is not the default.
+    ``config``: their settings without other flags. ``has_algorithm``: whether the user named the algorithm.
     """
     is_offline, required = required_flags(options, config)
     name = options.algorithm if has_algorithm else "ALGORITHM"
@@ -69,7 +69,7 @@ def width() -> int:
 
 
 def required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
-    """Return whether the run is one on recorded data alone, and the flags of the data and environment it needs."""
+    """Return whether the run is offline, and the required flags for data and environment."""
     needs_env, is_offline = False, config.offline or (config.algo.needs_data and not options.env)
     try:
         config.algo.check_data(recorded=True, collected=False)
@@ -80,7 +80,7 @@ def required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[bo
 
 
 def row(flag: str, value: Any, description: str) -> str:
-    """Return a line with a flag, its value and the clauses of its description's first sentence that have room."""
+    """Return a line with a flag, its value, and as many clauses of its description's first sentence as fit."""
     start = f"  {f'--{flag}':<24} {textwrap.shorten(format_flag_value(value), width() - 28, placeholder=' ...'):<12} "
     room = width() - len(start)
     sentence = " ".join(description.split()).partition(". ")[0].removesuffix(".")
@@ -92,7 +92,10 @@ def row(flag: str, value: Any, description: str) -> str:
 def shown_settings(
     options: CommonOptions, config: ExperimentConfig, required: list[str], *, is_offline: bool
 ) -> dict[str, tuple[Any, str]]:
-    """Return value and description of each flag that has an effect. ``is_offline``: there is recorded data alone."""
+    """Return value and description of each flag that has an effect.
+
+    ``is_offline``: the run learns from a dataset alone.
+    """
     settings = {flag: setting(config, flag) for flag in dataclass_flags(config)}
     settings |= {name: setting(options, name) for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
     values = {"envs": config.env.num, "experience": experience_from_fraction(config.offline_fraction)}
@@ -117,7 +120,7 @@ def setting(config: Any, path: str) -> tuple[Any, str]:
 
 
 def format_flag_value(value: Any) -> str:
-    """Return a value as it is typed; "-" for nothing."""
+    """Format a value as the user would type it; "-" for None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
@@ -150,7 +153,7 @@ def help_command(args: list[str]) -> int:
 
 
 def about_algorithm(name: str) -> list[str]:
-    """Return what an algorithm is, and how to train with it."""
+    """Return the description of an algorithm, and a command to train with it."""
     kind = algorithm_config(name)
     text = inspect.cleandoc(importlib.import_module(kind.__module__).__doc__ or "")
     kinds = ", ".join(sorted(getattr(kind, "action_kinds", ())))
@@ -169,7 +172,7 @@ def about_setting(name: str) -> list[str]:
             names_by_text.setdefault(f"{format_flag_value(value)}\n{text}", []).append(algorithm)
     if not names_by_text:
         raise ConfigError(
-            f"nothing is called '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
+            f"unknown topic '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
             "with its path, such as replay.capacity or algo.lr."
         )
     lines = []
@@ -204,14 +207,14 @@ compdef _reverie reverie""",
     string match -q -- "$argv *" "$typed "
 end""",
 }
-"""What uses the words; without a match, names of files are completed."""
+"""The scripts that use the words; without a match, file names are completed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionCommand:
-    """Print a script by which a shell completes commands, algorithms, options and topics.
+    """Print a script with which a shell completes commands, algorithms, options and topics.
 
-    Write it to a file that the shell reads when it starts. It knows the algorithms of this version.
+    Save it to a file that the shell loads at startup. It contains the algorithms of this version.
     """
 
     shell: Annotated[Positional[Literal["bash", "zsh", "fish"]], arg(metavar="SHELL")]
@@ -229,7 +232,7 @@ class CompletionCommand:
 
 
 def complete_words() -> dict[str, list[str]]:
-    """Return what may follow the first word, or the first two, of a command line; both together count."""
+    """Return the completions after the first word, or the first two words, of a command line."""
     completions = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
     completions |= {name: parse_help(name) for name in COMMANDS if name not in ("train", "help")}
     completions |= {f"data {name}": parse_help("data", name) for name in completions["data"]}

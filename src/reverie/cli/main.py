@@ -19,31 +19,32 @@ from reverie.core.signals import die_with_parent
 COMMANDS = {
     "train": ("train_command", "train an agent, or continue a run"),
     "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
-    "estimate": ("agent", "estimate the return of a trained agent from recorded data alone"),
-    "dream": ("agent", "compare what a world model imagines with what happens"),
+    "estimate": ("agent", "estimate the return of a trained agent from a dataset"),
+    "dream": ("agent", "compare imagined trajectories of a world model with real episodes"),
     "view": ("agent", "open the viewer in a browser: step an agent, inspect its world model, compare runs"),
-    "extract": ("agent", "write a world model's states and predictions of recorded rows"),
-    "export": ("agent", "write a trained policy as a file for ONNX Runtime or PyTorch alone"),
-    "data": ("data", "inspect, check, convert, subsample, record and download data"),
-    "check-env": ("check", "check an environment: its faults, how learners see it, what suits it"),
-    "bench": ("bench", "measure this machine's speed, and forecast the time of a run"),
+    "extract": ("agent", "write a world model's states and predictions for recorded rows"),
+    "export": ("agent", "export a trained policy to a file for ONNX Runtime or PyTorch"),
+    "data": ("data", "inspect, check, convert, subsample, record and download datasets"),
+    "check-env": ("check", "check an environment: its faults, how learners see it, which algorithms suit it"),
+    "bench": ("bench", "measure the speed of this machine, and forecast the duration of a run"),
     "list": ("runs", "list all algorithms, sizes and presets; or the agents at a location, such as hf://USER"),
     "info": ("runs", "describe a run: its settings, progress, results and files"),
     "tune": ("train", "search for good settings, with Optuna or in a grid"),
-    "import": ("runs", "make a run of an agent of Stable-Baselines3, to evaluate, export and train on"),
+    "import": ("runs", "import a Stable-Baselines3 agent as a run, to evaluate, export or train further"),
     "push": ("runs", "upload a trained agent to the Hugging Face Hub, cloud storage or a folder"),
     "pull": ("runs", "download a shared agent"),
-    "register": ("runs", "add a trained agent to the model registry of MLflow, or to W&B"),
+    "register": ("runs", "add a trained agent to the model registry of MLflow or W&B"),
     "compare": ("runs", "compare the seeds of several settings"),
     "help": ("help", "explain a command, an algorithm, a preset or a setting"),
-    "completion": ("help", "print a script by which bash, zsh or fish completes commands and options"),
+    "completion": ("help", "print a completion script for bash, zsh or fish"),
 }
 """The module of each command and its line in ``reverie --help``.
 
-The module has a class ``NameCommand``, a ``parse.py: Command``; or, if it parses its own words, ``name_command``.
+The module has a class ``NameCommand``, a ``parsing.py: Command``; or a function ``name_command``, which parses its own
+arguments.
 """
 SHARING = ("push", "pull", "list")
-"""Commands that take places elsewhere as they are."""
+"""Commands to which remote locations are passed unchanged."""
 AGENT_COMMANDS = ("eval", "dream", "extract", "export", "info", "view")
 """Commands whose first word may be the URL of an agent in storage."""
 
@@ -70,25 +71,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             command_args = localize_args(args[0], args[1:])
             if command_function is not None:
                 return int(command_function(command_args))
-            from reverie.cli.parsing import run_command  # tyro comes with it
+            from reverie.cli.parsing import run_command  # imports tyro
 
             return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
     except UntrustedError as error:
         return print_error(f"{error} As in: {shlex.join(['reverie', *args, '--trust-code'])}", 1)
     except ReverieError as error:
         return print_error(str(error), 1)
-    except BrokenPipeError:  # the reader of our output has gone
+    except BrokenPipeError:  # the process that reads the output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt as interrupt:  # of a run, it holds the number of the signal
+    except KeyboardInterrupt as interrupt:  # in a run, it contains the number of the signal
         number = next((n for n in interrupt.args if isinstance(n, int)), signal.SIGINT)
         return print_error(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
-    except SystemExit as stop:  # the help was shown or the usage was wrong; a user's module may say why it stops
+    except SystemExit as stop:  # help was printed, the usage was wrong, or a user's module exits with a reason
         return print_error(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
 
 
 def localize_args(command: str, args: Sequence[str]) -> list[str]:
-    """Return the words after a command, with local folders in place of runs and agents elsewhere."""
+    """Return the arguments of a command, with remote runs and agents replaced by local folders."""
     if command in SHARING:
         return list(args)
     if args and command in AGENT_COMMANDS and "://" in args[0]:
@@ -99,7 +100,7 @@ def localize_args(command: str, args: Sequence[str]) -> list[str]:
 
 
 def localize_arg(text: str) -> str:
-    """Return a word of the command line; of a run or an agent at a tracker, its local folder."""
+    """Return an argument of the command line; for a run or an agent at a tracker, its local folder."""
     flag, location = re.fullmatch(r"(--[\w.-]+=)?(.*)", text, re.DOTALL).groups("")  # type: ignore[union-attr]
     if not re.match(r"(runs|models):/|wandb:.+/|hf://.+/", location):
         return text
@@ -109,7 +110,7 @@ def localize_arg(text: str) -> str:
 
 
 def print_environment() -> None:
-    """Print what the library runs on here: Python, PyTorch, devices and kernels."""
+    """Print the versions of Python and PyTorch, the devices and the state of the kernels."""
     import platform
 
     import torch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reverie.core.errors import count_noun
 
-if TYPE_CHECKING:  # it imports torch, which --help does not need
+if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.run.evaluate import Evaluation
 
 
@@ -42,7 +42,7 @@ def relative_like(path: Path, run: Path | None) -> Path:
 
 
 def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
-    """Print titles with the lines below them, as they are: brackets in them are no markup of Rich."""
+    """Print titles with their lines below them, unchanged: brackets are not parsed as Rich markup."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -57,8 +57,8 @@ def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
 
 
 def print_kernel_problem(device: str) -> None:
-    """Say why there are no compiled kernels, if the device is a CPU, where they are missed."""
-    from reverie.core.kernel_dispatch import kernel_problem  # torch comes with it
+    """Print why there are no compiled kernels, if the device is a CPU, where they matter."""
+    from reverie.core.kernel_dispatch import kernel_problem  # imports torch
 
     if device == "cpu" and kernel_problem():
         print(kernel_problem())

@@ -1,4 +1,4 @@
-"""Parse arguments the same way for every command: tyro's parsing, its errors on one line."""
+"""Parse the arguments of every command with tyro, and print its errors on one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reverie.core.config import Choice, coerce
 from reverie.core.errors import ConfigError, suggest_names
 from reverie.core.files import check_local
 
-if TYPE_CHECKING:  # it imports torch, which --help does not need
+if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
 
 registry: ConstructorRegistry = ConstructorRegistry()
@@ -30,11 +30,11 @@ registry: ConstructorRegistry = ConstructorRegistry()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrustOption:
-    """An option of the commands that read names of modules from files. ``main`` obeys it."""
+    """An option of commands that read module names from files. ``main`` applies it."""
 
     trust_code: bool = False
-    """Import modules that the files of a run, of settings or of data name and no installed package offers, such as one
-    in the current folder: this runs their code."""
+    """Import modules that files of a run, settings or a dataset name and that belong to no installed package, such as a
+    module in the current folder. This runs their code."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,20 +42,19 @@ class ReadingOptions:
     """How to read files that do not describe themselves completely."""
 
     reader: str = ""
-    """Class that reads a format of your own, module:Class or module:Class(setting=value). Empty: the format is
-    detected."""
+    """Class that reads a custom format, module:Class or module:Class(setting=value). Empty: detect the format."""
     columns: dict[str, str | tuple[str, ...]] = dataclasses.field(default_factory=dict)
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
     one vector are a list, '{obs: [x, y], ...}'."""
     classes: dict[str, int | tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    """Observations that are class numbers, in files that do not say so, and the number of classes: image=11."""
+    """Categorical observations in files that do not declare them, with the number of classes: image=11."""
     max_episode_steps: int | None = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
-    """RL Unplugged: use the readable part of shards that are cut off."""
+    """RL Unplugged: use the readable part of truncated shards."""
 
     def of(self, path: str | tuple[str, ...], without: str) -> DatasetConfig | None:
-        """Return the settings of the data at ``path``; None if it is "". ``remove_flags`` says what is read then."""
+        """Return the settings of the data at ``path``; None if it is "". ``without``: what is read in that case."""
         from reverie.datasets.dataset import DatasetConfig
 
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(ReadingOptions)}
@@ -66,17 +65,17 @@ class ReadingOptions:
 
 
 EnvChanges = str | dict[str, Any] | None
-"""An environment in place of another: its id, or the settings that differ."""
+"""A replacement environment: its id, or the settings that differ."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EnvOverride:
-    """Where an agent acts."""
+    """The environment in which an agent acts."""
 
     env: EnvChanges = None
-    """Environment to act in, with the observations and actions of the run's: an id, `module:Id`, or settings of the
-    run's `env` that differ, '{kwargs: {load: 2.0}}', of which `--env.kwargs '{load: 2.0}'` is another form. None: the
-    run's own, and for `reverie eval` that of its evaluations (`eval_env`)."""
+    """Environment to act in, with the same observations and actions as the run's environment: an id, `module:Id`, or
+    the `env` settings that differ from the run's, such as '{kwargs: {load: 2.0}}', also written `--env.kwargs '{load:
+    2.0}'`. None: the run's environment, and for `reverie eval` its evaluation environment (`eval_env`)."""
 
 
 def merge_env_flags(args: list[str], flag: str) -> list[str]:
@@ -92,13 +91,13 @@ def merge_env_flags(args: list[str], flag: str) -> list[str]:
         try:
             content = yaml.load(text, _Loader)
         except yaml.YAMLError:
-            raise ConfigError(f"{name} {text}: expected YAML in one word, such as '{{load: 2.0}}'.") from None
+            raise ConfigError(f"{name} {text}: expected YAML in one argument, such as '{{load: 2.0}}'.") from None
         changes |= content if not key and isinstance(content, dict) else {key.replace("-", "_") or "id": content}
     return [*rest, f"{flag}={yaml.safe_dump(changes, default_flow_style=True)}"] if changes.keys() - {"id"} else args
 
 
 def rename_reading_flags(arg: str) -> str:
-    """Translate training's names of reading options, which remarks and errors use too: ``--data.max-episode-steps``."""
+    """Translate the names that training gives to reading options, such as ``--data.max-episode-steps``."""
     names = ("reader", "columns", "classes", "max-episode-steps", "max_episode_steps", "partial", "no-partial")
     flag = arg.partition("=")[0]
     return arg.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else arg
@@ -110,15 +109,15 @@ def paragraphs(text: str) -> str:
 
 
 # tyro (1.0) breaks the help of an option at each indented line of its docstring, in mid-sentence. The function is
-# private: where it is missing or unused, only the layout of the help differs.
+# private: if it is missing or unused, only the layout of the help differs.
 if hasattr(_strings := getattr(tyro, "_strings", None), "remove_single_line_breaks"):
     _strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
 
 
 def parse(kind: Any, args: list[str], command: str, default: Any = None, changes: str = "") -> Any:
-    """Parse ``args`` as a ``kind``. On wrong usage, print one line and exit with 2.
+    """Parse ``args`` as a ``kind``.
 
-    ``changes``: the flag of ``merge_env_flags``.
+    On wrong usage, print one line and exit with code 2. ``changes``: the flag of ``merge_env_flags``.
     """
     defaults = {} if default is None else {"default": default}
     messages = io.StringIO()
@@ -141,10 +140,10 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None, changes
 
 
 class Command(Protocol):
-    """A dataclass of the options of a command, as which they are parsed."""
+    """A dataclass whose fields are the options of a command."""
 
     def __call__(self) -> int | None:
-        """Do what the command does; return its exit code, None for 0."""
+        """Execute the command; return its exit code, None for 0."""
 
 
 def run_command(kind: type[Command], args: list[str], name: str) -> int:
@@ -158,8 +157,8 @@ def to_flag(name: str) -> str:
 
 
 def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
-    """Return the message in tyro's box. For an unknown option, suggest ``flags`` that it may mean."""
-    lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which may be underlined
+    """Return the message in tyro's box. For an unknown option, suggest similar ``flags``."""
+    lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which can be underlined
     words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
     text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))
     if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
@@ -224,7 +223,10 @@ def dataclass_flags(value: Any, prefix: str = "") -> Iterator[str]:
 def word_constructor(
     metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, none: bool = False
 ) -> Any:
-    """Return how tyro reads a value from one word; if ``none``, the word ``none`` is None."""
+    """Return the tyro constructor that reads a value from one argument.
+
+    With ``none``, the word ``none`` is parsed as None.
+    """
 
     def from_word(words: list[str]) -> Any:
         if none and words[0].lower() == "none":
@@ -246,7 +248,7 @@ def word_constructor(
 
 @registry.primitive_rule
 def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """Let whole numbers be written as 1e5."""
+    """Accept integers written as 1e5."""
 
     def read(text: str) -> int:
         with contextlib.suppress(ValueError):
@@ -261,7 +263,7 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
 
 @registry.primitive_rule
 def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
-    """Refuse URLs as paths: ``pathlib`` would make folders of them, with names such as 's3:'."""
+    """Reject URLs as paths: ``pathlib`` would create folders with names such as 's3:'."""
 
     def read(text: str) -> Path:
         check_local(text, "path")
@@ -273,7 +275,7 @@ def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None]
 
 @registry.primitive_rule
 def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] | None:
-    """Let a ``Choice`` be written as text, such as 'td_lambda(0.9)', or 'none' if it is optional."""
+    """Accept a ``Choice`` written as text, such as 'td_lambda(0.9)', or 'none' if it is optional."""
     options = typing.get_args(info.type) or (info.type,)
     kind, optional = options[0], options[1:] == (type(None),)
     if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
@@ -282,7 +284,7 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] |
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e5 as a number, as the other flags do; to YAML 1.1 it is text."""
+    """Reads 1e5 as a number, like the other flags; in YAML 1.1 it is text."""
 
 
 _Loader.add_implicit_resolver(
@@ -292,7 +294,7 @@ _Loader.add_implicit_resolver(
 
 @registry.primitive_rule
 def parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[ScheduledFloat] | None:
-    """Let a number that may change with env steps be written as points: '[[0, 0], [1e4, 3e-4]]'."""
+    """Accept a schedule over env steps written as points: '[[0, 0], [1e4, 3e-4]]'."""
 
     def read(text: str) -> ScheduledFloat:
         with contextlib.suppress(ValueError):
@@ -308,7 +310,7 @@ def parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Schedule
 
 @registry.primitive_rule
 def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[WeightByPattern] | None:
-    """Let a number be several, by regular expression: '{camera: 0.5, "joints/.*": 10}'."""
+    """Accept one number, or several by regular expression: '{camera: 0.5, "joints/.*": 10}'."""
 
     def read(text: str) -> WeightByPattern:
         return coerce(yaml.load(text, _Loader), WeightByPattern, "weights")  # type: ignore[no-any-return]
@@ -318,7 +320,7 @@ def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[WeightByPattern
 
 @registry.primitive_rule
 def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
-    """Let mappings, such as arguments of an environment, be YAML, '{continuous: true}', or continuous=true."""
+    """Accept mappings, such as environment arguments, as YAML, '{continuous: true}', or as continuous=true."""
 
     def read(text: str) -> dict[str, Any]:
         value = yaml.load(text, _Loader)
@@ -337,7 +339,7 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
 
 @registry.primitive_rule
 def env_changes(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[EnvChanges] | None:
-    """Let an environment be written as its id, or as YAML of the settings in which it differs from another."""
+    """Accept an environment as its id, or as YAML of the settings that differ."""
 
     def read(text: str) -> str | dict[str, Any]:
         value = yaml.load(text, _Loader)

@@ -15,7 +15,7 @@ from reverie.cli.parsing import TrustOption
 from reverie.core.discover import algorithms, module_outline
 from reverie.core.errors import ReverieError, RunError, count_noun
 
-if TYPE_CHECKING:  # it imports torch, which --help does not need
+if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.run.checkpoint import Checkpoints
 
 
@@ -37,8 +37,10 @@ class ListCommand:
             print(f"  {name:<16}{summary}")
             if sizes:
                 print(f"  {'':<16}sizes: {', '.join(sizes)}")
-        print("\npresets (--preset NAME; by default chosen by the environment's id, whose prefixes are in brackets)")
-        print(f"  {'cpu':<24}The environment's, with small networks and a short run; without a GPU the default.")
+        print("\npresets (--preset NAME; the default depends on the environment's id, whose prefixes are in brackets)")
+        print(
+            f"  {'cpu':<24}The environment's preset with smaller networks and a shorter run; the default without a GPU."
+        )
         from reverie.experiment.presets import TABLE
 
         for name, preset in TABLE.items():
@@ -49,20 +51,18 @@ class ListCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareCommand:
-    """Compare the seeds of several settings: scores, and which is probably better."""
+    """Compare several settings over their seeds: the scores, and the probability that one is better."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
-    """For each setting a folder that holds the runs of its seeds, or a single run. A pattern may be in quotes, such as
-    'runs/sac-*': the runs that match it are seeds of one setting, each folder of runs is another."""
+    """For each setting, a folder with the runs of its seeds, or a single run. Runs that match a quoted pattern, such as
+    'runs/sac-*', are seeds of one setting; each folder of runs that matches is a separate setting."""
     figure: Path | None = None
-    """Draw the learning curves, with intervals, to this PNG file."""
+    """Plot the learning curves, with intervals, to this PNG file."""
 
     def __call__(self) -> int:
         if not self.runs:
-            return print_error(
-                "nothing to compare. Pass folders that hold the runs of several seeds, or single runs.", 2
-            )
-        from reverie.distributed.compare import compare  # torch comes with it
+            return print_error("nothing to compare. Pass folders with the runs of several seeds, or single runs.", 2)
+        from reverie.distributed.compare import compare  # imports torch
 
         comparison = compare(*self.runs, figure=self.figure)
         print(comparison)
@@ -80,11 +80,11 @@ class RegisterCommand(TrustOption):
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     name: str
-    """Name of the model, which gets another version."""
+    """Name of the model, to which a version is added."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
     alias: str | None = None
-    """Another name of this version: with --alias best it is models:/NAME@best."""
+    """Alias of this version: with --alias best it is models:/NAME@best."""
     tracker: Literal["mlflow", "wandb"] = "mlflow"
     """Tracker: MLflow's model registry at MLFLOW_TRACKING_URI, or an artifact of W&B."""
 
@@ -99,16 +99,16 @@ class RegisterCommand(TrustOption):
 
 @dataclass(frozen=True, kw_only=True)
 class PushCommand(TrustOption):
-    """Pass on the agent of a run: weights, settings, evaluation and a page."""
+    """Upload the agent of a run: weights, settings, evaluation and a model card."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run folder."""
     location: Annotated[Positional[str], arg(metavar="LOCATION")]
-    """hf://USER/NAME at the Hugging Face Hub, s3://BUCKET/NAME or another URL, or a folder."""
+    """hf://USER/NAME on the Hugging Face Hub, s3://BUCKET/NAME or another URL, or a folder."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
     private: bool = False
-    """A repository that is created at the Hub is for its owner alone."""
+    """Create the repository on the Hub as private."""
 
     def __call__(self) -> None:
         from reverie.agent.sharing import push
@@ -119,7 +119,7 @@ class PushCommand(TrustOption):
 
 @dataclass(frozen=True, kw_only=True)
 class PullCommand(TrustOption):
-    """Download an agent that was passed on, or a run or an agent at a tracker."""
+    """Download a shared agent, or a run or an agent from a tracker."""
 
     location: Annotated[Positional[str], arg(metavar="LOCATION")]
     """hf://USER/NAME, also with @REVISION; s3://BUCKET/NAME or another URL; models:/NAME/3 and the like."""
@@ -134,14 +134,14 @@ class PullCommand(TrustOption):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand(TrustOption):
-    """Make a run of an agent of another library, without unpickling anything."""
+    """Import an agent of another library as a run, without unpickling anything."""
 
     library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
     """sb3: Stable-Baselines3 or sb3-contrib."""
     file: Annotated[Positional[Path], arg(metavar="FILE")]
     """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN, MlpPolicy."""
     env: str
-    """Its environment: an id of Gymnasium's registry, or `module:Id`."""
+    """The agent's environment: an id in Gymnasium's registry, or `module:Id`."""
     run: Path | None = None
     """New run folder. None: one below runs/."""
 
@@ -167,10 +167,10 @@ def print_agents(location: str) -> int:
 
 
 ESTIMATE = "estimate/return"
-"""Metric shown in place of evaluations, for a run on recorded data that has no environment."""
+"""Metric shown instead of evaluations, for an offline run without an environment."""
 COUNTERS = ("updates", "episodes")
 INFO_METRICS = (*(f"counters/{name}" for name in COUNTERS), "episode/score", "eval/score", ESTIMATE)
-"""Metrics whose newest values are shown."""
+"""Metrics whose latest values are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ class InfoCommand:
         checkpoints = Checkpoints(folder.checkpoints)
         problems = checkpoints.find_damaged()
         intact = [path for path in checkpoints.paths() if path.name not in problems]
-        if intact and step_from_name(intact[-1]) >= newest.get("step", 0):  # the log may end earlier, or be damaged
+        if intact and step_from_name(intact[-1]) >= newest.get("step", 0):  # the log can end earlier, or be damaged
             clock = read_checkpoint(intact[-1], ["clock"], verified=True)["clock"]
             newest |= {"step": step_from_name(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
         step = newest.get("step", 0)
@@ -224,7 +224,7 @@ class InfoCommand:
 
 
 def evaluation_line(file: Path, logged: float | None) -> str:
-    """Return the score of the newest evaluation: that of ``eval.json``, or else the last one in the log."""
+    """Return the score of the latest evaluation, from ``eval.json`` or else from the last entry in the log."""
     if not file.exists():
         return f"{logged:.2f} (newest)" if logged is not None else "-"
     from reverie.core.documents import read_json
@@ -240,7 +240,7 @@ def evaluation_line(file: Path, logged: float | None) -> str:
 
 
 def checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:
-    """Return the names of the checkpoints, with the reason in ``wrong`` for each that cannot be loaded."""
+    """Return the names of the checkpoints, with the problem in ``wrong`` of each that cannot be loaded."""
     names = [path.name for path in checkpoints.paths()]
     names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
     return ", ".join([*names, *sorted(path.name for path in checkpoints.folder.glob("diverged-*"))]) or "none yet"

@@ -33,7 +33,7 @@ from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
 
 SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
-"""Flags of ``CommonOptions`` that are other names of settings."""
+"""Flags of ``CommonOptions`` that are short names of settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,10 @@ class TrainCommand:
 def parse_and_train(
     args: list[str], options: CommonOptions, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None
 ) -> int:
-    """Parse ``args``, of which ``options`` holds what decides the defaults of all others; train, and print the result.
+    """Parse ``args``, train, and print the result.
 
-    ``end``: does something else with the settings; ``kind``: the command that it belongs to.
+    ``options``: those of ``args`` that determine the defaults of all others. ``end``: called with the settings instead
+    of training. ``kind``: the command to which ``end`` belongs.
     """
     has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
     if misplaced := misplaced_word(args, flags):
@@ -69,13 +70,13 @@ def parse_and_train(
         print(help_screen(options, config, has_algorithm=has_algorithm))
         return 0
     if any(first.get(name, "None") != "None" for name in ("replay-ratio", "train-ratio")):
-        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is about to be set again
+        config = config.merge({"replay_ratio": None, "train_ratio": None})  # one of them is overridden below
     defaults = replace(options, env=config.env.id, envs=config.env.num, data=config.data.path)
     name = "train" if end is None else "tune"
     train_args = ["--help" if text == "--help-all" else text for text in args]
     parsed = parse(kind, train_args, name, default=kind(common=defaults, experiment=config), changes="--eval-env")
     if parsed.common.algorithm != options.algorithm:
-        return print_error("an algorithm comes first: reverie train ALGORITHM [OPTIONS]", 2)
+        return print_error("no algorithm given. Pass it as the first argument: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {
         path: value
         for name, path in SHORT.items()
@@ -84,7 +85,7 @@ def parse_and_train(
     config = parsed.experiment.merge(changed | {"preset": config.preset})
     if ask := missing_input_question(first, options, config):
         return print_error(ask, 2)
-    # The first of the learners says it, not each, nor who starts them; the trials of a search start theirs themselves.
+    # Only the first learner prints this, not the process that starts the learners; trials of a search start their own.
     common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.cluster
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
@@ -108,13 +109,13 @@ def misplaced_word(args: list[str], flags: Mapping[str, Sequence[str]]) -> str:
 
 
 def placement_error(options: CommonOptions, learners: int) -> str:
-    """Return why the learners cannot be where they are asked to be; "" if they can."""
+    """Return why the learners cannot be placed as requested; "" if they can."""
     if options.cluster and options.cluster.partition(":")[0] != "ray":
         return f"--cluster {options.cluster}: expected ray, or ray:HOST:PORT."
     if (options.resources or options.actor_resources) and not options.cluster:
         return "--resources without --cluster ray: only Ray places learners and actors by resources."
     if options.seeds is not None and learners > 1:
-        return f"--seeds {options.seeds} with --learners {learners}: train the seeds one by one."
+        return f"--seeds {options.seeds} with --learners {learners} is not supported: train the seeds one by one."
     return ""
 
 
@@ -130,7 +131,7 @@ def run_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions
 
 
 def cluster_request(options: CommonOptions) -> ClusterRequest | None:
-    """Return what is asked of Ray; None if nothing is."""
+    """Return the options for Ray; None if there are none."""
     if not options.cluster:
         return None
     address = options.cluster.partition(":")[2]
@@ -140,14 +141,12 @@ def cluster_request(options: CommonOptions) -> ClusterRequest | None:
 
 
 def with_run_algorithm(options: CommonOptions, *, has_algorithm: bool) -> CommonOptions:
-    """Return ``options`` with the algorithm of an existing run, which it continues."""
+    """Return ``options`` with the algorithm of an existing run, if they continue one."""
     if options.run is None or not (options.resume or RunFolder.from_path(options.run).config.is_file()):
         return options
     saved = read_saved_config(options.run)
     if has_algorithm and not same_algorithm(options.algorithm, saved.algorithm):
-        raise RunError(
-            f"{options.run} is a run of {saved.algorithm}, not of {options.algorithm}. Leave out the algorithm."
-        )
+        raise RunError(f"{options.run} is a run of {saved.algorithm}, not of {options.algorithm}. Omit the algorithm.")
     if saved.custom:
         listed = ", ".join(f"{key_path} = {class_name}" for key_path, class_name in saved.custom.items())
         raise RunError(
@@ -158,7 +157,7 @@ def with_run_algorithm(options: CommonOptions, *, has_algorithm: bool) -> Common
 
 
 def missing_input_question(first: dict[str, str], options: CommonOptions, config: ExperimentConfig) -> str:
-    """Return the question for the environment, or the data, if nothing that was said names them; "" otherwise."""
+    """Return an error that asks for the environment or the data, if nothing names them; else ""."""
     preset = first.get("preset")
     of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
     run = options.resume or (options.run is not None and RunFolder.from_path(options.run).config.is_file())
@@ -177,7 +176,7 @@ def missing_input_question(first: dict[str, str], options: CommonOptions, config
 def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=options.run)
-    if launcher_rank():  # the first learner tells how the run ended
+    if launcher_rank():  # the first learner reports how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
     stop_reason = f", by {result.stop_reason}" if result.stop_reason else ""
@@ -215,7 +214,7 @@ NO_SEEDS = "--seeds {}: expected a number of seeds such as 5, or a list such as 
 
 
 def read_seeds(text: str, first: int) -> list[int]:
-    """Parse ``5`` as five seeds from ``first`` on, and ``1,5,7`` as these; nothing if it is neither."""
+    """Parse ``5`` as five seeds counted up from ``first``, and ``1,5,7`` as a list; an empty list if it is neither."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
         return []
@@ -224,12 +223,12 @@ def read_seeds(text: str, first: int) -> list[int]:
 
 
 SHOWN = 10
-"""Trials of a search that are printed."""
+"""Number of trials of a search that are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions(CommonOptions):
-    """What is asked of a search, besides the options of `reverie train`."""
+    """Options of a search, in addition to the options of `reverie train`."""
 
     space: Path = Path()
     """YAML file with the settings to search: `algo.lr: {low: 1e-5, high: 1e-2, log: true}` or
@@ -237,14 +236,14 @@ class TuneOptions(CommonOptions):
     grid: dict[str, Any] = field(default_factory=dict)
     """Try all combinations of these values instead: '{algo.lr: [1e-3, 3e-4], algo.batch_size: [32, 64]}'."""
     trials: int = 20
-    """Number of trials of a search in all; the same command with more of them goes on."""
+    """Total number of trials of a search; the same command with more trials continues the search."""
     seeds: str | None = None
-    """Train each trial with several seeds, of which its score is the mean: their number, from --seed on, or a list such
-    as 1,5,7."""
+    """Train each trial with several seeds and average their scores: the number of seeds, counted up from --seed, or a
+    list such as 1,5,7."""
     jobs: int = 0
     """Runs to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
     prune: bool = True
-    """End trials of a search early whose evaluations during training are among the worse."""
+    """Stop the worse trials of a search early, by their evaluations during training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +262,7 @@ def tune_command(args: list[str]) -> int:
 
 
 def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
-    """Search, print the best trials, of a grid all, and return 0 if all trials that were wanted have ended."""
+    """Search, print the best trials (all trials of a grid), and return 0 if all requested trials have ended."""
     if bool(options.grid) == (options.space != Path()):
         return print_error("no search space: pass --space FILE, or --grid '{algo.lr: [1e-3, 3e-4]}'.", 2)
     seeds = None if options.seeds is None else read_seeds(options.seeds, config.seed)

@@ -19,12 +19,15 @@ MAX_OPEN_FILES = 8
 
 
 class TableChunk(NamedTuple):
-    """Rows of a table that are read together: a row group of Parquet, or a batch of Arrow; ``column(name)`` is one."""
+    """Rows of a table that are read together, a Parquet row group or an Arrow batch.
+
+    ``column(name)`` returns a column.
+    """
 
     rows: int
     column: Callable[[str], Any]
     label: str
-    """Its file, for messages."""
+    """Name of the file, for messages."""
 
 
 def import_pyarrow() -> Any:
@@ -45,7 +48,7 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
         if format_from_suffix(file) == "CSV":
             return table_pieces(import_optional("pyarrow.csv", "arrow").read_csv(file), str(file))
         if is_parquet(file):
-            reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process may have about a thousand files open
+            reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
             rows = [reopen().metadata.row_group(group).num_rows for group in groups]
             pieces = [TableChunk(rows[n], partial(_of_group, reopen, n), f"{file}, row group {n}") for n in groups]
@@ -56,7 +59,7 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
 def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow table, and its pieces; ``label`` is for messages."""
     with reading(label):
-        table.validate()  # Arrow ends the process where a column is shorter than its table
+        table.validate()  # Arrow aborts the process if a column is shorter than its table
     return table.schema, [
         TableChunk(batch.num_rows, batch.column, label) for batch in table.to_batches() if batch.num_rows
     ]
@@ -66,12 +69,12 @@ def read_table(file: Path) -> Any:
     """Return the whole table of an Arrow or Parquet file; raise DataError if it is damaged."""
     with reading(file):
         table = import_pyarrow().parquet.read_table(file) if is_parquet(file) else _arrow_table(file)
-        table.validate(full=True)  # reading beyond the end of a buffer would end the process
+        table.validate(full=True)  # reading beyond the end of a buffer would abort the process
     return table
 
 
 def is_parquet(file: Path) -> bool:
-    """Return whether a file begins as Parquet's do."""
+    """Return whether a file begins like a Parquet file."""
     with file.open("rb") as stream:
         return stream.read(4) == b"PAR1"
 
@@ -115,7 +118,7 @@ class TableColumn:
 
     @cached_property
     def values(self) -> LazyColumn:
-        """Its values as numbers, read piece by piece."""
+        """The values as numbers, read piece by piece."""
         array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         index = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
         sample = arrow_to_numpy(self.arrow, array.slice(index, 1), self.label)
@@ -129,7 +132,7 @@ class TableColumn:
     def _read_piece(self, piece: TableChunk) -> Any:
         with reading(f"{piece.label}: '{self.name}'"):
             array = piece.column(self.name)
-            array.validate(full=True)  # reading beyond the end of a buffer would end the process
+            array.validate(full=True)  # reading beyond the end of a buffer would abort the process
             return array
 
     def _piece(self, piece: int) -> Any:
@@ -157,11 +160,13 @@ class TableColumn:
 
 
 def join_columns(columns: Sequence[TableColumn]) -> LazyColumn:
-    """Return k columns of numbers as one column of vectors ``[n, k]``, in their order."""
+    """Join k numeric columns into one column of vectors ``[n, k]``, in this order."""
     for column in columns:
         if len(shape := column.values.shape) > 1:
             error_prefix = f"{column.label} contains arrays of shape {list(shape[1:])}"
-            raise ConfigError(f"{error_prefix}, not numbers to join. Name it alone, obs.{column.name}: {column.name}.")
+            raise ConfigError(
+                f"{error_prefix}, not numbers to join. Name it separately, obs.{column.name}: {column.name}."
+            )
     parts = [column.values for column in columns]
 
     def read(start: int, stop: int) -> np.ndarray:
@@ -171,22 +176,23 @@ def join_columns(columns: Sequence[TableColumn]) -> LazyColumn:
 
 
 def is_list(arrow: Any, kind: Any) -> bool:
-    """Return whether the values of a type of Arrow's are lists."""
+    """Return whether the values of an Arrow type are lists."""
     types = arrow.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
-    """Convert an Arrow array to NumPy, ``[n, ...]``. Lists become dimensions; compressed pictures are decoded.
+    """Convert an Arrow array to NumPy, ``[n, ...]``.
 
-    Only floats may be missing: they are NaN. ``label`` is for messages.
+    Lists become dimensions; compressed images are decoded. Only floats may be missing: they become NaN. ``label`` is
+    for messages.
     """
     kind, types = array.type, arrow.types
     if isinstance(array, arrow.ExtensionArray):
         return arrow_to_numpy(arrow, array.storage, label)
     if array.null_count and not types.is_floating(kind):
         raise DataError(f"{label} has no value in some rows: expected one in each.")
-    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores pictures
+    if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores images
         return decode_images(array.field("bytes").to_pylist())
     if types.is_binary(kind) or types.is_large_binary(kind):
         return decode_images(array.to_pylist())
@@ -198,12 +204,14 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
         inner = arrow_to_numpy(arrow, array.flatten(), label)
         return inner.reshape(len(array), len(inner) // max(1, len(array)), *inner.shape[1:])
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(f"{label} contains {kind}: expected numbers, lists of numbers, or images. Number text first.")
+        raise DataError(
+            f"{label} contains {kind}: expected numbers, lists of numbers, or images. Encode text as numbers first."
+        )
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
 def decode_images(images: list[bytes]) -> np.ndarray:
-    """Decode pictures to uint8 ``[n, H, W, C]``, or ``[n, H, W]`` if grey."""
+    """Decode images to uint8 ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale."""
     from PIL import Image
 
     return np.stack([np.asarray(Image.open(io.BytesIO(image)), np.uint8) for image in images])

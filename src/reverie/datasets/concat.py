@@ -20,7 +20,7 @@ from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
 
 ROW_SETTINGS = ("action_repeat", "pool_frames", "frame_stack", "pixels", "resize", "grayscale", "clip_reward",
            "terminal_on_life_loss", "kwargs", "max_episode_steps", "wrappers")  # fmt: skip
-"""Settings of the environment that decide what its rows mean."""
+"""Settings of the environment that determine the meaning of its rows."""
 
 
 class ConcatReader(Reader):
@@ -76,15 +76,19 @@ class ConcatReader(Reader):
         return ""
 
     def info(self) -> DatasetInfo:
-        """Return what the datasets have in common. Measured action spaces are joined; all else must be equal."""
+        """Return the common description of the datasets.
+
+        Measured action spaces are joined; everything else must be equal.
+        """
         infos = as_numbers([reader.info() for reader in self.readers])
-        first = max(infos, key=lambda info: (bool(info.env), bool(info.env_settings)))  # the first of the best
+        # the first with the most information
+        first = max(infos, key=lambda info: (bool(info.env), bool(info.env_settings)))
         declared = next((info.action for info in infos if not info.has_measured_bounds), None)
         for reader, info in zip(self.readers, infos, strict=True):
             if (info.specs is None) != (first.specs is None):
                 raise DataError(
-                    f"{self.path}: {reader.path} ({reader.format}) cannot be joined with others, as only some of them "
-                    "hold rows as learners see them, which stores do. Convert the stores: reverie data convert."
+                    f"{self.path}: {reader.path} ({reader.format}) cannot be joined with the others, since only "
+                    "replay stores contain rows as learners see them. Convert the stores: reverie data convert."
                 )
             _check(reader, "observations", _comparable_obs(info), _comparable_obs(first))
             if info.specs is not None and first.specs is not None:
@@ -97,7 +101,7 @@ class ConcatReader(Reader):
                 differing = ({name: t.get(name) for name in names} for t in (task, first_task))
                 _check(reader, "the environment", *differing)
         if unnamed := sum(not info.env for info in infos) if first.env else 0:
-            self.add_remark(f"{unnamed} of {len(infos)} parts name no environment: they are taken to be of {first.env}")
+            self.add_remark(f"{unnamed} of {len(infos)} parts name no environment: {first.env} is assumed")
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
         return dataclasses.replace(
@@ -110,7 +114,7 @@ class ConcatReader(Reader):
 
 
 def as_numbers(infos: Sequence[DatasetInfo]) -> list[DatasetInfo]:
-    """Return descriptions in which actions are no classes where others show that the same floats are continuous."""
+    """Return the descriptions, with actions as continuous if other parts show that the same floats are continuous."""
     if not any(isinstance(info.action, spaces.Box) for info in infos):
         return list(infos)
 

@@ -1,6 +1,6 @@
-"""Writes recorded data, or a part of them, in another format.
+"""Convert a dataset, or a part of it, to another format.
 
-Data are never changed in place. A new dataset appears at its path only once it is complete.
+Datasets are never changed in place. A new dataset appears at its path only once it is complete.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ from reverie.envs.make import close_quietly, find_registered, spec_to_json
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
-"""A function from episodes to those episodes, or pieces of episodes, that are to be written."""
+"""A function from episodes to the episodes, or pieces of episodes, to write."""
 
 
 def write_dataset(reader: Reader, target: str, to: str = "auto", choose: EpisodeFilter = iter) -> output.WriteReport:
     """Write the episodes of ``reader`` that ``choose`` selects to ``target``, in the format ``to``.
 
-    "auto" is the format that the suffix of ``target`` names, or Minari's.
-
-    Minari, D4RL files and tables get values as they were recorded; Minari also their spaces and the environment. The
-    rows of our own stores are converted back to what the environment showed and took; if that is impossible the
-    environment is not named. PyDreamer's files and stores hold rows as learners see them.
+    "auto": by the suffix of ``target``, else Minari. Minari, D4RL files and tables contain the values as recorded;
+    Minari also the spaces and the environment. Rows of replay stores are converted back to the environment's
+    observations and actions; if that is impossible, the environment is not named. PyDreamer files and stores contain
+    rows as learners see them.
     """
     to = output.check_target(target, to)
     path = output.target_path(target)
@@ -64,7 +63,7 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
                 return writers.write_pydreamer(episodes, path, files)
             _note_settings(reader, recorded.about, to)
             reader.add_remark(SCALED, int(recorded.about.has_measured_bounds))
-            return writers.write_pydreamer(episodes, path)  # an environment may know the kinds of observations
+            return writers.write_pydreamer(episodes, path)  # an environment can determine the kinds of observations
         info = _info_of_env(reader)
         _note_settings(reader, info, to)
         episodes = _select(reader, track_progress(reader.as_recorded()), choose)
@@ -75,7 +74,7 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
 
 
 def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Iterator[Rows]:
-    """Return the chosen episodes, checked: good ones can be chosen among bad ones."""
+    """Return the chosen episodes, checked after the choice, so that valid episodes can be chosen among invalid ones."""
     info, label = reader.info(), str(reader.path)
     needed = [name for name, _ in (*columns_in(info.observation, "obs"), *columns_in(info.action, "action"))]
     episodes = choose(iter_episodes(iter_checked_rows(parts, () if info.specs else needed, label, flags=False)))
@@ -90,7 +89,7 @@ def _stores_in(reader: Reader) -> list[SeenReader]:
 
 
 def _info_of_env(reader: Reader) -> DatasetInfo:
-    """Return the description of the data, in which stores have the spaces of their environment, if it can be made."""
+    """Return the description of the dataset; for stores, with the environment's spaces, if it can be made."""
     for store in _stores_in(reader):
         if not store.knows_actions:
             env, reason = environment_of(store.info())
@@ -144,13 +143,13 @@ def _to_minari(
 
 
 def _without_bounds(_: str, leaf: Space) -> Space:
-    """Return a leaf of floats with infinite bounds."""
+    """Return ``leaf`` with infinite bounds if it is a space of floats."""
     floats = isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f"
     return spaces.Box(-np.inf, np.inf, leaf.shape, leaf.dtype.type) if floats else leaf  # type: ignore[union-attr]  # a Box
 
 
 def _arguments_of(info: DatasetInfo) -> dict[str, Any]:
-    """Return ``env_kwargs`` and ``max_episode_steps`` of the environment that data name; runs have them as settings."""
+    """Return ``env_kwargs`` and ``max_episode_steps`` of the dataset's environment; runs store them as settings."""
     named = dataset_env_config(info) if info.env else None
     return (
         {"env_kwargs": dict(named.kwargs), "max_episode_steps": named.max_episode_steps or info.max_episode_steps}
@@ -182,7 +181,7 @@ def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict
 
 
 def _describe_rows(reader: Reader) -> dict[str, Any]:
-    """Return the content of ``ABOUT``: the data's environment with its settings, and their spaces if known."""
+    """Return the content of ``ABOUT``: the dataset's environment with its settings, and the spaces if known."""
     info, out = reader.info(), dict[str, Any]()
     if info.env:
         named = _arguments_of(info)
@@ -199,20 +198,20 @@ def _describe_rows(reader: Reader) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Subset(Config):
-    """A part of a dataset: of which size, and in which unit it is drawn; or the episodes of the highest returns."""
+    """A random part of a dataset, with its size and unit; or the episodes with the highest returns."""
 
     fraction: Annotated[float | None, Within("(0, 1]")] = None
     """Fraction of the steps, above 0 and up to 1."""
     steps: Annotated[int | None, AtLeast(1)] = None
-    """Number of steps, in place of a fraction."""
+    """Number of steps, instead of a fraction."""
     top_fraction: Annotated[float | None, Within("(0, 1]")] = None
-    """Fraction of the episodes, those of the highest returns, in place of a drawn part."""
+    """Fraction of the episodes, with the highest returns, instead of a random part."""
     min_return: float | None = None
-    """Smallest return of the episodes, in place of a drawn part."""
+    """Minimum return of the episodes, instead of a random part."""
     unit: Literal["episode", "step"] = "episode"
-    """Unit that is drawn."""
+    """Unit of random parts."""
     seed: Annotated[int, AtLeast(0)] = 0
-    """Seed of the drawing."""
+    """Seed of the random part."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,15 +220,15 @@ class Subset(Config):
             sizes_text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
             raise ConfigError(f"{sizes_text}: pass exactly one of them.")
         if self.unit == "step" and self.fraction is None and self.steps is None:
-            raise ConfigError("unit = 'step': only episodes have returns. Leave it out.")
+            raise ConfigError("unit = 'step': only episodes have returns. Remove this option.")
 
 
 def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFilter]:
     """Return a function that selects a part, and one that selects the rest. Reads all rows once.
 
-    With unit "episode", whole episodes are drawn until their steps suffice, so the part may be a little larger; the
-    order is kept. With unit "step", exactly as many steps are drawn, and adjacent ones stay together; a rest of them
-    likewise. What is drawn is the same for the same seed.
+    With unit "episode", whole episodes are drawn until there are enough steps, so the part can be slightly larger; the
+    order is kept. With unit "step", exactly this many steps are drawn, and adjacent steps stay together; the same holds
+    for the rest. The same seed draws the same part.
     """
     with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in track_progress(reader.parts()))
@@ -256,7 +255,10 @@ def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFil
 
 
 def _best(returns: np.ndarray, subset: Subset) -> np.ndarray:
-    """Return which episodes have the highest ``returns`` ``[n]``, or high enough ones; of equal ones the first."""
+    """Return which episodes have the highest ``returns`` ``[n]``, or high enough ones.
+
+    Among equal returns, the first.
+    """
     if subset.top_fraction is not None:
         order = np.argsort(-returns, kind="stable")
         return np.isin(np.arange(len(returns)), order[: max(1, round(subset.top_fraction * len(returns)))])
@@ -290,9 +292,9 @@ def split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
 def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> EpisodeFilter:
     """Return a function that keeps all episodes, with the rewards that ``reward``, or ``module:function``, computes.
 
-    For each episode of n steps, ``reward`` is given its observations, actions and next observations, as arrays ``[n,
-    ...]`` or, as in their space, dictionaries of arrays, all as the environment showed and took them; it returns the
-    rewards ``[n]``. They are clipped as the recorded ones were. DataError if they are not ``[n]`` or not finite.
+    For each episode of n steps, ``reward`` is called with observations, actions and next observations, as arrays ``[n,
+    ...]`` or dictionaries of arrays, in the environment's units; it returns the rewards ``[n]``. They are clipped like
+    the recorded rewards. DataError if they are not ``[n]`` or not finite.
     """
     label = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
     compute = import_object(reward, what=label, base=object) if isinstance(reward, str) else reward
@@ -320,6 +322,6 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
 
 
 def drop_invalid_episodes(report: DataReport) -> EpisodeFilter:
-    """Return a function that leaves out the episodes that break a rule."""
+    """Return a function that omits the episodes that violate a rule."""
     bad = set(report.invalid_episodes)
     return lambda episodes: (rows for number, rows in enumerate(episodes) if number not in bad)

@@ -1,6 +1,6 @@
-"""Recorded data as rows that learners see: their settings, and the conversion of what a reader yields.
+"""Datasets as rows that learners see: the settings, and the conversion of a reader's values.
 
-The readers know file formats but not what spaces mean; the codecs in ``core`` know spaces but no files.
+Readers handle file formats but not spaces; the codecs in ``core`` handle spaces but not files.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ REWARDS_CLIPPED = (
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(ReadOptions):
-    """Recorded data to learn from."""
+    """A dataset to learn from."""
 
     path: str | tuple[str, ...] = ""
     """File, folder or glob in any supported format, or minari:NAME; or several, with the same spaces. In Python also
-    data in memory. Empty: no recorded data."""
+    data in memory. Empty: no dataset."""
     estimate_updates: Annotated[int, AtLeast(0)] = 5000
-    """Updates of each fitted Q evaluation, which estimates the policy's return if there is no environment to evaluate
-    in; 0: no estimates."""
+    """Number of updates for each fitted Q evaluation, which estimates the policy's return if there is no evaluation
+    environment. 0: no estimates."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
 
@@ -68,7 +68,7 @@ class DatasetConfig(ReadOptions):
 
     @property
     def label(self) -> str:
-        """Its path, or its paths, for messages."""
+        """The path, or the paths, for messages."""
         return ", ".join(split_paths(self.path))
 
     def build(
@@ -76,7 +76,7 @@ class DatasetConfig(ReadOptions):
         extra_spec: Mapping[str, ColumnSpec] | None = None, scratch: Path | None = None,
         parts: Iterator[Rows] | None = None,
     ) -> OfflineReplay:  # fmt: skip
-        """Read all ``rows`` and return them as a dataset of ``window``, drawn with ``seed``; uniformly by default.
+        """Read all ``rows`` and return them as a dataset of ``window``, sampled with ``seed``; uniformly by default.
 
         ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.
         ``parts``: ``rows.parts()``, wrapped to report progress.
@@ -85,7 +85,8 @@ class DatasetConfig(ReadOptions):
         chosen.check(window)
         columns = row_columns(rows.obs_spec, rows.action_spec, extra_spec or {})
         total = rows.rows()
-        capacity = max(1, total) + window.num_free_rows  # or the windows of the first rows would count as evicted
+        # otherwise the windows of the first rows would count as evicted
+        capacity = max(1, total) + window.num_free_rows
         folder = scratch or Path(tempfile.gettempdir())
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
@@ -95,12 +96,12 @@ class DatasetConfig(ReadOptions):
 
 
 def dataset_config(data: DataLike, storage: Literal["ram", "mmap"] = "ram") -> DatasetConfig:
-    """Return the settings of ``data``, as a ``DatasetConfig``, which keeps its own ``storage``, if it is no other."""
+    """Return the settings of ``data`` as a ``DatasetConfig``. A ``DatasetConfig`` keeps its own ``storage``."""
     return data if isinstance(data, DatasetConfig) else DatasetConfig(storage=storage).merge(dataset_settings(data))
 
 
 def dataset_settings(data: DataLike) -> dict[str, Any]:
-    """Return the settings that ``data`` are, such as ``{"path": PATH, "columns": {...}}``, or else their path."""
+    """Return ``data`` as settings, such as ``{"path": PATH, "columns": {...}}``; else the settings with their path."""
     if isinstance(data, Mapping):
         names = {field.name for field in fields(DatasetConfig)}
         if not data or names & {str(key).partition(".")[0] for key in data}:
@@ -109,10 +110,10 @@ def dataset_settings(data: DataLike) -> dict[str, Any]:
 
 
 class RecordedEpisodes:
-    """Rows of a dataset in the order in which they were recorded, with observations and rewards as learners see them.
+    """Rows of a dataset in recorded order, with observations and rewards as learners see them.
 
-    Changes by ``env`` are applied to them. ``action_space`` and ``observation_space``: the environment's, for data that
-    declare none.
+    The settings ``env`` are applied to them. ``action_space`` and ``observation_space``: the environment's, for
+    datasets that declare none.
     """
 
     def __init__(
@@ -139,12 +140,12 @@ class RecordedEpisodes:
         self.obs_spec: ObsSpec = self.images.spec
         self.clip = todo.clip_reward
         self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))
-        """How the rewards had been clipped when they were collected; "none" if they are the true ones."""
+        """How the rewards were clipped during collection; "none" if they are the true rewards."""
         if self.clipped != "none":
             reader.add_remark(REWARDS_CLIPPED.format(self.clipped))
 
     def _specs(self, env: EnvConfig, action_space: spaces.Space[Any] | None) -> tuple[ObsSpec, ActionSpec]:
-        """Return observations and actions as they were recorded, but without the observations that ``env`` excludes."""
+        """Return the specs of the recorded observations and actions, without observations that ``env`` excludes."""
         if self.about.specs is not None:
             obs, actions = self.about.specs
             selected = {key: part for key, part in obs.items() if env.uses_key(key)}
@@ -157,8 +158,8 @@ class RecordedEpisodes:
         self.spaces = self.about.observation, self._action_space(action_space)
         self.actions = ActionCodec(self.spaces[1])
         check_mask_shape(self.obs.spec, self.actions.spec)
-        # The bounds are those of the numbers in the file, which are not always the environment's actions: PyDreamer's
-        # and our own exports to Minari are in the policy's range.
+        # The bounds apply to the numbers in the file, which are not always the environment's actions: PyDreamer files
+        # and exports of reverie to Minari are in the policy's range.
         parts = {key: replace(part, low=(), high=()) for key, part in self.actions.spec.parts.items()}
         return self.obs.spec, ActionSpec(parts=parts)
 
@@ -172,7 +173,7 @@ class RecordedEpisodes:
         is_same_kind = is_same_kind or (isinstance(env_space, choices) and isinstance(recorded, choices))
         is_same_kind = is_same_kind or (self.about.numbered and isinstance(env_space, spaces.Box))
         if env_space is not None and is_same_kind and prod(env_space.shape or ()) == prod(recorded.shape or ()):
-            return env_space  # scalars are as good as vectors of one
+            return env_space  # scalars are equivalent to vectors of one element
         usual = isinstance(recorded, spaces.Box) and bool((recorded.low == -1.0).all() and (recorded.high == 1.0).all())
         self.reader.add_remark(ACTION_SPACE_MEASURED, int(not usual))
         return recorded
@@ -189,8 +190,8 @@ class RecordedEpisodes:
     def parts(self, collect: Mapping[str, list[np.ndarray]] | None = None) -> Iterator[Rows]:
         """Yield all rows, ``[n, ...]`` by column as in ``replay/storage.py: row_columns``.
 
-        ``collect``: lists by name, to which the columns of that name, such as ``reward``, are appended as they are
-        read, float32 ``[n]`` of each part and not clipped; of a column that the data lack, nothing.
+        ``collect``: lists by name, to which the columns of that name, such as ``reward``, are appended while reading,
+        float32 ``[n]`` per part and unclipped. Nothing is appended for missing columns.
         """
         info = self.about
         spaces_ = () if info.specs else ((info.observation, "obs"), (info.action, "action"))
@@ -206,7 +207,7 @@ class RecordedEpisodes:
         return self.convert(checked_parts())
 
     def convert(self, parts: Iterator[Rows], is_whole: bool = True) -> Iterator[Rows]:
-        """Yield rows of the reader as ``parts`` does; ``is_whole``: all rows, not those of some episodes."""
+        """Yield rows of the reader as ``parts`` does; ``is_whole``: all rows, not only some episodes."""
         first = 0
         for part in parts:
             try:
@@ -216,7 +217,7 @@ class RecordedEpisodes:
                 prefix = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "
                 raise DataError(
                     f"{prefix}{error}. `reverie data validate` finds all such rows; with --write-valid it writes the "
-                    "good episodes to a new dataset."
+                    "valid episodes to a new dataset."
                 ) from None
             yield rows
             first += len(part["is_first"])
@@ -274,7 +275,7 @@ class RecordedEpisodes:
         self.reader.close()
 
     def remarks(self) -> list[str]:
-        """Return what has been left out or assumed so far."""
+        """Return the omissions and assumptions so far."""
         outside = self.actions.outside if self.actions is not None else 0
         return [*self.reader.remarks(), *([ACTIONS_OUT_OF_BOUNDS.format(outside)] if outside else [])]
 
@@ -296,7 +297,7 @@ def read_progress(description: str, total: int) -> Iterator[Callable[[Iterator[R
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    text = TextColumn("{task.description}", markup=False)  # a file's name may have brackets
+    text = TextColumn("{task.description}", markup=False)  # a file name can contain brackets
     columns = (text, BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4) as progress:
         task = progress.add_task(description, total=total or None)

@@ -1,4 +1,4 @@
-"""The environment that recorded data name, and what its settings mean for learning from the rows."""
+"""The environment that a dataset names, and the consequences of its settings for learning from the rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Wrapper = Mapping[str, Any]
 NEUTRAL_WRAPPERS = {
     *("OrderEnforcing", "PassiveEnvChecker", "RecordEpisodeStatistics", "RecordVideo", "HumanRendering"),
     *("RenderCollection", "DataCollector", "InstanceWrapper", "EpisodeInfo"),
-    "TimeLimit",  # declared elsewhere, too
+    "TimeLimit",  # also declared elsewhere
 }
 """Wrappers without which an environment is still the same task."""
 APPLICABLE: dict[str, tuple[str, ...]] = {
@@ -33,17 +33,18 @@ APPLICABLE: dict[str, tuple[str, ...]] = {
     "grayscale": ("frame_stack",),
     "clip_reward": ("clip_reward",),
 }
-"""Settings of environments that can be applied to recorded rows, unless one of those listed was applied before."""
+"""Settings that can be applied to recorded rows, unless one of the listed settings was already applied."""
 INAPPLICABLE = {
     "frame_stack": "frames can only be stacked during learning (algo.frame_stack, if the algorithm has it)",
     "action_repeat": "the number of frames per decision cannot be changed afterwards",
     "pool_frames": "the frames between two rows were not recorded",
-    "wrappers": "the rows are what the wrappers showed",
+    "wrappers": "the rows are the output of the wrappers",
     "pixels": "images cannot be rendered from recorded rows",
 }
 """Settings that cannot be applied to recorded rows, and why."""
 MEANING_SETTINGS = ("action_repeat", "pool_frames", "clip_reward", "terminal_on_life_loss", "wrappers")
-"""Settings that change what an action or a reward means, but no shape, so that only what data declare shows them."""
+"""Settings that change the meaning of actions or rewards but no shape, so that only the dataset's metadata shows
+them."""
 IGNORED_KWARGS = {"max_episode_steps", "render_mode", "frameskip"}
 """Arguments of environments that other settings decide, or that change nothing learned."""
 DEFAULTS = EnvConfig()
@@ -87,21 +88,21 @@ def clip_rewards(reward: np.ndarray, how: str) -> np.ndarray:
 def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
     """Raise ConfigError if recorded rows mean something else than the rows of an environment with the settings ``env``.
 
-    Only settings that the data declare count. ``noop_max`` and ``max_episode_steps`` may differ: they decide where
-    episodes begin and are truncated, not what a row means. Shapes are compared elsewhere.
+    Only settings that the dataset declares count. ``noop_max`` and ``max_episode_steps`` may differ: they determine
+    where episodes begin and are truncated, not the meaning of a row. Shapes are compared elsewhere.
     """
     for name in MEANING_SETTINGS if info.env_settings else ():
         recorded, value = getattr(recorded_env_config(info), name), getattr(env, name)
-        if recorded != value == getattr(DEFAULTS, name):  # others are applied, or refused: ``settings_to_apply``
+        if recorded != value == getattr(DEFAULTS, name):  # others are applied, or rejected: ``settings_to_apply``
             raise ConfigError(
-                f"env.{name} = {value}: the rows were recorded with env.{name} = {recorded}, but the run would learn "
-                f"from both as if they were one task. Set env.{name} = {recorded}, or pass data recorded with "
+                f"env.{name} = {value}: the rows were recorded with env.{name} = {recorded}, but the run would train "
+                f"on both as if they were the same task. Set env.{name} = {recorded}, or pass data recorded with "
                 f"env.{name} = {value}."
             )
 
 
 def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> list[str]:
-    """Return arguments and wrappers that the data declare and ``env_spec``, an environment of the same id, lacks."""
+    """Return arguments and wrappers that the dataset declares and that ``env_spec``, of the same id, lacks."""
     has = json.loads(spec_to_json(env_spec)[0] or "{}") if env_spec is not None else {}
     if has.get("id") != info.env.rpartition(":")[2]:
         return []
@@ -113,7 +114,7 @@ def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> 
 
 
 def nondefault_settings(info: DatasetInfo) -> list[str]:
-    """Return the declared settings that are not the defaults, ``env.resize = (64, 64)``, and the names of wrappers."""
+    """Return the declared settings that are not defaults, ``env.resize = (64, 64)``, and the names of wrappers."""
     recorded = recorded_env_config(info)
     settings = _nondefault(recorded, (*APPLICABLE, *INAPPLICABLE, "noop_max"))
     wrappers = [wrapper_names([wrapper]) for wrapper in user_wrappers(info)]
@@ -121,7 +122,7 @@ def nondefault_settings(info: DatasetInfo) -> list[str]:
 
 
 def check_obs_compatible(obs_spec: ObsSpec, env: EnvConfig) -> None:
-    """Check that rows without stored settings could come from an environment with the settings ``env``."""
+    """Check that rows without stored settings can come from an environment with the settings ``env``."""
     images = [part for part in obs_spec.values() if part.kind == "image"]
     has, count, wrong = ", ".join(f"{key} {list(part.shape)}" for key, part in obs_spec.items()), env.frame_stack, ""
     parts = obs_spec.values()
@@ -133,13 +134,13 @@ def check_obs_compatible(obs_spec: ObsSpec, env: EnvConfig) -> None:
     elif (env.resize or env.grayscale) and not images:
         wrong = f"env.{'resize' if env.resize else 'grayscale'} needs image observations, and these have none"
     if wrong:
-        raise ConfigError(f"{wrong}. The recorded rows have {has}. Leave it out.")
+        raise ConfigError(f"{wrong}. The recorded rows have {has}. Remove this option.")
 
 
 def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvConfig:
-    """Return the settings of the environment that data name: what they declare, and else the settings of ``env``."""
+    """Return the settings of the dataset's environment: as declared, and else the settings of ``env``."""
     env = env or DEFAULTS
-    if info.env_settings:  # not the number of copies, nor what is asked for and can be applied here
+    if info.env_settings:  # except the number of copies, and requested settings that can be applied here
         keep = {"num", "vectorization", *_nondefault(env, (*APPLICABLE, "kwargs", "max_episode_steps"))}
         return env.merge({name: value for name, value in info.env_settings.items() if name not in keep})
     config = env.merge({"id": info.env, "kwargs": dict(env.kwargs or info.env_kwargs)})
@@ -150,7 +151,7 @@ def dataset_env_config(info: DatasetInfo, env: EnvConfig | None = None) -> EnvCo
 
 
 def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasium.Env[Any, Any]:
-    """Make the environment of ``dataset_env_config``, if that is what the rows were recorded in."""
+    """Make the environment of ``dataset_env_config``, if the rows were recorded in it."""
     config = dataset_env_config(info, env)
     for name in (config.id, *(entry.partition("(")[0] for entry in config.wrappers), *names_in(config.kwargs)):
         check_module(name, "the dataset")
@@ -158,15 +159,16 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
     adapted = to_learnable_obs(base_env, config.mission)
     if isinstance(info.observation, spaces.Dict) and MASK_KEY in info.observation.spaces:
         adapted = with_mask(adapted)
-    if info.specs is None:  # stores hold what learners see, whatever the environment shows
+    if info.specs is None:  # stores contain what learners see, not the environment's observations
         adapted = Resize(adapted, *config.resize) if config.resize else adapted
         adapted = Grayscale(adapted) if config.grayscale else adapted
     has = json.loads(spec_to_json(base_env.spec)[0] or "{}") if base_env.spec is not None else {}
     if missing := missing_wrappers(wrappers_in(info.env_spec), has):
         close_quietly(base_env)
         raise EnvError(
-            f"the data were recorded in {info.env} with {wrapper_names(missing)}, and {info.env} without that is "
-            "another task. To evaluate, register an environment that has these wrappers, and pass its id with --env."
+            f"the dataset was recorded in {info.env} with the wrappers {wrapper_names(missing)}; {info.env} without "
+            "them is a different task. To evaluate, register an environment that applies these wrappers and pass its "
+            "id with --env."
         )
     return adapted if adapted.observation_space == info.observation else base_env
 
@@ -175,12 +177,12 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
 
 
 def wrappers_in(spec: Mapping[str, Any]) -> list[Wrapper]:
-    """Return the wrappers in an environment's specification that make it another task, innermost first."""
+    """Return the wrappers in an environment's spec that change the task, innermost first."""
     return [wrapper for wrapper in spec.get("additional_wrappers") or () if wrapper.get("name") not in NEUTRAL_WRAPPERS]
 
 
 def user_wrappers(info: DatasetInfo) -> list[Wrapper]:
-    """Return the wrappers that data declare, without those that stand for ``env_settings``."""
+    """Return the wrappers that the dataset declares, except those that represent ``env_settings``."""
     has_settings, wrappers = bool(info.env_settings), wrappers_in(info.env_spec)
     return [w for w in wrappers if not (has_settings and str(w.get("entry_point")).startswith("reverie."))]
 

@@ -1,9 +1,9 @@
 """Downloads datasets: a file or dataset appears only once it is complete; an interrupted download is continued.
 
 Minari datasets come from Hugging Face (or any server with its API), RL Unplugged's shards from Google Cloud Storage.
-Meanwhile ``.name.part`` beside a file's final path holds the bytes so far, and ``.name.part.version`` the strong ETag
-(RFC 9110, section 8.8) of the version that they are from. Only bytes of the same version continue a download; without
-an ETag it begins anew. The final path is taken once size and checksum are those that the server lists.
+During a download, ``.name.part`` next to a file's final path contains the bytes so far, and ``.name.part.version`` the
+strong ETag (RFC 9110, section 8.8) of their version. A download is only continued with the same version; without an
+ETag it restarts. The file is moved to the final path once size and checksum match the server's.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ BLOCK = 1 << 16
 PATIENCE = 60.0
 """Seconds without a byte from the server after which a connection counts as broken."""
 ATTEMPTS = 5
-"""Number of attempts in a row without a single new byte after which a download fails."""
+"""Number of consecutive attempts without a new byte after which a download fails."""
 PAUSE = 1.0
-"""Seconds before the second attempt; doubled for each further one in a row without a new byte."""
+"""Seconds before the second attempt; doubled for each further consecutive attempt without a new byte."""
 OVERLOADED = (408, 425, 429)
 """Status codes below 500 that ask for another attempt: Request Timeout, Too Early, Too Many Requests."""
 RESUME_ADVICE = "The partial download is kept: run the same command again to continue it."
@@ -51,7 +51,7 @@ def no_progress(name: str, done: int, total: int) -> None:
 
 
 def download_minari(name: str, server: str = "", progress: Progress = no_progress) -> Path:
-    """Download the Minari dataset called ``name`` to the folder where Minari keeps its datasets; return its path.
+    """Download the Minari dataset called ``name`` to Minari's dataset folder; return its path.
 
     ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
     """
@@ -68,20 +68,20 @@ def download_minari(name: str, server: str = "", progress: Progress = no_progres
         for path, entry in entries.items():
             file = Path(path)
             if ".." in file.parts or not file.is_relative_to(inside):
-                raise RunError(f"{server} lists {path!r}, which is outside the dataset: the download has stopped.")
+                raise RunError(f"{server} lists {path!r}, which is outside the dataset: the download was stopped.")
             target, remote = staged / file.relative_to(inside), _remote(entry, f"{server}/{repository}")
             if target.exists() and describe_mismatch(remote, target):  # the dataset has changed since this file came
                 target.unlink()
             fetch(remote, target, progress)
         for old in {*staged.rglob("*")} - {staged / Path(path).relative_to(inside) for path in entries}:
-            if old.is_file():  # of an earlier version
+            if old.is_file():  # from an earlier version
                 old.unlink()
         rename_durably(staged, folder)
     return folder
 
 
 def _remote(entry: dict[str, Any], base: str) -> RemoteFile:
-    """Return a file of a list, with its SHA-256 if it lies in Git LFS, else with its id as a git blob."""
+    """Return a listed file, with its SHA-256 if it is in Git LFS, else with its git blob id."""
     large, blob = entry.get("lfs") or {}, str(entry.get("oid", ""))
     sums = {"sha256": str(large.get("oid", "")).removeprefix("sha256:"), "git": "" if large else blob}
     valid = {kind: value for kind, value in sums.items() if re.fullmatch("([0-9a-f]{40}|[0-9a-f]{64})", value)}
@@ -124,12 +124,12 @@ def download_shards(
 
 
 class RetryableError(Exception):
-    """A request failed in a way that another attempt may mend."""
+    """A request failed with an error that another attempt may resolve."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """A file on a server, its size in bytes if known, its hex checksums by the kind of ``file_checksum``."""
+    """A file on a server, its size in bytes if known, and its hex checksums by kind (see ``file_checksum``)."""
 
     url: str
     size: int | None = None
@@ -164,7 +164,7 @@ def _delete(*files: Path) -> None:
 
 
 def retry(action: Callable[[], T], url: str, part: Path | None = None) -> T:
-    """Return ``action()``, called again while it raises Broken: ``ATTEMPTS`` times unless ``part`` grows."""
+    """Return ``action()``, retried while it raises RetryableError: ``ATTEMPTS`` times unless ``part`` grows."""
     largest, failed = file_size(part), 0
     while True:
         try:
@@ -178,7 +178,7 @@ def retry(action: Callable[[], T], url: str, part: Path | None = None) -> T:
 
 
 def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
-    """Send a GET request and return the answer, with its body still to be read; Broken if there is none."""
+    """Send a GET request and return the response with its body unread; RetryableError if there is none."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
         answer: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=PATIENCE)
@@ -192,7 +192,10 @@ def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.
 
 
 def iter_body(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yield the body of an answer as it arrives; raise Broken if the connection breaks before its announced length."""
+    """Yield the body of a response as it arrives.
+
+    RetryableError if the connection breaks before its announced length.
+    """
     try:
         while block := answer.read1(BLOCK):
             yield block
@@ -203,9 +206,9 @@ def iter_body(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _receive(remote: RemoteFile, part: Path, note: Path, name: str, progress: Progress) -> int | None:
-    """Download what is missing of ``part``, of which a broken attempt keeps what came; return its size, if known."""
+    """Download the missing bytes of ``part``; a broken attempt keeps the received bytes. Return its size, if known."""
     version = note.read_text(encoding="latin-1") if note.exists() else ""
-    start = max(0, file_size(part) - 1) if version else 0  # a range of no bytes would be refused
+    start = max(0, file_size(part) - 1) if version else 0  # an empty range would be rejected
     try:
         answer = open_url(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
     except urllib.error.HTTPError as error:
@@ -218,7 +221,7 @@ def _receive(remote: RemoteFile, part: Path, note: Path, name: str, progress: Pr
         continues = answer.headers.get("Content-Range", "").startswith(f"bytes {start}-") and tag in ("", version)
         if answer.status == 200:
             start = 0
-            part.write_bytes(b"")  # first: bytes never lie beside the validator of another version
+            part.write_bytes(b"")  # first, so that bytes are never next to the ETag of another version
             note.write_text("" if tag.startswith("W/") else tag, encoding="latin-1")
         elif answer.status != 206 or not start or not continues:
             part.unlink(missing_ok=True)
@@ -239,7 +242,7 @@ def file_size(path: Path | None) -> int:
 
 
 def describe_mismatch(remote: RemoteFile, path: Path) -> str:
-    """Return how the file at ``path`` differs from what is known of ``remote``; "" if it does not."""
+    """Describe how the file at ``path`` differs from ``remote``; "" if it does not."""
     if remote.size is not None and file_size(path) != remote.size:
         return f"received {file_size(path):,} bytes; expected {remote.size:,}"
     for kind, checksum in remote.checksums.items():

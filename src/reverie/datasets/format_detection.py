@@ -25,7 +25,7 @@ from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.tianshou import TianshouReader
 
 GROUP = "reverie.readers"
-"""Group of the entry points by which packages give their readers short names."""
+"""Entry point group in which packages register short names of readers."""
 KNOWN_FORMATS = (
     "a Minari dataset (a folder, or minari:NAME), an HDF5 or npz file with D4RL's arrays, an HDF5 file of a Tianshou "
     "buffer, RL Unplugged's Atari shards, PyDreamer's npz files, a run folder or replay store, Arrow, Parquet or CSV "
@@ -41,7 +41,9 @@ def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):
         if (value := getattr(options, name)) and not reader.supports_option(name):
             reader.close()
-            raise ConfigError(f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): leave it out.")
+            raise ConfigError(
+                f"data.{name} = {value} has no effect on {reader.path} ({reader.format}): remove this option."
+            )
     return reader
 
 
@@ -58,7 +60,7 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
 
 
 def custom_reader(path: str, options: ReadOptions) -> Reader:
-    """Return the user's reader that ``options`` name: ``module:Class(setting=value)``, or that of an entry point."""
+    """Return the custom reader that ``options`` name: ``module:Class(setting=value)``, or an entry point."""
     setting_name = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
     points = {point.name: point for point in entry_points_in(GROUP)}
@@ -69,9 +71,9 @@ def custom_reader(path: str, options: ReadOptions) -> Reader:
 
 
 def _matching_paths(path: str) -> list[Path]:
-    """Return the file or folder at ``path``, or what the glob ``path`` matches, by number."""
+    """Return the file or folder at ``path``, or the matches of the glob ``path``, sorted by number."""
     location = Path(path).expanduser()
-    if location.exists():  # a name may contain brackets
+    if location.exists():  # a name can contain brackets
         return [location]
     if matches := [Path(p) for p in glob.glob(str(location), recursive=True)] if glob.has_magic(path) else []:
         return sorted(matches, key=natural_sort_key)
@@ -104,7 +106,7 @@ def _open_all(path: Path, paths: list[Path], options: ReadOptions) -> Reader:
 def _open_npz(path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> Reader:
     files = paths or (list_files(path, "npz") if path.is_dir() else [path])
     names = set(array_names(files[0]))
-    if len(OF_PYDREAMER & names) > 1:  # an episode may go on in the next file
+    if len(OF_PYDREAMER & names) > 1:  # an episode can continue in the next file
         return (OwnPyDreamerReader if is_own(files) else PyDreamerReader)(path, options, paths)
     if not names.intersection(OF_D4RL):
         raise DataError(
@@ -122,8 +124,8 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
         return StoreReader(path, options)
     if (path / "meta").is_dir() and next((path / "data").rglob("*.parquet"), None) is not None:
         raise DataError(
-            f"{path} is a dataset of LeRobot: its steps are the tables in {path / 'data'}. Pass that folder, with "
-            "--data.columns '{obs: observation.state, action: action, reward: next.reward, terminal: next.done, "
+            f"{path} is a LeRobot dataset: its steps are the tables in {path / 'data'}. Pass that folder, with "
+            f"--data.columns '{{obs: observation.state, action: action, reward: next.reward, terminal: next.done, "
             "episode: episode_index}' or its other columns. Its videos are not read."
         )
     inside = [p for p in sorted(path.iterdir(), key=natural_sort_key) if not p.name.startswith(".")]  # or being written
@@ -133,10 +135,10 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
         "HDF5": list_files(path, "HDF5"),
         "folders of datasets": [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))],
     }
-    has_others = any(candidates.values())  # beside which CSV files are logs or notes
+    has_others = any(candidates.values())  # CSV files next to them are logs or notes
     candidates["tables"] = [] if candidates["folders of datasets"] else tables_in(path, with_text=not has_others)
     kinds = [kind for kind, those in candidates.items() if those]
-    if len(kinds) > 1:  # all but one would not be read
+    if len(kinds) > 1:  # only one of them would be read
         raise DataError(f"{path} contains datasets of several formats ({', '.join(kinds)}). Pass one, or a glob.")
     if not kinds:
         datasets = ", ".join((path / name).as_posix() for name in local_names(path)[:6])
@@ -156,13 +158,13 @@ def _open_file(path: Path, options: ReadOptions) -> Reader:
         "HDF5": _open_hdf5, "npz": _open_npz, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
     }  # fmt: skip
     if kind not in openers:
-        error_prefix = f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is not known"
+        error_prefix = f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is unknown"
         raise DataError(f"{error_prefix}. Expected {KNOWN_FORMATS}.")
     return openers[kind](path, options)
 
 
 def detect_content(path: Path) -> str:
-    """Return the format that the first bytes of a file show, as ``format_from_suffix`` names it; "" if unknown."""
+    """Detect the format of a file from its first bytes, named as by ``format_from_suffix``; "" if unknown."""
     with path.open("rb") as file:
         head = file.read(4)
     begins = {
@@ -182,7 +184,7 @@ def _open_hdf5(path: Path, options: ReadOptions) -> Reader:
     if set(names) & set(OF_D4RL):
         return D4RLReader(path, options)
     if "episode_0" in names:
-        raise DataError(f"{path} is a part of a Minari dataset, whose {METADATA} is missing beside it. Copy it, too.")
+        raise DataError(f"{path} is a part of a Minari dataset, whose {METADATA} is missing next to it. Copy it too.")
     raise DataError(
         f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "
         "(D4RL) or _meta (Tianshou). How to convert d3rlpy 2's buffers: docs/datasets.md."

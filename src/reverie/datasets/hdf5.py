@@ -38,11 +38,11 @@ KEPT_BYTES = 64_000_000
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, with a small cache of metadata, which thousands of groups would fill."""
+    """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one."""
     try:
         file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
     except OSError as error:
-        raise DataError(f"{path} cannot be read as HDF5: {error}. If it is cut off, copy it again.") from None
+        raise DataError(f"{path} cannot be read as HDF5: {error}. If it is truncated, copy it again.") from None
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = CACHE_BYTES
@@ -52,27 +52,27 @@ def open_hdf5(path: Path) -> h5py.File:
 
 
 def check_filters(data: h5py.Dataset, label: str) -> None:
-    """Raise DataError if a dataset is compressed by a filter of HDF5 that is not installed."""
+    """Raise DataError if a dataset is compressed with an HDF5 filter that is not installed."""
     from h5py import h5z
 
     settings = data.id.get_create_plist()
     for number, _, _, name in map(settings.get_filter, range(settings.get_nfilters())):
         if not h5z.filter_avail(number):
             with contextlib.suppress(ImportError):
-                importlib.import_module("hdf5plugin")  # which registers the usual filters
+                importlib.import_module("hdf5plugin")  # registers the common filters
         if not h5z.filter_avail(number):
             named = f"number {number} ({name.decode(errors='replace') or 'unnamed'})"
             raise DataError(
-                f"{label} is compressed by HDF5's filter {named}, which is missing: pip install hdf5plugin."
+                f"{label} is compressed with the HDF5 filter {named}, which is not installed: pip install hdf5plugin."
             )
 
 
 class Hdf5File:
-    """An HDF5 file that is opened when it is first read, and closed after each ``with``: a process may open few."""
+    """An HDF5 file that is opened on first use and closed after each ``with``, since open files are limited."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._held: dict[str, Any] = {}  # datasets, with the chunks that they have decompressed, and mapped files
+        self._held: dict[str, Any] = {}  # datasets with their decompressed chunks, and mapped files
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +84,7 @@ class Hdf5File:
 
     @cached_property
     def handle(self) -> h5py.File:
-        """The open file. Raises as ``open_hdf5`` does."""
+        """The open file. Raises the same errors as ``open_hdf5``."""
         return open_hdf5(self.path)
 
     def column(self, name: str) -> LazyColumn:
@@ -107,7 +107,7 @@ class Hdf5File:
         def values(start: int, stop: int) -> np.ndarray:
             if keeps:
                 return read_all()[start:stop]
-            if name not in self._held:  # a view of a mapped file is sliced five times as fast
+            if name not in self._held:  # slicing a view of a mapped file is five times as fast
                 mapped = None if offset is None else np.memmap(self.path, kind, "r", offset, shape).view(np.ndarray)
                 self._held[name] = self.handle[name] if mapped is None else mapped
             return np.asarray(self._held[name][start:stop])
@@ -119,9 +119,9 @@ class Hdf5File:
 
 REQUIRED_COLUMNS = ("observations", "actions", "rewards", "terminals")
 OPTIONAL_COLUMNS = ("timeouts", "next_observations", "episode_terminals")
-"""``episode_terminals``, where episodes end for whatever cause, is d3rlpy 1's."""
+"""``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
 OF_D3RLPY = frozenset({"discrete_action", "version"})
-"""What ``MDPDataset.dump`` of d3rlpy 1 writes beside the columns."""
+"""Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
 NO_TRUNCATIONS = (
     "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
     "time limit, pass --data.max-episode-steps"
@@ -131,18 +131,18 @@ MARKS = re.compile(
     r"bound|cut|final|eos|over|mask)",
     re.IGNORECASE,
 )
-"""Names of arrays that may tell where episodes begin or end."""
+"""Names of arrays that can mark where episodes begin or end."""
 
 
 class ColumnsReader(TransitionsReader):
     """Columns under D4RL's names.
 
-    Where an episode ends, ``terminals`` says whether it was terminal. The last step of another has no next observation,
-    and is left out. ``MDPDataset`` of d3rlpy 1.1.1 does the same (``dataset.pyx: _to_transitions``).
+    At the end of an episode, ``terminals`` marks whether it terminated. If not, the last step has no next observation,
+    and is omitted. ``MDPDataset`` of d3rlpy 1.1.1 does the same (``dataset.pyx: _to_transitions``).
     """
 
     declared: Mapping[str, Any] = {}
-    """What the file declares beside its columns."""
+    """Metadata that the file declares in addition to its columns."""
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
@@ -176,11 +176,11 @@ class ColumnsReader(TransitionsReader):
 
     @abstractmethod
     def array(self, name: str) -> np.ndarray | None:
-        """Return any array, whole; None if it is one of Python objects."""
+        """Return a whole array; None if it contains Python objects."""
 
     @property
     def tells_ends(self) -> bool:
-        """Whether the columns say where episodes were truncated."""
+        """Whether the columns mark where episodes were truncated."""
         return bool({"timeouts", "episode_terminals"} & self.columns.keys())
 
     def supports_option(self, option: str) -> bool:
@@ -188,7 +188,7 @@ class ColumnsReader(TransitionsReader):
         return not declared.get(option, True)
 
     def env_id(self) -> str:
-        return str(self.declared.get("env_id", ""))  # files that were converted by this package
+        return str(self.declared.get("env_id", ""))  # files written by reverie
 
     def info(self) -> DatasetInfo:
         env_kwargs = json.loads(self.declared.get("env_kwargs", "{}"))
@@ -232,15 +232,15 @@ class ColumnsReader(TransitionsReader):
             )
 
     def check_marks(self, end: np.ndarray) -> None:
-        """Raise DataError if an array that is left out tells of an episode that ends where ``end`` ``[n]`` does not."""
-        lone = not end[:-1].any()  # it would be a single episode
+        """Raise DataError if an unused array marks an episode end that ``end`` ``[n]`` does not."""
+        lone = not end[:-1].any()  # otherwise all would be a single episode
         for name in self.left_out if lone else filter(MARKS.search, self.left_out):
             values = self.array(name)
             if values is not None and marks_more(values, end):
                 raise DataError(
-                    f"{self.path}: '{name}' seems to mark ends of episodes that 'terminals' does not, and is no name "
-                    "of D4RL's. Store where episodes were cut off as 'timeouts', or where they end for whatever cause "
-                    "as 'episode_terminals': 1 in the last step, else 0. Or pass --data.max-episode-steps."
+                    f"{self.path}: '{name}' seems to mark ends of episodes that 'terminals' does not, and is not a "
+                    "D4RL name. Store truncations as 'timeouts', or all ends of episodes as 'episode_terminals': 1 "
+                    "in the last step, else 0. Or pass --data.max-episode-steps."
                 )
 
     def _flag(self, name: str) -> np.ndarray:
@@ -248,10 +248,10 @@ class ColumnsReader(TransitionsReader):
 
 
 def marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
-    """Return whether ``values`` tell of an episode that ends where ``ends`` ``[n]`` bool is not set.
+    """Return whether ``values`` mark an episode end where ``ends`` ``[n]`` bool is not set.
 
-    They may be flags of first, of last or of all other steps, numbers of episodes or of steps ``[n]``, or one number
-    for each episode: where it ends, or its length.
+    They can be flags of first, last or all other steps, episode or step numbers ``[n]``, or one number per episode: its
+    end, or its length.
     """
     flat, running = values.reshape(-1), ~ends[:-1]
     is_whole = flat.dtype.kind in "biuf" and bool((flat >= 0).all() and (flat == np.rint(flat)).all())

@@ -1,7 +1,7 @@
-"""Data that are objects in memory, or NumPy files of such: arrays under D4RL's names, tables, datasets of Minari's.
+"""Datasets in memory, or in NumPy files: arrays under D4RL's names, tables, ``minari.MinariDataset``.
 
-Settings name data by their path. That of an object is ``object:TYPE``, a text that carries the object along. A file of
-settings holds the text alone, so a run that is resumed needs the object again.
+Settings name data by their path. The path of an object is ``object:TYPE``, a string that carries the object. A settings
+file contains only the string, so a resumed run needs the object again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import LazyColumn
 
 OBJECT = "object:"
-"""Begins the path of an object in memory; `memory://` is a place of stores."""
+"""Prefix of the path of an object in memory; `memory://` is a location of stores."""
 DataLike = Any
-"""What functions take for data: a path, ``minari:NAME``, ``DatasetConfig``, a dictionary of arrays under D4RL's names,
-a table (of pandas, Polars, pyarrow, or whatever exports Arrow's), a dataset of Minari's library, or a list of these."""
+"""Arguments accepted as data: a path, ``minari:NAME``, ``DatasetConfig``, a dictionary of arrays under D4RL's names, a
+table (pandas, Polars, pyarrow, or any object with Arrow export), a ``minari.MinariDataset``, or a list of these."""
 
 
 class InMemoryPath(str):
-    """The path of an object in memory, which it holds: a dictionary of arrays, or an Arrow table."""
+    """The path of an object in memory, with the object itself: a dictionary of arrays, or an Arrow table."""
 
     content: Any
 
     def __new__(cls, content: Any, kind: str) -> InMemoryPath:
-        """``kind``: name of the type of which the object was."""
+        """``kind``: name of the object's original type."""
         path = super().__new__(cls, OBJECT + kind)
         path.content = content
         return path
@@ -43,7 +43,7 @@ class InMemoryPath(str):
 
 
 def data_path(data: DataLike) -> str | tuple[str, ...]:
-    """Return the path of ``data``, or the paths of several in a list; of objects in memory as ``InMemoryPath``."""
+    """Return the path of ``data``, or a list of paths; for objects in memory, an ``InMemoryPath``."""
     kind = type(data).__name__
     if isinstance(data, str | Path):
         return data if isinstance(data, str) else str(data)
@@ -60,28 +60,27 @@ def data_path(data: DataLike) -> str | tuple[str, ...]:
             )
         return str(Path(storage.data_path).parent)
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "columns"):
-        with reading(OBJECT + kind):  # Polars' own way gives types that every version of pyarrow knows
+        with reading(OBJECT + kind):  # Polars' own export uses types that every version of pyarrow supports
             return InMemoryPath(data.to_arrow() if hasattr(data, "to_arrow") else import_pyarrow().table(data), kind)
     has = f" with {', '.join(map(str, data))}" if isinstance(data, Mapping) else ""
     raise ConfigError(
         f"data = {short_repr(data)} ({kind}{has}): expected a path, minari:NAME, a DatasetConfig or its settings, a "
         f"dictionary of the arrays {', '.join(REQUIRED_COLUMNS)}, perhaps {', '.join(OPTIONAL_COLUMNS)}, a table, a "
-        "dataset of "
-        "Minari's, or a list of these."
+        "Minari dataset, or a list of these."
     )
 
 
 def split_paths(path: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Return one path, or several, as several; none for ""."""
+    """Return one path, or several, as a list; empty for ""."""
     return path if isinstance(path, tuple) else (path,) if path else ()
 
 
 def open_in_memory(path: str, options: ReadOptions) -> Reader:
-    """Return the reader of the object that ``path`` holds; DataError if it only says that there was one."""
+    """Return the reader of the object that ``path`` carries; DataError if the object is missing."""
     if not isinstance(path, InMemoryPath):
         raise DataError(
-            f"the data were given in memory ({path.removeprefix(OBJECT)}), which no file holds. Pass them again in "
-            "Python, data=..., or write them to a file and pass its path."
+            f"the data were passed in memory ({path.removeprefix(OBJECT)}) and are not stored in a file. Pass them "
+            "again in Python, data=..., or write them to a file and pass its path."
         )
     if isinstance(path.content, dict):
         return ArraysReader(Path(path), options, path.content)

@@ -15,19 +15,19 @@ from reverie.core.obs_conversion import looks_like_image
 from reverie.datasets.reader import Reader, ReadOptions, Space
 
 MOST_CLASSES = 256
-"""Most classes that whole numbers stored as floats are taken for."""
+"""Maximum number of classes inferred from integers stored as floats."""
 CLASSES = (
-    "the recorded actions are floats, all of them whole numbers from 0 to {}: they are taken for class numbers (if "
-    "there is an environment with continuous actions, its action space is used instead)"
+    "the recorded actions are floats, all of them whole numbers from 0 to {}: they are treated as discrete actions "
+    "(if there is an environment with continuous actions, its action space is used instead)"
 )
 WHOLE = (
-    "the recorded actions are floats, all of them whole numbers, several for a step: they are taken for continuous "
-    "actions, as class numbers would be integers"
+    "the recorded actions are floats, all of them whole numbers, several for a step: they are treated as continuous "
+    "actions, since discrete actions would be integers"
 )
 
 
 def nested_space(leaves: Mapping[str, Space], root: str) -> Space:
-    """Return the spaces of columns such as ``obs/arm/camera`` as one: nested dictionaries, or the lone ``obs``."""
+    """Combine the spaces of columns such as ``obs/arm/camera`` into one: nested dictionaries, or the single ``obs``."""
     if root in leaves:
         return leaves[root]
     parts: dict[str, dict[str, Space]] = {}
@@ -40,7 +40,7 @@ def nested_space(leaves: Mapping[str, Space], root: str) -> Space:
 def infer_obs_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
     """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
 
-    All others are unbounded floats of the smallest dtype that holds the numbers.
+    All others are unbounded floats of the smallest dtype that represents the numbers.
     """
     if dtype == np.uint8 and len(shape) in (2, 3):
         return spaces.Box(0, 255, shape, np.uint8)
@@ -50,7 +50,7 @@ def infer_obs_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
 
 
 def classes_space(classes: Sequence[int], shape: tuple[int, ...]) -> Space:
-    """Return the space of class numbers ``[*shape]``; ``classes`` has the number of classes of each, in flat order."""
+    """Return the space of class indices ``[*shape]``; ``classes``: number of classes of each element, in flat order."""
     counts = np.reshape(list(classes), shape)
     return spaces.MultiDiscrete(counts) if shape else spaces.Discrete(int(counts))
 
@@ -59,10 +59,10 @@ def seen_space(
     arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], options: ReadOptions, env_spaces: Mapping[str, Space],
     path: Path,
 ) -> Space:  # fmt: skip
-    """Return a space of observations by column, of which the files tell only shape and dtype.
+    """Return an observation space by column, when files store only shapes and dtypes.
 
-    The kind of each is what ``options.classes`` say, or else that of the same name and shape in ``env_spaces``, the
-    spaces of an environment, or else a guess: see :func:`infer_obs_space`.
+    The kind of each comes from ``options.classes``, else from the space of the same name and shape in ``env_spaces``,
+    else from :func:`infer_obs_space`.
     """
     classes = {"obs" if name == "observation" and "obs" in arrays else f"obs/{name}": n
                for name, n in options.classes.items()}  # fmt: skip
@@ -93,7 +93,7 @@ def _classes_space(classes: int | tuple[int, ...], shape: tuple[int, ...], label
 
 
 def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Return whether an environment's ``leaf`` says more of an array than its shape and dtype do."""
+    """Return whether an environment's ``leaf`` determines more about an array than its shape and dtype."""
     if dtype.kind not in "biuf" or leaf.shape is None or (leaf.shape or (1,)) != (shape or (1,)):
         return False
     boxes = [space for space in (leaf, infer_obs_space(shape, dtype)) if isinstance(space, spaces.Box)]
@@ -103,11 +103,11 @@ def _tells_kind(leaf: Space, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bo
 def infer_action_space(
     blocks: Callable[[], Iterable[np.ndarray]], label: Path | str, *, scaled: bool = False
 ) -> tuple[Space, bool]:
-    """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds had to be measured.
+    """Return a space that contains the recorded actions ``[n, ...]``, and whether its bounds were measured.
 
-    Integers are discrete actions. Floats get [-1, 1] if that contains all of them, else the measured range, rounded to
-    float32, as which learners see actions. ``blocks`` returns the actions, some at a time, and is called several times.
-    ``scaled``: the format stores the policy's output, so that bounds of [-1, 1] do not count as measured.
+    Integers are discrete actions. Floats get the bounds [-1, 1] if these contain all of them, else the measured range,
+    rounded to float32. ``blocks`` returns the actions in blocks, and is called several times. ``scaled``: the format
+    stores the policy's output, so that bounds of [-1, 1] do not count as measured.
     """
     ranges = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
     if not ranges:
@@ -115,8 +115,8 @@ def infer_action_space(
     low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
     is_integer = all(r[2].kind in "iub" for r in ranges)
     if is_integer and low < 0:
-        raise DataError(f"{label} contains integer actions down to {low}: expected class numbers, 0 or more.")
-    if not _fits(np.array([float(bound) for r in ranges for bound in r[:2]])).all():  # reported when they are read
+        raise DataError(f"{label} contains integer actions down to {low}: expected class indices, 0 or more.")
+    if not _fits(np.array([float(bound) for r in ranges for bound in r[:2]])).all():  # reported while reading
 
         def finite() -> Iterator[np.ndarray]:
             return (block[_fits(block.reshape(len(block), -1)).all(axis=1)] for block in blocks())
@@ -147,9 +147,10 @@ class MeasuredAction(NamedTuple):
 def measured_action(
     reader: Reader, blocks: Callable[[], Iterable[np.ndarray]], *, scaled: bool = False, classes: bool = True
 ) -> MeasuredAction:
-    """Return the space of actions ``[n, ...]`` for which none is declared, as ``infer_action_space`` does.
+    """Infer the space of actions ``[n, ...]`` by ``infer_action_space``.
 
-    With ``classes``, floats that number classes are discrete actions as integers are; ``reader`` notes what is assumed.
+    With ``classes``, floats that are class indices are discrete actions, like integers; assumptions become remarks of
+    ``reader``.
     """
     space, measured = infer_action_space(blocks, reader.path, scaled=scaled)
     count = classes_in(blocks()) if classes else 0
@@ -161,10 +162,10 @@ def measured_action(
 
 
 def classes_in(blocks: Iterable[np.ndarray]) -> int:
-    """Return the number of classes that recorded actions ``[n, ...]`` number as floats; 0 if they are no classes.
+    """Return the number of classes of recorded actions ``[n, ...]`` stored as floats; 0 if they are not class indices.
 
-    A class is stored as a float where a table had missing values, or where one array holds all columns. Floats are
-    taken for classes if all are whole numbers from 0 to at most ``MOST_CLASSES - 1``, and not all of them 0.
+    Classes are stored as floats if a table has missing values, or one array contains all columns. Floats count as class
+    indices if all are whole numbers from 0 to at most ``MOST_CLASSES - 1``, and not all are 0.
     """
     largest = 0.0
     for block in blocks:
@@ -175,5 +176,5 @@ def classes_in(blocks: Iterable[np.ndarray]) -> int:
 
 
 def _fits(values: np.ndarray) -> np.ndarray:
-    """Return a mask of those of ``values`` that are finite float32 numbers, as which learners see them."""
+    """Return a mask of the ``values`` that are finite as float32."""
     return np.asarray(np.abs(values) <= np.finfo(np.float32).max)

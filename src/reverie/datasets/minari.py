@@ -1,6 +1,6 @@
 """Reads Minari datasets without the Minari library: episodes of T actions and T + 1 observations.
 
-Each episode is converted to rows by itself: all observations and all actions, concatenated, would not be pairs.
+Each episode is converted to rows separately: concatenated observations and actions would not align.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 AGAIN = "Download or copy the dataset again"
-# Keys in the metadata of datasets written by this package: whether the original did not declare its action space, an
-# environment's id with the module that registers it, which an env_spec cannot hold, and its settings as JSON.
+# Keys in the metadata of datasets written by reverie: whether the original did not declare its action space; an
+# environment's id with the module that registers it, which an env_spec cannot contain; and its settings as JSON.
 MEASURED_KEY, ENV_ID, ENV_SETTINGS = "reverie_action_space_measured", "reverie_env_id", "reverie_env_settings"
 
 
@@ -61,7 +61,7 @@ def check_name(name: str) -> None:
 
 
 def local_names(root: Path | None = None) -> list[str]:
-    """Return the names of the datasets in ``root``, by default Minari's folder; not of those still being written."""
+    """Return the names of the datasets in ``root``, by default Minari's folder; not of datasets still being written."""
     root = root or minari_root()
     paths = [path.parents[1].relative_to(root) for path in root.glob(f"**/data/{METADATA}")]
     return sorted(path.as_posix() for path in paths if not any(part.startswith(".") for part in path.parts))
@@ -101,7 +101,7 @@ class ArrayLeaf:
 
     @property
     def is_action(self) -> bool:
-        """Whether it is an action: an episode has one fewer of these than of observations."""
+        """Whether it is an action: an episode has one action fewer than observations."""
         return self.column.startswith("action")
 
 
@@ -114,7 +114,7 @@ def array_leaves(space: Space, root: str, group: str) -> list[ArrayLeaf]:
 
 
 class MinariReader(Reader):
-    """What all storage formats of Minari have in common."""
+    """Base class for all storage formats of Minari."""
 
     format = "Minari"
 
@@ -136,7 +136,7 @@ class MinariReader(Reader):
         self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
 
     def _metadata_json(self, key: str) -> dict[str, Any]:
-        """Return what the metadata hold as JSON under ``key``; empty if there is nothing."""
+        """Return the JSON content of the metadata under ``key``; empty if there is none."""
         text = self.metadata.get(key)
         content: dict[str, Any] = json.loads(text) if isinstance(text, str) and text.strip() not in ("", "None") else {}
         return content
@@ -164,7 +164,7 @@ class MinariReader(Reader):
 
     @cached_property
     def _bounded_action(self) -> Space:
-        """The action space, with bounds measured over all episodes where none are declared."""
+        """The action space, with bounds measured over all episodes if none are declared."""
         by_column = {leaf.column: leaf for leaf in self.leaves}
 
         def measured_space(name: str, space: Space) -> Space:
@@ -182,7 +182,7 @@ class MinariReader(Reader):
         return self.steps + self.count
 
     def parts(self) -> Iterator[Rows]:
-        return group_episodes(self._episodes(with_seeds=False), PART_BYTES // 2)  # concatenating needs twice
+        return group_episodes(self._episodes(with_seeds=False), PART_BYTES // 2)  # concatenation needs twice the memory
 
     def as_recorded(self) -> Iterator[Rows]:
         return group_episodes(self._episodes(with_seeds=True), PART_BYTES // 2)
@@ -229,8 +229,8 @@ class MinariReader(Reader):
         for leaf in self.leaves:
             values = self.values(index, leaf)
             if isinstance(leaf.space, spaces.Box) and leaf.space.dtype.kind == "f" and values.dtype.kind in "biu":
-                values = values.astype(leaf.space.dtype)  # an episode of whole numbers may be stored as integers
-            if leaf.is_action:  # none is taken after the last observation
+                values = values.astype(leaf.space.dtype)  # an episode of whole numbers can be stored as integers
+            if leaf.is_action:  # no action is taken after the last observation
                 values = np.concatenate([values, np.zeros_like(values, shape=(1, *values.shape[1:]))])
             rows[leaf.column] = values
         if not steps:
@@ -248,12 +248,12 @@ class MinariReader(Reader):
 
 
 def is_unbounded(space: Space) -> bool:
-    """Return True if it is a Box of which at least one bound is infinite."""
+    """Return whether ``space`` is a Box with an infinite bound."""
     return isinstance(space, spaces.Box) and not bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
 def is_image_space(space: Space) -> bool:
-    """Return True if Minari compresses values of this space as images: uint8 from 0 to 255, at least 32 x 32."""
+    """Return whether Minari compresses values of this space as images: uint8 from 0 to 255, at least 32 x 32."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
     return min(space.shape[:2]) >= 32 and not space.low.any() and bool((space.high == 255).all())
@@ -290,7 +290,7 @@ class MinariHdf5Reader(MinariReader):
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in stored], object)
 
     def read_outcome(self, index: int, name: str) -> np.ndarray:
-        """Return any numeric dataset, by h5py's low-level interface, as there are thousands of them."""
+        """Return any numeric dataset with h5py's low-level API, since there are thousands of them."""
         from h5py import h5d, h5s
 
         dataset = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
@@ -299,7 +299,7 @@ class MinariHdf5Reader(MinariReader):
         return out
 
     def _dtype(self, dataset: Any, name: str) -> np.dtype[Any]:
-        """Return the dtype of a dataset; the latest of each name is kept, as comparing HDF5's types is faster."""
+        """Return the dtype of a dataset; the latest of each name is cached, since comparing HDF5 types is faster."""
         type_ = dataset.get_type()
         if name not in self.kinds or not self.kinds[name][0].equal(type_):
             self.kinds[name] = type_, type_.dtype

@@ -27,7 +27,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def arrays_in(file: Any, names: Iterable[str]) -> Rows:
-    """Return arrays of an open file by name. Those of Python objects are absent, as they are pickled."""
+    """Return arrays of an open file by name. Arrays of Python objects are omitted, since they are pickled."""
     arrays: Rows = {}
     for name in names:
         try:

@@ -1,4 +1,4 @@
-"""What every export needs: a valid target, a staged file that appears there once complete, free space, a report."""
+"""Common parts of all exports: a valid target, a staged file that is moved there at the end, free space, a report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reverie.datasets.minari import check_name, minari_root
 from reverie.datasets.reader import format_from_suffix
 
 OUTPUT_FORMATS = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "pydreamer": "npz", "store": ""}
-"""What is written in each format; "" for a folder of several kinds of files."""
+"""Kind of output of each format; "" for a folder of several kinds of files."""
 
 
 @dataclass
@@ -44,13 +44,14 @@ class WriteReport:
 
 @contextlib.contextmanager
 def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
-    """Provide a temporary path beside ``path``. The file or folder made there is renamed to ``path`` at the end.
+    """Provide a temporary path next to ``path``.
 
-    After an error it is deleted. One process at a time can do so for a ``path``; it deletes what a killed one has left.
+    The file or folder created there is renamed to ``path`` at the end, or deleted after an error. Only one process at a
+    time can do this for a ``path``; it deletes leftovers of a killed process.
     """
     check_absent(path)
     with lock_beside(path):
-        check_absent(path)  # another process may have written it before this one got the lock
+        check_absent(path)  # another process can have written it before this one acquired the lock
         staged = path.with_name(f".{path.name}.part")
         delete(staged)
         try:
@@ -74,7 +75,9 @@ def delete(path: Path) -> None:
 def check_room(path: Path, num_bytes: int) -> None:
     """Raise RunError if fewer than ``num_bytes`` are free on the disk of ``path``: HDF5 would abort the process."""
     if shutil.disk_usage(path.parent).free < num_bytes:
-        raise RunError(f"cannot write {path}: the disk is full. Free some space; nothing is left of it.")
+        raise RunError(
+            f"cannot write {path}: the disk is full. Free some space and try again; no partial file is left."
+        )
 
 
 def total_bytes(values: Any) -> int:
@@ -85,15 +88,15 @@ def total_bytes(values: Any) -> int:
 
 
 def target_path(target: str) -> Path:
-    """Return the path of ``target``, a path or minari:NAME, a dataset in Minari's own folder."""
+    """Return the path of ``target``, a path or minari:NAME, a dataset in Minari's folder."""
     name = target.removeprefix("minari:")
     return Path(target).expanduser() if name == target else minari_root() / name
 
 
 def check_target(target: str, to: str) -> str:
-    """Check, before the work of hours, that ``target`` can be written in the format ``to``, and return that.
+    """Check in advance that ``target`` can be written in the format ``to``; return the format.
 
-    ``to`` is one of ``OUTPUT_FORMATS``, or "auto", the format that the suffix of ``target`` names, or Minari's.
+    ``to`` is one of ``OUTPUT_FORMATS``, or "auto": by the suffix of ``target``, else Minari.
     """
     if target.startswith("minari:"):
         check_name(target.removeprefix("minari:"))

@@ -1,7 +1,8 @@
-"""Reads PyDreamer's npz files. Their row t holds the action that *led to* observation t; ours holds the one taken in t.
+"""Reads PyDreamer's npz files.
 
-A file holds one episode, several in a row, or a piece of a long one; ``reset`` marks the first row of an episode.
-Files that this package has written lie beside spec.json and about.json, which say what their rows are.
+Their row t contains the action *before* observation t; reverie's row t contains the action taken at t. A file contains
+one episode, several consecutive episodes, or a piece of a long one; ``reset`` marks the first row of an episode. Files
+written by reverie have spec.json and about.json next to them, which describe their rows.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, gu
 
 ROW_ARRAYS = {"action", "reward", "terminal", "reset"}
 GENERATOR_ARRAYS = {"action_next", "policy_value", "policy_entropy", "action_prob"}
-"""Arrays that PyDreamer stores as well, which are no observations."""
+"""Arrays of PyDreamer that are not observations."""
 ONE_HOT_PROBE_FILES = 8
-"""Number of files with actions that are examined to tell one-hot actions from continuous ones."""
-EMPTY = "a file without rows is left out"
+"""Number of files with actions that are examined to distinguish one-hot from continuous actions."""
+EMPTY = "a file without rows is skipped"
 FIRST_STEPS_MISSING = "a file begins within an episode whose first steps are missing: the episode starts with the file"
 
 
@@ -59,7 +60,7 @@ class PyDreamerReader(Reader):
         return option == "classes"
 
     def assume(self, observation: Space, spec: ObsSpec) -> None:
-        """See :class:`Reader`; observations that have PyDreamer's usual names get those of ``spec``."""
+        """See :class:`Reader`; observations with PyDreamer's usual names are renamed as in ``spec``."""
         self.spec = spec
 
     @cached_property
@@ -70,7 +71,7 @@ class PyDreamerReader(Reader):
         return bool(telling) and all(telling)
 
     def info(self) -> DatasetInfo:
-        """Return what the files show. Observations are those of the first file; continuous actions are those of all."""
+        """Return the description of the files: observations of the first file, and continuous actions of all files."""
         first = load_npz_arrays(self.paths[0])
         arrays = {name: (v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
         observation = seen_space(arrays, self.options, guess_obs_leaves(self.spec), self.path)
@@ -92,7 +93,7 @@ class PyDreamerReader(Reader):
         return sum(len(load_npz_arrays(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
-        """Yield the rows of :meth:`flat`, with class numbers in place of one-hot actions."""
+        """Yield the rows of :meth:`flat`, with class indices instead of one-hot actions."""
         for rows in self.flat():
             yield rows | {"action": rows["action"].argmax(axis=1)} if self._one_hot else rows
 
@@ -128,7 +129,7 @@ class PyDreamerReader(Reader):
         self.add_remark(EMPTY, empty)
 
     def origin(self, row: int, column: str) -> str:
-        row += column.startswith("action")  # a file has it beside what it led to
+        row += column.startswith("action")  # stored in the row after it
         for path in self.paths:
             if row < (rows := len(load_npz_arrays(path, "reset")["reset"])):
                 return f"index {row:,} of {path.name}"
@@ -138,7 +139,7 @@ class PyDreamerReader(Reader):
     def _obs(self, values: Rows) -> Rows:
         """Return observations by column. The last axis of ``image_t`` is time.
 
-        What an environment calls otherwise is renamed; without one, a lone ``vecobs`` becomes ``obs``.
+        Observations are renamed as in the environment; without one, a single ``vecobs`` becomes ``obs``.
         """
         columns = {}
         for key, value in values.items():
@@ -154,7 +155,7 @@ class PyDreamerReader(Reader):
 
 
 class OwnPyDreamerReader(SeenReader):
-    """Reads PyDreamer's files that this package has written: rows as learners see them."""
+    """Reads PyDreamer files written by reverie: rows as learners see them."""
 
     format = "PyDreamer npz"
 
@@ -175,20 +176,20 @@ class OwnPyDreamerReader(SeenReader):
         dtypes = {f"obs/{key}": part.dtype for key, part in self.specs[0].items()}
         for rows in iter_episodes(self.files.flat()):
             if missing := ", ".join(sorted(dtypes.keys() - rows.keys())):
-                raise DataError(f"{self.path}: {SPEC} beside the files declares {missing}, which one of them lacks.")
+                raise DataError(f"{self.path}: {SPEC} next to the files declares {missing}, which one of them lacks.")
             observations = {name: rows[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
             yield observations | {name: rows[name] for name in ("action", "reward", *FLAGS)}
         self.merge_remarks(self.files.notes)
 
 
 def is_own(paths: Sequence[Path]) -> bool:
-    """Return whether files beside ``paths`` say what their rows are."""
+    """Return whether files next to ``paths`` describe their rows."""
     folders = {path.parent for path in paths}
     return len(folders) == 1 and all((folder / name).is_file() for folder in folders for name in (SPEC, ABOUT))
 
 
 def file_names(kinds: Mapping[str, tuple[str, int]]) -> dict[str, str]:
-    """Return the names in files of observations by key, of which ``kinds`` has the dtype and the number of axes.
+    """Return the names in files of observations by key; ``kinds``: their dtypes and numbers of axes.
 
     A single image is called ``image_t``, and a single vector ``vecobs``.
     """
@@ -199,21 +200,21 @@ def file_names(kinds: Mapping[str, tuple[str, int]]) -> dict[str, str]:
 
 
 def columns_in_files(spec: ObsSpec) -> dict[str, str]:
-    """Return the column of each observation of ``spec`` by that under which files are read."""
+    """Return the column of each observation of ``spec``, by its column in the files."""
     names = file_names({key: (part.dtype, len(part.shape)) for key, part in spec.items()})
     untimed = {key: name.removesuffix("_t") if len(spec[key].shape) == 3 else name for key, name in names.items()}
     return {f"obs/{name}": f"obs/{key}" for key, name in untimed.items()}
 
 
 def is_next_piece(before: Path | None, path: Path) -> bool:
-    """Return True if ``path`` is the piece after ``before``: ``ep000003_000003-1-r5-1000`` follows ``...-0-...``."""
+    """Return whether ``path`` is the piece after ``before``: ``ep000003_000003-1-r5-1000`` follows ``...-0-...``."""
     pattern = r"ep(\d+)_(\d+)-(\d+)-r.*"
     a, b = (re.fullmatch(pattern, p.stem) if p is not None else None for p in (before, path))
     return bool(a and b and a[1] == b[1] and a[2] == b[2] and int(b[3]) == int(a[3]) + 1)
 
 
 def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
-    """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are those of a reset, without one."""
+    """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are resets, without an action."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False
     actions = action[~reset.astype(bool).reshape(-1)]
@@ -221,7 +222,7 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
 
 
 def load_npz_arrays(path: Path, *names: str) -> Rows:
-    """Return the arrays ``names`` of a file, by default all but those of Python objects."""
+    """Return the arrays ``names`` of a file; default: all except arrays of Python objects."""
     with open_npz(path) as file:
         if missing := sorted(ROW_ARRAYS - set(file.files)):
             error_prefix = f"has {', '.join(file.files)}, but no {', '.join(missing)}"

@@ -1,9 +1,9 @@
-"""The interface of readers of recorded data: spaces, and rows, one part at a time.
+"""The interface of dataset readers: spaces, and rows, one part at a time.
 
-A reader puts things in the right order: which reward came with which observation, where episodes begin and end, and
-the last observation of each. The values stay as recorded; ``datasets/dataset.py`` turns them into what learners see.
-Columns are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``,
-``is_last`` and ``is_terminal``. The parts form one stream (``core/rows.py``).
+A reader arranges the values as rows: which reward belongs to which observation, where episodes begin and end, and the
+last observation of each. The values stay as recorded; ``datasets/dataset.py`` converts them to learner inputs. Columns
+are named ``obs`` or ``obs/arm/camera``, ``action`` or ``action/grip``, then ``reward``, ``is_first``, ``is_last`` and
+``is_terminal``. The parts form one stream (``core/rows.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reverie.envs.limits import EXACT, INEXACT, is_wide
 
 Space = spaces.Space[Any]
 ColumnNames = str | tuple[str, ...]
-"""The name of a table's column, or of several that together are one vector."""
+"""Name of a table's column, or of several that form one vector."""
 SUFFIXES = {
     ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
     ".csv": "CSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
@@ -39,35 +39,34 @@ SUFFIXES = {
 TRUNCATED_COLUMN = "truncated"
 """Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
 SEED = "seed"
-"""Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Of dtype
-object, as a seed may have 64 bits or more."""
+"""Column that ``as_recorded`` may add: the seed of the environment in the first row of an episode, else None. Dtype
+object, since a seed can have 64 bits or more."""
 PROPENSITY = "propensity"
-"""Column that a reader may add: the probability with which the logging policy took the recorded action, in (0, 1]; 1 in
-the last row of an episode, where none is taken."""
+"""Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
+of an episode, which has no action."""
 OF_OUTCOMES = frozenset({"reward", "is_last", "is_terminal"})
-"""Columns that hold what the action of the row before led to."""
+"""Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes; small enough for a processor's cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(Config):
-    """What the user says about files that do not say it themselves."""
+    """User-provided options for files that do not describe themselves."""
 
     reader: str = ""
-    """Class that reads a custom format, module:Class or module:Class(setting=value); empty: the format is
-    detected."""
+    """Class that reads a custom format, module:Class or module:Class(setting=value). Empty: detect the format."""
     columns: dict[str, ColumnNames] = field(default_factory=dict)
     """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
-    number columns that form one vector are a list, '{obs: [x, y], ...}'. propensity is the probability with which the
-    recorded action was taken: see `reverie estimate`."""
+    number columns that form one vector are a list, '{obs: [x, y], ...}'. propensity is the behavior policy's
+    probability of the recorded action: see `reverie estimate`."""
     classes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
-    """Observations that are class numbers, in files that do not say so: how many classes each of their elements has,
-    `image=11` or '{image: 11, pose: [20, 20, 4]}'. An observation without a name is called observation."""
+    """Categorical observations in files that do not declare them: number of classes of each element, `image=11` or
+    '{image: 11, pose: [20, 20, 4]}'. An unnamed observation is called observation."""
     max_episode_steps: Annotated[int | None, AtLeast(1)] = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
     partial: bool = False
-    """RL Unplugged: use the readable part of shards that are cut off."""
+    """RL Unplugged: use the readable part of truncated shards."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,46 +87,46 @@ class ReadOptions(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
-    """Description of a dataset: what it declares, or else what its arrays show."""
+    """Description of a dataset, as declared, or else as inferred from its arrays."""
 
     observation: Space
     action: Space
     env: str = ""
     """The environment's id; "" if not declared."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Keyword arguments that the environment was made with."""
+    """Keyword arguments with which the environment was made."""
     env_settings: dict[str, Any] = field(default_factory=dict)
-    """For our own stores and recordings: settings of the environment that the rows come from, as plain values."""
+    """For replay stores and recordings of reverie: settings of the recorded environment, as plain values."""
     env_spec: dict[str, Any] = field(default_factory=dict)
-    """The environment's specification as Gymnasium serialises it."""
+    """The environment's spec as serialized by Gymnasium."""
     max_episode_steps: int | None = None
     """Number of steps after which the environment truncated episodes; None if not declared."""
     inferred: bool = False
-    """True if observations are as the arrays look, as no space of them is declared."""
+    """Whether the observation space is inferred from the arrays, since none is declared."""
     has_measured_bounds: bool = False
-    """True if the bounds or the number of actions come from recorded actions, as none are declared."""
+    """Whether the bounds or the number of actions are inferred from recorded actions, since none are declared."""
     numbered: bool = False
-    """True if ``action`` has classes only because recorded floats are whole numbers: see ``inferred_spaces.py``."""
+    """Whether ``action`` is discrete only because the recorded floats are whole numbers: see ``inferred_spaces.py``."""
     declared_action_space: Space | None = None
-    """The declared action space if it is infinite, so that only the bounds of ``action`` are measured; else None."""
+    """The declared action space if it is unbounded, so that the bounds of ``action`` are measured; else None."""
     specs: tuple[ObsSpec, ActionSpec] | None = None
-    """For our own stores, whose rows are as learners see them: their observations and actions; else None."""
+    """For replay stores, whose rows are as learners see them: their observations and actions; else None."""
     text: dict[str, str] = field(default_factory=dict)
-    """Further facts for people, by title."""
+    """Additional information for users, by title."""
 
 
 class Reader(ABC):
     """A recorded dataset in one file, or in several files that belong together.
 
-    Users may write a reader for a custom format (docs/datasets.md). It raises DataError if the dataset is of another
-    format, is damaged, or cannot be learned from.
+    Users can write a reader for a custom format (docs/datasets.md). It raises DataError if the dataset has another
+    format, is damaged, or is unusable for learning.
     """
 
     format: ClassVar[str] = "own"
     """Name of the format, for messages."""
 
     def __init_subclass__(cls) -> None:
-        """Turn the errors of libraries in our own readers into DataErrors. A user's reader shows its own tracebacks."""
+        """Convert library errors in reverie's readers to DataErrors. A user's reader shows its own tracebacks."""
         super().__init_subclass__()
         for name in GUARDED.intersection(vars(cls)) if cls.__module__.startswith("reverie.") else ():
             setattr(cls, name, guard_reading(vars(cls)[name]))
@@ -136,26 +135,29 @@ class Reader(ABC):
         self.path: Path = Path(path)
         self.options: ReadOptions = options or ReadOptions()
         self.notes: Counter[str] = Counter()
-        """What was left out or assumed, and how often."""
+        """Omissions and assumptions, and how often they occurred."""
         self.largest: dict[str, float] = {}
-        """The largest whole number of each observation that has larger ones than float32 holds."""
+        """The largest integer of each observation that exceeds float32's exact range."""
 
     def supports_option(self, option: str) -> bool:
-        """Return whether an option of ``ReadOptions`` can change what is read from this dataset. Another is refused."""
+        """Return whether an option of ``ReadOptions`` can change what is read from this dataset.
+
+        Other options are rejected.
+        """
         return False
 
     @abstractmethod
     def info(self) -> DatasetInfo:
-        """Return the spaces, and whatever else is known about the dataset."""
+        """Return the spaces, and everything else known about the dataset."""
 
     def assume(self, observation: Space, spec: ObsSpec) -> None:  # noqa: B027  # most formats declare their spaces
-        """Take from an environment what the files do not say of their observations.
+        """Use an environment's spaces for observations that the files do not describe.
 
-        ``observation``: the space of what it shows. ``spec``: the same as learners see it.
+        ``observation``: its observation space. ``spec``: the same as learners see it.
         """
 
     def env_id(self) -> str:
-        """Return the environment's id as ``info`` does, but without reading anything large; "" if not declared."""
+        """Return the environment's id like ``info``, but without reading much; "" if not declared."""
         return ""
 
     @abstractmethod
@@ -169,20 +171,20 @@ class Reader(ABC):
     def as_recorded(self) -> Iterator[Rows]:
         """Yield all rows with values in the spaces of ``info``; some readers add ``TRUNCATED_COLUMN`` and ``SEED``.
 
-        The same as ``parts`` except for our own stores.
+        The same as ``parts`` except for replay stores.
         """
         return self.parts()
 
     def cut_episodes(self) -> np.ndarray:
-        """Return the numbers of episodes that were cut where a step does not begin with the last next observation."""
+        """Return the numbers of episodes split where a step does not start from the previous next observation."""
         return np.empty(0, np.int64)
 
     def origin(self, row: int, column: str) -> str:
-        """Return where the files hold the value in row number ``row`` of ``parts``, as text; "" if not known."""
+        """Return the location in the files of the value in row number ``row`` of ``parts``, as text; "" if unknown."""
         return ""
 
     def place_of(self, row: int, column: str) -> str:
-        """Return where the value in row number ``row`` of ``parts`` lies: path, episode, step, and its ``origin``.
+        """Return the location of the value in row number ``row`` of ``parts``: path, episode, step, and its ``origin``.
 
         Rows are read again. A step is an action and its outcome, which is in the next row.
         """
@@ -198,9 +200,9 @@ class Reader(ABC):
 
     @contextlib.contextmanager
     def telling_places(self, is_whole: bool = True) -> Iterator[None]:
-        """While entered, turn errors of rows into errors that name the place in the files.
+        """Inside the context, convert errors about rows to errors that name the location in the files.
 
-        ``is_whole``: the rows are all of ``parts``; else those of some episodes, which are numbered in another way.
+        ``is_whole``: the rows are all of ``parts``; otherwise only some episodes, which are numbered differently.
         """
         try:
             yield
@@ -210,7 +212,7 @@ class Reader(ABC):
             raise DataError(f"{self.place_of(error.row, error.column)}: {error.subject} {error.problem}") from None
 
     def close(self) -> None:  # noqa: B027  # most readers hold no file open
-        """Close all files. Nothing can be read after that."""
+        """Close all files. Nothing can be read afterwards."""
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +221,7 @@ class Reader(ABC):
         self.close()
 
     def add_remark(self, remark: str, times: int = 1) -> None:
-        """Add a remark for the user of the data. Rows may be read again: the largest number counts."""
+        """Add a remark for the user. Since rows can be read again, the largest number counts."""
         self.merge_remarks({remark: times})
 
     def merge_remarks(self, counts: Mapping[str, int]) -> None:
@@ -227,7 +229,7 @@ class Reader(ABC):
         self.notes |= Counter(counts)
 
     def note_large(self, name: str, values: np.ndarray, space: Space) -> None:
-        """Note the largest whole number of an observation ``[n, ...]``, if learners, who see float32, see another."""
+        """Record the largest integer of an observation ``[n, ...]``, if float32 cannot represent it exactly."""
         if not isinstance(space, spaces.Box) or not is_wide(space):
             return
         largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
@@ -236,7 +238,7 @@ class Reader(ABC):
             self.largest[key] = max(largest, self.largest.get(key, 0.0))
 
     def remarks(self) -> list[str]:
-        """Return all notes as sentences."""
+        """Return all remarks as sentences."""
         remarks = [with_count(remark, times) for remark, times in self.notes.items()]
         inexact = INEXACT.format(high=EXACT).rstrip(".")
         large = (f"{name} has whole numbers up to {value:,.0f}, {inexact}" for name, value in self.largest.items())
@@ -244,7 +246,7 @@ class Reader(ABC):
 
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:
-    """Return the place of a value in a ``row`` of an episode as text; ``origin``: see ``Reader``."""
+    """Format the location of a value in a ``row`` of an episode; ``origin``: see ``Reader``."""
     step = max(0, row - (column in OF_OUTCOMES))
     return f"episode {episode:,}, step {step:,}" + (f" ({origin})" if origin else "")
 
@@ -252,14 +254,14 @@ def step_text(episode: int, row: int, column: str, origin: str) -> str:
 # ---------------------------------------------------------------- damaged files
 
 GUARDED = frozenset({"info", "env_id", "rows", "parts", "as_recorded", "cut_episodes"})
-"""Methods of readers in which files are read."""
+"""Methods of readers that read files."""
 
 
 @contextlib.contextmanager
 def reading(source: Path | str) -> Iterator[None]:
-    """While entered, turn any error but ours into a DataError: ``source``, a file or a part, seems damaged.
+    """Inside the context, convert any foreign error to a DataError: ``source``, a file or a part, seems damaged.
 
-    Libraries raise errors of all types for damaged files, down to AttributeError and SyntaxError.
+    Libraries raise errors of all types for damaged files, even AttributeError and SyntaxError.
     """
     try:
         yield
@@ -274,7 +276,7 @@ def reading(source: Path | str) -> Iterator[None]:
 
 
 def guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of a reader whose errors, or those of the iterator that it returns, name the reader's path."""
+    """Wrap a method of a reader so that its errors, and errors of the iterator it returns, name the reader's path."""
 
     def iterate(reader: Reader, parts: Iterator[Any]) -> Iterator[Any]:
         with reading(reader.path):
@@ -295,7 +297,7 @@ def format_from_suffix(path: Path) -> str:
 
 
 def list_files(folder: Path, format_: str) -> list[Path]:
-    """Return the files in a folder whose suffix names a format, by number; hidden ones are left out."""
+    """Return the files in a folder whose suffix names a format, sorted by number; without hidden files."""
     files = (path for path in folder.iterdir() if format_from_suffix(path) == format_ and path.name[:1] != ".")
     return sorted((path for path in files if not path.is_dir()), key=natural_sort_key)
 
@@ -306,7 +308,7 @@ def natural_sort_key(path: Path) -> list[int | str]:
 
 
 def import_optional(name: str, extra: str) -> Any:
-    """Return a module of a package; raise ConfigError if that is not installed."""
+    """Import a module of an optional package; raise ConfigError if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -315,13 +317,13 @@ def import_optional(name: str, extra: str) -> Any:
 
 
 def to_bool_column(values: np.ndarray, label: str, format_row: Callable[[int], str] = "row {:,}".format) -> np.ndarray:
-    """Return a column of true and false, or of 1 and 0, as bool ``[n]``.
+    """Convert a column of true and false, or of 1 and 0, to bool ``[n]``.
 
     ``label`` names it in messages, ``format_row`` one of its rows.
     """
     values = values.reshape(-1)
     if values.dtype == bool:
-        return values.copy()  # a mapped file is not kept open
+        return values.copy()  # so that a mapped file is not kept open
     wrong = (values != 0) & (values != 1) if values.dtype.kind in "biuf" else np.ones(len(values), bool)
     if wrong.any():
         row = int(wrong.argmax())

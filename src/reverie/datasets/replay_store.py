@@ -1,4 +1,4 @@
-"""Reads our own replay stores, stream by stream, and what else holds rows as learners see them."""
+"""Reads replay stores, stream by stream, and other files with rows as learners see them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ from reverie.store.segment import META
 from reverie.store.store import ReplayStore, iter_store_episodes
 
 SPEC, ABOUT = "spec.json", "about.json"
-"""Files beside converted rows: what these are, and what the data declared about their environment and spaces."""
+"""Files next to converted rows: their specs, and the dataset's metadata about environment and spaces."""
 UNKNOWN_ACTION_SPACE = (
-    "the environment's action space is not known: actions stay as stored, and copies do not name it ({})"
+    "the environment's action space is unknown: actions stay as stored, and copies do not name the environment ({})"
 )
-OBJECT = "the environment was a Python object, {}, which a file cannot hold: the data do not name it"
+OBJECT = "the environment was a Python object, {}, which cannot be stored: the dataset does not name it"
 OPEN_EPISODE = "an episode was still running, or its environment failed: it is treated as truncated"
 
 
 class SeenReader(Reader):
-    """Reads rows as learners see them. Files ``declared`` them may declare specs, environment and spaces."""
+    """Reads rows as learners see them.
+
+    The content of files next to them, ``declared``, can declare specs, environment and spaces.
+    """
 
     def declare(self, declared: Mapping[str, Any], specs: tuple[ObsSpec, ActionSpec]) -> None:
-        """Take what the files beside the rows declare; readers call it first."""
+        """Set what the files next to the rows declare; readers call this first."""
         self.declared: dict[str, Any] = dict(declared)
         self.specs: tuple[ObsSpec, ActionSpec] = specs
         self.env: dict[Any, Any] = dict(self.declared.get("env") or {})
@@ -48,15 +51,16 @@ class SeenReader(Reader):
         self.set_spaces(observation, action)
 
     def set_spaces(self, observation: Space | None, action: Space | None, reason: str = "") -> None:
-        """Take the environment's spaces, if the rows fit them. If not, ``as_recorded`` yields actions as stored.
+        """Set the environment's spaces, if the rows match them.
 
-        ``reason`` they are not known: copies then do not name the environment, whose actions these may not be.
+        If not, ``as_recorded`` yields actions as stored. ``reason``: why the spaces are unknown; copies then do not
+        name the environment, which might not accept these actions.
         """
         self.observation: Space = guess_obs_space(self.specs[0])
         self.action: Space = guess_action_space(self.specs[1])
         self._obs, self._actions = None, ActionCodec(self.action)
         self.knows_actions: bool = False
-        with contextlib.suppress(EnvError, ValueError):  # observations may be resized, stacked or left out
+        with contextlib.suppress(EnvError, ValueError):  # observations can be resized, stacked or excluded
             if observation is not None:
                 channel_axis = self.declared.get("env_settings", {}).get("channel_axis", "auto")
                 obs = ObsCodec(observation, lambda key: key in self.specs[0], channel_axis)
@@ -90,17 +94,20 @@ class SeenReader(Reader):
         )  # fmt: skip
 
     def parts(self) -> Iterator[Rows]:
-        """Yield rows as stored; as recorded if action bounds were only measured, as the user may know the true ones."""
+        """Yield rows as stored.
+
+        As recorded if action bounds were only measured, since the user may know the true bounds.
+        """
         return self.as_recorded() if self.declared.get("measured") else group_episodes(self.episodes(), PART_BYTES)
 
     def as_recorded(self) -> Iterator[Rows]:
-        """Yield rows with the values of the environment's spaces as far as these are known, else with class numbers."""
+        """Yield rows with values in the environment's spaces as far as these are known, else with class indices."""
         alone = list(self.specs[0])
         for part in group_episodes(self.episodes(), PART_BYTES):
             flat = part.pop("action")
             if self._obs is not None:
                 part = self._obs.decode(part)
-            elif len(alone) == 1 and "/" not in alone[0]:  # what is alone has no name in a space
+            elif len(alone) == 1 and "/" not in alone[0]:  # a single part is not in a dictionary
                 part["obs"] = part.pop(f"obs/{alone[0]}")
             yield part | self._actions.unflatten(flat, part["is_last"])
 
@@ -124,9 +131,9 @@ class StoreReader(SeenReader):
         self.declare(declared, self._specs(declared.get("spec") or {"observation": {}, "action": {}}))
 
     def _read_declared(self) -> dict[str, Any]:
-        """Return what files of the run, or of a converted store, declare.
+        """Return the metadata in files of the run, or of a converted store.
 
-        A converted store is no part of the run in whose folder it may lie.
+        A converted store does not belong to a run in whose folder it happens to be.
         """
         root, declared = (self.path if isinstance(self.location, str) else self.location).absolute(), dict[str, Any]()
         for folder in (root,) if (root / ABOUT).is_file() else (root, root.parent):
@@ -136,12 +143,13 @@ class StoreReader(SeenReader):
                 settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
                 mapping_in(settings, "kwargs", folder)
                 if "env" in mapping_in(config, "custom", folder):
-                    self.add_remark(OBJECT.format(settings.pop("id", "")))  # another may be registered under this id
+                    # another environment can be registered under this id
+                    self.add_remark(OBJECT.format(settings.pop("id", "")))
                 declared |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
         return declared
 
     def _specs(self, declared: Mapping[str, Any]) -> tuple[ObsSpec, ActionSpec]:
-        """Return observations and actions as spec.json declares them, or else as the columns look."""
+        """Return observations and actions as declared in spec.json, or else as inferred from the columns."""
         width = self.columns["action"].shape[0]
         visible = {name.removeprefix("obs/"): c for name, c in self.columns.items() if name.startswith("obs/")}
         try:
@@ -163,7 +171,7 @@ class StoreReader(SeenReader):
         met: Counter[str] = Counter()
 
         def on_damage(damage: object) -> None:
-            met[f"damaged and left out: {damage}"] += 1
+            met[f"damaged and skipped: {damage}"] += 1
 
         for episode in iter_store_episodes(self.store, columns=list(self.columns), on_damage=on_damage):
             if episode.unusable_reason:
@@ -180,14 +188,14 @@ class StoreReader(SeenReader):
 
 
 def read_json_or_yaml(file: Path) -> dict[str, Any]:
-    """Return the content of a JSON or YAML file that lies beside a store; empty if there is none."""
+    """Return the content of a JSON or YAML file next to a store; empty if there is none."""
     if not file.is_file():
         return {}
     return read_yaml(file) if file.suffix == ".yaml" else read_json(file)
 
 
 def mapping_in(values: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    """Return what a config.yaml in ``folder`` has as ``name``: settings, {} if there are none; DataError if not."""
+    """Return the mapping ``name`` in the config.yaml of ``folder``, {} if missing; DataError if it is not a mapping."""
     if not isinstance(value := values.get(name) or {}, Mapping):
         raise DataError(
             f"{folder / 'config.yaml'}: {name} = {short_repr(value)}: expected a mapping. Restore the file."
@@ -203,7 +211,7 @@ def locate_store(path: Path | str) -> Path | str:
     if is_store_folder(path) or not (path / "config.yaml").is_file():
         return path if is_store_folder(path) else path / "replay"
     named = "auto"
-    with contextlib.suppress(AttributeError, DataError):  # a file of somebody else may have this name
+    with contextlib.suppress(AttributeError, DataError):  # another program's file can have this name
         settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
         named = str((settings.get("replay") or {}).get("store", "auto"))
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
@@ -216,27 +224,27 @@ def is_store(path: Path) -> bool:
 
 
 def is_store_folder(folder: Path) -> bool:
-    """Return True if ``folder`` itself is a store."""
+    """Return whether ``folder`` itself is a store."""
     return (folder / META).is_file() and segments.is_store_root((folder / META).read_bytes())
 
 
 def obs_part_of_column(declared: Mapping[str, Any], column: Any) -> ObsPart:
-    """Return the observation of a stored column, as spec.json declares it or, without that, as it looks."""
+    """Return the observation of a stored column, as declared in spec.json or else inferred."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")
     if kind == "categorical" and not declared.get("classes"):
-        raise DataError("the number of classes of an observation is not known: copy the run's spec.json to the store.")
+        raise DataError("the number of classes of an observation is unknown: copy the run's spec.json to the store.")
     fields = {name: value for name, value in as_tuples(declared).items() if name in ("classes", "low", "high")}
     return ObsPart(kind=kind, shape=tuple(column.shape), dtype=column.dtype, **fields)
 
 
 def as_tuples(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a part of a spec that was read from JSON, which has lists for tuples."""
+    """Return the fields of a spec part read from JSON, with lists converted to tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in part.items()}
 
 
 def guess_obs_space(spec: ObsSpec) -> Space:
-    """Return a space of the observations of ``spec``; a single one has no name in it."""
+    """Return a space for the observations of ``spec``; a single observation is not in a dictionary."""
     leaves = guess_obs_leaves(spec)
     is_single = len(leaves) == 1 and "/" not in next(iter(spec))
     return next(iter(leaves.values())) if is_single else nested_space(leaves, "obs")

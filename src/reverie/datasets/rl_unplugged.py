@@ -1,7 +1,7 @@
 """Reads RL Unplugged's Atari shards: TFRecord files of transitions, with four PNG frames before and after each action.
 
-``d_t`` is a discount: 0 where the game is over. The format neither marks truncations nor guarantees an order. So an
-episode continues if the next record begins with exactly the frames that this one led to. Otherwise it is truncated.
+``d_t`` is a discount: 0 when the game is over. The format neither marks truncations nor guarantees an order. Therefore
+an episode continues if the next record begins with exactly the final frames of this record. Otherwise it is truncated.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class Record(NamedTuple):
         return cls(before, after, int(action), float(reward), float(discount) == 0.0, int(episode[0]))
 
     def leads_to(self, record: Record) -> bool:
-        """Return True if ``record`` continues the episode: it begins with the frames that this one led to."""
+        """Return whether ``record`` continues the episode: it begins with the final frames of this record."""
         return not self.terminal and self.episode == record.episode and self.after == record.before
 
 
 class ShardSummary(NamedTuple):
-    """What one pass over all records finds: their number, the largest action plus 1, ``shape`` ``[H, W, frames]``."""
+    """Result of one pass over all records: their number, the largest action plus 1, ``shape`` ``[H, W, frames]``."""
 
     transitions: int
     episodes: int
@@ -127,7 +127,7 @@ class RLUnpluggedReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         rows = self._rows()
-        decode = lru_cache(64)(decode_gray_png)  # a frame is in several neighbouring stacks
+        decode = lru_cache(64)(decode_gray_png)  # a frame is in several neighboring stacks
         while chunk := list(itertools.islice(rows, BLOCK)):
             stacks, action, reward, *flags = zip(*chunk, strict=True)
             block: dict[str, np.ndarray] = {name: np.array(flag) for name, flag in zip(FLAGS, flags, strict=True)}
@@ -152,7 +152,7 @@ def decode_frame_stack(pictures: list[bytes], decode: Decode) -> np.ndarray:
 
 
 def decode_gray_png(picture: bytes) -> np.ndarray:
-    """Decode a picture to grey values, uint8 ``[H, W]``."""
+    """Decode an image to grayscale, uint8 ``[H, W]``."""
     from PIL import Image
 
     return np.asarray(Image.open(io.BytesIO(picture)).convert("L"), np.uint8)
@@ -185,14 +185,14 @@ def has_crc(data: bytes, stored: bytes) -> bool:
 
 
 def _decompress(plain: IO[bytes]) -> IO[bytes]:
-    """Return the file, or its decompressed contents if it is compressed by gzip."""
+    """Return the file, or its decompressed contents if it is compressed with gzip."""
     zipped = plain.read(2) == GZIP
     plain.seek(0)
     return gzip.GzipFile(fileobj=plain, mode="rb") if zipped else plain  # type: ignore[return-value]  # it has read()
 
 
 def iter_tfrecords(path: Path) -> Iterator[bytes]:
-    """Yield the records of a file, which may be compressed by gzip; every checksum is verified."""
+    """Yield the records of a file, optionally compressed with gzip; every checksum is verified."""
     with path.open("rb") as plain:
         file = _decompress(plain)
         while True:
@@ -210,7 +210,7 @@ def iter_tfrecords(path: Path) -> Iterator[bytes]:
 
 
 def looks_like_records(path: Path) -> bool:
-    """Return True if the file begins with the length of a record and a matching checksum."""
+    """Return whether the file begins with the length of a record and a matching checksum."""
     with path.open("rb") as plain:
         head = _decompress(plain).read(12)
     return len(head) == 12 and has_crc(head[:8], head[8:])

@@ -18,7 +18,7 @@ BINS = 20
 
 
 class ActionStatistics:
-    """Statistics of the action ``name`` of a dataset, of which each value has a bin or a class."""
+    """Statistics of the action ``name`` of a dataset, by bin or class."""
 
     def __init__(self, name: str, space: Space) -> None:
         self.name = name
@@ -54,12 +54,12 @@ class ActionStatistics:
 
     @property
     def coverage(self) -> float:
-        """Share of all classes, or of all bins, that was used at least once, in [0, 1]."""
+        """Fraction of all classes, or of all bins, used at least once, in [0, 1]."""
         return float((self.counts > 0).sum() / max(1, self.classes.sum()))
 
     @property
     def axis(self) -> tuple[float, float] | None:
-        """Bounds of a one-dimensional continuous action; None for any other."""
+        """Bounds of a one-dimensional continuous action; None for other actions."""
         return (float(self.bounds[0][0]), float(self.bounds[1][0])) if self.is_box and len(self.counts) == 1 else None
 
     def format(self) -> str:
@@ -86,9 +86,9 @@ class Summary:
     rewards: tuple[float, float] = (np.inf, -np.inf)
     rows: int = 0
     num_stepless: int = 0
-    """Number of episodes of a single row, which have no step."""
+    """Number of episodes with a single row, which have no step."""
     nonfinite_counts: dict[str, np.ndarray] = field(default_factory=dict)
-    """How many values of each element of a column are NaN or infinite ``[elements]``, of columns that have such."""
+    """Number of NaN or infinite values of each element ``[elements]``, for columns that have any."""
 
     def add(self, episode: Rows) -> None:
         """Add an episode to the statistics."""
@@ -98,7 +98,7 @@ class Summary:
             self.num_stepless += 1
             return
         for name, column in episode.items():
-            used = column[:-1] if name.partition("/")[0] == "action" else column  # the last one is not taken
+            used = column[:-1] if name.partition("/")[0] == "action" else column  # the last action is not taken
             if column.dtype.kind == "f" and not np.isfinite(used).all():
                 self.nonfinite_counts[name] = (~np.isfinite(used)).reshape(len(used), -1).sum(
                     axis=0
@@ -113,7 +113,7 @@ class Summary:
             use.add(episode[use.name][:-1])
 
     def broken_lines(self) -> list[tuple[str, str]]:
-        """Return the columns with values that are NaN or infinite, how many these are, and in which elements."""
+        """Return a line for each column with NaN or infinite values: their number, and the elements."""
         lines = []
         for name, counts in self.nonfinite_counts.items():
             at = ", ".join(map(str, np.flatnonzero(counts)[:8]))

@@ -34,7 +34,7 @@ from reverie.datasets.transitions import reorder, time_limit_truncations  # isor
 
 FORMATS = ("Arrow", "Parquet", "CSV")
 END_ROLES = ("terminal", "truncated", "end")
-"""Roles of columns that say where episodes end."""
+"""Roles of columns that mark where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
 NEEDED, NESTED = ("obs", "action", "reward"), ("obs", "next_obs", "action")
 COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
@@ -46,15 +46,15 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "truncated": ("truncated", "truncations", "timeout", "timeouts"),
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
-"""Common names of the columns of each role, for proposals in error messages."""
+"""Common column names of each role, for suggestions in error messages."""
 OBS_OF_OURS = b"reverie.observation_space"
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
-"""Key in the schema of tables written by this package: the column of each role."""
+"""Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_ACTIONS_KEY = b"reverie.action_space"
 """Keys in the same schema: the spaces, if they were declared."""
 NO_ENDS = (
-    "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their ends. "
-    "Where an episode ended for good, mark its last step in a column and name that one for terminal"
+    "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
+    "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
 UNSEEN = (
     "no column marks truncations: an episode without a terminal end runs into the next one. If episodes have a time "
@@ -79,7 +79,7 @@ class TableReader(TransitionsReader):
         schemas = {file: schema for file, (schema, pieces) in tables.items() if pieces}
         if not schemas:
             names = ", ".join(map(str, tables[self.paths[0]][0].names)) or "none"
-            raise DataError(f"{path} has no rows, only names of columns: {names}.")
+            raise DataError(f"{path} has no rows, only column names: {names}.")
         self.schema: Any = next(iter(schemas.values()))
         self._made: dict[str, TableColumn] = {}
         roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY)
@@ -88,7 +88,7 @@ class TableReader(TransitionsReader):
         check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
 
     def _schema_entry(self, key: bytes) -> Any:
-        """Return an entry of the schema of a table written by this package; empty for other tables."""
+        """Return an entry of the schema of a table written by reverie; empty for other tables."""
         return json.loads((self.schema.metadata or {}).get(key, b"{}"))
 
     def supports_option(self, option: str) -> bool:
@@ -99,7 +99,7 @@ class TableReader(TransitionsReader):
 
     @cached_property
     def has_episode_rows(self) -> bool:
-        """True if a row of the table is a whole episode, that is a list of each of the columns that are needed."""
+        """Whether a row of the table is a whole episode: a list in each required column."""
         named = [name for role in self.roles if _head(role) in NEEDED for name in _names(self.roles[role])]
         return all(map(self._is_list, named))
 
@@ -108,7 +108,7 @@ class TableReader(TransitionsReader):
         return bool(types.is_list(kind) or types.is_large_list(kind))
 
     def columns(self, role: str) -> list[TableColumn]:
-        """Return the columns of a role, one value for each step."""
+        """Return the columns of a role, with one value per step."""
         for name in _names(self.roles[role]):
             if name not in self._made:
                 flat = self.has_episode_rows and self._is_list(name)
@@ -165,7 +165,7 @@ class TableReader(TransitionsReader):
         return self._last_steps(flags) if is_of_episode else flags
 
     def position(self, index: int) -> str:
-        """Return where a step lies: in which row of which file, and of a list also in which place."""
+        """Return the location of a step: its file and row, and its index in a list."""
         row = int(np.searchsorted(np.cumsum(self.steps), index, "right")) if self.has_episode_rows else index
         file = int(np.searchsorted(self.ends, row, "right"))
         item = f", item {index - int(self.steps[:row].sum()):,}" if self.has_episode_rows else ""
@@ -173,7 +173,7 @@ class TableReader(TransitionsReader):
         return f"row {row - int(np.append(0, self.ends)[file]):,}{item}{name}"
 
     def _episode_ends(self, end: np.ndarray, flags: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Return where episodes end by their ids or by flags ``end``, bool ``[n]``; each file may number its own."""
+        """Return where episodes end, by their ids or by flags ``end``, bool ``[n]``. Each file can have its own ids."""
         column = self.columns("episode")[0]
         number, ids = column.category_codes()
         last = np.ones(self.total, bool)
@@ -203,12 +203,15 @@ class TableReader(TransitionsReader):
         return self.columns("reward")[0].lengths
 
     def _has_final(self, role: str) -> bool:
-        """Return whether lists of observations have one more than those of rewards: what the last action led to."""
+        """Return whether lists of observations are one longer than lists of rewards, with the final observation."""
         extra = (self.columns(role)[0].lengths - self.steps)[self.steps > 0] if _head(role) == "obs" else np.zeros(1)
         return bool(2 * np.count_nonzero(extra == 1) > len(extra))
 
     def _check_lengths(self) -> None:
-        """Raise DataError unless the lists of each episode fit together; one without steps may lack observations."""
+        """Raise DataError unless the list lengths of each episode match.
+
+        An episode without steps can lack observations.
+        """
         if not self.steps.any():
             raise DataError(f"{self.path} has no steps: all lists of '{self.roles['reward']}' are empty.")
         for role in self.roles:
@@ -224,11 +227,11 @@ class TableReader(TransitionsReader):
                     row = int(wrong.argmax())
                     raise DataError(
                         f"{self.path}: row {row} has {self.steps[row]} rewards, but {lengths[row]} values in "
-                        f"'{column.name}': expected as many (observations may have one more) in each row."
+                        f"'{column.name}': expected the same number (observations may have one more) in each row."
                     )
 
     def _last_steps(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the last steps of the ``chosen`` episodes ``[rows]`` bool, of which each is a row, bool ``[n]``."""
+        """Return the last steps, bool ``[n]``, of the ``chosen`` rows, bool ``[rows]``. Each row is an episode."""
         last = np.zeros(int(self.steps.sum()), bool)
         last[np.cumsum(self.steps)[chosen & (self.steps > 0)] - 1] = True
         return last
@@ -236,7 +239,7 @@ class TableReader(TransitionsReader):
     # ------------------------------------------------------------------ all
 
     def info(self) -> DatasetInfo:
-        # Declared spaces are those of the columns that the table itself names.
+        # Declared spaces apply to the columns that the table itself names.
         keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": SCHEMA_ACTIONS_KEY}
         texts = {name: self._schema_entry(key) for name, key in keys.items()}
         declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
@@ -257,11 +260,11 @@ def _names(named: ColumnNames) -> Sequence[str]:
 
 
 def find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
-    """Find an episode whose number ``[n]`` comes again after it was left without an ``end``, bool ``[n]``.
+    """Find an episode whose number ``[n]`` occurs again after an interruption without an ``end``, bool ``[n]``.
 
     Returns the index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
     """
-    first = np.flatnonzero(np.append(True, episode[1:] != episode[:-1]))  # of each run of one number
+    first = np.flatnonzero(np.append(True, episode[1:] != episode[:-1]))  # of each run of equal numbers
     last = np.append(first[1:], len(episode)) - 1
     order = np.argsort(episode[first], kind="stable")
     run, next_run = order[:-1], order[1:]
@@ -271,9 +274,9 @@ def find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
 
 
 def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
-    """Return the tables below a folder, by number, except those below names that begin with ".", "_" or "cache-".
+    """Return the tables below a folder, sorted by number, except below names that begin with ".", "_" or "cache-".
 
-    CSV files only ``with_text``, and if there are no others.
+    CSV files are returned only ``with_text``, and if there are no other tables.
     """
     every = {p: format_from_suffix(p) for p in path.rglob("*") if format_from_suffix(p) in FORMATS}
     text = {"CSV"} == set(every.values()) and with_text
@@ -299,13 +302,13 @@ def check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path)
     for file, candidate in schemas.items():
         for name in names:
             if (count := candidate.names.count(name)) > 1:
-                raise DataError(f"{file} has {count} columns that are called '{name}': rename them.")
+                raise DataError(f"{file} has {count} columns called '{name}': rename them.")
             if (kind := candidate.field(name).type) != (expected := schema.field(name).type):
                 raise DataError(f"'{name}' is {kind} in {file}, but {expected} in {first}: expected one type.")
 
 
 def check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path) -> None:
-    """Check which columns a table has been ``roles`` for its roles, of its ``columns``; ``path`` is for messages."""
+    """Check the assignment ``roles`` of a table's ``columns``; ``path`` is for messages."""
     for role, named in roles.items():
         head, _, key = role.partition(".")
         if head not in (NESTED if key or not isinstance(named, str) else ROLES):
@@ -321,13 +324,13 @@ def check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: 
                 raise ConfigError(f"data.columns: {path} has no column '{column}'.{hint} It has: {', '.join(columns)}.")
     if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in roles)]:
         raise ConfigError(
-            f"{path} has the columns {', '.join(columns)}: no column is named for {', '.join(missing)}. "
-            f"Pass the names, such as {propose_columns(roles, columns)}; COLUMN stands for a name, or several: [a, b]."
+            f"{path} has the columns {', '.join(columns)}: no column is assigned to {', '.join(missing)}. Pass the "
+            f"names, such as {propose_columns(roles, columns)}; replace COLUMN by a name, or several: [a, b]."
         )
 
 
 def propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -> str:
-    """Return the option with the columns ``roles``, or with those of usual names; COLUMN where there is none."""
+    """Return the option with the columns ``roles``, or with columns of common names; COLUMN if there is none."""
     named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
     heads = {role.partition(".")[0] for role in roles}
     for role, names in COMMON_COLUMN_NAMES.items():

@@ -1,8 +1,8 @@
 """Reads Tianshou's replay buffers, as ``save_hdf5`` writes them, without unpickling anything.
 
-Pickled objects beside the arrays are not needed; observations or actions that are Python objects are refused. A buffer
-is a ring, or several rings one after the other. ``last_index`` is the index of the newest transition of each ring,
-``_lengths`` the number of transitions in it. In a full ring, the oldest comes right after the newest.
+Pickled objects next to the arrays are not needed; observations or actions that are Python objects are rejected. A
+buffer is one ring, or several consecutive rings. ``last_index`` is the index of the newest transition of each ring,
+``_lengths`` the number of transitions in it. In a full ring, the oldest transition follows directly after the newest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TianshouReader(TransitionsReader):
             self.names: set[Any] = set(self.file.handle["_meta"])
             self.attributes: dict[Any, Any] = dict(self.file.handle.attrs)
         self.frames: int = int(self.attributes.get("stack_num", 1))
-        """How many frames make an observation; each is stored once."""
+        """Number of frames in an observation; each frame is stored once."""
 
     def info(self) -> DatasetInfo:
         text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings"}
@@ -78,7 +78,7 @@ class TianshouReader(TransitionsReader):
             if kind not in ("ndarray", "Tensor"):
                 raise DataError(
                     f"{self.path}: '{name}' is a pickled {kind.removeprefix('pickled_')}, which is not read because "
-                    "unpickling can run any code. Save the buffer with arrays of numbers."
+                    "unpickling can run arbitrary code. Save the buffer with arrays of numbers."
                 )
             columns[f"{root}/{key}".rstrip("/")] = reorder(self.file.column(name), self._order)
         return columns
@@ -93,7 +93,7 @@ class TianshouReader(TransitionsReader):
                 terminal, truncated = done, np.zeros_like(done)
             end = done | terminal | truncated
             cuts = np.cumsum([length for _, _, length, _ in self._rings]) - 1
-            end[cuts[cuts >= 0]] = True  # the newest episode of each ring may be unfinished: it is truncated
+            end[cuts[cuts >= 0]] = True  # the newest episode of each ring can be unfinished: it is truncated
             self.add_remark(OLDEST_EPISODE_CUT, sum(length >= room for _, room, length, _ in self._rings))
             obs = self._columns("obs", "obs")
             next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}

@@ -1,19 +1,19 @@
-"""Converts transitions, as most files hold them, to rows.
+"""Convert transitions, the layout of most files, to rows.
 
 A transition is an observation, the action taken there, and its outcome: a reward, whether the episode ends, perhaps the
 next observation. A row is an observation, with the reward that came with it. So an episode of n transitions has n + 1
-rows, the last of which holds the final observation::
+rows; the last row contains the final observation::
 
     transition    o0 a0 r1    o1 a1 r2    o2 a2 r3 end
     row           o0 a0 0     o1 a1 r1    o2 a2 r2         o3 0 r3 last
 
 If ``o3`` was not recorded there are two cases. After a terminal end its value is never used, as it is 0 by definition:
-``o2`` is repeated. After a truncation its value is needed and cannot be made up: the last transition is left out, and
-``o2`` becomes the last row.
+``o2`` is repeated. After a truncation its value is needed and unknown: the last transition is omitted, and ``o2``
+becomes the last row.
 
 If the next observation of ``a1`` was recorded, it must equal the observation of the next transition. If it does not (a
 file whose transitions were shuffled or filtered), the episode is truncated there, with the recorded next observation
-as its last row. Floats are compared as float32, as which rows are stored.
+as its last row. Floats are compared as float32, the dtype of stored rows.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from reverie.datasets.inferred_spaces import measured_action, nested_space, seen
 from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
-DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is left out"
+DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
 OPEN = "an episode has no end: it is treated as truncated"
-STEPLESS = "an episode without steps is left out"
+STEPLESS = "an episode without steps is omitted"
 EARLY_END_REMARK = "terminated or truncated is set before the last step of an episode: ignored"
 NEXT_OBS_MISMATCH = "a step does not start from the previous step's next observation: the episode is truncated there"
 BLOCK = 1 << 14
-"""Number of transitions that are read together."""
+"""Number of transitions read together."""
 MIN_PART_TRANSITIONS = 256
-"""Number of transitions that a part has at least."""
+"""Minimum number of transitions in a part."""
 COMPARED = 1 << 10
 """Number of transitions whose observations are compared together; they fit into a processor's cache."""
 
 
 @dataclass(frozen=True)
 class LazyColumn:
-    """One field of all n transitions, wherever it is stored."""
+    """One field of all n transitions, independent of its storage."""
 
     shape: tuple[int, ...]  # [n, ...]
     dtype: np.dtype[Any]
     read: Callable[[int, int], np.ndarray]
-    """Returns the values of transitions ``start`` to ``stop - 1``, read-only: they may be the file itself."""
+    """Returns the values of transitions ``start`` to ``stop - 1``, read-only: they can be a view of the file itself."""
 
 
 def reorder(column: LazyColumn, order: np.ndarray) -> LazyColumn:
@@ -66,7 +66,7 @@ def reorder(column: LazyColumn, order: np.ndarray) -> LazyColumn:
     def read(start: int, stop: int) -> np.ndarray:
         some = order[start:stop]
         runs = [run for run in np.split(some, np.flatnonzero(np.diff(some) != 1) + 1) if len(run)]
-        parts = [column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbours in the file together
+        parts = [column.read(int(run[0]), int(run[-1]) + 1) for run in runs]  # neighbors in the file together
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     return LazyColumn((len(order), *column.shape[1:]), column.dtype, read)
@@ -84,11 +84,12 @@ class Transitions:
     end: np.ndarray  # [n] bool, an episode ends with this transition, terminated or truncated
     terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
     reader: Reader
-    """Takes notes, and is named in messages."""
+    """Collects remarks, and is named in messages."""
     propensity: LazyColumn | None = None
     """See ``reader.PROPENSITY``."""
     has_truncations: bool = True
-    """True if ``end`` includes truncations. Else these are found only where ``next_obs`` differs from what follows."""
+    """True if ``end`` includes truncations. Otherwise these are only found where ``next_obs`` differs from the next
+    observation."""
 
     def __post_init__(self) -> None:
         path = self.reader.path
@@ -98,11 +99,11 @@ class Transitions:
             chance = self.propensity.read(0, self.propensity.shape[0])
             if (wrong := ~((chance > 0) & (chance <= 1))).any():
                 step = int(wrong.argmax())
-                expected = "a probability above 0, at most 1: the recorded action was taken with it"
+                expected = "the probability of the recorded action, above 0 and at most 1"
                 raise DataError(f"{path}: the propensity of step {step:,} is {chance[step]}: expected {expected}.")
         shapes, next_shapes = ({name: c.shape[1:] for name, c in part.items()} for part in (self.obs, self.next_obs))
         if next_shapes and next_shapes != shapes:
-            expected = f"expected {shapes}, as those of observations"
+            expected = f"expected {shapes}, like the observations"
             raise DataError(f"{path}: next observations have shapes {next_shapes}: {expected}.")
         self.reader.add_remark(OPEN, int(len(self.end) and not self.end[-1]))
         torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared_ends)  # reads all observations, once
@@ -120,7 +121,7 @@ class Transitions:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Where an end is declared or the next transition does not begin with what this one led to, bool ``[n]``."""
+        """Where an end is declared, or the next transition does not start from this next observation, bool ``[n]``."""
         out = self._declared_ends.copy()
         for name, column in self.next_obs.items():
             mark_obs_jumps(self.obs[name], column, out)
@@ -137,7 +138,7 @@ class Transitions:
         return len(self.end) + int(np.count_nonzero(self._adds))
 
     def source(self, row: int, column: str) -> tuple[int, bool]:
-        """Return the transition that holds the value in row number ``row``, and whether it is its next observation."""
+        """Return the transition with the value of row number ``row``, and whether the value is its next observation."""
         ends = np.cumsum(1 + self._adds)  # [n], the row after the last one of each transition
         index = int(np.searchsorted(ends, row, "right"))
         added = bool(self._adds[index] and row == ends[index] - 1)
@@ -146,7 +147,7 @@ class Transitions:
         return index, added and bool(self.next_obs)
 
     def cut_episodes(self) -> np.ndarray:
-        """Return the numbers of episodes that were cut because the next transition begins with another observation."""
+        """Return the numbers of episodes split because the next transition starts from another observation."""
         episode = np.cumsum(self.ends) - self.ends
         return np.asarray(episode[self.ends & ~self._declared_ends] if self.has_truncations else np.empty(0), np.int64)
 
@@ -159,9 +160,10 @@ class Transitions:
             yield self._part(start, min(start + block, len(self.ends)))
 
     def _part(self, start: int, stop: int) -> Rows:
-        """Return the rows of transitions ``start`` to ``stop - 1``, with the final observations that these led to."""
+        """Return the rows of transitions ``start`` to ``stop - 1``, including final observations."""
         ends, adds = self.ends[start:stop], self._adds[start:stop]
-        source = np.repeat(np.arange(start, stop), 1 + adds)  # the transition whose observation or outcome a row holds
+        # the transition whose observation or outcome a row contains
+        source = np.repeat(np.arange(start, stop), 1 + adds)
         newest = np.cumsum(1 + adds) - 1  # the last row of each transition
         rows = {name: column.read(start, stop).take(source - start, axis=0) for name, column in self.obs.items()}
         for name, column in self.next_obs.items():
@@ -178,7 +180,7 @@ class Transitions:
         terminal[newest[ends]] = self.terminal[start:stop][ends]
         first[0] = not start or self.ends[start - 1]
         first[1:] = last[:-1]
-        before = max(0, start - 1)  # the transition that led to the first row
+        before = max(0, start - 1)  # the transition before the first row
         earned = self.reward.read(before, stop).reshape(stop - before, -1)[:, 0]
         reward = earned.take(np.append(before, source[:-1]) - before).astype(np.float32)
         reward[first] = 0.0
@@ -186,7 +188,7 @@ class Transitions:
 
 
 class TransitionsReader(Reader):
-    """A dataset that is stored as transitions, in a ``file`` that is open while it is entered."""
+    """A dataset stored as transitions, in a ``file`` that is open inside its context."""
 
     file: ClassVar[Any] = contextlib.nullcontext()
     env_spaces: Mapping[str, Space] = MappingProxyType({})
@@ -203,7 +205,7 @@ class TransitionsReader(Reader):
         """The columns of all transitions."""
 
     def infer_info(self, *, scaled: bool = False, classes: bool = True, **declared: Any) -> DatasetInfo:
-        """Return the description that the columns give of themselves; ``declared`` fields count first.
+        """Infer the description of the dataset from its columns; ``declared`` fields take precedence.
 
         ``scaled`` and ``classes``: see ``reader.measured_action``.
         """
@@ -228,7 +230,7 @@ class TransitionsReader(Reader):
         return DatasetInfo(**{"has_measured_bounds": measured, "numbered": numbered} | fields)
 
     def position(self, index: int) -> str:
-        """Return where a transition lies in the files, as text."""
+        """Return the location of a transition in the files, as text."""
         return f"index {index:,}"
 
     def origin(self, row: int, column: str) -> str:
@@ -276,7 +278,7 @@ def mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> N
 
 
 def to_float32(values: np.ndarray) -> np.ndarray:
-    """Return floats as float32, as which rows are stored: 0.1 + 0.2 and 0.3 are the same observation."""
+    """Return floats as float32, the dtype of stored rows: 0.1 + 0.2 and 0.3 are the same observation."""
     if values.dtype.kind != "f" or values.dtype == np.float32:
         return values
     with np.errstate(over="ignore"):

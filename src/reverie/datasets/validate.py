@@ -1,7 +1,7 @@
 """Validation of recorded episodes: rules that every episode must satisfy, and a report.
 
 Rules check the values as they were recorded, before any conversion. Assumptions that readers had to make are reported
-as well. An episode that breaks a rule is bad, and can be left out (``--write-valid``).
+as well. An episode that violates a rule is invalid, and can be omitted (``--write-valid``).
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from reverie.envs.make import close_quietly
 from reverie.envs.make_native_vector import first_item
 
 MIN_BLANK_RUN = 10
-"""Length of a run of rows with only zeros from which they are taken for rows that were never written."""
+"""Minimum length of a run of all-zero rows that count as never written."""
 UNINITIALIZED_LIMIT = 1e30
-"""Absolute value above which a number is taken for uninitialised memory."""
+"""Absolute value above which a number counts as uninitialized memory."""
 ROUNDING = 1e-5
-"""How far rounding alone may put a float outside a bound, relative to it or to the distance of both, if larger."""
+"""Tolerance for floats outside a bound due to rounding, relative to the bound or the range, whichever is larger."""
 
 
 @dataclass
 class RuleViolation:
-    """The rows and episodes that break one rule."""
+    """The rows and episodes that violate one rule."""
 
     rule: str
     first: str
-    """Place of the first such row, as text."""
+    """Location of the first such row, as text."""
     episodes: int = 0
     rows: int = 0
 
@@ -56,17 +56,17 @@ class DataReport:
     rows: int = 0
     findings: dict[str, RuleViolation] = field(default_factory=dict)
     invalid_episodes: list[int] = field(default_factory=list)
-    """Indices of the episodes that break a rule, ascending."""
+    """Indices of the episodes that violate a rule, ascending."""
     remarks: list[str] = field(default_factory=list)
-    """Assumptions, and what could not be checked. They make no episode bad."""
+    """Assumptions, and unchecked properties. They do not make an episode invalid."""
 
     @property
     def is_valid(self) -> bool:
-        """Whether no rule is broken."""
+        """Whether no rule is violated."""
         return not self.findings
 
     def add(self, rule: str, wrong: np.ndarray, origin: Callable[[int, str], str] = lambda row, column: "") -> None:
-        """Record that rows ``wrong`` ``[n]`` bool of the newest episode, not counted yet, break a rule.
+        """Record that rows ``wrong`` ``[n]`` bool of the newest, not yet counted episode violate a rule.
 
         ``origin``: see ``Reader``. The name of the column is the rule's first word.
         """
@@ -84,7 +84,7 @@ class DataReport:
 
 
 def validate(reader: Reader, replayed: int = 3) -> DataReport:
-    """Check every episode against all rules, and up to ``replayed`` with a known seed against their environment."""
+    """Check every episode against all rules, and up to ``replayed`` episodes with seeds against their environment."""
     info = reader.info()
     env, reason = environment_of(info)
     rules = EpisodeRules(info, env.spec.max_episode_steps if env is not None and env.spec is not None else None)
@@ -120,18 +120,18 @@ def validate(reader: Reader, replayed: int = 3) -> DataReport:
 
 
 def environment_of(info: DatasetInfo) -> tuple[gymnasium.Env[Any, Any] | None, str]:
-    """Return the environment that data name, or the reason why there is none."""
+    """Return the environment that a dataset names, or the reason why there is none."""
     try:
-        return (make_dataset_env(info), "") if info.env else (None, "the data do not name one")
+        return (make_dataset_env(info), "") if info.env else (None, "the dataset does not name one")
     except EnvError as error:
         return None, str(error)
 
 
 class EpisodeRules:
-    """The rules of a dataset, for one episode after the other."""
+    """The rules of a dataset, applied to consecutive episodes."""
 
     def __init__(self, info: DatasetInfo, longest: int | None = None) -> None:
-        """``longest``: the environment's limit of steps, if known."""
+        """``longest``: the environment's time limit in steps, if known."""
         self.obs: list[tuple[str, Space]] = columns_in(info.observation, "obs")
         self.actions: list[tuple[str, Space]] = columns_in(info.action, "action")
         self.measured: bool = info.has_measured_bounds
@@ -139,7 +139,7 @@ class EpisodeRules:
         self.seen: set[bytes] = set()
 
     def __call__(self, rows: Rows) -> Iterator[tuple[str, np.ndarray]]:
-        """Yield rules, and the rows of an episode that break them, bool ``[n]``."""
+        """Yield rules, and the rows of an episode that violate them, bool ``[n]``."""
         total, last = len(rows["reward"]), rows["is_last"]
         end = np.arange(total) == total - 1
         yield "episode without steps", np.full(total, total < 2)
@@ -156,14 +156,14 @@ class EpisodeRules:
             for rule, wrong in find_out_of_space(name, rows[name], space):
                 yield rule, np.asarray(wrong & ~(last & name.startswith("action")))
         boxes = [space for _, space in self.obs if isinstance(space, spaces.Box)]
-        if any(box.dtype.kind == "f" or len(box.shape) > 1 for box in boxes):  # class numbers are often 0
+        if any(box.dtype.kind == "f" or len(box.shape) > 1 for box in boxes):  # class indices are often 0
             yield "all values are 0: never written?", blank_rows(rows)
         if self.longest is not None:
             yield f"episode exceeds its environment's limit of {self.longest} steps", np.arange(total) > self.longest
         yield "duplicate of an earlier episode", np.full(total, total > 2 and self._seen_before(rows))
 
     def _seen_before(self, rows: Rows) -> bool:
-        """Return whether an episode equals an earlier one, bit for bit but for its seed."""
+        """Return whether an episode equals an earlier one bit for bit, except for its seed."""
         hashed = hashlib.blake2b(digest_size=16)
         for name in sorted(rows.keys() - {SEED}):
             values = rows[name]
@@ -174,7 +174,7 @@ class EpisodeRules:
 
 
 def find_out_of_space(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield rules on dtype, shape and bounds of ``space``, and the rows ``[n]`` bool that break them."""
+    """Yield rules on dtype, shape and bounds of ``space``, and the rows ``[n]`` bool that violate them."""
     total = len(values)
     kinds = "biuf" if not isinstance(space, spaces.Text) and np.dtype(space.dtype).kind == "f" else "biu"
     if isinstance(space, spaces.Text):
@@ -229,7 +229,7 @@ def replay_episode(env: gymnasium.Env[Any, Any], rows: Rows, info: DatasetInfo, 
         same_reward = values_equal(float(reward), rows["reward"][t])
         wrong[t] = not (same_obs and same_reward and terminated == rows["is_terminal"][t])
         if wrong[t] or terminated or truncated:
-            break  # later rows depend on this one
+            break  # later rows depend on this row
     return wrong
 
 

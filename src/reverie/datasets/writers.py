@@ -1,7 +1,8 @@
 """Writes episodes as Minari datasets, D4RL's HDF5 file, Parquet tables, PyDreamer's npz files or a replay store.
 
 All writers raise RunError if the target exists, the disk is full or there is no episode, and ConfigError if a package
-is missing or the format cannot hold a column. Nothing is left then: an output appears at its place once it is complete.
+is missing or the format cannot hold a column. After an error nothing is left: output appears at its path only once it
+is complete.
 """
 
 from __future__ import annotations
@@ -32,23 +33,24 @@ from reverie.datasets.table import OBS_OF_OURS, SCHEMA_ACTIONS_KEY, SCHEMA_COLUM
 from reverie.store.store import ReplayStore
 
 BUFFERED = 1 << 20
-"""Bytes of transitions that are collected before they are written."""
+"""Bytes of transitions that are buffered before they are written."""
 TABLE_STEPS = 1 << 20
-"""Number of transitions after which a new table is begun."""
+"""Number of transitions after which a new table is started."""
 CHUNK, LEVEL = 2**20, 1
-"""Bytes of images, at least one, that are compressed together, and the level of their compression."""
+"""Bytes of images that are compressed together (at least one image), and the compression level."""
 CACHED, ABOUT_EPISODE = 2**25, 2**14
-"""Bytes that HDF5 may not have written yet: at most in all, and roughly per episode for its metadata."""
+"""Bytes that HDF5 has possibly not written yet: the maximum in total, and the approximate metadata per episode."""
 MOST_OF_ATTRIBUTE = 60_000
-"""Characters that an attribute of HDF5 can hold, with room for others."""
+"""Maximum characters in an HDF5 attribute, with room for others."""
 MINARI_ADVICE = "Use Minari's format, which can store everything (--format minari)"
 
 
 @contextlib.contextmanager
 def hdf5_file(staged: Path) -> Iterator[Any]:
-    """Make the HDF5 file ``staged``, whose content is replaced, and yield it. Code that opens it again shares it."""
-    # Without a cache of chunks HDF5 writes values when they are set. It would write cached ones as their dataset is
-    # closed, which h5py does in a destructor: the error would be lost, and HDF5 would crash as the file is closed.
+    """Create or replace the HDF5 file ``staged``, and yield it. Code that opens it again shares it."""
+    # Without a chunk cache, HDF5 writes values when they are set. Otherwise it would write cached values when their
+    # dataset is closed, which h5py does in a destructor: an error would be lost, and HDF5 would crash when the file is
+    # closed.
     with import_optional("h5py", "hdf5").File(staged, "w", rdcc_nbytes=0) as file:
         try:
             yield file
@@ -81,7 +83,7 @@ def write_minari(
     episode_buffer = import_optional("minari.data_collector", "minari").EpisodeBuffer
     storages = import_optional("minari.dataset.minari_storage", "minari").MinariStorage
     check_target(target, "minari")
-    path = target_path(target).absolute()  # Minari needs it
+    path = target_path(target).absolute()  # required by Minari
     report = WriteReport(path)
 
     def buffers() -> Iterator[Any]:
@@ -96,7 +98,7 @@ def write_minari(
 
     with staged_file(path, folder=True) as staged:
         storage = storages.new(staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False)
-        versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari reads no other names
+        versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari only reads these names
         name = target.removeprefix("minari:")
         named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
         storage.update_metadata({"dataset_id": named, "minari_version": minari.__version__, **metadata})
@@ -107,7 +109,7 @@ def write_minari(
 
 
 def make_compressed(group: Any, name: str, values: Any) -> None:
-    """Make empty datasets for the images in ``values``, compressed by gzip, to which Minari's library adds them."""
+    """Create empty gzip-compressed datasets for the images in ``values``, to which Minari's library appends them."""
     if isinstance(values, Mapping | tuple):
         named = values if isinstance(values, Mapping) else {f"_index_{i}": value for i, value in enumerate(values)}
         for key, inner in named.items():
@@ -119,7 +121,7 @@ def make_compressed(group: Any, name: str, values: Any) -> None:
 
 
 def estimated_file_size(values: Any) -> int:
-    """Return roughly how many bytes ``values``, of which images are compressed, take in a file."""
+    """Estimate the bytes of ``values`` in a file with compressed images."""
     if isinstance(values, Mapping | tuple):
         return sum(map(estimated_file_size, values.values() if isinstance(values, Mapping) else values))
     array = np.asarray(values)
@@ -145,7 +147,7 @@ def transitions_of(rows: Rows) -> Rows:
 def blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Rows], None]) -> Iterator[Rows]:
     """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``report``.
 
-    ``check`` is given those of each episode.
+    ``check`` is called with the transitions of each episode.
     """
     kinds: dict[str, np.dtype[Any]] = {}
     pending: list[Rows] = []
@@ -176,7 +178,10 @@ def blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Ro
 
 
 def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: bool) -> None:
-    """Raise ConfigError unless all columns are numbers of at most ``max_dims`` dimensions, and only then nested."""
+    """Raise ConfigError unless all columns are numbers of at most ``max_dims`` dimensions.
+
+    ``nested``: allow nested columns.
+    """
     wrong = [
         f"{name} (shape {list(values.shape[1:])}, {values.dtype})"
         for name, values in block.items()
@@ -200,9 +205,10 @@ FINAL_IMAGES = (
 
 
 def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> WriteReport:
-    """Write one HDF5 file in D4RL's format; attributes hold what that lacks: the environment and the action space.
+    """Write one HDF5 file in D4RL's format.
 
-    Images are compressed, and not written a second time as next observations.
+    Attributes contain the environment and the action space, which the format lacks. Images are compressed, and not
+    repeated as next observations.
     """
     report = WriteReport(target)
 
@@ -221,7 +227,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
         if not info.inferred:
             declared["observation_space"] = space_to_json(info.observation, short=True)
         for name in [name for name, text in declared.items() if len(text) > MOST_OF_ATTRIBUTE]:
-            report.remarks.append(f"{name} is too large for an attribute of HDF5: the file does not declare it")
+            report.remarks.append(f"{name} is too large for an HDF5 attribute: the file does not declare it")
             del declared[name]
         if info.env:
             declared |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
@@ -244,7 +250,7 @@ def append_to_hdf5(file: Any, name: str, values: np.ndarray) -> None:
 
 
 def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> WriteReport:
-    """Write a folder of Parquet tables, a row for each transition; the schema's metadata say what each column means."""
+    """Write a folder of Parquet tables, a row for each transition; the schema's metadata describe each column."""
     arrow = import_pyarrow()
     report = WriteReport(target)
     with staged_file(target, folder=True) as staged, contextlib.ExitStack() as stack:
@@ -286,24 +292,24 @@ def to_arrow(arrow: Any, values: np.ndarray) -> Any:
 # ---------------------------------------------------------------- rows: PyDreamer and our store
 
 PYDREAMER = {"action": "action", "reward": "reward", "is_terminal": "terminal", "is_first": "reset"}
-"""PyDreamer's names of the columns that are no observations."""
+"""PyDreamer's names of the columns that are not observations."""
 
 
 def write_pydreamer(
     episodes: Iterable[Rows], folder: Path, files: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
 ) -> WriteReport:
-    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps; others ``files`` them.
+    """Write one npz file per episode, ``ep000012_000012-r21-0500.npz``: number, return, steps.
 
-    PyDreamer's row t holds the action that *led to* observation t (zeros in the first row): our actions shifted by one.
-    A single image is called ``image_t`` and is ``[H, W, C, T]``, as is every image whose name ends with ``_t``; a
-    single vector is ``vecobs``.
+    JSON ``files`` are written next to them. PyDreamer's row t contains the action *before* observation t (zeros in the
+    first row): reverie's actions shifted by one. A single image is called ``image_t`` and is ``[H, W, C, T]``, as is
+    every image whose name ends with ``_t``; a single vector is ``vecobs``.
     """
     report = WriteReport(folder)
     with staged_file(folder, folder=True) as staged:
         for rows in episodes:
             steps, score = len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)
             path = staged / f"ep{report.episodes:06}_{report.episodes:06}-r{score:.0f}-{steps:04}.npz"
-            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez cannot write all names
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez does not support all names
                 for name, array in pydreamer_rows(rows).items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
@@ -337,7 +343,7 @@ def pydreamer_rows(rows: Rows) -> Rows:
 def write_store(
     episodes: Iterable[Rows], folder: Path, columns: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]
 ) -> WriteReport:
-    """Write a replay store with one stream, and files ``files`` it, by name, as JSON."""
+    """Write a replay store with one stream, and ``files`` next to it, by name, as JSON."""
     report = WriteReport(folder)
     with staged_file(folder, folder=True) as staged:
         store = ReplayStore(staged, waits=False)
@@ -347,7 +353,7 @@ def write_store(
                 store.extend({name: values[None] for name, values in rows.items()})
                 report.add(len(rows["reward"]) - 1)
         finally:
-            store.close(None)  # its thread must have ended before the files are deleted
+            store.close(None)  # the writer thread must end before the files are deleted
         report.check()
         write_json_files(staged, files)
     return report

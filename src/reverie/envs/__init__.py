@@ -1,6 +1,6 @@
-"""Environments to rows: made, wrapped, stepped together in this process or in workers, saved amid an episode.
+"""Environments as rows: make, wrap, and step them in this process or in workers, and save them mid-episode.
 
-May import core alone. Only ``batched`` and ``vector`` import torch: worker processes import all other files, and each
-would spend seconds and hundreds of megabytes on it.
-Begin with ``vector.make_env``; ``flat`` turns one environment into rows, ``suites`` knows the packages.
+May import only core. Only ``native_vector_env`` and ``slot_vector_env`` import torch: worker processes import all other
+files, and torch would cost each of them seconds and hundreds of megabytes. Start reading at
+``slot_vector_env.make_vector_env``; ``flat_env`` converts one environment to rows, ``suites`` lists the packages.
 """

@@ -1,6 +1,6 @@
-"""Environments with another interface than Gymnasium's: the old Gym's, ProcGen's, JAX's, DeepMind Lab's, PettingZoo's.
+"""Adapters to Gymnasium for other interfaces: old Gym, ProcGen, JAX, DeepMind Lab, PettingZoo.
 
-Their packages are imported when an environment is made.
+The packages are imported when an environment is made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEEDS = 2**31 - 1
 
 
 def convert_space(space: Any) -> spaces.Space[Any]:
-    """Return a space of the old Gym, or of a package derived from it, as Gymnasium's."""
+    """Convert a space of the old Gym, or of a package derived from it, to a Gymnasium space."""
     kinds = {kind.__name__ for kind in type(space).__mro__}
     if "Dict" in kinds:
         return spaces.Dict({str(key): convert_space(inner) for key, inner in space.spaces.items()})
@@ -37,14 +37,14 @@ def convert_space(space: Any) -> spaces.Space[Any]:
 
 
 def convert_action(space: Any, action: Any) -> Any:
-    """Return an action of ``convert_space(space)`` as one of ``space``: MineRL names the choices of its ``Enum``."""
+    """Convert an action of ``convert_space(space)`` to ``space``: MineRL names the choices of its ``Enum``."""
     if isinstance(action, Mapping):
         return {key: convert_action(space.spaces[key], part) for key, part in action.items()}
     return space.values[action] if type(space).__name__ == "Enum" else action
 
 
 class Adapter(GymEnv):
-    """An environment with Gymnasium's interface: subclasses begin episodes, and draw what ``_render_image`` returns."""
+    """A Gymnasium environment. Subclasses implement ``_begin``, and ``_render_image`` for rendering."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012  # an instance variable in Gymnasium
 
@@ -53,7 +53,7 @@ class Adapter(GymEnv):
         return self._begin(seed)
 
     def _begin(self, seed: int | None) -> Reset:
-        """Return the first observation and its info; the generator is seeded."""
+        """Return the first observation and its info; the random generator is already seeded."""
         raise NotImplementedError
 
     def _seed(self) -> int:
@@ -67,11 +67,11 @@ class Adapter(GymEnv):
         return self._image
 
     _image: np.ndarray
-    """What the agent sees, of those that draw nothing else."""
+    """The agent's view, for environments that render nothing else."""
 
 
 class OldGym(Adapter):
-    """An environment of the Gym before 0.26, whose ``step`` returns ``done``; also one that returns five values."""
+    """An environment of Gym before 0.26, whose ``step`` returns ``done``, or one that already returns five values."""
 
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
         self._old = env
@@ -87,7 +87,7 @@ class OldGym(Adapter):
         return result if both else (result, {})
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``. An end is a truncation if the info says so."""
+        """Take ``action``. An episode end is a truncation if the info marks it."""
         obs, reward, *ends, info = self._old.step(convert_action(self._old.action_space, action))
         cut = bool(ends[1] if len(ends) == 2 else info.get("TimeLimit.truncated"))
         return obs, float(reward), bool(ends[0]) and (len(ends) == 2 or not cut), cut, info
@@ -102,19 +102,19 @@ class OldGym(Adapter):
 def super_mario(
     old_id: str, movement: str = "simple_movement", render_mode: str | None = None, **kwargs: Any
 ) -> OldGym:
-    """Make Super Mario Bros. with one of its sets of buttons: right_only, simple_movement or complex_movement."""
+    """Make Super Mario Bros. with one of its button sets: right_only, simple_movement or complex_movement."""
     import gym
     import gym_super_mario_bros as mario
     from gym_super_mario_bros import actions
     from nes_py.wrappers import JoypadSpace
 
     kind = mario.SuperMarioBrosRandomStagesEnv if "RandomStages" in old_id else mario.SuperMarioBrosEnv
-    env = kind(**{**gym.spec(old_id).kwargs, **kwargs})  # gym.make would wrap it for the newer interface
+    env = kind(**{**gym.spec(old_id).kwargs, **kwargs})  # gym.make would wrap it in the newer interface
     return OldGym(JoypadSpace(env, getattr(actions, movement.upper())), render_mode)
 
 
 class MemoryMaze(Adapter):
-    """A Memory Maze (Pasukonis et al. 2022): images ``[64, 64, 3]``, six actions; its end is a time limit."""
+    """A Memory Maze (Pasukonis et al. 2022): images ``[64, 64, 3]``, six actions; episodes end at a time limit."""
 
     def __init__(self, size: str, render_mode: str | None = None, **kwargs: Any) -> None:
         from memory_maze import tasks
@@ -129,7 +129,7 @@ class MemoryMaze(Adapter):
         self.action_space: spaces.Space[Any] = dm_spec2gym_space(self._maze.action_spec())
 
     def _begin(self, seed: int | None) -> Reset:
-        if seed is not None:  # only its constructor takes one
+        if seed is not None:  # only its constructor takes a seed
             self._maze.close()
             self._maze = self._make(seed=self._seed())
         return self._read(self._maze.reset())[0], {}
@@ -139,7 +139,7 @@ class MemoryMaze(Adapter):
         return stepped
 
     def _render_image(self) -> Any:
-        return self._maze.physics.render(height=256, width=256)  # from above
+        return self._maze.physics.render(height=256, width=256)  # top view
 
     def close(self) -> None:
         self._maze.close()
@@ -165,9 +165,10 @@ def minedojo(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym
 
 
 class Procgen(Adapter):
-    """ProcGen (Cobbe et al. 2020): images ``[64, 64, 3]``, 15 actions. It begins the next episode by itself.
+    """ProcGen (Cobbe et al. 2020): images ``[64, 64, 3]``, 15 actions.
 
-    The last observation of an episode is never shown: the one before it stands in its place.
+    ProcGen starts the next episode itself. It never returns the last observation of an episode: the previous
+    observation is repeated instead.
     """
 
     def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
@@ -178,7 +179,7 @@ class Procgen(Adapter):
         self.action_space: spaces.Discrete = spaces.Discrete(15)
 
     def _begin(self, seed: int | None) -> Reset:
-        if self._game is None or seed is not None:  # only its constructor takes one
+        if self._game is None or seed is not None:  # only its constructor takes a seed
             from procgen import ProcgenGym3Env
 
             self._game = ProcgenGym3Env(**{"rand_seed": self._seed(), "num_threads": 0} | self._kwargs)
@@ -188,7 +189,7 @@ class Procgen(Adapter):
         return self._image, {}
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``; every end is a termination, as ProcGen does not tell its time limit apart."""
+        """Take ``action``; every episode end is a termination, since ProcGen does not mark its time limit."""
         self._game.act(np.array([action]))
         reward, obs, first = self._game.observe()
         if not first[0]:
@@ -197,7 +198,7 @@ class Procgen(Adapter):
 
 
 class Craftax(Adapter):
-    """Craftax (Matthews et al. 2024), compiled by JAX: a vector of symbols, or an image of ``...-Pixels-v1``."""
+    """Craftax (Matthews et al. 2024), compiled by JAX: a vector of symbols, or an image for ``...-Pixels-v1``."""
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
@@ -226,7 +227,7 @@ class Craftax(Adapter):
         return self._to_array(obs), {}
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``. The info holds the achievements, such as ``Achievements/collect_wood``."""
+        """Take ``action``. The info contains the achievements, such as ``Achievements/collect_wood``."""
         obs, self._state, reward, done, info = self._game.step(self._key(), self._state, int(action), self._params)
         late = bool(self._state.timestep >= self._params.max_timesteps)
         return self._to_array(obs), float(reward), bool(done) and not late, late, {k: float(x) for k, x in info.items()}
@@ -246,7 +247,7 @@ class DmLab(Adapter):
     ) -> None:  # fmt: skip
         import deepmind_lab
 
-        level = level.replace(".", "/")  # an id has no second slash
+        level = level.replace(".", "/")  # an id cannot have a second slash
         texts = {name: str(value) for name, value in {"height": height, "width": width, **config}.items()}
         self._lab = deepmind_lab.Lab(level, ["RGB_INTERLEAVED"], config=texts, renderer=renderer)
         self.render_mode: str | None = render_mode
@@ -260,7 +261,10 @@ class DmLab(Adapter):
         return self._image, {}
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``. Levels end by their time limit alone, so the end is a truncation; its image is the last."""
+        """Take ``action``.
+
+        Levels end only at their time limit, so the end is a truncation; the last image is repeated.
+        """
         look, up, strafe, move, fire = LAB_ACTIONS[action]
         reward = self._lab.step(np.array([look, up, strafe, move, fire, 0, 0], np.intc), num_steps=self._frames)
         if runs := self._lab.is_running():
@@ -271,7 +275,8 @@ class DmLab(Adapter):
 class SingleAgentEnv(Adapter):
     """One agent of a PettingZoo environment, such as ``classic.connect_four_v3``; the others act at random.
 
-    They, too, take only actions that a mask in their observation or info allows. ``agent`` is its place in the order.
+    They also take only actions that a mask in their observation or info allows. ``agent`` is the agent's index in the
+    order of play.
     """
 
     def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
@@ -291,7 +296,7 @@ class SingleAgentEnv(Adapter):
         return obs, info
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``, and let the others act until it is this agent's turn again. Rewards are summed meanwhile."""
+        """Take ``action``, and step the other agents until it is this agent's turn again. Rewards are summed."""
         self._world.step(action)
         obs, reward, terminated, truncated, info = self._current_observation()
         return obs, float(reward), bool(terminated), bool(truncated), info

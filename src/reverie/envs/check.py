@@ -1,4 +1,4 @@
-"""Checks of one environment: it is played as the library would play it, and what is wrong or doubtful is said."""
+"""Check one environment: play it as in training, and report faults and doubts."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ from reverie.envs.worker import make_worker_slots
 from reverie.envs.wrappers import check_spaces, wrapper_stack
 
 SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2
-"""Seeds of resets that are repeated, as some environments have few first states; most steps of the episode, of seed 1,
-that is played again; and the step after which its state is saved."""
+"""Seeds of repeated resets (several, since some environments have few initial states); maximum steps of the episode of
+seed 1 that is replayed; and the step after which its state is saved."""
 PATIENT, SECONDS, STARTING = 25, 10.0, 60.0
-"""How many times the steps asked for are played until a first episode ends; seconds after which play ends anyway; and
-those that a worker process may take to start."""
+"""Play continues up to this multiple of the requested steps until the first episode ends; maximum seconds of play; and
+maximum seconds for a worker process to start."""
 FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
-"""Episodes, and steps in each, from which on equal lengths are no coincidence; pixels on a side of images that are
-slow to learn from; MB by which a process may grow in the second half of the steps."""
+"""Minimum episodes, and steps in each, for which equal lengths are not a coincidence; image side in pixels above which
+learning is slow; and maximum growth of memory in MB in the second half of the steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvReport:
-    """What :func:`reverie.check_env` found out about an environment."""
+    """The result of :func:`reverie.check_env`."""
 
     env: str
-    """Its id, or the name of its class."""
+    """The environment's id, or the name of its class."""
     findings: tuple[Finding, ...]
     """Faults first, then warnings, then notes."""
     obs_spec: Mapping[str, ObsPart]
-    """What learners see; empty if the spaces are not supported."""
+    """The observations and actions that learners see; empty if the spaces are not supported."""
     action_spec: ActionSpec | None
     measurements: Mapping[str, Any]
-    """Results by name, as far as the check came: the spaces as text, and numbers (or lists) of random play."""
+    """Results by name, as far as the check got: the spaces as text, and numbers (or lists) of random play."""
     algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Algorithms for such actions: ``online``, and ``offline`` for those that are meant for recorded data."""
+    """Algorithms for these actions: ``online``, and ``offline`` for learning from a dataset."""
     algorithm: str = ""
-    """The algorithm to begin with; "" if there are faults."""
+    """The algorithm to start with; "" if there are faults."""
     estimated_hours: float | None = None
-    """Hours that a run takes on this machine, without evaluations; None if no estimate was requested."""
+    """Forecast hours of a run on this machine, without evaluations; None if no estimate was requested."""
 
     @property
     def ok(self) -> bool:
@@ -85,7 +85,7 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
 
 
 class PlayedRow(NamedTuple):
-    """A row: the flat action, or the seed of the reset, that led to it; the reward and ends, and the observations."""
+    """A row: the flat action, or the seed of the reset, before it; its reward, flags and observations."""
 
     cause: np.ndarray | int | None
     outcome: Outcome
@@ -93,14 +93,17 @@ class PlayedRow(NamedTuple):
 
 
 class RandomPlayer:
-    """Plays in one slot, which writes its observations to ``arrays``. All methods raise ``EnvFailure``."""
+    """Plays the environment of one slot, which writes its observations to ``arrays``.
+
+    All methods raise ``EnvFailure``.
+    """
 
     def __init__(self, slot: Slot, arrays: Mapping[str, np.ndarray], spec: ActionSpec) -> None:
         self._slot, self._arrays, self._spec, self._rng = slot, arrays, spec, np.random.default_rng(0)
-        self.cause: np.ndarray | int | None = None  # the newest action, or after a reset its seed
+        self.cause: np.ndarray | int | None = None  # the latest action, or the seed of a reset
 
     def ask(self, request: str, *args: Any) -> Any:
-        """Return the answer of the slot."""
+        """Return the slot's answer to ``request``."""
         self._slot.send(request, *args)
         return self._slot.receive()
 
@@ -111,7 +114,7 @@ class RandomPlayer:
         return PlayedRow(cause, outcome, {key: array.copy() for key, array in self._arrays.items()})
 
     def random_step(self) -> PlayedRow:
-        """Take a random action among those that the mask of the newest row, if it has one, allows."""
+        """Take a random action that the mask of the newest row, if any, allows."""
         flat = self._rng.uniform(-1.0, 1.0, self._spec.width).astype(np.float32)
         legal = self._arrays.get(MASK_KEY, np.ones(len(flat), bool))
         for _, cut in self._spec.categorical_slices():
@@ -120,7 +123,7 @@ class RandomPlayer:
         return self.do(flat)
 
     def differs_from(self, rows: list[PlayedRow], step: int = 0) -> str:
-        """Do again what led to ``rows``, which follow ``step``; return what differs, "" if nothing does."""
+        """Replay the causes of ``rows``, which follow ``step``; return the difference, "" if there is none."""
         for expected in rows:
             actual, step = self.do(expected.cause), step + 1 if isinstance(expected.cause, np.ndarray) else 0
             ends = zip(("the reward", "terminated", "truncated"), expected.outcome, actual.outcome, strict=True)
@@ -138,8 +141,8 @@ def run_env_check(
 ) -> EnvReport:
     """Play random episodes in ``env``, or else in ``config.id``, for about ``steps`` steps, and report.
 
-    ``worker``: play in a worker process as well. ``watch`` gets the number of steps so far. Raises ReverieError if
-    there is no such environment, or it cannot be made.
+    ``worker``: also play in a worker process. ``watch`` is called with the number of steps so far. Raises ReverieError
+    if the environment does not exist or cannot be made.
     """
     config = config.merge({"num": 1, "vectorization": "sync"})
     check = _Check(env_factory(config, env), config)
@@ -167,7 +170,10 @@ def run_env_check(
 
 
 class _Check:
-    """The parts of a check, in order. ``EnvFailure`` ends it: the environment fails, or its answer is refused."""
+    """The parts of a check, in order.
+
+    ``EnvFailure`` ends the check: the environment failed, or its answer is invalid.
+    """
 
     player: RandomPlayer
     env: FlatEnv
@@ -179,7 +185,7 @@ class _Check:
         self.slots: list[Slot] = []
         self.measurements: dict[str, Any] = {}
         self.rows: list[PlayedRow] = []  # the beginning of the first episode
-        self.starts: list[PlayedRow] = []  # first rows of others
+        self.starts: list[PlayedRow] = []  # first rows of other episodes
         self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
 
     def _player(self) -> tuple[RandomPlayer, Slot]:
@@ -217,7 +223,7 @@ class _Check:
             self.findings.add("refused" if self.specs else "spaces", error=failed.error)
 
     def play(self, max_steps: int, watch: Callable[[int], object]) -> None:
-        """Play random episodes, ``max_steps`` steps together; then the first one again."""
+        """Play random episodes, ``max_steps`` steps in total; then replay the first one."""
         layers = wrapper_stack(self.env)
         wrapper = next(layer for layer in layers if isinstance(layer, CheckingWrapper))
         wrapper.times = {name: [] for name in wrapper.times}
@@ -280,7 +286,7 @@ class _Check:
             add("memory", value=numbers["MB_grown"], steps=steps)
 
     def play_in_copy(self) -> None:
-        """Play the first episode in another copy; and on from its saved state."""
+        """Replay the first episode in another copy, and from its saved state."""
         try:
             copy, _ = self._player()
         except EnvFailure as failed:
@@ -296,7 +302,7 @@ class _Check:
         return None
 
     def play_in_worker(self) -> None:
-        """Play it in a worker process."""
+        """Replay the first episode in a worker process."""
         try:
             [slot], arrays = make_worker_slots([self.make], STARTING)
             self.slots.append(slot)
@@ -308,7 +314,7 @@ class _Check:
         except EnvFailure as failed:
             wrong = str(failed.error)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            wrong = f"what makes it cannot be sent there ({error})"
+            wrong = f"its factory cannot be pickled ({error})"
         self.measurements["plays_in_worker"] = not wrong
         if wrong:
             self.findings.add("worker", error=wrong)
@@ -325,7 +331,7 @@ def _unpicklable(env: Env) -> str:
 
 
 def _resident() -> float:
-    """Return the memory of this process in MB; 0 if that is not known here."""
+    """Return the memory of this process in MB; 0 if unknown on this platform."""
     with contextlib.suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     return 0.0

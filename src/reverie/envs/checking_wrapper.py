@@ -29,7 +29,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
 
     def snapshot(self, *state: tuple[()]) -> tuple[()]:
-        """Return the state of this wrapper, or restore it: it has none."""
+        """Return or restore the state of this wrapper: it has none."""
         return ()
 
     restore = snapshot
@@ -71,13 +71,13 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._findings.add("info", where=self._where, **value_and_type(info))
         for path, leaf in iter_leaves(self.observation_space):
             if isinstance(leaf, spaces.Box):
-                with contextlib.suppress(DataError, TypeError, ValueError):  # a misfit, told as a fault
+                with contextlib.suppress(DataError, TypeError, ValueError):  # a mismatch, reported as a fault
                     self._check_leaf(column("obs", path), get_at_path(obs, path), leaf)
 
     def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
         array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
         if array.shape != leaf.shape or array.dtype.kind not in NUMBERS or not np.isfinite(array).all():
-            return  # told as a fault
+            return  # reported as a fault
         if not is_array or not np.can_cast(array.dtype, leaf.dtype):
             kind = array.dtype if is_array else type(value).__name__
             self._findings.add("dtype", name=name, where=self._where, kind=kind, dtype=leaf.dtype)

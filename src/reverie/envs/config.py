@@ -19,86 +19,90 @@ VECTOR_SETTINGS = {"num", "vectorization", "restarts", "restart_window", "timeou
 
 @dataclass(frozen=True, kw_only=True)
 class EnvConfig(Config):
-    """The environments: which, how many, and how their observations, actions and rewards are changed."""
+    """The environments: id, number, and changes to their observations, actions and rewards."""
 
     id: str = "CartPole-v1"
-    """Gymnasium id, or `module:Id` to import the module that registers it first."""
+    """Gymnasium id, or `module:Id` to first import the module that registers it."""
     num: Annotated[int, AtLeast(1)] = 1
     """Number of environments that are stepped together."""
     vectorization: Literal["sync", "async", "native"] = "sync"
-    """`sync` steps them one by one in this process; `async` gives each a worker process with shared memory, and
-    scripts need `if __name__ == "__main__":` then. `native` takes environments that are a vector already: an id with a
-    vector entry point in Gymnasium, `envpool/ID`, or your function with the argument num_envs."""
+    """`sync` steps them one by one in this process; `async` uses one worker process per environment with shared memory;
+    scripts then need `if __name__ == "__main__":`. `native` uses an existing vector environment: an id with a vector
+    entry point in Gymnasium, `envpool/ID`, or your function with the argument num_envs."""
     restarts: Annotated[int, AtLeast(0)] = 10
-    """Restarts of failed environments allowed within `restart_window`, all environments together. 0: none."""
+    """Maximum restarts of failed environments within `restart_window`, summed over all environments. 0: none."""
     restart_window: Annotated[float, Above(0)] = 3600.0
     """Seconds after which a failure no longer counts."""
     timeout: Annotated[float, Within("[0, 1e6]")] = 600.0
-    """Seconds that a step, a reset or making an environment may take in a worker process (`vectorization = async`). One
-    that takes longer is killed, which is a failure. 0: no limit."""
+    """Time limit in seconds for a step, a reset or the creation of an environment in a worker process (`vectorization =
+    async`). A slower worker is killed, which counts as a failure. 0: no limit."""
     wrappers: tuple[str, ...] = ()
-    """Wrappers around the environment, the innermost first: `name`, `name(setting=value)` or
-    `module:Class(setting=value)`. The options below come after them."""
+    """Wrappers around the environment, innermost first: `name`, `name(setting=value)` or `module:Class(setting=value)`.
+    The options below are applied after them."""
     action_repeat: Annotated[int, AtLeast(1)] = 1
     """Repeat each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
     pool_frames: Annotated[int, AtLeast(1)] = 1
     """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
     noop_max: Annotated[int, AtLeast(0)] = 0
-    """Begin each episode with a random number of idle actions, 0 to this many (Atari: 30)."""
+    """Start each episode with a random number of no-op actions, 0 to this many (Atari: 30)."""
     terminal_on_life_loss: bool = False
-    """Atari: training episodes end with each life. Evaluations play whole games."""
+    """Atari: training episodes end with each lost life. Evaluation plays whole games."""
     fire_on_reset: bool = False
-    """Atari: take the action FIRE, which some games wait for, where a game or a life begins."""
+    """Atari: take the action FIRE, for which some games wait, at the start of a game or a life."""
     max_episode_steps: Annotated[int | None, AtLeast(1)] = None
-    """Truncate episodes after this many decisions of the agent, in place of the registered limit."""
+    """Truncate episodes after this many decisions of the agent, instead of the registered limit."""
     clip_reward: Literal["none", "sign", "tanh"] = "none"
-    """Replace training rewards by their sign or tanh; training scores sum these. Evaluations use the true rewards, and
-    estimates do where the data hold them: the data of a run with this setting hold the clipped ones."""
+    """Replace training rewards by their sign or tanh; training scores sum these. Evaluation uses the true rewards, and
+    so do estimates if the dataset contains them. The stored rows of a run with this setting contain the clipped
+    rewards."""
     resize: Annotated[tuple[int, int] | None, AtLeast(1)] = None
-    """Resize images to this height and width in pixels. None keeps their size."""
+    """Resize images to this height and width in pixels. None: keep their size."""
     grayscale: bool = False
-    """Convert colour images to greyscale."""
+    """Convert color images to grayscale."""
     frame_stack: Annotated[int, AtLeast(1)] = 1
     """Stack this many of the latest observations."""
     pixels: Literal["none", "add", "only"] = "none"
-    """Observe what render() draws, as the key `image`: beside the other observations, or in their place."""
+    """Observe the image that render() returns under the key `image`: in addition to the other observations, or instead
+    of them."""
     channel_axis: Literal["auto", "first", "last"] = "auto"
-    """Axis of image channels. `auto`: the first, if it is small and the other two are larger; otherwise the last."""
+    """Axis of image channels. `auto`: the first axis if it is small and the other two are larger; otherwise the
+    last."""
     include_keys: Annotated[str, Regex()] = ".*"
-    """Regular expression: only observations whose whole key matches are used. Nested keys read `arm/camera`."""
+    """Regular expression: only observations whose whole key matches are used. Nested keys are joined as
+    `arm/camera`."""
     exclude_keys: Annotated[str, Regex()] = ""
-    """Regular expression: observations whose whole key matches are left out. Empty: none."""
+    """Regular expression: observations whose whole key matches are excluded. Empty: none."""
     mission: bool = False
     """MiniGrid and BabyAI: include the mission in the observation, as text."""
     full_view: bool = False
     """MiniGrid and BabyAI: observe the whole grid as classes instead of the agent's view."""
     map_view: bool = False
-    """MiniGrid and BabyAI: observe what the agent sees as classes, `view`, beside what PyDreamer's map probe needs: the
-    whole grid, `map`, and the agent's place and direction, `map_coord`."""
+    """MiniGrid and BabyAI: observe the agent's view as classes, `view`, and the inputs of PyDreamer's map probe: the
+    whole grid, `map`, and the agent's position and direction, `map_coord`."""
     log_info: tuple[str, ...] = ()
-    """Numbers of the info to log of each episode: `KEY`, its value in the last step, or `KEY:HOW`, with `sum`, `mean`,
-    `max`, `min` or `last` over the steps."""
+    """Values of the info to log for each episode: `KEY` for the value in the last step, or `KEY:HOW`, with `sum`,
+    `mean`, `max`, `min` or `last` over the steps."""
     kwargs: dict[str, Any] = field(default_factory=dict)
-    """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one word:
+    """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one argument:
     `'{full_action_space: true, port: 1}'`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.full_view and self.map_view:
-            raise ConfigError("env.full_view = True, env.map_view = True: set one of them, or neither.")
+            raise ConfigError("env.full_view = True, env.map_view = True: set at most one of them.")
         if self.pool_frames > self.action_repeat:
             expected = f"expected at most env.action_repeat = {self.action_repeat}"
             raise ConfigError(f"env.pool_frames = {self.pool_frames}: {expected}.")
         if self.pool_frames > 1 and self.pixels != "none":
             conflict = f"env.pool_frames = {self.pool_frames} with env.pixels = '{self.pixels}'"
-            raise ConfigError(f"{conflict}: renderings are drawn after the last repeat only. Use one of the two.")
+            raise ConfigError(f"{conflict}: images are rendered only after the last repeat. Use one of the two.")
         parse_log_info(self.log_info)
         for entry in self.wrappers:
             parse_wrapper(entry)
 
     @property
     def frames_per_action(self) -> int:
-        """Frames that an action takes."""
+        """Number of frames per action."""
         return self.action_repeat * count_action_repeats(self.wrappers)
 
     def single_env_text(self) -> str:
@@ -107,10 +111,10 @@ class EnvConfig(Config):
         return re.sub(r" at 0x[0-9a-f]+", "", repr(values))
 
     def label(self) -> str:
-        """Return the id, and the arguments if there are any, in a line: ``Pendulum-v1 {'g': 5.0}``."""
+        """Return the id, and the arguments if there are any, on one line: ``Pendulum-v1 {'g': 5.0}``."""
         return f"{self.id} {short_repr(self.kwargs)}" if self.kwargs else self.id
 
     def uses_key(self, key: str) -> bool:
-        """Return whether the observation ``key`` is used; the mask of legal actions is, unless it is excluded."""
+        """Return whether the observation ``key`` is used; the action mask is used unless it is excluded."""
         included = key == MASK_KEY or re.fullmatch(self.include_keys, key, re.DOTALL)
         return bool(included) and not (self.exclude_keys and re.fullmatch(self.exclude_keys, key, re.DOTALL))

@@ -1,4 +1,4 @@
-"""Crafter (Hafner 2021) with Gymnasium's interface: seeds, and terminated and truncated told apart."""
+"""Crafter (Hafner 2021) with Gymnasium's interface: seeds, and separate termination and truncation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Creatures(dict[Any, None]):
 
 
 class _World(crafter.engine.World):  # type: ignore[misc]  # has no types
-    """A world that the seed determines: Crafter picks creatures by their positions in a set, which follow addresses."""
+    """A world determined by the seed: Crafter picks creatures by set order, which depends on memory addresses."""
 
     def reset(self, seed: int | None = None) -> None:
         super().reset(seed)

@@ -1,4 +1,4 @@
-"""Small environments whose best returns are known, to test learners with.
+"""Small environments with known best returns, to test learners.
 
 =================  ======================  ==============  ==========================================
 id                 observes                acts            best return
@@ -37,7 +37,10 @@ class _Timed(gymnasium.Env[np.ndarray, Any]):
 
 
 class Count(_Timed):
-    """Observes the number of steps, ``[1]``; action 1 earns 1. Ends at ``terminate_at``, ``truncate_at``; 0: never."""
+    """Observes the number of steps, ``[1]``; action 1 earns 1.
+
+    Ends at ``terminate_at`` or ``truncate_at``; 0: never.
+    """
 
     def __init__(self, terminate_at: int = 0, truncate_at: int = 10) -> None:
         self._terminate_at = terminate_at
@@ -55,7 +58,10 @@ class Count(_Timed):
 
 
 class Cue(_Timed):
-    """Shows ``[cue, asked]``: the cue, -1 or +1, once; ``delay`` steps later the right action earns 1, the other -1."""
+    """Observes ``[cue, asked]``: the cue, -1 or +1, once.
+
+    ``delay`` steps later the right action earns 1, the other -1.
+    """
 
     def __init__(self, delay: int = 3) -> None:
         self._delay = delay
@@ -76,7 +82,8 @@ class Cue(_Timed):
 
 
 class Grid(_Timed):
-    """Walk a green dot to the red one on ``size`` x ``size`` pixels, in ``3 * size`` steps: reward 1, then the end."""
+    """Move a green dot to a red one on ``size`` x ``size`` pixels within ``3 * size`` steps: reward 1 and
+    termination."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # an instance variable in Gymnasium
     MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -102,7 +109,7 @@ class Grid(_Timed):
         return self._obs(), float(arrived), arrived, self._time >= 3 * self._size, {}
 
     def render(self) -> np.ndarray | None:
-        """Return the board, eight times as large; None without a render mode."""
+        """Return the board, enlarged eight times; None without a render mode."""
         return self._obs().repeat(8, axis=0).repeat(8, axis=1) if self.render_mode == "rgb_array" else None
 
     def _obs(self) -> np.ndarray:
@@ -113,7 +120,7 @@ class Grid(_Timed):
 
 
 class Look(_Timed):
-    """Lights the left (0) or right (1) half of an image, ten times: reward 1 each time that the action names it."""
+    """Lights the left (0) or right (1) half of an image, ten times: reward 1 each time the action matches."""
 
     def __init__(self) -> None:
         self._side = 0
@@ -133,7 +140,7 @@ class Look(_Timed):
 
 
 class Match(_Timed):
-    """Observes a target in [-1, 1] and wants the action equal to it, ten times: reward -16 * distance^2, at least -16.
+    """Observes a target in [-1, 1] that the action should match, ten times: reward -16 * distance^2, at least -16.
 
     Actions lie in [-2, 2], so that an agent that does not scale its actions misses the target.
     """

@@ -1,4 +1,4 @@
-"""Numbers in an environment's info, such as a success or a cost, summarised over each episode for the logs."""
+"""Values in an environment's info, such as success or cost, summarized over each episode for the logs."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from reverie.core.errors import ConfigError, DataError, did_you_mean, short_repr
 from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
-"""Statistics of the scores besides their mean, which the logs have as ``score_<statistic>``."""
+"""Statistics of the scores besides their mean, logged as ``score_<statistic>``."""
 RESERVED = frozenset({"score", "length", "episodes", "final", *(f"score_{name}" for name in STATISTICS)})
-"""Names that the logs have under ``episode/`` or ``eval/`` already."""
+"""Names that are already used under ``episode/`` or ``eval/``."""
 SUMMARIES = ("last", "sum", "mean", "max", "min")
-"""Summaries of the numbers of an episode's steps."""
+"""Summaries of the values in an episode's steps."""
 Summary = dict[str, float]
 
 
 def update_summary(old: Summary, x: float) -> Summary:
-    """Return the summaries ``SUMMARIES``, and the ``count``, of the numbers so far (none: ``{}``) and ``x``."""
+    """Return the ``SUMMARIES`` and the ``count`` of the values so far (none: ``{}``) and ``x``."""
     count, total = old.get("count", 0) + 1, old.get("sum", 0.0) + x
     low, high = min(old.get("min", x), x), max(old.get("max", x), x)
     return {"count": count, "last": x, "sum": total, "mean": total / count, "max": high, "min": low}
 
 
 def parse_log_info(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return what the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info`` ask for: key and summary by name in the logs.
+    """Parse the entries ``KEY`` and ``KEY:HOW`` of ``env.log_info``: return key and summary by logged name.
 
-    The key ``a/b`` may also mean ``info["a"]["b"]``.
+    The key ``a/b`` can also mean ``info["a"]["b"]``.
     """
     keys_by_name: dict[str, tuple[str, str]] = {}
     for entry in entries:
@@ -51,7 +51,7 @@ def parse_log_info(entries: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Summarises numbers of the info over each episode. The info of ``reset`` does not count."""
+    """Summarizes values of the info over each episode. The info of ``reset`` does not count."""
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as of Gymnasium's own wrappers
@@ -61,12 +61,12 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gymnasium.Env[Any, Any], entries: Iterable[str]) -> None:
         super().__init__(env)
         self._entries = parse_log_info(entries)
-        self._ever: set[str] = set()  # keys that some episode had
+        self._ever: set[str] = set()  # keys present in some episode
         self._begin()
 
     def _begin(self) -> None:
-        self._numbers: dict[str, Summary] = {}  # by key; without those that the episode has not had
-        self._other_keys: set[str] = set()  # what else the info had, for messages
+        self._numbers: dict[str, Summary] = {}  # by key; without keys missing in this episode
+        self._other_keys: set[str] = set()  # other keys of the info, for messages
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs_and_info = self.env.reset(seed=seed, options=options)
@@ -88,9 +88,9 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def summary(self) -> tuple[Summary, str]:
-        """Return the summaries of the episode by name in the logs, without those of keys that it did not have.
+        """Return the summaries of the episode by logged name, without missing keys.
 
-        Beside them an error text if no episode of this environment so far had some key; otherwise "".
+        And an error message if no episode of this environment so far had some key, else "".
         """
         self._ever.update(self._numbers)
         numbers, entries = self._numbers, self._entries.items()
@@ -100,20 +100,20 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _missing(self, key: str) -> str:
         keys = sorted(self._other_keys)
-        has = f"It has: {', '.join(keys[:20])}." if keys else "It is empty, or that is not finite."
+        has = f"It has: {', '.join(keys[:20])}." if keys else "The info is empty, or the value is not finite."
         problem = f"env.log_info: the info had no finite number '{key}' in any step of the first episode."
         return f"{problem}{did_you_mean(key, keys)} {has}"
 
 
 def _value(info: Mapping[str, Any], key: str) -> Any:
-    """Return ``info[key]``, or ``info["a"]["b"]`` for ``a/b``; None if it is not there."""
+    """Return ``info[key]``, or ``info["a"]["b"]`` for ``a/b``; None if it is missing."""
     first, slash, rest = key.partition("/")
     inner = info.get(first)
     return _value(inner, rest) if slash and key not in info and isinstance(inner, Mapping) else info.get(key)
 
 
 def _number(value: Any) -> float | None:
-    """Return a number, a bool, or an array of one as a float; None if ``value`` is none of these."""
+    """Return a number, a bool, or an array of one element as a float; None for other values."""
     if isinstance(value, float | int):
         return float(value)
     array = np.asarray(value)

@@ -1,4 +1,4 @@
-"""What a check of an environment can find, as text: faults, warnings and notes."""
+"""The possible findings of an environment check, as text: faults, warnings and notes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ warning generator: {where} draws from the global generator of {name}, which rese
     cannot be repeated. Draw from self.np_random, which super().reset(seed=seed) seeds
 warning seed: with the same seed, another copy of it plays another episode: {error}. Call super().reset(seed=seed) in
     reset, and draw from self.np_random alone
-warning reset: with the same seed, an episode after others is a different one: {error}. Set everything anew in reset,
+warning reset: with the same seed, an episode after others is a different one: {error}. Reset all state in reset,
     call super().reset(seed=seed) there, and draw from self.np_random alone
 warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
     env.max_episode_steps = 1000, or max_episode_steps where the id is registered
 warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
-    truncated=True there, and terminated=False: learners take what follows termination as worth nothing
+    truncated=True there, and terminated=False: learners assume a value of 0 after a termination
 warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
-    Is it drawn anew in each step?
+    Draw it again in each step
 warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
 warning copies: a second instance of the environment cannot be created: {error}. Evaluations during training need one:
     set eval_episodes = 0, eval_envs = 1
-warning state: it does not go on the same from its state, saved in mid-episode: {error}. Give it the methods snapshot()
+warning state: it does not continue identically from its saved state: {error}. Give it the methods snapshot()
     and restore(state)
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
@@ -56,24 +56,24 @@ TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something to know about an environment: what was found, what was expected, and what to do."""
+    """A finding about an environment: what is wrong, what was expected, and what to do."""
 
     severity: Severity
-    """``fault``: training fails, or learns from wrong data; ``warning``: probably not what is meant."""
+    """``fault``: training fails, or learns from wrong data; ``warning``: probably unintended."""
     name: str
     text: str
 
 
 class Findings(dict[str, Finding]):
-    """Findings by name. Of several of a name, the first one counts."""
+    """Findings by name; only the first of each name is kept."""
 
     known_before: frozenset[str] = frozenset()
-    """Names of those that were known when the environment was last called."""
+    """Names of the findings before the latest call of the environment."""
     spaces: tuple[spaces.Space[Any], spaces.Space[Any]] | None = None
-    """Of observations and actions; None: no environment was made so far."""
+    """Spaces of observations and actions; None: no environment has been made yet."""
 
     def add(self, name: str, /, **values: Any) -> None:
-        """Add a finding: its text, with ``values``. A fault replaces what else was found in the newest call."""
+        """Add a finding: its text, with ``values``. A fault replaces all other findings of the latest call."""
         severity, text = TEXTS[name]
         for key in self.keys() - self.known_before if severity == "fault" else ():
             del self[key]

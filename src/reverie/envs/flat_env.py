@@ -1,4 +1,4 @@
-"""The outermost wrapper: checked observations as flat arrays, flat actions. Vectors use only this interface."""
+"""The outermost wrapper: checked observations as flat arrays, and flat actions. Vectors use only this interface."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reverie.envs.snapshot import env_fingerprint
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, wrapper_stack
 
 ObsBuffers = Mapping[str, np.ndarray]
-"""Arrays by key that an observation is written to, ``[*shape]`` each."""
+"""Arrays by key to which an observation is written, ``[*shape]`` each."""
 Outcome = tuple[float, bool, bool]
 """Reward, terminated, truncated."""
 CLIPS: dict[str, Callable[[float], float]] = {"sign": lambda x: float((x > 0) - (x < 0)), "tanh": math.tanh}
@@ -51,14 +51,14 @@ def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bo
 class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One environment whose observations are written to arrays and whose action is ``[A]`` float32.
 
-    Every error inside is raised as an ``EnvError`` or a ``DataError`` that names the environment, ``label``, and the
-    step, and that can be pickled. ``frame`` returns None unless ``drawn``.
+    Every error of the environment is raised as a picklable ``EnvError`` or ``DataError`` that names the environment,
+    ``label``, and the step. ``render_frame`` returns None unless ``drawn``.
     """
 
     def __init__(self, env: Env, config: EnvConfig, label: str, drawn: bool) -> None:
         super().__init__(env)
         self._where, self._drawn = label, drawn
-        self.settings: str = config.single_env_text()  # first: what follows may reset it
+        self.settings: str = config.single_env_text()  # first, since the code below can reset it
         self.fingerprint: dict[str, str] = env_fingerprint(env)
         self.env: Env = with_mask(env) if config.uses_key(MASK_KEY) else env
         self._step = 0
@@ -66,7 +66,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """The number of the current episode, from 1."""
         self._clip = CLIPS.get(config.clip_reward)
         self._inner = env.unwrapped
-        self._space = self._inner.action_space  # the object itself: to see at once that it is another one
+        self._space = self._inner.action_space  # the object itself, to detect a replacement quickly
         self._declared = copy.deepcopy(env.action_space)
         lacks_mask = config.uses_key(MASK_KEY) and not isinstance(self.env, ActionMask)
         self._unmasked = lacks_mask and has_choices(env.action_space)
@@ -78,27 +78,30 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.action_spec: ActionSpec = self._action.spec
         self.bounds: dict[str, DeclaredBounds] = declared_bounds(self._codec)
         self.max_episode_steps: int | None = own_limit(wrapper_stack(env))
-        """Most steps of an episode that the environment is known to allow."""
+        """Maximum episode length that the environment declares."""
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
-        """Return the codec (None if only pixels are observed) and the spec of all parts, before image options."""
+        """Return the codec and the spec of all parts, before image options.
+
+        The codec is None with rendered images alone.
+        """
         self._pixels = config.pixels != "none" and config.uses_key("image")
         codec = env_obs_codec(self.env, config)
         spec = dict(codec.spec) if codec else {}
         if self._pixels:
             if "image" in spec:
                 conflict = "env.pixels = 'add' adds the observation 'image', but the environment already has one"
-                raise EnvError(f"{conflict}. Use 'none' to keep that, or 'only' to observe the rendered one alone.")
+                raise EnvError(f"{conflict}. Use 'none' to keep it, or 'only' to observe only the rendered image.")
             spec["image"] = ObsPart(kind="image", shape=self._first_render().shape, dtype="uint8")
         if not without_mask(spec):
-            raise EnvError(
-                "no observations are left to learn from: env.include_keys and env.exclude_keys remove all of them."
-            )
+            raise EnvError("no observations are left: env.include_keys and env.exclude_keys remove all of them.")
         return codec, spec
 
     def _first_render(self) -> np.ndarray:
         if self.env.render_mode is None:
-            remedy = "Create it with render_mode='rgb_array': a class or function that has this parameter gets it"
+            remedy = (
+                "Create it with render_mode='rgb_array', which is passed to a class or function with this parameter"
+            )
             raise EnvError(f"{self._where} cannot render images: its render_mode is None. {remedy}.")
         self.env.reset()
         try:
@@ -120,7 +123,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return 0.0, False, False
 
     def step_into(self, action: np.ndarray, rows: ObsBuffers) -> Outcome:
-        """Take the flat ``action`` ``[A]``; write the observation to ``rows``. The info stays here."""
+        """Take the flat ``action`` ``[A]``; write the observation to ``rows``. The info is not passed on."""
         self._step += 1
         try:
             obs, reward, terminated, truncated, info = checked_step(self.env, self._action(action))
@@ -133,7 +136,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._clip(reward) if self._clip else reward, terminated, truncated
 
     def _check_unchanged(self, method: str, info: Any, obs: Any = None) -> None:
-        """Raise ChangedError if there are masks, or actions, that the environment did not have when it was made."""
+        """Raise ChangedError if the environment has action masks or actions that it did not have when it was made."""
         if self._unmasked and (mask_in(info) is not None or mask_in(obs) is not None):
             source = "info" if mask_in(info) is not None else "observation"
             raise ChangedError(
@@ -144,8 +147,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             )
         if (action_space := self.env.action_space) != self._declared:
             raise ChangedError(
-                f"{method}() replaced the action space {self._declared} by {action_space}: the agent goes on to choose "
-                "among the former. Keep one action space; if some of its actions are illegal at times, tell it by "
+                f"{method}() replaced the action space {self._declared} by {action_space}: the agent would still "
+                "choose from the former. Keep one action space; if some actions are illegal at times, provide "
                 f"info['{MASK_KEY}']"
             )
         self._space = self._inner.action_space
@@ -164,12 +167,15 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return frame_to_rgb(np.asarray(last_frame(self.env.render())))
 
     def episode_summary(self) -> tuple[Summary, str]:
-        """Return what ``env.log_info`` asks for of the episode that has just ended, as ``EpisodeInfo.summary`` does."""
+        """Return the ``env.log_info`` values of the episode that has just ended: see ``EpisodeInfo.summary``."""
         numbers, missing = self.env.get_wrapper_attr("summary")()
         return numbers, missing and f"{self._where}: {missing}"
 
     def render_frame(self) -> np.ndarray | None:
-        """Return a rendering of environment 0, uint8 ``[H, W, 3]``; None for the others, or if rendering fails."""
+        """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``.
+
+        None for other environments, or if rendering fails.
+        """
         if not self._drawn or self.env.render_mode != "rgb_array":
             return None
         try:
@@ -181,9 +187,12 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             return None
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, str]:
-        """Return what the method ``name`` of the environment returns, or the attribute; and what failed, or ""."""
+        """Call the method, or read the attribute, ``name`` of the environment.
+
+        Return its value, and an error message or "".
+        """
         if name in ("reset", "step", "close"):
-            return None, f"call('{name}'): the run itself does that."
+            return None, f"call('{name}') is reserved for the run itself."
         try:
             attribute = self.env.get_wrapper_attr(name)
         except AttributeError:
@@ -194,7 +203,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             return None, f"call('{name}'): {self._with_location(error)}"
 
     def set_attr(self, name: str, value: Any) -> tuple[None, str]:
-        """Set an attribute that the environment or a wrapper has; return what failed, or "", as ``call`` does."""
+        """Set an attribute that the environment or a wrapper has; return an error message or ""."""
         try:
             is_set = self.env.set_wrapper_attr(name, value, force=False)
             return None, "" if is_set else self._missing_attribute_text(name)
@@ -206,7 +215,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return f"{self._where} has no '{name}', nor has a wrapper.{did_you_mean(name, public_names)}"
 
     def snapshot(self) -> tuple[int, int, FlatObs]:
-        """Return the state of this wrapper: numbers of the episode and the step, and the stacked observations."""
+        """Return the state of this wrapper: episode number, step number, and the stacked observations."""
         return self.episode, self._step, self._stack.past if self._stack else {}
 
     def restore(self, state: tuple[int, int, FlatObs]) -> None:
@@ -222,7 +231,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _with_location(self, error: BaseException) -> ReverieError:
         """Return ``error`` with its environment, episode and step, as a type that every process can unpickle.
 
-        What a signal raised is raised again.
+        Exceptions raised by a signal are raised again.
         """
         if is_interrupt(error):
             raise error
@@ -237,7 +246,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def env_obs_codec(env: Env, config: EnvConfig) -> ObsCodec | None:
-    """Return the codec of the environment's own observations; None if rendered images alone are observed."""
+    """Return the codec of the environment's observations; None if only rendered images are observed."""
     if config.pixels != "only":
         return ObsCodec(env.observation_space, config.uses_key, config.channel_axis)
     return ObsCodec(env.observation_space, lambda key: key == MASK_KEY) if isinstance(env, ActionMask) else None

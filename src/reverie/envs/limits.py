@@ -1,6 +1,6 @@
-"""What environments declare of numbers and of time: values outside of it are said once, and steps of an episode known.
+"""Declared bounds and time limits of environments: warn once about values outside bounds, and find the time limit.
 
-This file must not import torch: it is imported in worker processes.
+This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.core.spaces import Space
 
 EXACT = 2**24
-"""Float32, which learners see, holds all whole numbers up to this one, and not the next."""
+"""Learners see float32, which represents all integers up to this one exactly, but not the next."""
 FIRST, EVERY = 1000, 13
-"""Turns in which all rows are looked at, and of the later ones every so many: looking takes 3 % of a fast step."""
+"""Number of initial turns in which all rows are checked, and the interval afterwards: a check takes 3 % of a fast
+step."""
 STATED = ("max_episode_steps", "_max_episode_steps", "max_steps")
-"""Attributes in which environments that end episodes themselves usually hold after how many steps."""
+"""Attributes in which environments that end episodes themselves usually store their time limit."""
 NO_LIMIT = 10**6
-"""Larger numbers that are stated mean that there is none."""
+"""Larger values count as no time limit."""
 
 
 class DeclaredBounds(NamedTuple):
-    """Bounds ``[*shape]`` of a vector, and whether its dtype holds whole numbers that float32 cannot tell apart."""
+    """Bounds ``[*shape]`` of a vector, and whether its dtype has integers that float32 cannot distinguish."""
 
     low: np.ndarray
     high: np.ndarray
@@ -36,13 +37,13 @@ class DeclaredBounds(NamedTuple):
 
 
 def is_wide(space: Space) -> bool:
-    """Return whether the dtype of ``space`` holds whole numbers that float32 cannot tell apart."""
+    """Return whether the dtype of ``space`` has integers that float32 cannot distinguish."""
     dtype = np.dtype(space.dtype)
     return (dtype.itemsize >= 4 and dtype.kind in "iu") or dtype.itemsize >= 8
 
 
 def declared_bounds(codec: ObsCodec | None) -> dict[str, DeclaredBounds]:
-    """Return the bounds of the vectors by key; those of images are checked where they are converted."""
+    """Return the bounds of the vectors by key; bounds of images are checked during conversion."""
     leaves = [] if codec is None else codec.leaves
     return {
         leaf.key: DeclaredBounds(leaf.space.low, leaf.space.high, is_wide(leaf.space))
@@ -52,7 +53,7 @@ def declared_bounds(codec: ObsCodec | None) -> dict[str, DeclaredBounds]:
 
 
 class Limit(NamedTuple):
-    """Numbers that the vector ``key`` should lie between, ``[*shape]`` each; ``text`` says why, and what to do."""
+    """Limits of the vector ``key``, ``[*shape]`` each; ``text`` gives the reason and the advice."""
 
     key: str
     low: np.ndarray
@@ -61,14 +62,14 @@ class Limit(NamedTuple):
 
 
 class LimitCheck:
-    """Warns of the first observation outside of each limit: rows are stored and learned from as they are."""
+    """Warns about the first observation outside of each limit; rows are stored unchanged."""
 
     def __init__(self, bounds: Mapping[str, DeclaredBounds]) -> None:
         self._limits = list(limits_of(bounds))
         self._turn = 0
 
     def __call__(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
-        """Look at ``rows``, ``[N, *shape]`` by key; ``location`` names the environment, of a number, and the step."""
+        """Check ``rows``, ``[N, *shape]`` by key; ``location(n)`` names environment n and its step."""
         if not self._limits:
             return
         self._turn += 1
@@ -83,13 +84,15 @@ class LimitCheck:
                 low, high = (np.broadcast_to(bound, array.shape[1:])[at[1:]] for bound in (limit.low, limit.high))
                 index_text = f" at index {at[1:]}" if at[1:] else ""
                 observation = f"{location(at[0])}: observation '{limit.key}' is {array[at]:.7g}{index_text}"
-                logger.warning(f"{observation}, {limit.text.format(low=low, high=high)} This is said once")
+                logger.warning(
+                    f"{observation}, {limit.text.format(low=low, high=high)} This warning is logged only once"
+                )
 
 
 def limits_of(bounds: Mapping[str, DeclaredBounds]) -> Iterator[Limit]:
-    """Yield what there is to check: the bounds, if they are finite, and whole numbers that those would allow."""
+    """Yield the limits to check: finite bounds, and integers beyond float32's precision."""
     for key, declared in bounds.items():
-        with np.errstate(over="ignore"):  # of float64, which then has no bounds
+        with np.errstate(over="ignore"):  # bounds of float64, which then count as none
             low, high = declared.low.astype(np.float32), declared.high.astype(np.float32)
         if np.isfinite(low).any() or np.isfinite(high).any():
             yield Limit(key, low, high, OUTSIDE)
@@ -98,20 +101,19 @@ def limits_of(bounds: Mapping[str, DeclaredBounds]) -> Iterator[Limit]:
 
 
 OUTSIDE = (
-    "but its space declares {low:g} to {high:g}. It is used as it is. Declare the true bounds, or -np.inf and np.inf, "
-    "or clip it in a wrapper."
+    "but its space declares {low:g} to {high:g}. It is used unchanged. Declare the true bounds, or -np.inf and "
+    "np.inf, or clip it in a wrapper."
 )
 INEXACT = (
-    "but learners see float32, in which whole numbers beyond {high:,.0f} become their neighbors. Subtract an offset, "
-    "such as the time of the first step, or divide; show identifiers as classes, or leave them out with "
-    "env.exclude_keys."
+    "but learners see float32, which rounds integers beyond {high:,.0f}. Subtract an offset, such as the time of the "
+    "first step, or divide; encode identifiers as classes, or exclude them with env.exclude_keys."
 )
 
 
 def own_limit(layers: list[gymnasium.Env[Any, Any]]) -> int | None:
-    """Return the most steps of an episode that the environment allows or states, in its own steps; None: not known.
+    """Return the environment's own time limit, in its own steps; None: unknown.
 
-    ``layers``: its wrappers, the environment itself last.
+    ``layers``: its wrappers, and the environment itself last.
     """
     limited = [layer for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
     if limited:

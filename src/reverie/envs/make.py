@@ -1,6 +1,6 @@
-"""Making one Gymnasium environment: from its id, or from what users pass in Python, with the options of `EnvConfig`.
+"""Make one Gymnasium environment, from its id or a Python object, with the options of `EnvConfig`.
 
-Also specs from Gymnasium's registry, written so that readers of recorded data can make the environments again.
+Also specs of Gymnasium's registry, written so that readers of a dataset can make its environment again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EnvLike = str | MakeEnv | Env
 
 
 def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
-    """Return a function that makes ``env``; None if ``config.id`` is to be made."""
+    """Return a function that makes ``env``; None to make ``config.id``."""
     if env is None or isinstance(env, str):
         return None
     if isinstance(env, gymnasium.Env):
@@ -49,17 +49,17 @@ def env_factory(config: EnvConfig, env: EnvLike | None) -> MakeEnv | None:
             raise ConfigError(f"{settings} with an environment instance: {expected}.")
         return InstanceWrapper(env)
     steps = all(callable(getattr(env, name, None)) for name in ("reset", "step"))
-    if (steps and not isinstance(env, type)) or not callable(env):  # it may be callable, such as one of TorchRL
+    if (steps and not isinstance(env, type)) or not callable(env):  # can be callable, such as a TorchRL environment
         raise ConfigError(f"env is {_wrong_type_text(env)}")
     return env
 
 
 class InstanceWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """The one instance that the user passed: called, it returns itself. It belongs to the user and is never closed."""
+    """The user's instance as its own factory. It belongs to the user and is never closed."""
 
     @property
     def spec(self) -> EnvSpec | None:  # type: ignore[override]  # as of Gymnasium's own wrappers
-        """The spec of the environment alone, which others can make again without this wrapper."""
+        """The spec of the environment without this wrapper, so that it can be made again."""
         return self.env.spec
 
     def __call__(self) -> Env:
@@ -67,22 +67,25 @@ class InstanceWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self
 
     def close(self) -> None:
-        """Do nothing: the user goes on with the environment."""
+        """Do nothing: the user keeps using the environment."""
 
 
 class NoEnvironmentError(EnvError):
-    """There is no environment to play in. It is shown as it is: no environment, episode or step has failed."""
+    """There is no environment to play in.
+
+    The message is shown unchanged, since no environment, episode or step has failed.
+    """
 
 
 class ChangedError(EnvError):
-    """The environment is no longer what it was when it was made: another one, started in its place, would not help."""
+    """The environment differs from when it was made: a restart would not help."""
 
 
 class SpacesOnlyEnv(gymnasium.Env[Any, Any]):
-    """The spaces of recorded data, for an agent that was trained on these alone: it can act, but not play episodes."""
+    """The spaces of a dataset, for an offline agent, which can act but not play episodes."""
 
     def __init__(self, observation: spaces.Space[Any], action: spaces.Space[Any], run: object) -> None:
-        """``run``: for messages, the run whose data have these spaces."""
+        """``run``: the run whose dataset has these spaces, for messages."""
         self.observation_space: spaces.Space[Any] = observation
         self.action_space: spaces.Space[Any] = action
         self.run = run
@@ -90,8 +93,9 @@ class SpacesOnlyEnv(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> NoReturn:
         """Raise NoEnvironmentError: there are no episodes to play."""
         raise NoEnvironmentError(
-            f"{self.run} was trained on recorded data alone, so there is no environment to play episodes in. Pass one: "
-            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
+            f"{self.run} was trained on a dataset alone, so there is no environment to play episodes in. Pass one: "
+            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data "
+            "PATH"
         )
 
 
@@ -105,10 +109,10 @@ def env_name(env: EnvLike) -> str:
 
 
 def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
-    """Make one Gymnasium environment with every option that concerns actions, rewards and time.
+    """Make one Gymnasium environment with every option for actions, rewards and time.
 
-    ``factory`` makes the environment in place of ``config.id``. ``render`` asks for a render mode; an environment that
-    cannot draw is an error only if ``config.pixels`` needs it.
+    ``factory`` makes the environment instead of ``config.id``. ``render`` requests a render mode; an environment that
+    cannot render is an error only if ``config.pixels`` needs it.
     """
     try:
         base_env = _make_base(config, factory, render)
@@ -144,18 +148,18 @@ def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> obje
 
 
 def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
-    """Call ``factory``, with the render mode that is wanted if it has such a parameter."""
+    """Call ``factory``, with the requested render mode if it has such a parameter."""
     kwargs = dict(config.kwargs)
     if render or config.pixels != "none":
         prepare_drawing()
-        with contextlib.suppress(ValueError):  # some classes in C have no signature
+        with contextlib.suppress(ValueError):  # some C classes have no signature
             if "render_mode" in inspect.signature(factory).parameters:
                 kwargs = {"render_mode": "rgb_array", **kwargs}
     return factory(**kwargs)
 
 
 def prepare_drawing() -> None:
-    """Choose how MuJoCo and pygame draw in this process: without a screen where there is none."""
+    """Choose renderers for MuJoCo and pygame in this process: headless if there is no screen."""
     choose_renderer()
     if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
         os.environ["SDL_VIDEODRIVER"] = "dummy"
@@ -168,11 +172,11 @@ def _grid_view(env: Env, config: EnvConfig) -> Env:
 
         if minigrid.is_minigrid(env):
             return (minigrid.FullView if config.full_view else minigrid.MapView)(env)
-    raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Leave it out.")
+    raise EnvError(f"env.{name} is for MiniGrid and BabyAI, but the environment is {env}. Remove this option.")
 
 
 def to_learnable_obs(env: Env, mission: bool) -> Env:
-    """Return ``env`` with observations that learners can see: of MiniGrid, one-hot grids, and the mission as text."""
+    """Return ``env`` with observations that learners support: MiniGrid's grids one-hot, and its mission as text."""
     if "minigrid" not in sys.modules:
         return env
     from reverie.envs import minigrid  # needs the optional package
@@ -181,7 +185,7 @@ def to_learnable_obs(env: Env, mission: bool) -> Env:
 
 
 def _wrong_type_text(env: object) -> str:
-    """Return the end of the error message about what is no single Gymnasium environment."""
+    """Return the end of the error message about an object that is not a single Gymnasium environment."""
     return (
         f"{short_repr(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single "
         "gymnasium.Env, or "
@@ -190,7 +194,7 @@ def _wrong_type_text(env: object) -> str:
 
 
 def from_registry(config: EnvConfig, render: bool) -> Env:
-    """Make ``config.id`` as it is registered, without the wrappers that other settings add."""
+    """Make ``config.id`` as registered, without the wrappers that other settings add."""
     module, _, name = config.id.rpartition(":")
     if module:
         import_module_of(config.id, f"environment '{config.id}'", EnvError)
@@ -246,18 +250,21 @@ ROW_SETTINGS = (
     "mission",
     "wrappers",
 )
-"""Settings that decide what recorded rows mean, and which their environment's id does not imply."""
+"""Settings that determine the meaning of recorded rows and that the environment's id does not imply."""
 
 
 def find_registered(env_id: str) -> EnvSpec | None:
-    """Return the spec of ``env_id``, a name in data, after importing its module or suite; None if there is none."""
+    """Return the spec of ``env_id``, a name in a dataset, after importing its module or suite.
+
+    None if there is none.
+    """
     module, _, name = env_id.rpartition(":")
     with contextlib.suppress(EnvError):  # making the environment will report it
         check_module(env_id, "the dataset")
         if module:
             import_module_of(env_id, "the dataset", EnvError)
         register_suite(name)
-    if name not in gymnasium.registry:  # Gymnasium takes a name without a version as that of its newest one
+    if name not in gymnasium.registry:  # Gymnasium resolves a name without a version to its newest version
         with contextlib.suppress(gymnasium.error.Error):
             space, bare, _ = parse_env_id(name)
             name = get_env_id(space, bare, find_highest_version(space, bare))
@@ -265,7 +272,7 @@ def find_registered(env_id: str) -> EnvSpec | None:
 
 
 def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
-    """Return ``spec`` as JSON for Gymnasium, and a remark on what could not be written; either may be empty.
+    """Return ``spec`` as JSON for Gymnasium, and a remark on parts that could not be written; either can be empty.
 
     A class or function as entry point becomes ``module:name`` if another process can import it by that name.
     """
@@ -276,7 +283,7 @@ def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
         remark = f"other processes cannot import {spec.entry_point}: register {spec.id} before you use this dataset"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about parts that cannot be written
+            warnings.simplefilter("ignore")  # warnings about parts that cannot be written
             return plain.to_json(), remark
     except (TypeError, ValueError) as error:
         why = f"its arguments cannot be written as JSON ({error})"
@@ -284,10 +291,9 @@ def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
 
 
 def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
-    """Return the settings that make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
+    """Return the settings to make ``env``, which ``make_gym`` made with ``config``, again from the id in its spec.
 
-    That is what a spec does not say: ``ROW_SETTINGS``, and whether the environment's own limit counts frames or
-    decisions.
+    A spec lacks ``ROW_SETTINGS``, and whether the environment's own limit counts frames or decisions.
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
@@ -298,9 +304,10 @@ def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
 
 
 def spec_of(env: Env, config: EnvConfig) -> EnvSpec | None:
-    """Return the spec of ``env``, which ``make_gym`` made with ``config``, so that ``gymnasium.make`` makes it again.
+    """Return a spec with which ``gymnasium.make`` makes ``env``, a result of ``make_gym`` with ``config``, again.
 
-    Gymnasium applies a spec's time limit before its wrappers: one that counts decisions becomes the last wrapper.
+    Gymnasium applies a spec's time limit before its wrappers, so a limit that counts decisions becomes the last
+    wrapper.
     """
     inner = _below_limit(env, config).spec
     if config.max_episode_steps is None or inner is None or not inner.additional_wrappers:

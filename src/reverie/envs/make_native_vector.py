@@ -1,4 +1,4 @@
-"""Environments that are a vector already: Gymnasium's, EnvPool's, or a function's; and the view of a single one."""
+"""Native vector environments: from Gymnasium, EnvPool, or a function; and a view of a single environment."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from reverie.envs.wrappers import Reset, Stepped, check_spaces
 Vector = VectorEnv[Any, Any, Any]
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
          "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
-"""Settings that need single environments."""
+"""Settings that require single environments."""
 
 
 def check_native_settings(config: EnvConfig) -> None:
-    """Raise ConfigError if a setting cannot be applied to environments that are made together."""
+    """Raise ConfigError if a setting cannot be applied to a native vector environment."""
     usual = EnvConfig()
     for name in SINGLE_ENV_SETTINGS:
         if (value := getattr(config, name)) != getattr(usual, name):
             raise ConfigError(
-                f"env.{name} = {value!r} with env.vectorization = native: environments that are made together are "
-                "taken as they are. Leave it out, or use env.vectorization = sync."
+                f"env.{name} = {value!r} with env.vectorization = native: native vector environments are used "
+                "unchanged. Remove this option, or use env.vectorization = sync."
             )
 
 
@@ -63,18 +63,18 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
     check_spaces(vector, "single_")
     if isinstance(vector.unwrapped, SyncVectorEnv):
-        vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # it obeys at once
+        vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once
     elif AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
         mode = vector.metadata["autoreset_mode"]
         vector.close()
         raise EnvError(
-            f"env.vectorization = native: a vector with {mode}: expected one made with AutoresetMode.NEXT_STEP."
+            f"env.vectorization = native: the vector environment has {mode}: expected AutoresetMode.NEXT_STEP."
         )
     return vector
 
 
 class VectorOfOne(gymnasium.Env[Any, Any]):
-    """The only environment of a vector of one, for whatever plays a single one."""
+    """The environment of a vector of one, as a single environment."""
 
     def __init__(self, vector: Vector) -> None:
         self._vector = vector
@@ -115,7 +115,7 @@ class EnvPoolVector(VectorWrapper):
         super().__init__(make(seed=0))
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start all episodes; a ``seed`` makes the environments anew."""
+        """Start all episodes; a ``seed`` makes the environments again."""
         if seed is not None:
             self.env.close()
             self.env: VectorEnv[Any, Any, Any] = self._make(seed=int(seed) % 2**31)

@@ -1,4 +1,4 @@
-"""Where environments tell which actions are legal, and the wrapper that shows it as the observation ``action_mask``."""
+"""Sources of action masks in environments, and the wrapper that adds the observation ``action_mask``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 MASK_METHOD = "action_masks"
 """Name of the method of environments made for MaskablePPO."""
 TRIES = 3
-"""Resets that may fail until one shows whether there are masks."""
+"""Maximum attempts of a reset to find out whether there are masks."""
 MaskSource = Literal["observation", "method", "info", ""]
 
 
 def find_mask_source(env: Env) -> MaskSource:
-    """Return where ``env`` tells the legal actions; "" if it does not. To look at its info, it is reset."""
+    """Return the source of action masks in ``env``; "" if there is none. Resets ``env`` to read its info."""
     if not has_choices(env.action_space):
         return ""
     if isinstance(env.observation_space, spaces.Dict) and MASK_KEY in env.observation_space.spaces:
@@ -39,9 +39,9 @@ def find_mask_source(env: Env) -> MaskSource:
 
 
 def _look_at_info(env: Env) -> MaskSource:
-    """Return where ``env`` tells the legal actions if it has neither a space nor a method for them, by its first info.
+    """Return the source of action masks in the first info of ``env``, which has neither a space nor a method for them.
 
-    An environment whose every reset fails tells nothing: the error is raised again when an episode begins.
+    If every reset fails, the result is ""; the error is raised again when an episode begins.
     """
     for _ in range(TRIES):
         try:
@@ -53,12 +53,12 @@ def _look_at_info(env: Env) -> MaskSource:
 
 
 def has_choices(space: Space) -> bool:
-    """Return whether actions of ``space`` are choices among classes, at least in part."""
+    """Return whether actions of ``space`` are discrete, at least in part."""
     return not all(isinstance(leaf, spaces.Box) for _, leaf in iter_leaves(space))
 
 
 def read_mask(env: Env, source: MaskSource, info: Mapping[str, Any]) -> Any:
-    """Return what ``env`` tells of legal actions beside its latest observation; None if nothing."""
+    """Return the action mask of ``env`` for its latest observation; None if there is none."""
     return env.get_wrapper_attr(MASK_METHOD)() if source == "method" else mask_in(info)
 
 
@@ -68,19 +68,19 @@ def mask_in(info: Any) -> Any:
 
 
 def with_mask(env: Env) -> Env:
-    """Return ``env`` with its mask, if it has one, as an observation."""
+    """Return ``env`` with its action mask, if it has one, as an observation."""
     source = find_mask_source(env)
     return ActionMask(env, source) if source else env
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Adds the observation ``action_mask``, a flag for each element of the flat action, or replaces it by that."""
+    """Adds or replaces the observation ``action_mask``: a flag for each element of the flat action."""
 
     def __init__(self, env: Env, source: MaskSource) -> None:
         RecordConstructorArgs.__init__(self, source=source)
         gymnasium.Wrapper.__init__(self, env)
         self.source = source
-        """Where the environment tells it."""
+        """The source of the mask in the environment."""
         self._codec = MaskCodec(env.action_space)
         inner: Any = env.observation_space
         flags = spaces.MultiBinary(self._codec.spec.width)
@@ -98,7 +98,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     def observation(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> dict[str, Any]:
         """Return ``obs`` with its mask. ``mask``: the mask from the info or the method. ``last``: the episode is over.
 
-        ``count``: the number of observations and masks, if they are of a vector environment.
+        ``count``: the number of observations and masks of a vector environment.
         """
         raw_mask = mask_in(obs) if self.source == "observation" else mask
         if raw_mask is None and not last:
@@ -115,10 +115,11 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 def _parts(space: Space, value: Any) -> dict[str, Any]:
-    """Return the parts of an observation, or of its space, by the keys that they have without the mask."""
+    """Return the parts of an observation, or of its space, by their keys without the mask."""
     if isinstance(space, spaces.Dict):
         parts = value if isinstance(value, Mapping) else {}
-        return {name: parts[name] for name in space.spaces if name in parts}  # agents may do without some
+        # some observations can be missing for agents
+        return {name: parts[name] for name in space.spaces if name in parts}
     if isinstance(space, spaces.Tuple):
         return {str(index): value[index] for index in range(len(space.spaces))}
     return {default_key(space): value}

@@ -1,8 +1,9 @@
 """MiniGrid's symbolic observations as one-hot images, and as its renderer draws them.
 
-A cell of the grid is three small integers: object 0..10, colour 0..5, state 0..2. Here it is one-hot along 20 channels
-of an image. The mission is left out unless ``env.mission`` asks for it; then it is text. ``env.full_view`` shows the
-whole grid instead: where the agent is, and one class per cell, as a small world model takes long to notice it in codes.
+A cell of the grid is three small integers: object 0..10, color 0..5, state 0..2. Here it is one-hot along 20 channels
+of an image. The mission is omitted unless ``env.mission`` is set; then it is text. With ``env.full_view`` the
+observation is the whole grid: the agent's position, and one class per cell, since a small world model learns slowly
+from codes.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ Env = gymnasium.Env[Any, Any]
 RECODING_WRAPPERS = (grids.RGBImgObsWrapper, grids.RGBImgPartialObsWrapper, grids.SymbolicObsWrapper,
 grids.FlatObsWrapper,
            grids.DictObservationSpaceWrapper, grids.OneHotPartialObsWrapper)  # fmt: skip
-"""MiniGrid's wrappers that turn the codes of cells into something else."""
+"""MiniGrid's wrappers that recode cells."""
 CHARACTERS = string.ascii_lowercase + " ,"
 LONGEST_MISSION = 160
 DIRECTIONS = 4
 SINGLE_COLOR_OBJECTS = {"empty": "red", "wall": "grey", "goal": "green", "lava": "red"}
-"""Objects that come in one colour; those of other colours count as the same."""
+"""Objects with only one color; other colors count as the same."""
 COLORED_OBJECTS = ("floor", "key", "ball", "box")
 CARRIABLE_OBJECTS = ("key", "ball", "box")
 CELL_KINDS = np.array([
@@ -42,9 +43,9 @@ CELL_KINDS = np.array([
     *((OBJECT_TO_IDX[name], colour, 0) for name in COLORED_OBJECTS for colour in range(len(COLOR_TO_IDX))),
     *product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), range(len(STATE_TO_IDX))),
 ])  # fmt: skip
-"""Codes of all cells that look different, ``[K, 3]``; the empty cell comes first."""
+"""Codes of all distinguishable cells, ``[K, 3]``; the empty cell comes first."""
 CELL_KIND_INDEX = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), np.int64)
-"""Number of the kind by object, colour and state."""
+"""Index of the kind by object, color and state."""
 for _number, (_object, _colour, _state) in enumerate(CELL_KINDS):
     CELL_KIND_INDEX[_object, slice(None) if _number < len(SINGLE_COLOR_OBJECTS) else _colour, _state] = _number
 
@@ -59,13 +60,13 @@ def is_minigrid(env: Env) -> bool:
 
 
 def with_learnable_grid(env: Env, mission: bool) -> Env:
-    """Show grids one-hot, unless a wrapper of MiniGrid has recoded them, and the mission as text or not at all."""
+    """Encode grids one-hot, unless a MiniGrid wrapper has recoded them, and the mission as text or not at all."""
     layers = wrapper_stack(env)
     if not any(isinstance(layer, (*RECODING_WRAPPERS, FullView)) for layer in layers):
         if any(isinstance(layer, Grayscale | Resize) for layer in layers):
             raise EnvError(
-                "env.wrappers = grayscale, resize: MiniGrid's images hold codes, not colours. Draw them first, with "
-                "minigrid.wrappers:RGBImgObsWrapper, or use env.resize."
+                "env.wrappers = grayscale, resize: MiniGrid's images contain codes, not colors. Render them first, "
+                "with minigrid.wrappers:RGBImgObsWrapper, or use env.resize."
             )
         env = OneHotGrid(env, full_grid=any(isinstance(layer, grids.FullyObsWrapper) for layer in layers))
     has_mission = isinstance(env.observation_space, spaces.Dict) and "mission" in env.observation_space.spaces
@@ -73,7 +74,7 @@ def with_learnable_grid(env: Env, mission: bool) -> Env:
 
 
 class OneHotGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Shows the three codes of each cell as one-hot channels, uint8 0 or 255. ``full_grid``: with four states."""
+    """Encodes the three codes of each cell as one-hot channels, uint8 0 or 255. ``full_grid``: with four states."""
 
     DRAWN_FROM = frozenset({"image"})
 
@@ -95,7 +96,7 @@ class OneHotGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
         return {**observation, "image": image} if self._nested else image
 
     def render_observation(self, observation: Any) -> np.ndarray:
-        """Draw a one-hot image, or a prediction of one, of which the most likely codes count; uint8 ``[H, W, 3]``."""
+        """Draw a one-hot image, or the most likely codes of a predicted one; uint8 ``[H, W, 3]``."""
         image = observation["image"] if isinstance(observation, dict) else observation
         parts = np.split(image, self._starts[1:-1], axis=-1)
         return draw_grid(np.stack([part.argmax(-1) for part in parts], axis=-1), self._full_grid)
@@ -104,8 +105,8 @@ class OneHotGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
 def draw_grid(codes: np.ndarray, full_grid: bool) -> np.ndarray:
     """Draw the codes ``[W, H, 3]`` of a grid with MiniGrid's own tiles, uint8 ``[32 H, 32 W, 3]``.
 
-    In a full grid the agent is in the cell that says so. Otherwise it stands in the middle of the last row, and
-    cells that it does not see are dark.
+    In a full grid, a cell code marks the agent. Otherwise the agent is in the middle of the last row, and unseen cells
+    are dark.
     """
     grid, visible = Grid.decode(codes)
     if not full_grid:
@@ -115,10 +116,11 @@ def draw_grid(codes: np.ndarray, full_grid: bool) -> np.ndarray:
 
 
 class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Shows the whole grid as classes: ``agent`` ``[4]``, ``grid`` ``[W, H]``, and the mission.
+    """Observes the whole grid as classes: ``agent`` ``[4]``, ``grid`` ``[W, H]``, and the mission.
 
-    ``agent`` holds x, y, direction, and the object carried: 0 for none, else its kind and colour. A cell is one of
-    ``KINDS``. This is no ``ObservationWrapper``, as agents cannot convert what it wraps: it lacks the position.
+    ``agent`` contains x, y, direction, and the carried object: 0 for none, else its kind and color. A cell is one of
+    ``KINDS``. Not an ``ObservationWrapper``, since agents cannot convert the wrapped observation, which lacks the
+    position.
     """
 
     DRAWN_FROM = frozenset({"agent", "grid"})
@@ -153,17 +155,17 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         return {"agent": agent, "grid": _kind_of(inner.grid.encode()), "mission": obs["mission"]}
 
     def render_observation(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Draw an observation, the newest of stacked ones, uint8 ``[H, W, 3]``."""
+        """Draw an observation, for stacked observations the newest, uint8 ``[H, W, 3]``."""
         x, y, direction, _ = (int(number) for number in observation["agent"].reshape(-1, 4)[-1])
         kinds = observation["grid"].reshape(-1, self._inner.width, self._inner.height)[-1]
         return Grid.decode(CELL_KINDS[kinds])[0].render(TILE_PIXELS, (x, y), direction)
 
 
 class MapView(FullView):
-    """Shows what the agent sees as classes, ``view`` ``[7, 7]``: ``KINDS`` and, as the last class, unseen cells.
+    """Observes the agent's view as classes, ``view`` ``[7, 7]``: ``KINDS`` and, as the last class, unseen cells.
 
-    Beside it what a map probe needs: ``map`` ``[W, H]``, the grid without the agent, and ``map_coord`` ``[4]``, the
-    agent's place, from -1 on with 2 / W or 2 / H for each cell, and its direction as a unit vector.
+    In addition, the inputs of a map probe: ``map`` ``[W, H]``, the grid without the agent, and ``map_coord`` ``[4]``,
+    the agent's position, starting at -1 with 2 / W or 2 / H per cell, and its direction as a unit vector.
 
     Source: github.com/jurgisp/pydreamer, envs/minigrid.py: MiniGrid, and preprocessing.py, whose classes are fewer.
     """
@@ -187,14 +189,14 @@ class MapView(FullView):
         return {"view": view, "map": full_obs["grid"], "map_coord": coord, "mission": full_obs["mission"]}
 
     def render_observation(self, observation: Any) -> np.ndarray:
-        """Draw what the agent sees, in the newest of stacked observations, uint8 ``[H, W, 3]``."""
+        """Draw the agent's view, for stacked observations the newest, uint8 ``[H, W, 3]``."""
         view = observation["view"] if isinstance(observation, Mapping) else observation
         side = self._inner.agent_view_size
         return draw_grid(self.TABLE[view.reshape(-1, side, side)[-1]], full_grid=False)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Removes the mission, or shows it as text of a ``Text`` space."""
+    """Removes the mission, or returns it as text in a ``Text`` space."""
 
     def __init__(self, env: Env, keep: bool) -> None:
         super().__init__(env)

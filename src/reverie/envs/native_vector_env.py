@@ -1,4 +1,4 @@
-"""A vector of Gymnasium or EnvPool as rows: implements the ``Env`` protocol without slots, processes and restarts."""
+"""A Gymnasium or EnvPool vector as rows: implements the ``Env`` protocol without slots, processes and restarts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh":
 
 
 class NativeVectorEnv:
-    """N environments that one object steps; satisfies ``core.protocols.Env``. Rows are as those of ``VectorEnv``.
+    """N environments stepped by one object; satisfies ``core.protocols.Env``.
 
-    The vector resets ended environments in the step that follows, as rows do (``AutoresetMode.NEXT_STEP``).
+    Rows are as in ``SlotVectorEnv``. The vector resets ended environments in the next step
+    (``AutoresetMode.NEXT_STEP``), like rows.
     """
 
     def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
-        """``warns``: of observations outside of their space, which are used as they are."""
+        """``warns``: warn about observations outside of their space, which are used unchanged."""
         check_native_settings(config)
         self._vector = make_native_vector(config, factory, config.num)
         self._seed, self._clip = seed, CLIPS[config.clip_reward]
@@ -65,7 +66,10 @@ class NativeVectorEnv:
         self._answer: Step | None = None
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed`` the generators go on; the first reset uses the seed given before."""
+        """Start N new episodes.
+
+        Without a ``seed`` the generators continue; the first reset uses the seed of ``__init__``.
+        """
         seed, self._seed = self._seed if seed is None else seed, None  # type: ignore[assignment]  # used up
         self._must_reset = False
         obs, info = self._call_vector(self._vector.reset, seed=seed)
@@ -82,7 +86,10 @@ class NativeVectorEnv:
         return self._answer
 
     def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action."""
+        """Take ``action`` ``[N, A]``.
+
+        An ``is_last`` row is followed by an ``is_first`` row, whose action is ignored.
+        """
         flat = check_flat_actions(action, (self.num_envs, self.action_spec.width))
         if self._must_reset:
             return self.reset()
@@ -95,12 +102,12 @@ class NativeVectorEnv:
         return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
-        """End all episodes with the current rows, ``step``: no vector can end those of ``numbers`` alone."""
+        """End all episodes with the current rows, ``step``: a native vector cannot end only those of ``numbers``."""
         self._must_reset = True
         return replace(step, is_last=torch.ones_like(step.is_last))
 
     def _call_vector(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what the vector returns; what it raises, SystemExit too, as EnvError."""
+        """Call a method of the vector; its exceptions, including SystemExit, become EnvErrors."""
         try:
             return method(*args, **kwargs)
         except BaseException as error:
@@ -111,10 +118,9 @@ class NativeVectorEnv:
     def _check_masks(self, info: Any) -> None:
         if self._unmasked and mask_in(info) is not None:
             raise EnvError(
-                f"env.vectorization = native: the info has an {MASK_KEY}, which is read from single environments "
-                "alone. "
-                f"Show it as the observation {MASK_KEY}, use env.vectorization = sync, or leave it out with "
-                f"env.exclude_keys = {MASK_KEY}"
+                f"env.vectorization = native: the info has an {MASK_KEY}, which is only supported for single "
+                f"environments. Return it as the observation {MASK_KEY}, use env.vectorization = sync, or ignore it "
+                f"with env.exclude_keys = {MASK_KEY}"
             )
 
     def _rows(self, obs: Any, last: np.ndarray) -> dict[str, np.ndarray]:
@@ -129,7 +135,8 @@ class NativeVectorEnv:
             raise DataError(f"the observations lack '{missing[0]}', which their space declares.")
         columns = {column("obs", leaf.path): np.asarray(get_at_path(obs, leaf.path)) for leaf in self._obs.leaves}
         rows = self._options(self._obs.encode(columns), "obs/")
-        arrays = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}  # it may reuse its memory
+        # the vector can reuse its memory
+        arrays = {key.removeprefix("obs/"): np.array(values) for key, values in rows.items()}
         self._check_limits(arrays, lambda number: f"environment {number}")
         return arrays
 
@@ -151,11 +158,11 @@ class NativeVectorEnv:
         )
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the method ``name`` of each environment, if the vector can, as those of Gymnasium."""
+        """Call the method ``name`` of each environment, if the vector supports it, like Gymnasium's vectors."""
         return list(self._vector_method("call")(name, *args, **kwargs))
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Set the attribute ``name``, which each environment has, to ``value``, if the vector can."""
+        """Set the attribute ``name`` of each environment to ``value``, if the vector supports it."""
         self._vector_method("get_attr")(name)  # AttributeError if there is none
         self._vector_method("set_attr")(name, [value] * self.num_envs)
 
@@ -163,17 +170,17 @@ class NativeVectorEnv:
         vector: Any = self._vector.unwrapped
         if not hasattr(vector, method):
             raise EnvError(
-                f"env.vectorization = native: {type(vector).__name__} has no method '{method}' that would reach its "
+                f"env.vectorization = native: {type(vector).__name__} has no method '{method}' to access its "
                 "environments. Use env.vectorization = sync or async."
             )
         return getattr(vector, method)  # type: ignore[no-any-return]
 
     def render(self) -> np.ndarray | None:
-        """Return nothing: vectors draw all their environments at once, or none."""
+        """Return None: a native vector renders all environments at once, or none."""
         return None
 
     def close(self) -> None:
-        """Close all environments. May be called twice."""
+        """Close all environments. Can be called twice."""
         self._vector.close()
 
 

@@ -1,6 +1,6 @@
-"""Renderings of observations: drawn by the environment, or the environment is put into their state and drawn.
+"""Render observations: with a method of the environment, or by setting the environment's state and rendering it.
 
-The environments are not imported here: they are recognised by the names of their classes.
+The environments are not imported here: they are recognized by their class names.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from reverie.envs.wrappers import wrapper_stack
 RenderFn = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 """Turns observations by key, ``[*shape]`` each, into an image ``[H, W, 3]`` uint8."""
 SetStateFn = Callable[[Any, np.ndarray], None]
-"""Puts an environment into the state that an observation describes."""
+"""Sets the state of an environment from an observation."""
 RENDER_METHOD = "render_observation"
 """Name of an optional method of environments and wrappers: draws an observation (an array, or a dictionary of several),
 returns uint8 ``[H, W, 3]``."""
 
 
 def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool = True) -> RenderFn | None:
-    """Return a function that draws observations of ``spec``; None if that is not known, or ``env`` cannot be drawn.
+    """Return a function that draws observations of ``spec``; None if this is not supported, or ``env`` cannot render.
 
     ``is_complete``: ``spec`` has all observations of ``env``. Otherwise only wrappers with ``DRAWN_FROM`` draw.
-    ``env`` cannot be used otherwise afterwards: its state is that of the last observation drawn.
+    Afterwards ``env`` cannot be used for anything else: its state is set by the last observation drawn.
     """
     inner = env.unwrapped
     for layer in wrapper_stack(env):
@@ -53,7 +53,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
         set_state(inner, clip_to_bounds(inner.observation_space, vector))
         return np.asarray(env.render())
 
-    with contextlib.suppress(Exception, SystemExit):  # of any kind, such as a missing driver
+    with contextlib.suppress(Exception, SystemExit):  # any error, such as a missing driver
         env.reset(seed=0)
         frame = paint({key: np.zeros(part.shape, np.float32) for key, part in spec.items()})
         return paint if _is_picture(frame) else None
@@ -61,7 +61,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
 
 
 def draw_minatar(planes: np.ndarray) -> np.ndarray:
-    """Draw MinAtar's planes ``[H, W, C]``, 0 to 255, in its colours, the last one on top; uint8 ``[H, W, 3]``."""
+    """Draw MinAtar's planes ``[H, W, C]``, 0 to 255, in its colors, the last one on top; uint8 ``[H, W, 3]``."""
     import seaborn  # type: ignore[import-untyped]  # comes with MinAtar
 
     colours = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
@@ -70,7 +70,7 @@ def draw_minatar(planes: np.ndarray) -> np.ndarray:
 
 
 def clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
-    """Return ``vector`` clipped to the bounds of ``space``, as float64: models also imagine impossible values."""
+    """Return ``vector`` clipped to the bounds of ``space``, as float64: models can imagine impossible values."""
     return np.clip(np.nan_to_num(vector.astype(np.float64)), space.low, space.high)
 
 
@@ -111,4 +111,4 @@ STATE_SETTERS: Mapping[str, SetStateFn] = {
     "AcrobotEnv": _acrobot,
     **dict.fromkeys(("InvertedPendulumEnv", "HalfCheetahEnv", "HopperEnv", "Walker2dEnv", "SwimmerEnv"), _mujoco),
 }
-"""Classes of Gymnasium whose observations determine what is drawn."""
+"""Gymnasium classes whose observations determine the rendered image."""

@@ -1,4 +1,4 @@
-"""The slot of one environment in a vector: it gets requests, answers or fails, and can be started again."""
+"""The slot of one environment in a vector: takes requests, answers or fails, and can be restarted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from reverie.envs.snapshot import load_state, save_state
 
 Maker = Callable[[], FlatEnv]
 PATIENCE = 5.0
-"""Seconds that workers have to finish what they are doing when they are closed, before they are killed."""
+"""Seconds for workers to finish their work when they are closed, before they are killed."""
 LONGEST_WAIT = 60.0
 FIRST_ATTEMPTS, SAME_FAILURES = 5, 3
 """Consecutive failures after which an environment is not restarted: before its first step, and for the same reason."""
@@ -36,17 +36,17 @@ CHECK_ADVICE = "Check the environment with `reverie check-env`, in Python reveri
 
 
 class EnvSpecs(NamedTuple):
-    """The specs of a new environment, and what it declares."""
+    """The specs of a new environment, and its declared limits."""
 
     obs_spec: dict[str, ObsPart]
     action_spec: ActionSpec
     bounds: dict[str, DeclaredBounds]
     max_episode_steps: int | None
-    """Most steps of an episode that it is known to allow."""
+    """Maximum episode length that it declares."""
 
 
 class EnvFailure(Exception):
-    """An environment failed: the ``error`` to report, and the environment's own traceback, empty if there is none."""
+    """An environment failed: the ``error`` to report, and the environment's own traceback, or ""."""
 
     def __init__(self, error: ReverieError, trace: str = "") -> None:
         super().__init__(str(error))
@@ -58,7 +58,7 @@ class Slot:
     """One environment of a vector, in this process: ``send`` does the work at once.
 
     Each ``start`` and ``send`` is followed by one ``receive``. After a failure every ``receive`` raises it again, until
-    the environment is started again.
+    the environment is restarted.
     """
 
     env: FlatEnv
@@ -70,12 +70,12 @@ class Slot:
         self._preserve_rng: Callable[[object], AbstractContextManager[object]]
         self._preserve_rng = contextlib.nullcontext if owns_rng else preserve_torch_rng
         self.rows: dict[str, np.ndarray] = {}
-        """Arrays that its observations are written to, each ``[*shape]``."""
+        """Arrays to which its observations are written, ``[*shape]`` each."""
         self._failed: EnvFailure | None = None
         self._result: Any = None
 
     def start(self) -> None:
-        """Begin to make the environment; ``receive`` then returns ``EnvSpecs``."""
+        """Start making the environment; ``receive`` then returns ``EnvSpecs``."""
         self._failed = None
         self._starts += 1
         self.send("start")
@@ -119,21 +119,21 @@ class Slot:
         return self._result
 
     def fail(self, failed: EnvFailure) -> None:
-        """Remove the environment; every ``receive`` raises ``failed`` until it is started again."""
+        """Remove the environment; every ``receive`` raises ``failed`` until it is restarted."""
         self.stop()
         self._failed = failed
 
     def dismiss(self) -> None:
-        """Ask the environment to end once its current request is done, without waiting."""
+        """Ask the environment to close once its current request is done, without waiting."""
 
     def stop(self, seconds: float = PATIENCE) -> None:
-        """Remove the environment, at the latest in so many ``seconds``. May be called twice."""
+        """Remove the environment within this many ``seconds``. Can be called twice."""
         with contextlib.suppress(Exception, SystemExit):
             self.env.close()
 
 
 def close(slots: Sequence[Slot], seconds: float = PATIENCE) -> None:
-    """Close all ``slots`` at the same time; answers that are due are dropped."""
+    """Close all ``slots`` at the same time; pending answers are dropped."""
     for slot in slots if seconds else ():
         slot.dismiss()
     deadline = time.monotonic() + seconds
@@ -142,7 +142,7 @@ def close(slots: Sequence[Slot], seconds: float = PATIENCE) -> None:
 
 
 def env_traceback(error: BaseException) -> str:
-    """Return the traceback of an environment's error, without our own frames; "" if we raised the error ourselves."""
+    """Return the traceback of an environment's error, without frames of reverie; "" if reverie raised the error."""
     cause = error.__cause__ or error
     if isinstance(cause, ReverieError):
         return ""
@@ -166,9 +166,10 @@ LIBRARY_FILES = (__file__, flat_env.__file__, wrappers.__file__)
 
 @contextlib.contextmanager
 def preserve_torch_rng(name: object) -> Iterator[None]:
-    """Put PyTorch's global CPU generator back: seeded by an environment, it would repeat the learner's random numbers.
+    """Restore PyTorch's global CPU generator on exit, in case an environment seeds it.
 
-    Inside, it is seeded with a function of its state and of ``name``: otherwise two resets would draw the same.
+    Otherwise the learner's random numbers would repeat. Inside, it is seeded with a function of its state and of
+    ``name``, so that two resets do not draw the same numbers.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -191,7 +192,7 @@ def derive_seeds(seed: int, num: int) -> list[int]:
 
 
 def restart_seed(seed: int, restarts: int) -> int:
-    """Return the seed for restart number ``restarts`` (from 1) of an environment that began with ``seed``."""
+    """Return the seed for restart number ``restarts`` (from 1) of an environment that started with ``seed``."""
     return int(np.random.SeedSequence([seed, restarts]).generate_state(1)[0]) >> 1
 
 
@@ -207,18 +208,18 @@ class Restarter:
         self, slots: Sequence[Slot], specs: EnvSpecs, seeds: list[int], max_failures: int, window: float
     ) -> None:
         self.count: int = 0
-        """Number of restarts since this object was made."""
+        """Number of restarts since this object was created."""
         self.has_stepped: list[bool] = [False] * len(seeds)
         """Whether an environment has ever taken a step."""
         self.works: list[bool] = [True] * len(seeds)
-        """Whether it has taken one since it was started last."""
-        self._in_vain = [0] * len(seeds)  # starts in a row after which it took none
+        """Whether an environment has taken a step since its last start."""
+        self._in_vain = [0] * len(seeds)  # consecutive starts without a step
         self.failures: list[list[str]] = [[] for _ in seeds]
         """Failures of each environment since its last complete episode, as text that equal failures share."""
         self.requests: dict[tuple[str, str], tuple[Any, ...]] = {}
-        """The newest request of each name by ``VectorEnv.call`` and ``set_attr``, which a new start repeats."""
+        """The latest request of each name by ``SlotVectorEnv.call`` and ``set_attr``, repeated after a restart."""
         self.retry_at: dict[int, float] = {}
-        """When each environment that is down will be started again, by its number and this object's clock."""
+        """Restart time of each environment that is down, by its number, on this object's clock."""
         self.specs = specs
         self._slots, self._max_failures, self._window = slots, max_failures, window
         self._clock, self._sleep = time.monotonic, time.sleep
@@ -226,12 +227,15 @@ class Restarter:
         self.set_seeds(seeds)
 
     def set_seeds(self, seeds: list[int]) -> None:
-        """Note that the environments begin anew with ``seeds``."""
+        """Record that the environments start over with ``seeds``."""
         self.seeds: list[int] = list(seeds)
         self._tries = [0] * len(seeds)
 
     def take_down(self, number: int, failed: EnvFailure) -> None:
-        """Remove environment ``number``, which has ``failed``, until its restart. EnvError at the limit of failures."""
+        """Remove environment ``number``, which has ``failed``, until its restart.
+
+        EnvError if there are too many failures.
+        """
         seconds = self._wait(number, failed)
         waiting = f" in {seconds:g} seconds" if seconds else ""
         logger.warning(f"restarting a failed environment{waiting}: {failed.error}")
@@ -239,7 +243,7 @@ class Restarter:
         self.retry_at[number] = self._clock() + seconds
 
     def restart_due(self) -> None:
-        """Restart the environments whose time has come. Sleeps only while all environments are down."""
+        """Restart the environments that are due. Sleeps only while all environments are down."""
         while self.retry_at:
             are_all_down = len(self.retry_at) == len(self._slots)
             if are_all_down and (seconds := min(self.retry_at.values()) - self._clock()) > 0:
@@ -251,7 +255,7 @@ class Restarter:
                 return
 
     def _restart(self, number: int) -> None:
-        """Restart environment ``number``, so that it shows the first row of an episode; if it fails, it stays down."""
+        """Restart environment ``number`` at the first row of an episode; if this fails, it stays down."""
         del self.retry_at[number]
         self.count += 1
         try:
@@ -262,8 +266,8 @@ class Restarter:
     def _wait(self, number: int, failed: EnvFailure) -> float:
         """Count a failure of environment ``number``; return the seconds to wait before it is started again.
 
-        Only one that fails again before it has taken a step is waited for, 1, 2, 4, ... up to 60 seconds; one that has
-        never taken a step is not, as nothing could be shown in its place.
+        Wait only if it fails again before it has taken a step, for 1, 2, 4, ... up to 60 seconds. Never wait if it has
+        never taken a step, since there is no observation to repeat.
         """
         if isinstance(failed.error, ChangedError):
             raise failed.error from failed
@@ -293,8 +297,8 @@ class Restarter:
             return min(2.0 ** (in_vain - 1), LONGEST_WAIT) if in_vain else 0.0
         if in_vain + 1 >= FIRST_ATTEMPTS:
             raise EnvError(
-                f"an environment has failed {FIRST_ATTEMPTS} times in a row before it took its first step, so it is "
-                f"not started again. {CHECK_ADVICE}. The last failure: {text}"
+                f"an environment has failed {FIRST_ATTEMPTS} times in a row before its first step, so it is not "
+                f"restarted. {CHECK_ADVICE}. The last failure: {text}"
             ) from failed
         return 0.0
 
@@ -315,7 +319,10 @@ class Restarter:
         return None if state is None else pickle.dumps((ended, self.seeds[number], self._tries[number], state))
 
     def restore(self, number: int, snapshot: bytes, ended: bool) -> str:
-        """Let environment ``number``, made anew if that fails, go on from ``snapshot``; return "", or why it cannot."""
+        """Restore environment ``number`` from ``snapshot``; return "" or why it cannot.
+
+        If this fails, the environment is made again.
+        """
         slot = self._slots[number]
         was_ended, seed, tries, state = pickle.loads(snapshot)
         if was_ended != ended:
@@ -330,6 +337,6 @@ class Restarter:
             self.seeds[number], self._tries[number] = seed, tries
         if failure:
             slot.stop()
-            with contextlib.suppress(EnvFailure):  # its next step raises it again
+            with contextlib.suppress(EnvFailure):  # the next step raises the error again
                 self._start(number)
         return failure or why

@@ -1,8 +1,8 @@
 """N environments as rows: implements the ``Env`` protocol on slots of one environment each.
 
 The step after the end of an episode ignores the action and returns the first observation of a new episode. A failed
-environment is started again and returns the same; the others go on. Until it is started again, it shows its newest
-observation in episodes of a single row.
+environment is restarted and also returns a first observation; the others continue. Until the restart, its newest
+observation is repeated in episodes of a single row.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def make_vector_env(
 ) -> SlotVectorEnv | NativeVectorEnv:  # fmt: skip
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
-    ``factory`` is called once for each of them in place of ``config.id``, and again for one that failed; an instance
-    is allowed for ``num=1`` in this process. ``render`` makes ``VectorEnv.render`` return frames if the environment
-    can draw. ``new``: they are those of a new run, which ends at once if ``env.log_info`` names what the first episode
-    does not have; otherwise that is logged. ``warns``: of observations outside of their space, which are used as they
-    are. Raises EnvError if they cannot be made, or their spaces are not supported.
+    ``factory`` is called once per environment instead of making ``config.id``, and again after a failure; an instance
+    is allowed for ``num=1`` in this process. ``render``: make ``SlotVectorEnv.render`` return frames if the environment
+    can render. ``new``: for a new run, it is an error if the first episode lacks a value that ``env.log_info`` names;
+    otherwise a warning. ``warns``: warn about observations outside of their space, which are used unchanged. Raises
+    EnvError if they cannot be made, or their spaces are not supported.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if config.vectorization == "native":
@@ -69,7 +69,7 @@ def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.nda
 
 
 def _start(slots: Sequence[Slot]) -> EnvSpecs:
-    """Start all ``slots`` and return the specs of their environments, which must be the same."""
+    """Start all ``slots`` and return the specs of their environments, which must be identical."""
     try:
         for slot in slots:
             slot.start()
@@ -90,32 +90,32 @@ class SlotVectorEnv:
     """N environments with the same spaces; satisfies ``core.protocols.Env`` and ``Restorable``.
 
     Rows: ``reward`` is 0 where ``is_first``; ``is_last`` is any end of an episode; ``is_terminal`` only a termination,
-    also if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before
-    it stays as it was. While an environment is down, each of its rows is ``is_first`` and ``is_last``.
+    even if the episode is truncated in the same step. After a failure the next row is ``is_first``, and the row before
+    it is unchanged. While an environment is down, each of its rows is ``is_first`` and ``is_last``.
     """
 
     def __init__(
         self, slots: list[Slot], arrays: dict[str, np.ndarray], restarter: Restarter, logs: bool, new: bool,
         warns: bool = True,
     ) -> None:  # fmt: skip
-        """``slots`` hold environments that write to ``arrays``, each ``[N, *shape]``.
+        """``slots``: environments that write to ``arrays``, each ``[N, *shape]``.
 
-        ``logs``: they are asked at the end of each episode for what ``env.log_info`` names. ``new``, ``warns``: see
+        ``logs``: at the end of each episode, request the values that ``env.log_info`` names. ``new``, ``warns``: see
         ``make_vector_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
-        self._answer: Callable[[], Step] | None = None  # gives the answer that is due
+        self._answer: Callable[[], Step] | None = None  # returns the pending answer
         self._shown: Step | None = None  # the current rows
-        self._torn = False  # whether a step was begun and not finished
-        self._error: ReverieError | None = None  # why all environments have ended
+        self._torn = False  # whether a step was started but not finished
+        self._error: ReverieError | None = None  # why all environments have been closed
         self.exact_rewards: list[float] = []
-        """The rewards of the current rows before they became float32; empty if unknown, after ``restore``."""
+        """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
         self.episode_info: dict[int, Summary] = {}
-        """What ``env.log_info`` names, of the episodes that end with the current rows, by environment."""
+        """The ``env.log_info`` values of the episodes that end with the current rows, by environment."""
         self._logs, self._new = logs, new
-        self._known = False  # whether some episode had all that ``env.log_info`` names, or it was told
+        self._known = False  # whether some episode had all ``env.log_info`` values, or the problem was reported
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.specs.obs_spec
         self.action_spec: ActionSpec = restarter.specs.action_spec
@@ -129,9 +129,10 @@ class SlotVectorEnv:
         return self._restarter.count
 
     def reset(self, seed: int | None = None) -> Step:
-        """Start N new episodes. Without a ``seed``, only the first reset seeds, with that of ``make_vector_env``.
+        """Start N new episodes.
 
-        An answer that was not received is lost. Raises as ``step``.
+        Without a ``seed``, only the first reset is seeded, with the seed of ``make_vector_env``. A pending answer is
+        lost. Raises the same errors as ``step``.
         """
         self._check_open()
         self._store_pending_answer()
@@ -145,7 +146,7 @@ class SlotVectorEnv:
         return self._finish()
 
     def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``. After an ``is_last`` row an ``is_first`` row follows, whatever the action.
+        """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whose action is ignored.
 
         Raises:
             DataError: the action has the wrong shape or is not finite, or an environment returned invalid values and
@@ -156,16 +157,16 @@ class SlotVectorEnv:
         return self.receive()
 
     def send(self, action: Tensor) -> None:
-        """Begin a step: workers take ``action`` ``[N, A]`` while the caller goes on, until it calls ``receive``.
+        """Begin a step: workers take ``action`` ``[N, A]`` in the background until the caller calls ``receive``.
 
-        Environments in this process are stepped at once. Raises as ``step``.
+        Environments in this process are stepped at once. Raises the same errors as ``step``.
         """
         self._check_open()
         self._begin(check_flat_actions(action, self._action_shape))
         self._answer = self._finish
 
     def receive(self) -> Step:
-        """End a step: return the rows that follow the action sent last. Raises as ``step``."""
+        """End a step: return the rows after the last action. Raises the same errors as ``step``."""
         answer, self._answer = self._answer, None
         assert answer is not None
         return answer()
@@ -175,10 +176,10 @@ class SlotVectorEnv:
             raise self._error
 
     def _begin(self, action: np.ndarray | None) -> None:
-        """Request the next row of each environment: a reset where the last episode ended, or for all without action."""
+        """Request the next row of each environment: a reset if its episode has ended, or if ``action`` is None."""
         assert self._ended is not None
         self._torn = True
-        for number, slot in enumerate(self._slots):  # those that are down take no requests
+        for number, slot in enumerate(self._slots):  # environments that are down take no requests
             if self._ended[number] or action is None:
                 slot.send("reset", self._due[number])
                 self._due[number] = None
@@ -186,7 +187,7 @@ class SlotVectorEnv:
                 slot.send("step", action[number])
 
     def _finish(self) -> Step:
-        """Return the requested rows. Failed environments are started again once all have answered."""
+        """Return the requested rows. Failed environments are restarted once all have answered."""
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
         last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
@@ -214,7 +215,7 @@ class SlotVectorEnv:
         self._check_limits(self._arrays, self._location)
         if self._logs:
             self._log([number for number, over in enumerate(last) if over])
-        self._shown = Step(  # with copies, as the next step writes to the same memory
+        self._shown = Step(  # with copies, since the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
             reward=torch.from_numpy(np.array(reward, np.float32)),
             is_first=to_bool_tensor(first),
@@ -224,7 +225,7 @@ class SlotVectorEnv:
         return self._shown
 
     def _restart(self, failures: dict[int, EnvFailure]) -> None:
-        """Take down the environments with ``failures``, and restart all whose time has come."""
+        """Take down the environments with ``failures``, and restart all that are due."""
         try:
             for number, failed in failures.items():
                 self._restarter.take_down(number, failed)
@@ -234,7 +235,7 @@ class SlotVectorEnv:
             raise
 
     def _show_again(self, number: int) -> None:
-        """Let environment ``number`` show its observation of the row before, as a failed one may have written half."""
+        """Repeat the previous observation of environment ``number``, since a failed step can be partially written."""
         assert self._shown is not None, "one that has never taken a step does not stay down"
         for key, array in self._arrays.items():
             array[number] = self._shown.obs[key][number].numpy()
@@ -247,7 +248,7 @@ class SlotVectorEnv:
         """Ask the environments ``over``, whose episodes have ended, for the numbers to log."""
         for number in over:
             self._slots[number].send("episode_summary")
-        # All of them, as each request has one answer.
+        # Receive all of them: each request has one answer.
         answers = {number: self._receive_or_none(number) for number in over}
         summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
         self.episode_info = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
@@ -263,7 +264,7 @@ class SlotVectorEnv:
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
         """End the episodes of the environments ``numbers`` with their current rows, those of ``step``; return the rows.
 
-        ``logged`` is then of their episodes.
+        ``episode_info`` then describes their episodes.
         """
         assert self._ended is not None
         if self._logs:
@@ -272,7 +273,7 @@ class SlotVectorEnv:
         return dataclasses.replace(step, is_last=to_bool_tensor(self._ended))
 
     def render(self) -> np.ndarray | None:
-        """Return a rendering of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be drawn."""
+        """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
         self._check_open()
         self._store_pending_answer()
         self._slots[0].send("render_frame")
@@ -280,15 +281,18 @@ class SlotVectorEnv:
         return frame
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Call the method ``name`` of each environment, of its outermost wrapper that has one; return the N results.
+        """Call the method ``name`` of each environment, on its outermost wrapper that has it; return the N results.
 
-        An attribute that is no method is read. Waits for a step under way. An environment that is started again after
-        a failure gets the newest call of each name again. Raises EnvError if there is no such name, or it fails.
+        An attribute that is not a method is read. Waits for a pending step. After a restart, the latest call of each
+        name is repeated. Raises EnvError if the name does not exist, or the call fails.
         """
         return self._ask("call", name, args, kwargs)
 
     def set_attr(self, name: str, value: Any) -> None:
-        """Set the attribute ``name``, which each environment or a wrapper has, to ``value``. Otherwise as ``call``."""
+        """Set the attribute ``name`` of each environment, or of a wrapper that has it, to ``value``.
+
+        Otherwise like ``call``.
+        """
         self._ask("set_attr", name, value)
 
     def _ask(self, request: str, name: str, *args: Any) -> list[Any]:
@@ -296,7 +300,7 @@ class SlotVectorEnv:
         self._store_pending_answer()
         for slot in self._slots:
             slot.send(request, name, *args)
-        # All of them, as each request has one answer.
+        # Receive all of them: each request has one answer.
         answers = [self._receive_or_none(number) or (None, "") for number in range(self.num_envs)]
         if wrong := next((why for _, why in answers if why), ""):
             raise EnvError(wrong)
@@ -304,23 +308,23 @@ class SlotVectorEnv:
         return [result for result, _ in answers]
 
     def _receive_or_none(self, number: int) -> Any:
-        """Return the answer of one environment between two steps; None if it fails, which the next step handles."""
+        """Return the answer of one environment between two steps; None after a failure, which the next step handles."""
         try:
             return self._slots[number].receive()
         except EnvFailure:
             return None
 
     def _store_pending_answer(self) -> None:
-        """Wait for an answer that is due and keep it for ``receive``, so that workers are free for other requests."""
+        """Wait for a pending answer and keep it for ``receive``, so that workers can take other requests."""
         due, self._answer = self._answer, None
         if due is not None:
             answer = due()
             self._answer = lambda: answer
 
     def snapshot(self) -> list[bytes | None]:
-        """Return for each environment all that it needs to go on from here; None if that cannot be saved.
+        """Return a snapshot of each environment, to continue from its current row; None if it cannot be saved.
 
-        Waits for an answer that is due; it can still be received. All are None after an error that ended all
+        Waits for a pending answer, which can still be received. All are None after an error that closed all
         environments, and after an interrupted step.
         """
         self._store_pending_answer()
@@ -332,7 +336,7 @@ class SlotVectorEnv:
         return [self._restarter.snapshot(i, self._ended[i], state) for i, state in enumerate(inside)]
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Go on from ``snapshots``, taken when ``step`` were the current rows; return the rows that are current now.
+        """Restore ``snapshots``, taken when ``step`` were the current rows; return the current rows.
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
@@ -355,7 +359,7 @@ class SlotVectorEnv:
         return self._shown
 
     def close(self) -> None:
-        """Close all environments and end their processes. May be called twice."""
+        """Close all environments and end their processes. Can be called twice."""
         self._end(EnvError("the environments are closed."))
 
     def _end(self, error: ReverieError) -> None:

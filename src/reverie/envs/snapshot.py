@@ -1,15 +1,12 @@
-"""The state of one environment in the middle of its episode, as bytes; and how a newly made one takes it over.
+"""The state of one environment in mid-episode, as bytes, and how to restore it in a newly made environment.
 
-For each layer, from the outermost wrapper to the environment itself, the first of these ways that fits:
-
-1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
-2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
-   fields are saved as in ``NATIVE_STATE_HANDLERS``. Local functions and what draws are not saved: those of the new
-   environment stay.
-
-An environment cannot be saved if it holds objects that pickle would make anew (``EzPickle``) or cannot pickle, arrays
-that share memory, local functions that may have state, or values in ``__slots__``. State outside it is not saved:
-globals of a module, files, a server.
+For each layer, from the outermost wrapper to the environment itself, the first of these methods that applies: 1. Its
+own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well. 2. Its
+fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the fields are
+saved as in ``NATIVE_STATE_HANDLERS``. Local functions and rendering objects are not saved: the new environment keeps
+its own. An environment cannot be saved if it contains objects that pickle would create again (``EzPickle``) or cannot
+pickle, arrays that share memory, local functions that may have state, or values in ``__slots__``. State outside of the
+environment is not saved: module globals, files, a server.
 """
 
 from __future__ import annotations
@@ -41,7 +38,7 @@ from reverie.envs.wrappers import wrapper_stack
 
 FORMAT = 4
 RANDOM = ("_np_random", "_np_random_seed")
-"""Fields of the generator that Gymnasium gives to each environment."""
+"""Fields of the random generator that Gymnasium gives each environment."""
 CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
 RENDERING_CLASSES = {
     "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
@@ -49,7 +46,7 @@ RENDERING_CLASSES = {
     "glfw": {"object"},
     "OpenGL": {"object"},
 }
-"""Base classes, by package, of objects of that package that draw. Other classes, such as pygame.Rect, hold state."""
+"""Base classes of rendering objects, by package. Other classes, such as pygame.Rect, contain state."""
 VIEWER_PACKAGES = {
     "gym",
     "gymnasium",
@@ -60,7 +57,7 @@ VIEWER_PACKAGES = {
     "highway_env",
     "robosuite",
 }
-"""Packages whose classes named ``...Renderer`` and ``...Viewer`` draw."""
+"""Packages whose classes named ``...Renderer`` and ``...Viewer`` are rendering objects."""
 STICKY_TOLERANCE = 1e-12
 """Tolerated probability that the last action of an Atari emulator is still being repeated."""
 SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
@@ -81,7 +78,7 @@ class LayerState:
 
 
 def save_state(env: Env, extra: object = None) -> bytes | None:
-    """Return everything ``env`` needs to go on, together with ``extra``; None if it cannot be saved."""
+    """Return the state of ``env`` together with ``extra``; None if it cannot be saved."""
     layers = wrapper_stack(env)
     try:
         states = [_saved(layer) for layer in layers]
@@ -91,12 +88,12 @@ def save_state(env: Env, extra: object = None) -> bytes | None:
         fingerprint = getattr(env, "fingerprint", {}).items()
         fingerprint = {name: text for name, text in fingerprint if constants.get(name, text) == text}
         return zlib.compress(pickle.dumps((_identity(layers), fingerprint, body.getvalue())), 1)
-    except (Exception, SystemExit):  # of any kind: third-party code runs here
+    except (Exception, SystemExit):  # any error: third-party code runs here
         return None
 
 
 def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
-    """Let the new ``env`` go on from ``snapshot``; return the ``extra`` of ``save_state``, and "" or why it cannot."""
+    """Restore ``snapshot`` in the new ``env``; return the ``extra`` of ``save_state``, and "" or why it failed."""
     layers = wrapper_stack(env)
     try:
         identity, saved_fingerprint, body = pickle.loads(zlib.decompress(snapshot))
@@ -122,10 +119,10 @@ def _identity(layers: list[Env]) -> tuple[object, ...]:
 
 
 def env_fingerprint(env: Env) -> dict[str, str]:
-    """Return by name what a new environment is like: digests of sources of classes, and its plain fields as text.
+    """Return a fingerprint of a new environment: digests of class sources, and its plain fields as text, by name.
 
-    A snapshot holds all fields, so it would bring back a constant, or go on with code, that was edited meanwhile.
-    Classes of installed packages do not count.
+    A snapshot contains all fields, so it would restore an outdated constant, or run with edited code. Classes of
+    installed packages do not count.
     """
     kinds = {kind for layer in wrapper_stack(env) for kind in type(layer).__mro__}
     sources = {f"the source of {kind.__module__}.{kind.__qualname__}": _digest(kind) for kind in kinds}
@@ -142,13 +139,13 @@ def _is_plain(value: object) -> bool:
     return all(map(_is_plain, value)) if type(value) is tuple else isinstance(value, types.NoneType | int | float | str)
 
 
-@functools.cache  # so that it is the source that was imported, also if the file is edited afterwards
+@functools.cache  # the source that was imported, even if the file is edited afterwards
 def _digest(kind: type) -> str:
-    """Return a digest of the source of ``kind``; "" if it is of an installed package or not available."""
+    """Return a digest of the source of ``kind``; "" if it belongs to an installed package or is not available."""
     package = kind.__module__.partition(".")[0]
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
     installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
-    with contextlib.suppress(Exception):  # of any kind: the file may be gone, or no Python
+    with contextlib.suppress(Exception):  # any error: the file can be deleted, or not be Python
         if not installed and package != "reverie" and package not in sys.stdlib_module_names:
             return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()
     return ""
@@ -194,7 +191,7 @@ def _give(layer: Env, state: LayerState) -> None:
 
 
 def _draws(value: object) -> bool:
-    """Return whether ``value`` is a window, a surface, a renderer and the like, or a collection of nothing else."""
+    """Return whether ``value`` is a rendering object (window, surface, renderer), or a collection of only these."""
     if isinstance(value, list | tuple | dict):
         inside = value.values() if isinstance(value, dict) else value
         return len(inside) > 0 and all(map(_draws, inside))
@@ -206,7 +203,10 @@ def _draws(value: object) -> bool:
 
 
 def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
-    """Return whether ``value`` is a lambda or nested function; it may hold the ``layers``, which a new one has, too."""
+    """Return whether ``value`` is a lambda or nested function.
+
+    It can refer to the ``layers``, as in a new environment.
+    """
     if not isinstance(value, types.FunctionType) or "<" not in value.__qualname__:
         return False
     values = [cell.cell_contents for cell in value.__closure__ or ()]
@@ -217,7 +217,7 @@ def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
 
 
 def _rebinds(code: types.CodeType) -> bool:
-    """Return whether ``code``, or a function within it, assigns to a variable that functions share: nonlocal."""
+    """Return whether ``code``, or a function within it, assigns to a nonlocal variable."""
     steps = {step.opname for step in dis.get_instructions(code)}
     return bool(steps & {"STORE_DEREF", "DELETE_DEREF"}) or any(
         _rebinds(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)
@@ -229,7 +229,7 @@ def _is_constant(value: object) -> bool:
 
 
 class _Pickler(pickle.Pickler):
-    """Writes references to layers, to fields that stay and to modules in place of their contents."""
+    """Writes references to layers, kept fields and modules instead of their contents."""
 
     def __init__(self, file: io.BytesIO, layers: list[Env], states: list[LayerState]) -> None:
         super().__init__(file, protocol=5)
@@ -244,7 +244,7 @@ class _Pickler(pickle.Pickler):
                         self._spans.append(_span(value))
 
     def dump(self, obj: Any) -> None:
-        """Write ``obj``; raise SnapshotError if arrays share memory, which they would not share again."""
+        """Write ``obj``; raise SnapshotError if arrays share memory, since pickle would separate them."""
         super().dump(obj)
         if any(after[0] < before[1] for before, after in itertools.pairwise(sorted(self._spans))):
             raise SnapshotError
@@ -255,7 +255,7 @@ class _Pickler(pickle.Pickler):
             self._spans.append(_span(obj))
         elif torch and isinstance(obj, torch.Tensor) and not isinstance(obj, torch.nn.Parameter):
             start, size = obj.untyped_storage().data_ptr(), obj.untyped_storage().nbytes()
-            self._spans += [(start, start + size)] if size else []  # of a parameter, its ``data`` follows
+            self._spans += [(start, start + size)] if size else []  # the ``data`` of a parameter follows
         return NotImplemented
 
     def persistent_id(self, obj: Any) -> tuple[Any, ...] | None:
@@ -295,16 +295,16 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _kind_of(value: object) -> tuple[str, str]:
-    """Return the package and the name of the class of ``value``: the packages are not imported here."""
+    """Return the package and the class name of ``value``, without importing the package."""
     return type(value).__module__.split(".")[0], type(value).__name__
 
 
 def _save_atari(ale: Any) -> bytes:
-    """Return the state of the Arcade Learning Environment (ALE), which goes on as if nothing had happened.
+    """Return the state of the Arcade Learning Environment (ALE), which is left unchanged.
 
-    Its saved state lacks the last action, which sticky actions repeat. That action is found by trial: it is repeated
-    from here on until the random generator (part of the state) first lets another action through. Every candidate after
-    which the emulator reaches the same state as the original is the last action, or is equivalent to it.
+    The saved state lacks the last action, which sticky actions repeat. This action is found by trial: the emulator
+    repeats it until the random generator (part of the state) first accepts another action. A candidate that leads to
+    the same state as the original is the last action, or equivalent to it.
     """
     state, frames, action = ale.cloneState(include_rng=True), _frames(ale), 0
     if frames and not ale.game_over():
@@ -367,6 +367,6 @@ def _check_model(model: Any, saved: bytes) -> None:
 NATIVE_STATE_HANDLERS: dict[tuple[str, str], tuple[Callable[[Any], bytes], Callable[[Any, bytes], None]]] = {
     ("ale_py", "ALEInterface"): (_save_atari, _load_atari),
     ("mujoco", "MjData"): (pickle.dumps, _load_mujoco),  # with derived fields: the next step uses contact forces
-    ("mujoco", "MjModel"): (_hash_of, _check_model),  # a new environment has the same model, unless it was changed
+    ("mujoco", "MjModel"): (_hash_of, _check_model),  # a new environment has the same model, unless changed
 }
-"""How the state of such an object is saved, and loaded into a new one, by ``_kind_of``."""
+"""Functions that save the state of such an object, and load it into a new one, by ``_kind_of``."""

@@ -1,4 +1,4 @@
-"""Suites that come as extras: their ids, how they are registered with Gymnasium, and what was tried of each."""
+"""Environment suites that are optional extras: ids, registration with Gymnasium, and how each was tested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import gymnasium
 from reverie.core.errors import EnvError, did_you_mean, format_error
 
 ENVPOOL = "envpool/"
-"""Ids of EnvPool, which are made as they are."""
+"""EnvPool ids, which are used unchanged."""
 EGL_PLATFORM_DEVICE = 0x313F
 
 
@@ -40,7 +40,7 @@ def _dm_control(_: str = "") -> None:
 
 
 def _module(name: str) -> Callable[[str], None]:
-    """Return what imports a module, which registers its environments."""
+    """Return a function that imports a module, which registers its environments."""
     return lambda _: gymnasium.register_envs(importlib.import_module(name))
 
 
@@ -60,7 +60,7 @@ def _miniworld(_: str) -> None:
 
 
 def _super_mario(_: str) -> None:
-    import gym_super_mario_bros  # for Python 3.12 and before, with the old Gym
+    import gym_super_mario_bros  # for Python 3.12 and older, with the old Gym
 
     if hasattr(gym_super_mario_bros, "SuperMarioBrosEnv") and find_spec("gym"):
         import gym
@@ -88,7 +88,7 @@ def _craftax(_: str) -> None:
 
 
 def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
-    """Return what registers any id ``SUITE/NAME``, or any id: ``maker`` gets ``NAME``, or the whole id."""
+    """Return a function that registers ``SUITE/NAME``, or any id: ``maker`` receives ``NAME``, or the whole id."""
 
     def register(env_id: str) -> None:
         importlib.import_module(package)
@@ -115,7 +115,7 @@ def _add(env_id: str, maker: str, module: str = "adapters", **kwargs: Any) -> No
 
 
 class Suite(NamedTuple):
-    """Environments of one package, recognised by the ``prefixes`` of their ids."""
+    """Environments of one package, recognized by the ``prefixes`` of their ids."""
 
     title: str
     prefixes: tuple[str, ...]
@@ -123,11 +123,12 @@ class Suite(NamedTuple):
     extra: str
     """The extra that installs it; empty if there is none."""
     register: Callable[[str], None] | None
-    """Registers an id. None: Gymnasium has done so."""
+    """Registers an id. None: Gymnasium has registered it."""
     example: str
-    """Algorithm, environment and options of `reverie train` with which it was trained."""
+    """Algorithm, environment and options of `reverie train` with which the suite was tested."""
     untested_reason: str = ""
-    """Why it was not trained, and its adapter was tested on a stand-in with its published interface. Empty: it was."""
+    """Why the suite was not tested by training, but its adapter with a stand-in of its published interface. Empty: it
+    was."""
 
 
 MINECRAFT_NOTE = "its Minecraft needs Java 8 and is downloaded when it is built"
@@ -159,9 +160,9 @@ SUITES = (
         "name"),
           "dqn --env pettingzoo/classic.connect_four_v3"),
     Suite("DIAMBRA", ("diambra/",), "diambra", "diambra", _any("diambra.arena", "diambra", "game"),
-          "dreamer_v3 --env diambra/doapp", "its games run in a container, from files that one must own"),
+          "dreamer_v3 --env diambra/doapp", "its games run in a container, and require the original game files"),
     Suite("DeepMind Lab", ("dmlab/",), "deepmind_lab", "", _any("deepmind_lab", "DmLab", "level"),
-          "dreamer_v3 --env dmlab/explore_goal_locations_small", "no package index has it: it is built with Bazel"),
+          "dreamer_v3 --env dmlab/explore_goal_locations_small", "it is on no package index: it is built with Bazel"),
     Suite("MineRL", ("MineRL",), "minerl", "", _any("minerl", "minerl", "task"),
           "dreamer_v3 --env MineRLNavigateDense-v0", MINECRAFT_NOTE),
     Suite("MineDojo", ("minedojo/",), "minedojo", "", _any("minedojo", "minedojo", "task"),
@@ -169,7 +170,7 @@ SUITES = (
     Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
 )
 # fmt: on
-"""The last one has environments with known best returns, for tests of learners."""
+"""The last suite has environments with known best returns, to test learners."""
 
 
 def register_suite(env_id: str) -> None:
@@ -179,7 +180,7 @@ def register_suite(env_id: str) -> None:
             try:
                 suite.register(env_id)
             except ImportError as error:
-                if env_id in gymnasium.registry:  # a user's, with a name like those of the suite
+                if env_id in gymnasium.registry:  # a user's environment whose name resembles the suite's
                     return
                 pip = f'Install it with: pip install "reverie-rl[{suite.extra}]"'
                 how = pip if suite.extra else f"Note that {suite.untested_reason}."
@@ -191,7 +192,10 @@ def register_suite(env_id: str) -> None:
 
 
 def check_id(env_id: str) -> None:
-    """Check that ``env_id``, without a module, is registered; its newest version if it names none. Makes nothing."""
+    """Check that ``env_id``, without a module, is registered; without a version, its newest version.
+
+    Makes no environment.
+    """
     register_suite(env_id)
     if env_id.startswith(ENVPOOL):
         return
@@ -200,7 +204,7 @@ def check_id(env_id: str) -> None:
 
 
 def unknown_env_error(env_id: str) -> EnvError:
-    """Return the error for an unknown id. Suites are imported for it until one has an id that is spelt almost so."""
+    """Return the error for an unknown id. To suggest a similar id, suites are imported until one has it."""
     module, _, name = env_id.rpartition(":")
     if module:
         near = did_you_mean(name, gymnasium.registry)
@@ -214,7 +218,7 @@ def unknown_env_error(env_id: str) -> EnvError:
                 suite.register("")
     missing = [suite.extra for suite in SUITES if suite.extra and find_spec(suite.package) is None]
     extras = f' More environments come with pip install "reverie-rl[{",".join(missing)}]".' if missing else ""
-    rule = " For an environment of your own, use 'module:Id', where importing the module registers Id."
+    rule = " For a custom environment, use 'module:Id', where importing the module registers Id."
     if env_id.endswith(".py") and Path(env_id).is_file():
         rule = f" {env_id} is a file: use '{Path(env_id).stem}:Id' in its folder, where it registers Id."
     return EnvError(f"unknown environment '{env_id}'.{did_you_mean(name, gymnasium.registry)}{extras}{rule}")
@@ -224,7 +228,7 @@ def unknown_env_error(env_id: str) -> EnvError:
 
 
 def choose_renderer() -> None:
-    """Set ``MUJOCO_GL`` where there is no screen and the user has not set it: EGL, else OSMesa, else no renderer."""
+    """Set ``MUJOCO_GL`` if there is no screen and the user has not set it: EGL, else OSMesa, else no renderer."""
     if "MUJOCO_GL" in os.environ or not _is_headless():
         return
     if _egl_works():
@@ -234,13 +238,13 @@ def choose_renderer() -> None:
 
 
 def renderer_hint(error: BaseException) -> str:
-    """Return what to do about an ``error`` of OpenGL, where ``MUJOCO_GL`` names a renderer; "" about any other."""
+    """Return advice for an OpenGL ``error`` if ``MUJOCO_GL`` names a renderer; "" for other errors."""
     modules = {str(frame.f_globals.get("__name__")).partition(".")[0] for frame, _ in walk_tb(error.__traceback__)}
     if "MUJOCO_GL" not in os.environ or not ("OpenGL" in modules or "MUJOCO_GL" in str(error)):
         return ""
     return (
         f" MUJOCO_GL = {os.environ['MUJOCO_GL']}: this renderer does not work here. Install its library (libosmesa6 "
-        "for osmesa, libegl1 for egl), or set another: egl, osmesa, or disable where nothing is drawn."
+        "for osmesa, libegl1 for egl), or set another: egl, osmesa, or disable if nothing is rendered."
     )
 
 
@@ -276,7 +280,7 @@ def _function(egl: ctypes.CDLL, name: bytes, result: type) -> Callable[..., Any]
 
 
 def _forget_removed_fields() -> None:
-    """Remove fields that MuJoCo 4 no longer has from the list of dm_control 1.0.50, which reads all of them by name."""
+    """Remove fields that MuJoCo 4 no longer has from the list in dm_control 1.0.50, which reads all of them by name."""
     import mujoco  # type: ignore[import-untyped, import-not-found, unused-ignore]  # has no types
     from dm_control.mujoco.wrapper.mjbindings import sizes
 

@@ -1,6 +1,6 @@
-"""Environments in worker processes: how they start, answer and end, and the error when one dies.
+"""Environments in worker processes: start, requests, shutdown, and the error when a worker dies.
 
-Actions and observations are in shared memory, so a step sends a few bytes each way; everything else is pickled.
+Actions and observations are in shared memory, so a step sends only a few bytes each way; everything else is pickled.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from reverie.envs.slot import PATIENCE, EnvFailure, Maker, Slot, preserve_torch_
 SINGLE_THREAD_VARS = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
 )
-"""Environment variables of numerical libraries, which by default start one thread per core, in each worker."""
+"""Environment variables of numerical libraries, which by default start one thread per core in each worker."""
 MIN_WAIT = 1.0
-"""Least seconds to wait for a worker whose time is already up: it may have been suspended with this process."""
+"""Minimum seconds to wait for a worker after its timeout: it may have been suspended together with this process."""
 STARTUP_ADVICE = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
     "or use env.vectorization = 'sync'."
@@ -40,7 +40,7 @@ STARTUP_ADVICE = (
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated."""
 STEP_MARK = b"\0"
-"""A byte with which no pickle begins."""
+"""A byte that cannot begin a pickle."""
 
 
 class SharedColumn(NamedTuple):
@@ -51,7 +51,7 @@ class SharedColumn(NamedTuple):
     dtype: str
 
     def array(self) -> np.ndarray:
-        """Return a view of that memory, ``[N, ...]``."""
+        """Return a view of the memory, ``[N, ...]``."""
         return np.frombuffer(self.memory, np.uint8).view(self.dtype).reshape(self.shape)
 
 
@@ -61,26 +61,26 @@ def allocate_shared(context: Any, shape: tuple[int, ...], dtype: str) -> SharedC
 
 
 class PipeEnd:
-    """One end of a pipe. Every message begins with the number of a turn, which an answer repeats.
+    """One end of a pipe. Every message begins with a turn number, which the answer repeats.
 
     All methods raise OSError or EOFError if the other end is closed.
     """
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
-        self._poll = select.poll()  # Connection.poll makes a new selector each time, which takes ten times as long
+        self._poll = select.poll()  # Connection.poll creates a new selector each time, which takes ten times as long
         self._poll.register(pipe.fileno(), select.POLLIN)
 
     def step(self, turn: int, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
-        """Request a step with the action in shared memory, or answer it once the observation is there."""
+        """Request a step with the action in shared memory, or answer it once the observation is written."""
         self.pipe.send_bytes(STEP.pack(STEP_MARK, turn, reward, terminated, truncated))
 
     def send(self, *message: Any) -> None:
-        """Send any other message: the turn, what is requested or "done" or "failed", and arguments or the result."""
+        """Send any other message: the turn, the request or "done" or "failed", and arguments or the result."""
         self.pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
     def receive(self) -> tuple[int, str, Any]:
-        """Wait for a message; return the turn, what it is, and its arguments or result."""
+        """Wait for a message; return the turn, its kind, and its arguments or result."""
         data = self.pipe.recv_bytes()
         if data[:1] != STEP_MARK:
             message: tuple[int, str, Any] = pickle.loads(data)
@@ -96,7 +96,7 @@ class PipeEnd:
 def make_worker_slots(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
     """Return a slot with a worker process for each of ``makers``, and the shared observations by key, ``[N, *shape]``.
 
-    Their shapes are those of an environment that is made in this process and closed again.
+    An environment that is made in this process and closed again determines the shapes.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the server imports it once; workers then start in milliseconds
@@ -133,12 +133,12 @@ class WorkerSlot(Slot):
         self._turn, self._sent = 0, 0.0
 
     def start(self) -> None:
-        """Start a process, which makes the environment."""
+        """Start the worker process, which makes the environment."""
         self._failed, self._made = None, False
         self._turn, self._sent = 0, time.monotonic()
         near, far = self._context.Pipe()
         self.process = self._context.Process(target=_worker_main, args=(*self._task, far), daemon=True)
-        # First: after Ctrl-C in between, the end of this process would wait for a worker that ignores SIGTERM.
+        # First: after Ctrl-C in between, this process would wait at exit for a worker that ignores SIGTERM.
         self._end = Finalize(self, _end, (self.process, near), exitpriority=0)
         with _one_thread(), clear_mpi_env_vars():
             self.process.start()
@@ -146,11 +146,11 @@ class WorkerSlot(Slot):
         far.close()
 
     def send(self, request: str, *args: Any) -> None:
-        """Send a request to the process, without waiting."""
+        """Send a request to the worker process, without waiting."""
         if self._failed is not None or self._line is None:
             return
         self._turn, self._sent = self._turn + 1, time.monotonic()
-        with contextlib.suppress(OSError):  # ``receive`` reports a process that is gone
+        with contextlib.suppress(OSError):  # ``receive`` reports a process that has ended
             if request == "step":
                 self._action[:] = args[0]
                 self._line.step(self._turn)
@@ -201,7 +201,7 @@ class WorkerSlot(Slot):
                 self._line.send(0, "close", ())
 
     def stop(self, seconds: float = PATIENCE) -> None:
-        """Ask the process to end, and kill it after so many ``seconds``."""
+        """Ask the process to end, and kill it after this many ``seconds``."""
         if self._line is None:
             return
         if seconds:
@@ -236,11 +236,11 @@ def _one_thread() -> Iterator[None]:
 def _worker_main(
     number: int, make: Maker, columns: dict[str, SharedColumn], actions: SharedColumn, pipe: Connection
 ) -> None:
-    """Run a worker: make its environment, then answer requests until ``close`` or until the parent is gone."""
-    for signal_number in SIGNALS:  # whole jobs get them: the parent decides when workers end, after its checkpoint
-        # What an environment starts would inherit SIG_IGN, and only Ctrl-C should not end it.
+    """Run a worker: make its environment, then answer requests until ``close`` or until the parent has ended."""
+    for signal_number in SIGNALS:  # sent to whole jobs: the parent ends the workers after its checkpoint
+        # Child processes of an environment would inherit SIG_IGN; they should only ignore Ctrl-C.
         signal.signal(signal_number, signal.SIG_IGN if signal_number == signal.SIGINT else lambda *_: None)
-    os.environ.update(SINGLE_THREAD_VARS)  # a forkserver that was started earlier lacks them
+    os.environ.update(SINGLE_THREAD_VARS)  # missing if the forkserver was started earlier
     line, slot, action = PipeEnd(pipe), Slot(number, make, owns_rng=True), actions.array()[number]
     slot.rows = {key: column.array()[number, ...] for key, column in columns.items()}
     turn, request, args = 0, "start", ()

@@ -25,7 +25,7 @@ Env = gymnasium.Env[Any, Any]
 
 
 class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructorArgs):
-    """Changes each leaf of the observation that ``fits``, inside dictionaries and tuples too."""
+    """Transforms each leaf of the observation for which ``applies_to`` is true, inside dictionaries and tuples too."""
 
     expected = "images"
 
@@ -45,11 +45,11 @@ class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructor
         return space
 
     def applies_to(self, leaf: Space) -> bool:
-        """Return whether ``leaf`` is changed."""
+        """Return whether ``leaf`` is transformed."""
         return isinstance(leaf, spaces.Box) and looks_like_image(leaf)
 
     def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
-        """Return what ``leaf`` becomes, and the function that changes its values."""
+        """Return the transformed space of ``leaf``, and the function that transforms its values."""
         raise NotImplementedError
 
     def observation(self, observation: Any) -> Any:
@@ -65,14 +65,14 @@ class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructor
         return inside if isinstance(space, spaces.Dict) else tuple(inside.values()) if inside else value
 
     def snapshot(self, *state: tuple[()]) -> tuple[()]:
-        """Return the state of this wrapper, or restore it: it has none."""
+        """Return or restore the state of this wrapper: it has none."""
         return ()
 
     restore = snapshot
 
 
 class Images(LeafWrapper):
-    """Changes images, which become ``[H, W, C]``."""
+    """Transforms images, which become ``[H, W, C]``."""
 
     def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         part, encode, _ = conversion(leaf, "auto")
@@ -81,12 +81,12 @@ class Images(LeafWrapper):
         return spaces.Box(dtype(part.low), dtype(part.high), shape, dtype), lambda value: self.image(encode(value, 0))
 
     def image(self, image: np.ndarray) -> np.ndarray:
-        """Return the changed ``image`` ``[H, W, C]``."""
+        """Return the transformed ``image`` ``[H, W, C]``."""
         raise NotImplementedError
 
 
 class Grayscale(Images):
-    """Converts colour images to greyscale, as ``env.grayscale`` does."""
+    """Converts color images to grayscale, like ``env.grayscale``."""
 
     def __init__(self, env: Env) -> None:
         super().__init__(env)
@@ -99,7 +99,7 @@ class Grayscale(Images):
 
 
 class Resize(Images):
-    """Resizes images to ``height`` and ``width`` in pixels, as ``env.resize`` does."""
+    """Resizes images to ``height`` and ``width`` in pixels, like ``env.resize``."""
 
     def __init__(self, env: Env, height: int, width: int) -> None:
         self._size = height, width
@@ -110,7 +110,7 @@ class Resize(Images):
 
 
 class Crop(Images):
-    """Cuts so many pixels off each side of images."""
+    """Crops this many pixels from each side of images."""
 
     def __init__(self, env: Env, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> None:
         AtLeast(0).check("top, bottom, left, right", (top, bottom, left, right))
@@ -123,7 +123,7 @@ class Crop(Images):
 
 
 class OneHot(LeafWrapper):
-    """Shows discrete observations as one-hot vectors of numbers."""
+    """Encodes discrete observations as one-hot vectors."""
 
     expected = "discrete parts"
 
@@ -138,7 +138,7 @@ class OneHot(LeafWrapper):
 
 
 class NormalizeFixed(LeafWrapper):
-    """Shows vectors as ``(x - mean) / std``, with numbers that stay as they are: one, or one for each element."""
+    """Normalizes vectors as ``(x - mean) / std``, with fixed numbers: one for all elements, or one for each."""
 
     expected = "vectors"
 
@@ -170,7 +170,7 @@ class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
 
 
 class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
-    """Replaces rewards by their tanh, as ``env.clip_reward = tanh`` does in training."""
+    """Replaces rewards by their tanh, like ``env.clip_reward = tanh`` in training."""
 
     def __init__(self, env: Env) -> None:
         RecordConstructorArgs.__init__(self)
@@ -187,18 +187,21 @@ SHORT: dict[str, type[Any]] = {
     "flatten": wrappers.FlattenObservation, "time_aware": wrappers.TimeAwareObservation,
     "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
 }  # fmt: skip
-"""Classes by the names that ``env.wrappers`` knows."""
+"""Classes by their names in ``env.wrappers``."""
 
 STATEFUL_WRAPPERS = (wrappers.NormalizeObservation, wrappers.NormalizeReward)
-"""Wrappers whose statistics no checkpoint would hold, and which evaluations would begin anew."""
+"""Wrappers whose statistics are not saved in checkpoints, and would restart in evaluations."""
 NORMALIZE_ADVICE = (
-    " To normalise by what was seen so far, use algo.normalize_obs = running: its statistics belong to the agent, and "
-    "are saved with it."
+    " To normalize by running statistics, use algo.normalize_obs = running: these belong to the agent, and are saved "
+    "with it."
 )
 
 
 class WrapperCall(NamedTuple):
-    """One entry of ``env.wrappers``, a ``name`` in ``SHORT`` or ``module:Class``. ``error_prefix`` begins errors."""
+    """One entry of ``env.wrappers``, a ``name`` in ``SHORT`` or ``module:Class``.
+
+    Error messages begin with ``error_prefix``.
+    """
 
     error_prefix: str
     name: str
@@ -207,7 +210,7 @@ class WrapperCall(NamedTuple):
 
 
 def parse_wrapper(text: str) -> WrapperCall:
-    """Return what an entry asks for, checked; the module of ``module:Class`` is not imported."""
+    """Parse and check an entry, without importing the module of ``module:Class``."""
     error_prefix = f"env.wrappers = {short_repr(text)}"
     call = WrapperCall(error_prefix, *parse_call(text, error_prefix))
     if ":" not in call.name:
@@ -242,7 +245,7 @@ def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
             raise ConfigError(f"{call.error_prefix}: {problem}{NORMALIZE_ADVICE}")
         try:
             env = kind(env, *call.args, **call.kwargs)
-        except Exception as error:  # of any kind: the class may be a user's
+        except Exception as error:  # any error: the class can be a user's
             if isinstance(error, ConfigError):
                 raise ConfigError(f"{call.error_prefix}: {error}") from error
             message = error if isinstance(error, ReverieError) else format_error(error)
@@ -251,7 +254,7 @@ def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
 
 
 def count_action_repeats(entries: tuple[str, ...]) -> int:
-    """Return how many times ``entries`` take each action."""
+    """Return how many times the wrappers in ``entries`` repeat each action."""
     calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
     arguments = [[*call.args, *call.kwargs.values()] for call in calls]
     return math.prod(times for times, *_ in arguments)

@@ -1,4 +1,4 @@
-"""What environments answer, checked; idle actions at the start of episodes, repeated actions, and stacks of frames."""
+"""Checked reset and step; no-op actions at the start of episodes, action repeat, and frame stacks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ OLD_GYM = "Wrap environments of the old Gym API with shimmy.GymV26CompatibilityV
 
 
 IDLE = np.int64(0)
-"""The idle action of Atari games, as their space samples it."""
+"""The no-op action of Atari games, as sampled from their space."""
 
 
 def wrapper_stack(env: Env) -> list[Env]:
-    """Return ``env``, the environments that it wraps from the outermost on, and the environment itself."""
+    """Return ``env``, the wrapped environments from the outside in, and the environment itself last."""
     layers = [env]
     while isinstance(layers[-1], gymnasium.Wrapper):
         layers.append(layers[-1].env)
@@ -38,20 +38,20 @@ def wrapper_stack(env: Env) -> list[Env]:
 
 
 def check_spaces(env: object, prefix: str = "") -> None:
-    """Raise EnvError unless the spaces of ``env`` are Gymnasium's; ``prefix``: of the names of its attributes."""
+    """Raise EnvError unless the spaces of ``env`` are Gymnasium's; ``prefix``: prefix of its attribute names."""
     for name in (f"{prefix}observation_space", f"{prefix}action_space"):
         space = getattr(env, name, None)
         if not isinstance(space, spaces.Space):
             problem = f"is {short_repr(space)}, a {type(space).__module__}.{type(space).__qualname__}"
             problem = problem if hasattr(env, name) else "is missing"
             raise EnvError(
-                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {problem}: expected a space of Gymnasium, "
-                "such as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
+                f"{type(getattr(env, 'unwrapped', env)).__name__}.{name} {problem}: expected a Gymnasium space, such "
+                "as gymnasium.spaces.Box, or gymnasium.spaces.Dict for a dictionary of spaces."
             )
 
 
 def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = None) -> Reset:
-    """Return what ``env.reset`` returns: the observation and the info."""
+    """Reset ``env``; return the observation and the info."""
     try:
         answer: Any = env.reset(seed=seed, options=options)
     except (TypeError, ValueError) as error:
@@ -63,7 +63,7 @@ def checked_reset(env: Env, seed: int | None, options: dict[str, Any] | None = N
 
 
 def checked_step(env: Env, action: Any) -> Stepped:
-    """Return what ``env.step`` returns for ``action``, with the reward as a float and the ends as bools."""
+    """Step ``env`` with ``action``; return the results, with the reward as a float and the flags as bools."""
     try:
         answer: Any = env.step(action)
     except ValueError as error:
@@ -82,7 +82,7 @@ def _unexpected_value_error(method: str, answer: Any, expected: str) -> DataErro
 
 
 def _check_old_gym(error: Exception) -> None:
-    """Raise a DataError if ``error`` is a newcomer's: of a wrapper of Gymnasium about an environment of the old API."""
+    """Raise a DataError with advice if ``error`` is from a Gymnasium wrapper around an environment of the old API."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     if "values to unpack" in str(error) and str(frame.f_globals.get("__name__")).startswith("gymnasium."):
         raise DataError(f"a wrapper of Gymnasium found {error}. {OLD_GYM}") from error
@@ -94,7 +94,7 @@ def _check_old_gym(error: Exception) -> None:
 def check_reward(reward: Any) -> float:
     """Return the ``reward`` of an environment as a float."""
     if not isinstance(reward, float | int):
-        advice = "Multi-agent and vector rewards are not supported: make one number of them in a wrapper"
+        advice = "Multi-agent and vector rewards are not supported: combine them into one number in a wrapper"
         reward = _single("the reward", reward, f"a number. {advice}")
     value = float(reward)
     if not -FLOAT32_MAX <= value <= FLOAT32_MAX:
@@ -103,11 +103,11 @@ def check_reward(reward: Any) -> float:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Return what an environment gave as ``terminated`` or ``truncated``, whichever is the ``name``, as a bool."""
+    """Return the flag ``name``, ``terminated`` or ``truncated``, of an environment as a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     expected = "a bool, whether the episode ends with this step, of one environment and one agent"
-    if (single := float(_single(name, value, expected))) not in (0.0, 1.0):  # such as NaN, which counts as true
+    if (single := float(_single(name, value, expected))) not in (0.0, 1.0):  # such as NaN, which is truthy
         raise DataError(f"{name} is {short_repr(value)}: expected {expected}")
     return single == 1.0
 
@@ -123,7 +123,7 @@ def _single(name: str, value: Any, expected: str) -> np.ndarray:
 
 
 def _meanings(env: Env, settings: str) -> list[str]:
-    """Return the names of the actions of an Atari game; the ``settings`` that need them are for the error's text."""
+    """Return the action names of an Atari game; ``settings``: the settings that need them, for the error message."""
     names: list[str] = getattr(env.unwrapped, "get_action_meanings", lambda: [])()
     if not isinstance(env.action_space, spaces.Discrete) or names[:1] != ["NOOP"]:
         raise EnvError(f"{settings}: expected action 0 to be NOOP, as in Atari, but its names are {names}.")
@@ -131,7 +131,7 @@ def _meanings(env: Env, settings: str) -> list[str]:
 
 
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Begins each episode with 0 to ``most`` idle actions; their number is drawn from a separate generator."""
+    """Starts each episode with 0 to ``most`` no-op actions; their number is drawn from a separate generator."""
 
     def __init__(self, env: Env, most: int) -> None:
         RecordConstructorArgs.__init__(self, most=most)
@@ -141,7 +141,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._random = np.random.default_rng()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Start an episode and take the idle actions; an episode that ends meanwhile is started again."""
+        """Start an episode and take the no-op actions; if the episode ends, start another one."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         obs, info = checked_reset(self.env, seed, options)
@@ -153,7 +153,7 @@ class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Takes each action ``times`` times, sums the rewards, and stops where the episode ends.
+    """Repeats each action ``times`` times, sums the rewards, and stops at the end of the episode.
 
     With ``pool`` above 1 the observation is the maximum over the last ``pool`` frames of the action: Atari draws some
     sprites on every other frame only.
@@ -171,7 +171,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         """Take ``action`` up to ``times`` times; the reward is the sum."""
         total, frames = 0.0, deque[np.ndarray](maxlen=self._pool)
         for _ in range(self._times):
-            # Copied, as are the frames: the environment may change the action, and draw all frames into one array.
+            # Copied, like the frames: the environment can modify the action, and can draw all frames into one array.
             obs, reward, terminated, truncated, info = checked_step(self.env, copy.deepcopy(action))
             total += reward
             if self._pool > 1:
@@ -184,9 +184,10 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
 
 
 class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Atari's lives. With ``end`` an episode ends with each life, and the game goes on in the next episode.
+    """Atari's lives.
 
-    With ``fire`` the action FIRE is taken where a game or a life begins, in games that have it.
+    With ``end``, an episode ends with each life, and the game continues in the next episode. With ``fire``, the action
+    FIRE is taken at the start of a game or a life, if the game has it.
     """
 
     def __init__(self, env: Env, end: bool = False, fire: bool = False) -> None:
@@ -197,7 +198,7 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self._lives, self._goes_on = 0, False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
-        """Begin the next life after a lost one, else a new game; a game that ends meanwhile is started again."""
+        """Start the next life after a lost life, else a new game; if the game ends, start another one."""
         if self._goes_on and seed is None:
             obs, info = self._act(IDLE)
         else:
@@ -212,7 +213,7 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return checked_reset(self.env, None, None) if terminated or truncated else (obs, info)
 
     def step(self, action: Any) -> Stepped:
-        """Take ``action``. With no lives left some games go on for a few frames, and are over when they say so."""
+        """Take ``action``. Some games continue for a few frames without lives, until they report the end."""
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
         lost = 0 < info["lives"] < self._lives and not (terminated or truncated)
         if lost and self._end:
@@ -225,9 +226,10 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
 
 class FrameStack:
-    """Stacks the last ``count`` observations, the newest last; at the start of an episode the first one is repeated.
+    """Stacks the last ``count`` observations, newest last.
 
-    Images are stacked along their channels, everything else along a new first axis; masks of actions are not stacked.
+    At the start of an episode, the first observation is repeated. Images are stacked along their channels, everything
+    else along a new first axis; action masks are not stacked.
     """
 
     def __init__(self, spec: Mapping[str, ObsPart], count: int) -> None:

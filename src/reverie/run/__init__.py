@@ -1,5 +1,5 @@
-"""The loop and a run's life: collect, train, evaluate, checkpoint, resume, signals.
+"""The training loop and the life cycle of a run: collect, train, evaluate, checkpoint, resume, signals.
 
-May import core alone: it sees algorithms, replay and environments through ``core.protocols``.
-Begin with ``train.train_loop``, the loop; ``run.run_experiment`` is all around it.
+May import only core: algorithms, replay and environments are accessed through ``core.protocols``. Start reading at
+``loop.train_loop``, the training loop; ``run.run_experiment`` calls it.
 """

@@ -22,11 +22,11 @@ from reverie.run.result import TrainResult
 Values = Mapping[str, float]
 """Logged numbers by name."""
 EnvGetter = Callable[[Literal["training", "evaluation"]], Env]
-"""Returns the environments of training, or of evaluations; RunError if callbacks cannot reach them."""
+"""Returns the training or evaluation environments; RunError if callbacks cannot access them."""
 
 
 class TrainingRun:
-    """What a callback sees of a run, and may do to it."""
+    """The run as a callback sees and controls it."""
 
     def __init__(self, folder: Path, algo: Learner, clock: Clock, reach: EnvGetter) -> None:
         self.folder: Path = folder
@@ -34,40 +34,43 @@ class TrainingRun:
         self.algo: Learner = algo
         """The learner; ``algo.policy`` acts, and a learner of this library is a ``torch.nn.Module``."""
         self.stopped: str = ""
-        """Why a callback has asked the run to end; "" if none has."""
+        """Why a callback has asked the run to stop; "" if none has."""
         self.sinks: Sequence[Sink] = ()
         self._clock, self._reach = clock, reach
 
     @property
     def env_steps(self) -> int:
-        """Env steps since the run began: decisions of the policy over all environments."""
+        """Env steps since the start of the run: decisions of the policy, summed over all environments."""
         return self._clock.env_steps
 
     @property
     def updates(self) -> int:
-        """Gradient updates since the run began."""
+        """Gradient updates since the start of the run."""
         return self._clock.updates
 
     @property
     def env(self) -> Env:
         """The training environments: ``run.env.call("set_level", 3)``, ``run.env.set_attr("gravity", 9.8)``.
 
-        RunError if there are none, or if they are in processes of actors or of other learners.
+        RunError if there are none, or if they are in the processes of actors or other learners.
         """
         return self._reach("training")
 
     @property
     def eval_env(self) -> Env:
-        """The environments of evaluations, which ``env`` does not reach; RunError if there are none."""
+        """The evaluation environments, which are separate from ``env``; RunError if there are none."""
         return self._reach("evaluation")
 
     def stop(self, reason: str) -> None:
-        """End the run after this turn of the loop, as finished and with its final evaluation. ``reason`` is logged."""
+        """End the run after this iteration of the loop, as finished and with its final evaluation.
+
+        ``reason`` is logged.
+        """
         self.stopped = reason or "no reason given"
         self._clock.stop = True
 
     def log(self, values: Values) -> None:
-        """Write ``values`` to the logs; DataError if a name is the loop's own, such as ``eval/score``."""
+        """Write ``values`` to the logs; DataError if a name is reserved for the loop, such as ``eval/score``."""
         check_metric_names(values)
         with disk_errors_as_run_error(Path("the logs")):
             for sink in self.sinks:
@@ -75,27 +78,30 @@ class TrainingRun:
 
 
 class Callback:
-    """Base class of code that a run calls; each method does nothing unless it is defined.
+    """Base class of callbacks; a method that is not overridden does nothing.
 
-    With ``state_dict`` and ``load_state_dict``, of plain data and tensors, a callback is a part of checkpoints. What it
-    draws from the global random generators does not change the run. Its errors end the run, after a checkpoint.
+    If a callback defines ``state_dict`` and ``load_state_dict``, with plain data and tensors, checkpoints save its
+    state. Its use of the global random generators does not affect the run. Its errors end the run, after a checkpoint.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if unknown := [name for name in vars(cls) if name.startswith("on_") and not hasattr(Callback, name)]:
             raise ConfigError(
-                f"{cls.__name__}.{unknown[0]} would never be called.{did_you_mean(unknown[0], HOOKS)} A callback has: "
-                f"{', '.join(HOOKS)}."
+                f"{cls.__name__}.{unknown[0]} would never be called.{did_you_mean(unknown[0], HOOKS)} The methods of "
+                f"a callback are: {', '.join(HOOKS)}."
             )
         if hasattr(cls, "state_dict") != hasattr(cls, "load_state_dict"):
             raise ConfigError(f"{cls.__name__}: define both state_dict and load_state_dict, or neither.")
 
     def on_start(self, run: TrainingRun) -> None:
-        """Called before the first step of this process; in a run that is resumed, after all was loaded."""
+        """Called before the first step of this process; in a resumed run, after everything was loaded."""
 
     def on_evaluation(self, run: TrainingRun, values: Values) -> None:
-        """Called after each evaluation during training, with what it logged; the best agent is saved before."""
+        """Called after each evaluation during training, with its logged numbers.
+
+        The best agent has been saved before.
+        """
 
     def on_log(self, run: TrainingRun, values: Values) -> None:
         """Called after each log entry (``schedule.log_every``) with its numbers."""
@@ -108,7 +114,10 @@ HOOKS = ("on_start", "on_evaluation", "on_log", "on_end")
 
 
 class CallbackCall(NamedTuple):
-    """An entry of the setting ``callbacks``: ``module:Class(setting=value)``; ``error_prefix`` begins error texts."""
+    """An entry of the setting ``callbacks``: ``module:Class(setting=value)``.
+
+    Error messages begin with ``error_prefix``.
+    """
 
     error_prefix: str
     name: str
@@ -117,7 +126,7 @@ class CallbackCall(NamedTuple):
 
 
 def parse_callback(text: str) -> CallbackCall:
-    """Return what an entry asks for; its module is not imported."""
+    """Parse an entry, without importing its module."""
     error_prefix = f"callbacks = {short_repr(text)}"
     call = CallbackCall(error_prefix, *parse_call(text, error_prefix))
     if ":" not in call.name:
@@ -126,14 +135,14 @@ def parse_callback(text: str) -> CallbackCall:
 
 
 def import_callback(text: str) -> type[Callback]:
-    """Import the class that an entry names; a run that names its module too may then go on (``check_module``)."""
+    """Import the class that an entry names; ``check_module`` then accepts its module in saved settings."""
     call = parse_callback(text)
     kind: type[Callback] = import_object(call.name, what=call.error_prefix, base=Callback)
     return kind
 
 
 def make_callback(text: str) -> Callback:
-    """Return the callback that an entry asks for."""
+    """Create the callback that an entry describes."""
     kind, (error_prefix, _, args, kwargs) = import_callback(text), parse_callback(text)
     try:
         inspect.signature(kind).bind(*args, **kwargs)
@@ -143,10 +152,10 @@ def make_callback(text: str) -> Callback:
 
 
 class CallbackList:
-    """The callbacks of a run, called one after the other. A part of a checkpoint."""
+    """The callbacks of a run, called in order. Part of a checkpoint."""
 
     def __init__(self, callbacks: Sequence[Callback], run: TrainingRun) -> None:
-        """``run``: passed to each of them."""
+        """``run``: passed to each callback."""
         self.run = run
         kinds = [f"{type(callback).__module__}:{type(callback).__qualname__}" for callback in callbacks]
         names = [f"{kind} {kinds[:i].count(kind) + 1}" for i, kind in enumerate(kinds)]
@@ -159,14 +168,14 @@ class CallbackList:
                 getattr(callback, hook)(self.run, *args)
 
     def state_dict(self) -> State:
-        """Return the state of each by the name and number of its class, None if it has none."""
+        """Return the state of each callback, or None, by the name and number of its class."""
         return {
             name: callback.state_dict() if hasattr(callback, "state_dict") else None
             for name, callback in self.named.items()
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore those that were saved; warn of others."""
+        """Restore the saved states; warn about callbacks that are missing."""
         for name, callback in self.named.items():
             if state.get(name) is not None:
                 callback.load_state_dict(state[name])
@@ -175,7 +184,7 @@ class CallbackList:
 
 
 def check_callbacks(callbacks: Sequence[Any]) -> list[Callback]:
-    """Return ``callbacks`` as a list; ConfigError if one of them is no Callback."""
+    """Return ``callbacks`` as a list; ConfigError if one of them is not a Callback."""
     for callback in callbacks:
         if not isinstance(callback, Callback):
             is_kind = isinstance(callback, type) and issubclass(callback, Callback)

@@ -1,10 +1,10 @@
 """Checkpoints: folders that are complete or do not exist. Tensors in safetensors, the rest of the state in JSON.
 
 ``step-000012345/`` holds ``tensors.safetensors`` (every tensor and array, named by its path: part/key/key),
-``state.json`` (everything else, with references to the tensors), a folder for each part that writes files of its own
+``state.json`` (everything else, with references to the tensors), a folder for each part that writes its own files
 (``core/protocols.py: StatefulWithFiles``) and ``manifest.json`` (step, format version, size and SHA-256 of all other
 files, and a SHA-256 of itself). Reading tensors and states runs no code. Snapshots of environments are pickles, in a
-file of their own (``environments.zip``), which only a resumed run reads.
+separate file (``environments.zip``), which only a resumed run reads.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ from reverie.run.manifest import (
 OLD_PREFIX = ".tmp-old-"
 
 PRUNABLE_MIN_BYTES = 100_000_000
-"""If the spare files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
+"""If the prunable files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
 
 
 class Checkpoints:
-    """The checkpoints in ``folder``: the newest ``keep`` of them, and the one marked best.
+    """The checkpoints in ``folder``: the newest ``keep``, and the checkpoint marked best.
 
-    Damaged ones are left where they are and do not count. Reading changes nothing on disk, so that many processes may
-    read while one writes.
+    Damaged checkpoints are left in place and do not count. Reading changes nothing on disk, so many processes can read
+    while one writes.
     """
 
     def __init__(self, folder: Path | str, keep: int = 3) -> None:
-        """Nothing is written before the first ``save``; each damaged one is logged."""
+        """Nothing is written before the first ``save``; each damaged checkpoint is logged."""
         self.folder: Path = Path(folder)
         self.keep = keep
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
-        self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is whole
-        self._slim: set[str] = set()  # names of those without large spare files
+        self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is intact
+        self._slim: set[str] = set()  # names of checkpoints without large prunable files
 
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
-        """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, return the new path.
+        """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, and return the new path.
 
-        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it. RunError,
-        and earlier checkpoints are untouched, if the disk is full or not writable.
+        A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it. If the
+        disk is full or not writable, this raises RunError and earlier checkpoints are untouched.
         """
         self._found = None
         final = self.folder / checkpoint_name(step, "diverged" if diverged else "step")
@@ -109,13 +109,13 @@ class Checkpoints:
             reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3]).rstrip(".")
             reason = f"it contains no {reason}" if isinstance(error, KeyError) else reason
             raise RunError(
-                f"{path} does not fit these settings: {reason}. It was written by a learner with other parts "
-                "(networks, targets, normalisers, optimisers) or in another environment. Use the settings of its run "
+                f"{path} does not fit these settings: {reason}. It was written by a learner with different parts "
+                "(networks, targets, normalizers, optimizers) or in another environment. Use the settings of its run "
                 "(--config <run>/config.yaml), or choose another run."
             ) from error
 
     def paths(self) -> list[Path]:
-        """Return all checkpoints ``step-*``, oldest first, whole or damaged."""
+        """Return all checkpoints ``step-*``, oldest first, intact or damaged."""
         return sorted((p for p in self.folder.glob("step-*") if re.fullmatch(r"step-\d+", p.name)), key=step_from_name)
 
     def find_damaged(self) -> dict[str, str]:
@@ -124,7 +124,10 @@ class Checkpoints:
         return {name: problem for name, problem in wrong.items() if problem}
 
     def latest(self) -> Path | None:
-        """Return the newest whole checkpoint, or None if there is none at all; log which others it skips, and why."""
+        """Return the newest intact checkpoint, or None if there are no checkpoints.
+
+        Log which ones it skips, and why.
+        """
         wrong: dict[Path, str] = {}
         for path in reversed([*self._moved_aside(), *self.paths()]):
             problem = self._state[path.name] = checkpoint_problem(path)
@@ -143,14 +146,14 @@ class Checkpoints:
         )
 
     def select(self, name: Path | str | None) -> Path:
-        """Return the checkpoint called ``name``, as :meth:`find` does; if that is None, the newest whole one."""
+        """Return the checkpoint called ``name``, as :meth:`find` does; None: the newest intact checkpoint."""
         path = self.find(name) if name is not None else self.latest()
         if path is None:
             raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
         return path
 
     def find(self, name: Path | str) -> Path:
-        """Return the checkpoint called ``name`` in this folder, or at that path; ``best`` is the one marked best.
+        """Return the checkpoint called ``name`` in this folder, or at that path; ``best``: the checkpoint marked best.
 
         A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
         """
@@ -165,11 +168,11 @@ class Checkpoints:
         raise RunError(f"no checkpoint '{name}' in {self.folder}.{did_you_mean(Path(name).name, names)}{listed}")
 
     def kept_paths(self) -> list[Path]:
-        """Return the newest checkpoints, which are kept; an older one that is marked best is kept as well."""
+        """Return the newest checkpoints, which are kept. The checkpoint marked best is kept in addition."""
         return self.paths()[-self.keep :]
 
     def mark_best(self, path: Path) -> None:
-        """Mark ``path`` as the best checkpoint, which is kept until another is marked."""
+        """Mark ``path`` as the best checkpoint, which is kept until another checkpoint is marked."""
         with disk_errors_as_run_error(self.folder / "best"):
             _replace_file(self.folder / "best", path.name.encode())
 
@@ -192,7 +195,7 @@ class Checkpoints:
         delete_temporary_files(self.folder)
 
     def _prune(self, written: Path) -> None:
-        """Of all whole ones but ``written``, slim the newest and the best, and delete the others."""
+        """Prune the newest and the best of all intact checkpoints but ``written``, and delete the others."""
         paths = self.paths()
         for path in paths:
             if path.name not in self._state:
@@ -224,8 +227,8 @@ def read_checkpoint(
 ) -> dict[str, dict[str, Any]]:
     """Return the states of ``parts`` in the checkpoint at ``path``, tensors on the CPU.
 
-    ``verified``: all of its files have just been verified and need not be again. ``instead``: tensors by their names,
-    in place of those of the checkpoint.
+    ``verified``: all of its files have just been verified. ``instead``: tensors by name, which replace tensors of the
+    checkpoint.
     """
     path = Path(path)
     if not verified:
@@ -245,13 +248,13 @@ def read_checkpoint(
 
 
 def longest_episode(path: Path) -> int:
-    """Return the env steps of the longest episode of training before the checkpoint at ``path``; 0: it does not say."""
+    """Return the env steps of the longest training episode before the checkpoint at ``path``; 0: not recorded."""
     state = json.loads((path / STATE).read_text())
     return int(state.get("clock", {}).get("longest_episode", 0))
 
 
 def step_from_name(path: Path) -> int:
-    """Return the env step in the name of a checkpoint: as text, names of more than nine digits would sort wrongly."""
+    """Return the env step in the name of a checkpoint. As text, names of more than nine digits would sort wrongly."""
     return int(path.name.rpartition("-")[2])
 
 
@@ -261,7 +264,7 @@ def checkpoint_name(step: int, kind: str = "step") -> str:
 
 
 def prune_checkpoint(path: Path) -> None:
-    """Delete the spare files of the checkpoint at ``path`` if they are large; it is whole at every moment."""
+    """Delete the prunable files of the checkpoint at ``path`` if they are large; it stays intact throughout."""
     manifest = read_manifest(path)
     spare = [name for name, entry in manifest["files"].items() if entry.get("spare")]
     if sum(manifest["files"][name]["bytes"] for name in spare) < PRUNABLE_MIN_BYTES:
@@ -276,7 +279,7 @@ def prune_checkpoint(path: Path) -> None:
 def export_checkpoint(path: Path, to: Path, spare: bool) -> None:
     """Copy the checkpoint at ``path`` to the folder ``to``, by hard links where possible.
 
-    Without ``spare`` its spare files are left out if they are large.
+    Without ``spare``, its prunable files are omitted if they are large.
     """
 
     def link(source: str, target: str) -> None:
@@ -297,7 +300,9 @@ def write_checkpoint(staged: Path, step: int, parts: Mapping[str, Stateful]) -> 
     staged.mkdir(parents=True, exist_ok=True)
     save_file(tensors, staged / TENSORS)
     (staged / STATE).write_text(json.dumps(state, allow_nan=False))
-    (staged / TENSORS).chmod((staged / STATE).stat().st_mode & 0o777)  # safetensors lets nobody else read
+    (staged / TENSORS).chmod(
+        (staged / STATE).stat().st_mode & 0o777
+    )  # safetensors makes the file unreadable for other users
     files = {name: manifest_entry(staged / name) for name in (TENSORS, STATE)}
     for name, part in parts.items():
         if isinstance(part, StatefulWithFiles):
@@ -316,7 +321,10 @@ def write_checkpoint(staged: Path, step: int, parts: Mapping[str, Stateful]) -> 
 
 
 def _move(staged: Path, final: Path) -> None:
-    """Rename ``staged`` to ``final``. A folder cannot be replaced atomically, so an old one is moved aside first."""
+    """Rename ``staged`` to ``final``.
+
+    A folder cannot be replaced atomically, so an existing folder is moved aside first.
+    """
     aside = final.with_name(OLD_PREFIX + final.name)
     if final.exists():
         os.rename(final, aside)
@@ -331,7 +339,10 @@ def _incomplete(path: Path) -> Path:
 
 
 def _delete(path: Path) -> None:
-    """Delete a checkpoint. What a killed process leaves of it is no damaged one, and ``recover`` deletes the rest."""
+    """Delete a checkpoint.
+
+    If the process is killed, the rest does not count as a damaged checkpoint, and ``recover`` deletes it.
+    """
     leaving = _incomplete(path)
     os.rename(path, leaving)
     shutil.rmtree(leaving, ignore_errors=True)

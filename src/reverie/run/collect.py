@@ -1,4 +1,4 @@
-"""Acting: steps the environments with the policy and adds every row to the replay."""
+"""Collecting rows: steps the environments with the policy and adds every row to the replay buffer."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
 
 SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
-"""Metrics of what a collector and the loop spend time on."""
+"""Metrics of the time that a collector and the loop spend on each task."""
 ENVIRONMENTS = "environments.zip"
-"""Snapshots of the environments in a checkpoint: pickles, which only resuming a run reads, and only the user's own."""
+"""Snapshots of the environments in a checkpoint: pickles, which only a resumed run reads, and only if the user wrote
+them."""
 SIGNATURE = "signature"
-"""Name of the entry in that file that says whose it is (``core/signing.py``)."""
+"""Name of the entry in that file that identifies its author (``core/signing.py``)."""
 
 
 class EpisodeStats(NamedTuple):
-    """A finished episode: the sum of its rewards, its length in decisions, and what ``env.log_info`` names."""
+    """A finished episode: the sum of its rewards, its length in decisions, and the ``env.log_info`` values."""
 
     score: float
     length: int
@@ -39,12 +40,12 @@ class EpisodeStats(NamedTuple):
 
 
 def read_exact_rewards(env: Env, step: Step) -> list[float]:
-    """Return the rewards of the current rows ``step`` as exactly as they are known."""
+    """Return the rewards of the current rows ``step``, in full precision if the environment provides it."""
     return list(env.exact_rewards) or step.reward.tolist()
 
 
 class EpisodeCounter:
-    """Adds up the rewards and decisions of N running episodes."""
+    """Sums the rewards and decisions of N running episodes."""
 
     def __init__(self, num_envs: int) -> None:
         self.score: list[float] = [0.0] * num_envs
@@ -55,8 +56,8 @@ class EpisodeCounter:
     ) -> list[tuple[int, EpisodeStats]]:
         """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
 
-        Episodes of a single row, which an environment shows while it is down, have no step and do not count.
-        ``rewards``, ``logged``: of the rows, as an ``Env`` has them.
+        Episodes of a single row, which an environment yields while it is down, have no step and do not count.
+        ``rewards``, ``logged``: ``exact_rewards`` and ``episode_info`` of the rows.
         """
         finished = []
         rows = zip(rewards, step.is_first.tolist(), step.is_last.tolist(), strict=True)
@@ -68,7 +69,7 @@ class EpisodeCounter:
         return finished
 
     def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
-        """Return ``(env, stats)`` of the episodes that have so many ``steps`` and do not end with the rows ``step``."""
+        """Return ``(env, stats)`` of the episodes of this many ``steps`` that do not end with the rows ``step``."""
         if max(self.length) < steps:
             return []
         numbers = [i for i, last in enumerate(step.is_last.tolist()) if self.length[i] >= steps and not last]
@@ -85,23 +86,23 @@ def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class CollectorProtocol(Protocol):
-    """What the loop knows of whoever collects rows: the collector of this process, or one that is fed by others."""
+    """A collector as the loop sees it: it collects rows in this process, or receives them from other processes."""
 
     unlogged_episodes: list[EpisodeStats]
-    """Finished episodes that are not logged yet. Whoever logs them empties the list; checkpoints save it."""
+    """Finished episodes that are not logged yet. The caller that logs them clears the list; checkpoints save it."""
 
     seconds: dict[str, float]
-    """Metrics: the wall-clock seconds since the last log entry, by what they were spent on."""
+    """Metrics: the wall-clock seconds since the last log entry, by task."""
 
     @property
     def restarts(self) -> int:
-        """How often failed environments were started again in this run, including earlier processes."""
+        """Number of restarts of failed environments in this run, including earlier processes."""
 
     def collect(self) -> int:
-        """Add rows to the replay; return the env steps taken, one for each row that is not ``is_last``."""
+        """Add rows to the replay buffer; return the env steps taken, one for each row that is not ``is_last``."""
 
     def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
-        """Return the episodes that ended since the last call. ``at_the_end``: nothing is collected any more."""
+        """Return the episodes that ended since the last call. ``at_the_end``: no more rows will be collected."""
 
     def state_dict(self) -> State:
         """Return what a checkpoint holds."""
@@ -110,17 +111,16 @@ class CollectorProtocol(Protocol):
         """Restore the state that ``state_dict`` returned."""
 
     def close(self) -> None:
-        """End environments and processes. May be called twice."""
+        """Close environments and processes. Can be called twice."""
 
 
 class Collector:
-    """Holds the current row of each environment and the policy's state, and advances both by one turn at a time.
+    """Keeps the current row of each environment and the policy's state, and advances both by one turn at a time.
 
     A turn ends when the actions are sent. Environments in worker processes take them while the learner makes its
-    updates, and the next turn begins by receiving the rows, or the error of an environment. A turn that an error ends
-    is finished by the next one, also in a resumed run: a row is watched, acted on, stored and counted once.
-
-    It is a part of a checkpoint.
+    updates, and the next turn begins by receiving the rows, or the error of an environment. If an error ends a turn,
+    the next turn completes it, even in a resumed run: each row is normalized, acted on, stored and counted exactly
+    once. Part of a checkpoint.
     """
 
     prunable = False
@@ -129,11 +129,11 @@ class Collector:
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
         running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
     ) -> None:  # fmt: skip
-        """Reset ``env``, by the ``seed`` that random actions have too.
+        """Reset ``env`` with ``seed``, which also seeds random actions.
 
-        ``random_steps``: env steps at the beginning that take uniformly random actions. ``running_statistics`` sees
-        every row before the policy does. ``exact``: whether the rows loaded from a checkpoint are those that were
-        saved; episodes then go on.
+        ``random_steps``: initial env steps with uniformly random actions. ``running_statistics``: updated with every
+        row before the policy acts on it. ``exact``: whether the rows loaded from a checkpoint equal the saved rows, so
+        that episodes can continue.
         """
         self.exact = exact
         self._saved: State = {}
@@ -146,21 +146,21 @@ class Collector:
         self.env_steps: int = 0
         self._restarts_before = 0  # of earlier processes of this run
         self.rng: np.random.Generator = np.random.default_rng(seed)
-        self._step: Step | None = env.reset(seed)  # None while an answer is due
+        self._step: Step | None = env.reset(seed)  # None while a step is pending
         self._rewards = [0.0] * env.num_envs
         self._logged: dict[int, Mapping[str, float]] = {}
-        self._failure: Exception | None = None  # the error raised in its place
+        self._failure: Exception | None = None  # the error raised instead
         self.state: Any = initial_state(policy, env.num_envs)
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged_episodes: list[EpisodeStats] = []
         self.seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
-        self._action: Tensor | None = None  # what was chosen for the current rows, until it is sent
-        self._watched = self._stored = self._counted = False  # what else was done with the current rows
+        self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
+        self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
 
     @property
     def step(self) -> Step:
-        """Return the current row of each environment, which the policy sees next. Waits for a step under way."""
+        """Return the current row of each environment, on which the policy acts next. Waits for a pending step."""
         if self._failure is not None:
             raise self._failure
         if self._step is None:
@@ -175,7 +175,7 @@ class Collector:
         return self._step
 
     def collect(self) -> int:
-        """Make one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
+        """Do one turn: act, store, send. Return the env steps taken: one for each row that is not ``is_last``."""
         step = self.step
         begin = time.perf_counter()
         if self._action is None:
@@ -195,7 +195,7 @@ class Collector:
         return num_steps
 
     def _choose_action(self, step: Step) -> Tensor:
-        """Let the policy act on the current rows; return the action ``[N, A]`` to store and to send."""
+        """Run the policy on the current rows; return the action ``[N, A]`` to store and to send."""
         if self.running_statistics is not None and not self._watched:
             self.running_statistics.update_statistics(step)
             self._watched = True
@@ -209,18 +209,21 @@ class Collector:
         return to_executed_action(action, step)
 
     def count(self) -> None:
-        """Count the current rows unless they are counted already; waits for them."""
+        """Count the current rows unless they have been counted; waits for them."""
         if not self._counted and self._envs_respond():
             self.finished.extend(stats for _, stats in self.counter.add(self.step, self._rewards, self._logged))
             self._counted = True
 
     @property
     def restarts(self) -> int:
-        """How often failed environments were started again in this run, including earlier processes."""
+        """Number of restarts of failed environments in this run, including earlier processes."""
         return self._restarts_before + (0 if self.restorable is None else self.restorable.restarts)
 
     def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
-        """Return the episodes that ended since the last call. ``at_the_end``: also those that the current rows end."""
+        """Return the episodes that ended since the last call.
+
+        ``at_the_end``: include episodes that end with the current rows.
+        """
         if at_the_end:
             self.count()
         finished, self.finished = self.finished, []
@@ -231,9 +234,9 @@ class Collector:
         self.env.close()
 
     def state_dict(self) -> State:
-        """Return counters, the generator of random actions, the current rows (waits for them) and the policy's state.
+        """Return the counters, the generator of random actions, the current rows and the policy's state.
 
-        There are no rows and no policy state if the environments have failed for good.
+        Waits for the rows. Without rows and policy state if the environments have failed permanently.
         """
         state = {
             "env_steps": self.env_steps,
@@ -255,7 +258,10 @@ class Collector:
         }
 
     def snapshots(self) -> list[bytes | None]:
-        """Return what each environment needs to go on from its current row; [] if they have failed for good."""
+        """Return a snapshot of each environment, to continue from its current row.
+
+        [] if they have failed permanently.
+        """
         if self.restorable is None or not self._envs_respond():
             return []
         return self.restorable.snapshot()
@@ -266,9 +272,10 @@ class Collector:
         return False
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the counters; new episodes begin, unless ``load_files`` continues the old ones.
+        """Restore the counters.
 
-        With another number of environments the policy's state begins anew, but for its schedules of env steps.
+        New episodes begin, unless ``load_files`` continues the old ones. With a different number of environments, the
+        policy's state is re-initialized except for its schedules.
         """
         self._saved = state
         self.env_steps = int(state["env_steps"])
@@ -282,7 +289,7 @@ class Collector:
             self.state = initial_state(self.policy, self.env.num_envs, self.env_steps)
 
     def save_files(self, folder: Path) -> None:
-        """Write a snapshot of each environment that offers one."""
+        """Write a snapshot of each environment that supports it."""
         snapshots = self.snapshots()
         with zipfile.ZipFile(folder / ENVIRONMENTS, "w") as file:
             for number, snapshot in enumerate(snapshots):
@@ -290,7 +297,7 @@ class Collector:
             file.writestr(zipfile.ZipInfo(SIGNATURE), sign(snapshot or b"" for snapshot in snapshots))
 
     def load_files(self, folder: Path) -> None:
-        """Continue in the middle of the episodes, if the rows are ``exact`` and the environments can do it."""
+        """Continue the saved episodes, if the rows are ``exact`` and the environments support it."""
         lost = self.env.num_envs
         if not self.exact():
             logger.warning("the rows are no longer those of the checkpoint: environments start new episodes")
@@ -302,8 +309,9 @@ class Collector:
             claimed = contents.pop(SIGNATURE, b"").decode(errors="replace")
             if not (is_mine(contents.values(), claimed) or is_trusting()):
                 logger.warning(
-                    f"{folder / ENVIRONMENTS} holds pickles that were not written by you on this machine: they are not "
-                    "read, as that runs code, and environments start new episodes. If you trust them, add --trust-code"
+                    f"{folder / ENVIRONMENTS} contains pickles that you did not write on this machine: they are not "
+                    "read, since unpickling runs code, and the environments start new episodes. If you trust them, "
+                    "add --trust-code"
                 )
                 return
             lost = self.resume(self._saved, [None if n.endswith("-none") else s for n, s in contents.items()])
@@ -314,7 +322,7 @@ class Collector:
             )
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
-        """Go on in the middle of the episodes that were saved in ``state`` and in ``snapshots`` of N environments.
+        """Continue the episodes saved in ``state`` and in the ``snapshots`` of N environments.
 
         Return the number of environments that cannot: their episodes are truncated and new ones begin.
         """
@@ -337,7 +345,7 @@ class Collector:
 
 
 def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:
-    """Return the state before the first observation, with schedules of exploration as they are after ``env_steps``."""
+    """Return the state before the first observation, with exploration schedules advanced to ``env_steps``."""
     state = policy.initial(num_envs)
     return policy.advance_schedule(state, env_steps) if env_steps and isinstance(policy, Annealed) else state
 
@@ -354,7 +362,7 @@ def random_flat_actions(
 ) -> Tensor:
     """Return uniformly random flat actions ``[N, A]``: one-hot for each categorical part, -1..1 where continuous.
 
-    ``legal`` ``[N, A]``: the mask of legal actions. A class that it forbids is drawn again, among those that it allows.
+    ``legal`` ``[N, A]``: the mask of legal actions. Classes that it forbids are redrawn among the allowed classes.
     """
     columns: list[np.ndarray] = [np.zeros((num_envs, 0), np.float32)]
     for key in sorted(spec.parts):

@@ -1,4 +1,4 @@
-"""Evaluation of a policy: whole episodes in separate environments that training does not use."""
+"""Evaluation of a policy: whole episodes in environments separate from training."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from reverie.run.folder import RunFolder, read_final_result
 
 
 class ScoreMetric(NamedTuple):
-    """The logged number by which evaluations are compared, and whether the highest or the lowest is the best."""
+    """The metric that ranks evaluations, and whether the highest or the lowest value is best."""
 
     name: str
     minimize: bool
 
     @classmethod
     def parse(cls, text: str) -> ScoreMetric:
-        """Return what the setting ``score_metric`` says: ``NAME``, ``NAME:max`` or ``NAME:min``."""
+        """Parse the setting ``score_metric``: ``NAME``, ``NAME:max`` or ``NAME:min``."""
         name, _, direction = text.partition(":")
         if not name or direction not in ("", "max", "min") or text.endswith(":"):
             raise ConfigError(
-                f"score_metric = {text!r}: expected the name of a number that evaluations log, such as eval/score, or "
-                "NAME:min if the lowest is the best."
+                f"score_metric = {text!r}: expected the name of an evaluation metric, such as eval/score, or NAME:min "
+                "if the lowest value is best."
             )
         return cls(name, direction == "min")
 
@@ -47,18 +47,18 @@ class ScoreMetric(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """Scores (undiscounted returns) and lengths of E episodes, the mode of the policy, and frames of the first one."""
+    """Scores (undiscounted returns) and lengths of E episodes, the policy's mode, and frames of the first episode."""
 
     scores: list[float]
     lengths: list[int]
     mode: Mode
     frames: np.ndarray | None = field(default=None, repr=False)  # uint8 [T, H, W, 3]
     info: list[dict[str, float]] = field(default_factory=list)
-    """What ``env.log_info`` names, of each episode by name; empty if it names nothing."""
+    """Values that ``env.log_info`` names, for each episode by name; empty if it names none."""
     cut_off: int = 0
-    """Episodes that had not ended after ``most_steps``: their scores are those until then."""
+    """Number of episodes cut off after ``most_steps``; their scores include only these steps."""
     most_steps: int | None = None
-    """Steps after which they were cut off; None if none was."""
+    """Steps after which episodes were cut off; None if none was."""
 
     @property
     def score(self) -> float:
@@ -73,7 +73,7 @@ class Evaluation:
         return replace(self, scores=scores, lengths=lengths, info=info, cut_off=cut_off, most_steps=most_steps)
 
     def cut_text(self) -> str:
-        """Return how many episodes were cut off, for messages; "" if none was."""
+        """Format the number of episodes that were cut off, for messages; "" if none was."""
         if not self.cut_off:
             return ""
         were = "was" if self.cut_off == 1 else "were"
@@ -82,7 +82,7 @@ class Evaluation:
         )
 
     def info_means(self) -> dict[str, float]:
-        """Return the mean of each number that ``env.log_info`` names, over the episodes that have it."""
+        """Return the mean of each value that ``env.log_info`` names, over the episodes that have it."""
         return mean_infos(self.info)
 
     def iqm(self) -> IntervalEstimate:
@@ -90,13 +90,13 @@ class Evaluation:
         return estimate_interval(iqm, self.scores)
 
     def statistics(self) -> dict[str, float]:
-        """Return statistics of the scores by name, besides their mean; without an interval its ends are left out."""
+        """Return statistics of the scores by name, except the mean; the interval is omitted if there is none."""
         middle = self.iqm()
         values = {"std": float(np.std(self.scores)), "median": float(np.median(self.scores)), "iqm": middle.value}
         return values | ({"iqm_low": middle.low, "iqm_high": middle.high} if middle.has_interval else {})
 
     def metrics(self) -> dict[str, float | np.ndarray]:
-        """Return scores, lengths and the video, if there is one, under their names in the logs."""
+        """Return scores, lengths and the video, if there is one, under their metric names."""
         return {
             **({} if self.frames is None else {"eval/video": self.frames}),
             "eval/score": self.score,
@@ -122,13 +122,13 @@ class Evaluation:
 
 
 FLOOR, TIMES = 1000, 4
-"""Least steps of an episode that is cut off, and as many times the longest episode of training."""
+"""An episode is cut off after at least this many steps, and this many times the longest training episode."""
 
 
 def episode_limit(setting: int | None, longest: int) -> int:
-    """Return after how many steps an episode that does not end is cut off.
+    """Return the number of steps after which an evaluation episode is cut off.
 
-    ``setting``: ``eval_episode_steps``, if it is given; ``longest``: steps of the longest episode of training.
+    ``setting``: ``eval_episode_steps``, if set; ``longest``: steps of the longest training episode.
     """
     return max(FLOOR, TIMES * longest) if setting is None else setting
 
@@ -153,10 +153,11 @@ def evaluate(
 ) -> Evaluation:  # fmt: skip
     """Play ``episodes`` whole episodes and return them ordered by environment.
 
-    The number of episodes of each environment is fixed beforehand: taking the first ones that end would favour short
-    ones. With ``record``, what it returns of each frame of environment 0's first episode is kept, if the environment
-    can be drawn in one size. Schedules of exploration go on from ``env_steps``; they matter only in mode ``explore``.
-    An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more. None: never.
+    The number of episodes per environment is fixed in advance: taking the first episodes that end would be biased
+    toward short ones. ``record`` is called with each frame of environment 0's first episode, and its results are kept,
+    if all frames have the same size. Exploration schedules continue from ``env_steps``; they matter only in mode
+    ``explore``. An episode is cut off after ``most_steps``, or the ``max_episode_steps`` of ``env`` if that is more.
+    None: never.
     """
     max_steps = None if most_steps is None else max(most_steps, env.max_episode_steps or 0)
     quota = [episodes // env.num_envs + (i < episodes % env.num_envs) for i in range(env.num_envs)]

@@ -1,4 +1,4 @@
-"""The folder of a run: its files, its lock, its settings, and whether they can go on there."""
+"""The folder of a run: its files, its lock, its settings, and whether a run with given settings can continue there."""
 
 from __future__ import annotations
 
@@ -26,39 +26,42 @@ from reverie.core.lock import LOCK_FILE_NAME, folder_lock
 from reverie.core.specs import diff_bounds, diff_specs
 
 SCHEMA = 1
-"""Version of config.yaml. A file of a newer version is refused."""
+"""Version of config.yaml. A newer version is rejected."""
 
 
-DELETE = "Delete it: the next evaluation or estimate writes it anew."
-"""What to do about a damaged file of results."""
+DELETE = "Delete it: the next evaluation or estimate writes it again."
+"""Advice for a damaged results file."""
 STEPS = ("updates", "env_steps", "step")
-"""Names of the step at which a result was measured; the first counts."""
+"""Names of the step at which a result was measured; the first one found counts."""
 
 
-SPEC_ADVICE = "Restore it from a backup, or delete it: training that goes on writes it anew."
+SPEC_ADVICE = "Restore it from a backup, or delete it: continuing the training writes it again."
 
 
 class RunFolder:
-    """Paths inside a run. Reading them creates nothing. As text it is the path that the user gave."""
+    """Paths inside a run. Reading them creates nothing. ``str`` returns the path that the user passed."""
 
     def __init__(self, path: Path, user_path: Path | str | None = None) -> None:
-        """``user_path``: the path as the user wrote it, if that is another."""
+        """``user_path``: the path as the user wrote it, if it differs."""
         self.path = path
         self._user_path = path if user_path is None else user_path
         self.config: Path = path / "config.yaml"  # resolved settings
-        self.spec: Path = path / "spec.json"  # observations and actions of the networks; spaces of recorded data
+        self.spec: Path = path / "spec.json"  # observations and actions of the networks; spaces of a dataset
         self.metrics: Path = path / "metrics.jsonl"  # all measurements, one JSON object per line
         self.checkpoints: Path = path / "checkpoints"  # one folder per checkpoint
         self.replay: Path = path / "replay"  # every collected row
         self.curve: Path = path / "curve.png"  # figure of the learning curve
         self.videos: Path = path / "videos"  # of the agent and of its predictions
         self.evaluation: Path = path / "eval.json"  # newest evaluation
-        self.estimate: Path = path / "estimate.json"  # newest estimate from recorded data, for which nothing was played
+        self.estimate: Path = path / "estimate.json"  # newest estimate from a dataset, without episodes played
         self.dream: Path = path / "dream"  # figures and numbers of the newest comparison of dream and truth
 
     @classmethod
     def from_path(cls, run: Path | str) -> RunFolder:
-        """Return the folder that a user names, by an absolute path: an environment may change the directory."""
+        """Return the folder at the path ``run``.
+
+        The path is made absolute: an environment can change the working directory.
+        """
         check_local(run, "run")
         return cls(Path(os.path.expanduser(run)).absolute(), run)
 
@@ -66,7 +69,7 @@ class RunFolder:
         return str(self._user_path)
 
     def lock(self) -> AbstractContextManager[None]:
-        """Return the lock of the one process that writes here; RunError if links lead out of the folder."""
+        """Return the lock of the only process that writes here; RunError if links lead out of the folder."""
         check_links(self.path)
         return folder_lock(self.path)
 
@@ -89,7 +92,10 @@ def new_path(env: str, algorithm: str) -> Path:
 
 
 def write_result(path: Path, values: Mapping[str, Any]) -> None:
-    """Write eval.json or estimate.json. A result of a ``checkpoint`` keeps that of the end of training as "final"."""
+    """Write eval.json or estimate.json.
+
+    A result of a ``checkpoint`` keeps the result at the end of training as "final".
+    """
     final = read_final_result(path) if "checkpoint" in values else None
     write_json(path, {**values, "final": final} if final else values)
 
@@ -106,12 +112,12 @@ def read_final_result(path: Path) -> dict[str, Any] | None:
         numbers = [value for name, value in result.items() if name in STEPS]
         float(sum(numbers) + (result["score"]["mean"] if path.name == "eval.json" else 0))
     except (AttributeError, LookupError, TypeError, OverflowError) as error:
-        raise RunError(f"{path} is damaged: its score or step is no number ({error!r}). {DELETE}") from error
+        raise RunError(f"{path} is damaged: its score or step is not a number ({error!r}). {DELETE}") from error
     return result
 
 
 def is_final_result_of_step(path: Path, step: int) -> bool:
-    """Return whether the file holds the result at the end of training, written at this ``step`` and not before."""
+    """Return whether the file contains the result at the end of training, at this ``step``."""
     result = read_final_result(path) or {}
     return next((result[name] for name in STEPS if name in result), None) == step
 
@@ -133,8 +139,8 @@ def read_spec(folder: RunFolder) -> dict[str, Any] | None:
 def check_spec(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = True) -> None:
     """Check that the environment has the observations and actions that the run's networks were made for.
 
-    ``current``: the environment's signature. ``bounds``: compare the bounds of vectors as well. A policy fails on
-    numbers of another scale, but data and environment often declare different bounds.
+    ``current``: the environment's signature. ``bounds``: also compare the bounds of vectors. A policy fails on values
+    of another scale, but dataset and environment often declare different bounds.
     """
     if changes := spec_changes(folder, current, bounds=bounds):
         raise RunError(
@@ -144,7 +150,7 @@ def check_spec(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = 
 
 
 def spec_changes(folder: RunFolder, current: Mapping[str, Any], *, bounds: bool = True) -> list[str]:
-    """Return how the observations and actions of the run differ from those of ``current``: see :func:`check_spec`."""
+    """Return the differences between the run's observations and actions and ``current``: see :func:`check_spec`."""
     if (saved := read_spec(folder)) is None:
         return []
     labels = ("the run", "this environment")
@@ -166,7 +172,7 @@ class SavedConfig:
     experiment: dict[str, Any]
     """The resolved ``ExperimentConfig`` as plain values."""
     custom: dict[str, str] = field(default_factory=dict)
-    """Objects that were given from Python and cannot be read from a file, by their place in the configuration."""
+    """Objects that were passed from Python and cannot be read from a file, by their key path in the configuration."""
 
     @property
     def env(self) -> str:
@@ -189,7 +195,9 @@ def read_saved_config(path: Path) -> SavedConfig:
 
 def parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
-    if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:  # many have such a file
+    if missing := [
+        key for key in ("schema", "algorithm", "experiment") if key not in content
+    ]:  # many projects have such a file
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping, "custom": Mapping}, path)
     if content["schema"] > SCHEMA:
@@ -202,7 +210,7 @@ def parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
-    """Check that those of the ``values`` in a file that are there are of their ``kinds``; RunError if not."""
+    """Check the types of the ``values`` of a file against ``kinds``; missing values are allowed. RunError otherwise."""
     for key, kind in kinds.items():
         if key in values and not isinstance(values[key], kind):
             expected = {int: "a whole number", str: "text"}.get(kind, "a mapping")
@@ -220,7 +228,10 @@ def write_saved_config(path: Path, saved: SavedConfig) -> None:
 
 
 def write_shared(path: Path, saved: SavedConfig) -> None:
-    """Write settings.yaml. Other processes may import what it names: the user has named it, or it was checked."""
+    """Write settings.yaml.
+
+    Other processes may import the modules that it names: the user named them, or they were checked.
+    """
     write_saved_config(path, saved)
     for module in _modules_in(saved):
         trust_file_of(module)
@@ -231,9 +242,9 @@ def _modules_in(saved: SavedConfig) -> set[str]:
 
 
 def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> None:
-    """Write config.yaml if it has changed; keep the former, which the run has used so far, as ``config-<step>.yaml``.
+    """Write config.yaml if it has changed, and keep the previous file as ``config-<step>.yaml``.
 
-    One of the same step is not replaced.
+    An existing file of the same step is not replaced.
     """
     if folder.config.is_file():
         current = SavedConfig(
@@ -248,13 +259,13 @@ def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> Non
 
 
 def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return plain settings as they are read from config.yaml: with lists in place of tuples."""
+    """Return plain settings as they are read from config.yaml: with lists instead of tuples."""
     plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings), sort_keys=False))
     return plain
 
 
 def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the differences of two settings in plain values, one line each: ``algo.batch_length: 16 -> 32``."""
+    """Return the differences between two settings in plain values, one line each: ``algo.batch_length: 16 -> 32``."""
     lines: list[str] = []
     for key in dict.fromkeys([*before, *after]):
         path, old, new = f"{prefix}{key}", before.get(key, "not set"), after.get(key, "not set")
@@ -269,7 +280,7 @@ LEARNING_SETTINGS = ("experience", "replay_ratio", "train_ratio", "learning_star
                 "pretrain_updates", "train_freq", "env.", "algo.",
                 "replay.", "data.")  # fmt: skip
 NON_LEARNING_SETTINGS = ("data.path", "data.reader", "data.estimate", "replay.store_path")
-"""Prefixes of settings that influence what a run learns, and of those among them that do not."""
+"""Prefixes of settings that influence learning, and prefixes of the exceptions among them."""
 
 
 def learning_setting_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -279,7 +290,7 @@ def learning_setting_changes(before: Mapping[str, Any], after: Mapping[str, Any]
 
 
 def check_module_names(saved: SavedConfig, source: object, *trusted: str) -> None:
-    """Check the names of modules in the settings of ``source``, except in those that are ``trusted``: env, algo, ..."""
+    """Check the module names in the settings of ``source``, except in the ``trusted`` sections: env, algo, ..."""
     names = _module_names(saved)
     for part in names.keys() - set(trusted):
         for name in names[part]:
@@ -287,14 +298,14 @@ def check_module_names(saved: SavedConfig, source: object, *trusted: str) -> Non
 
 
 def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
-    """Return the names in settings that may be those of classes, ``module:Class``, by what they are."""
+    """Return the texts in settings that may name classes, ``module:Class``, by their kind."""
     settings, custom = saved.experiment, saved.custom
     env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
     eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
     kinds = [text for text in texts_in(settings.get("algo")) if re.match(r"\s*[A-Za-z_][\w.]*:", text)]
     return {
         "env": _class_names(env.get("id"), custom.get("env")),
-        "wrappers": _class_names(env.get("wrappers")) + names_in(env.get("kwargs")),  # stay if another env is named
+        "wrappers": _class_names(env.get("wrappers")) + names_in(env.get("kwargs")),  # kept if another env is named
         "eval_env": _class_names(eval_env.get("id"), eval_env.get("wrappers"), custom.get("eval_env"))
         + names_in(eval_env.get("kwargs")),
         "algo": _class_names(saved.algorithm, kinds),
@@ -305,7 +316,7 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
 
 
 def _class_names(*values: Any) -> list[str]:
-    """Return the texts in ``values`` that name a class of a module, without the settings that follow in brackets."""
+    """Return the texts in ``values`` that name a class of a module, without the settings in parentheses after it."""
     names = [text.partition("(")[0].strip() for value in values for text in texts_in(value)]
     return [name for name in names if ":" in name]
 
@@ -314,10 +325,10 @@ def _class_names(*values: Any) -> list[str]:
 
 
 def contains_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
-    """Return whether ``path`` holds a run, or seeds, to be continued; False if new ones can start. Writes nothing.
+    """Return whether ``path`` contains a run, or seeds, to continue; False if a new run can start.
 
-    ``settings``: the file that a run (config.yaml), or several seeds (settings.yaml), have there. RunError if the
-    folder belongs to another algorithm, another environment, or to something else.
+    Writes nothing. ``settings``: the settings file of a run (config.yaml) or of several seeds (settings.yaml). RunError
+    if the folder belongs to another algorithm, another environment, or anything else.
     """
     check_links(path)
     if not path.exists() or all(_is_leftover(inside) for inside in path.iterdir()):
@@ -337,5 +348,5 @@ def contains_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Return whether ``path`` is a file that a process leaves if it is killed while it begins a run."""
+    """Return whether ``path`` is a file left over from a process that was killed while it created a run."""
     return path.name in (LOCK_FILE_NAME, "spec.json") or (path.name[0] == "." and path.suffix == ".part")

@@ -1,4 +1,4 @@
-"""The life of a run that has been built: it loads and saves checkpoints, trains, evaluates, and ends."""
+"""The life cycle of a run after it has been built: load, train, evaluate, save, finish."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from reverie.run.trainable import MeasurementResult, Trainable, scalars_of_resul
 LOADED_FIRST = ("algo", "clock", "run")
 """Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
-"""Opens the destinations of the measurements; the mapping marks logged entries of the present step that are made again.
-On exit the learning curve is drawn."""
+"""Opens the metric sinks; the mapping marks logged entries of the current step that will be written again. On exit, the
+learning curve is plotted."""
 
 
 class RunLifecycle:
@@ -56,7 +56,7 @@ class RunLifecycle:
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
-        # what the newest evaluation logged, until callbacks know it
+        # numbers of the newest evaluation, until the callbacks have received them
         self.pending_evaluation: dict[str, float] | None = None
         self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.callback_env)
         self.callbacks: CallbackList = CallbackList(callbacks, self.run)
@@ -67,7 +67,7 @@ class RunLifecycle:
         self.file: Path = folder.estimate if experiment.measurement == "estimate" else folder.evaluation
 
     def state_dict(self) -> State:
-        """Return the best score, the step at which it was reached, what has come since, and the settings."""
+        """Return the best score, its step, the evaluations since then, and the settings."""
         state = {
             name: getattr(self, name)
             for name in ("best", "best_step", "evals_since_best", "pending_evaluation", "settings")
@@ -75,7 +75,7 @@ class RunLifecycle:
         return {**state, "stopped": self.run.stopped}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore score and step, unless scores are others now; keep the settings to compare."""
+        """Restore score and step, unless the score metric has changed; keep the settings for comparison."""
         self.best, self.best_step, self.checkpoint_settings = (
             state["best"],
             int(state["best_step"]),
@@ -84,7 +84,7 @@ class RunLifecycle:
         self.evals_since_best, self.pending_evaluation = int(state["evals_since_best"]), state["pending_evaluation"]
         if self.checkpoint_settings["score_metric"] != self.settings["score_metric"]:
             self.best, self.evals_since_best = None, 0
-        if self.clock.length <= self.checkpoint_settings[self.clock.unit]:  # a longer run goes on
+        if self.clock.length <= self.checkpoint_settings[self.clock.unit]:  # a longer run continues
             self.run.stopped = state["stopped"]
 
     def parts(self) -> dict[str, Stateful]:
@@ -100,11 +100,11 @@ class RunLifecycle:
         except ReverieError as error:
             before = read_saved_config(self.folder.path).experiment.get("algo", {})
             if lines := settings_changes(before, self.settings["algo"], "algo."):
-                error.args = (f"the run was begun with other settings: {'; '.join(lines)}. {error}",)
+                error.args = (f"the run was started with different settings: {'; '.join(lines)}. {error}",)
             raise
 
     def resume(self, path: Path) -> None:
-        """Load the parts that ``LOADED_FIRST`` leaves out, and go on storing."""
+        """Load the parts that are not in ``LOADED_FIRST``, and resume storing rows."""
         if self.experiment.store is not None:
             self.experiment.store.check()
         logger.info(f"continuing {self.folder} from {self.clock.position_text}")
@@ -114,7 +114,7 @@ class RunLifecycle:
     def write_settings(self, *, anew: bool) -> None:
         """Write config.yaml and spec.json, and report the settings that differ from the checkpoint's or the folder's.
 
-        ``anew``: there is no checkpoint, so nothing has been learned from the old observations.
+        ``anew``: there is no checkpoint, so the observations may have changed.
         """
         experiment, folder = self.experiment, self.folder
         before = self.checkpoint_settings
@@ -128,7 +128,7 @@ class RunLifecycle:
             logger.info(line)
 
     def save(self, *, diverged: bool = False) -> Path:
-        """Write a checkpoint of the whole state of the run; RunError, and the earlier ones stay, if that fails."""
+        """Write a checkpoint of the whole run. If that fails, this raises RunError and earlier checkpoints are kept."""
         self.check_folder()
         path = self.checkpoints.save(self.clock.position, self.parts(), diverged=diverged)
         if not diverged and self.experiment.store is not None:
@@ -138,18 +138,18 @@ class RunLifecycle:
         return path
 
     def check_folder(self) -> None:
-        """Raise RunError if the run's folder was deleted or moved meanwhile, and save the agent in a new one there."""
+        """If the run's folder was deleted or moved, save the agent in a new folder and raise RunError."""
         if self.folder.config.is_file():
             return
         self.write_settings(anew=True)
         self.save()
         raise RunError(
-            f"{self.folder} was deleted or moved while the run was writing to it: the run ends. What it had logged and "
-            "saved is no longer there; its agent and its settings are saved in a new folder of that name"
+            f"{self.folder} was deleted or moved while the run was writing to it: the run ends. Its logs and "
+            "checkpoints are gone; the agent and the settings are saved in a new folder of the same name"
         )
 
     def save_if_best(self, score: float) -> None:
-        """Save the agent that has just had ``score`` in an evaluation and mark it as best, if no score was as good."""
+        """Save the agent and mark it as best, if its ``score`` is better than all earlier scores."""
         if math.isfinite(score) and (
             self.best is None or not self.experiment.score.is_at_least_as_good(self.best, score)
         ):
@@ -157,26 +157,29 @@ class RunLifecycle:
             self.checkpoints.mark_best(self.save())
 
     def restore_best(self, path: Path) -> None:
-        """Mark the best checkpoint, as a process may have ended before it did; the loaded one if that is damaged."""
+        """Mark the best checkpoint again, since a process may have ended before marking it.
+
+        If it is damaged, mark ``path``.
+        """
         if self.best is None:
             return
         best = self.checkpoints.folder / checkpoint_name(self.best_step)
         if why := "" if best == path else checkpoint_problem(best):
-            logger.warning(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked in its place")
+            logger.warning(f"the best checkpoint {best.name} is damaged ({why}): {path.name} is marked as best instead")
             best = path
         if self.checkpoints.best() != best:
             self.checkpoints.mark_best(best)
 
     @property
     def pending(self) -> bool:
-        """Whether the loaded run was stopped before an evaluation that was due, perhaps in its last turn."""
+        """Whether the loaded run was stopped before an evaluation that was due, perhaps after its last iteration."""
         return (
             bool(self.experiment.measurement)
             and Periodic(self.experiment.schedule.eval_every, self.clock, "eval").is_due
         )
 
     def finished_reason(self) -> str:
-        """Return why the loaded run is over and how to continue it, as a predicate, or "" if it is not."""
+        """Return why the loaded run is over and how to continue it, as a predicate; "" if it is not over."""
         clock = self.clock
         if why := self.early_stop_reason():
             change = f"increase {clock.unit}" if self.run.stopped else f"set another {why.split()[0]}, or None,"
@@ -190,7 +193,7 @@ class RunLifecycle:
         return ""
 
     def early_stop_reason(self) -> str:
-        """Return what ends the run before its last step, or ""."""
+        """Return why the run ends before its last step; "" if it does not."""
         goal, patience, score = self.experiment.stop_score, self.experiment.patience, self.experiment.score
         if self.run.stopped:
             return f"a callback: {self.run.stopped}"
@@ -231,19 +234,19 @@ class RunLifecycle:
     def evaluate(self, write: training.WriteFn) -> None:
         """Evaluate during training, keep the best agent, and stop training if ``stop_score`` was reached and confirmed.
 
-        The metrics are written first: a run killed before the best is saved resumes from before, and evaluates again.
+        The metrics are written first: a run killed before the best agent is saved resumes earlier, and evaluates again.
         """
         measurement = self.experiment.measure("evaluation")
         if isinstance(measurement, Evaluation) and self.reaches_stop_score(scalars_of_result(measurement)):
-            confirmation = self.experiment.measure("confirmation")  # or was it luck?
+            confirmation = self.experiment.measure("confirmation")  # confirm that it was not chance
             assert isinstance(confirmation, Evaluation)
             measurement = measurement.merge(confirmation)
         values, name = scalars_of_result(measurement), self.experiment.score.name
         write({**measurement.metrics(), self.final_metric: 0.0})
         if name not in values and isinstance(measurement, Evaluation) and self.best is None:
             raise ConfigError(
-                f"score_metric = {self.settings['score_metric']}: evaluations log no '{name}', but {', '.join(values)}"
-                ". Choose one of these; env.log_info adds numbers of the environment's info."
+                f"score_metric = {self.settings['score_metric']}: evaluations do not log '{name}'. Choose one of "
+                f"{', '.join(values)}; env.log_info adds values of the environment's info."
             )
         self.pending_evaluation = values
         if self.reaches_stop_score(values):
@@ -260,13 +263,14 @@ class RunLifecycle:
     def finish_evaluation(self) -> None:
         """Call the callbacks with the latest evaluation, and stop training once ``patience`` is exhausted.
 
-        The best agent has been saved before, as they may change it. That checkpoint knows that this is still to come.
+        The best agent has been saved before, since callbacks can change it. That checkpoint records that this call is
+        still due.
         """
         values, self.pending_evaluation = self.pending_evaluation, None
         if values is None:
             return
         self.callbacks.call("on_evaluation", values)
-        waits = not self.clock.updates  # before it has learned anything, the agent stays as it is
+        waits = not self.clock.updates  # before learning starts, the agent does not change
         self.evals_since_best = 0 if waits or self.best_step == self.clock.position else self.evals_since_best + 1
         if self.experiment.patience is not None and self.evals_since_best >= self.experiment.patience:
             self.clock.stop = True
@@ -277,10 +281,10 @@ class RunLifecycle:
             self.callbacks.call("on_log", entry)
 
     def finish(self, sinks: Sequence[Sink]) -> tuple[MeasurementResult | None, int | None]:
-        """Make the final evaluation, or an estimate where no environment is there; return it, or a signal's number.
+        """Make the final evaluation, or an estimate if there is no environment; return it, or a signal's number.
 
-        A signal ends the evaluation at once: the run is complete without it, and the same command makes up for it. It
-        does so until eval.json or estimate.json is there, so these are written after the entries of the logs.
+        A signal ends the evaluation at once: the run is complete without it, and the same command repeats it. This is
+        the case until eval.json or estimate.json exists, so these are written after the log entries.
         """
         if not self.experiment.measurement:
             return None, None
@@ -300,16 +304,16 @@ class RunLifecycle:
         unit = unit if isinstance(measurement, Evaluation) else "step"
         try:
             write_result(self.file, {unit: self.clock.position, **measurement.to_dict()})
-        except OSError as error:  # it does not spoil a training that is over
+        except OSError as error:  # must not fail a completed training run
             logger.warning(f"cannot write: {error}")
         return measurement, None
 
     def result_of_finished(self, newest: Path, open_sinks: OpenSinks) -> TrainResult:
-        """Return the result of a run that has no steps left; make up for a final evaluation that is missing."""
+        """Return the result of a run that has no steps left; make the final evaluation if it is missing."""
         if not self.experiment.measurement or is_final_result_of_step(self.file, self.clock.position):
             return self.result(newest, read_evaluation(self.folder) if self.experiment.measurement else None)
         if self.experiment.measurement == "estimate":
-            self.load(newest, ["data"])  # the estimator goes on where that of earlier estimates stopped
+            self.load(newest, ["data"])  # the estimator resumes from earlier estimates
         self.write_settings(anew=False)
         with open_sinks(self.experiment, {self.final_metric: 1.0}) as sinks:
             measurement, number = self.finish(sinks)
@@ -318,7 +322,10 @@ class RunLifecycle:
     def result(
         self, checkpoint: Path | None, measurement: MeasurementResult | None = None, number: int | None = None
     ) -> TrainResult:
-        """Return how the run ended: with the evaluation or estimate ``measurement``, or by the signal ``number``."""
+        """Return the result of the run.
+
+        ``measurement``: an evaluation or estimate. ``number``: the signal that ended the run.
+        """
         finished = number is None
         return TrainResult(
             run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,

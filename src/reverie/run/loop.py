@@ -28,8 +28,8 @@ SaveFn = Callable[..., Path]
 """Writes a checkpoint of the whole run and returns its folder. ``diverged=True``: never to continue from."""
 
 ADVICE = (
-    "Continue from an earlier checkpoint, or start again, with a lower learning rate, or with algo.precision = float32 "
-    "if it was another; or check the loss and look for extreme inputs and rewards."
+    "Continue from an earlier checkpoint, or start over, with a lower learning rate or with algo.precision = "
+    "float32; or check the loss for extreme inputs and rewards."
 )
 
 
@@ -52,18 +52,19 @@ def train_loop(
     schedule: Schedule | None = None, heldout: Callable[[], Mapping[str, float]] = dict,
     on_log: Callable[[Mapping[str, float]], None] = lambda entry: None, log_episodes: bool = False,
 ) -> LoopResult:  # fmt: skip
-    """Run until the clock is done or a signal asks to stop. In both cases log and save at the end.
+    """Run until the clock is done or a signal asks to stop.
 
-    Errors on the way, such as an environment's, are followed by a log and a checkpoint too; their message then names
-    the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the device.
-    ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
+    In both cases, log and save at the end. Also log and save after an error, such as an environment's; its message then
+    names the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the
+    device. ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
 
-    ``heldout`` measures the learner at each report. ``log_episodes``: log a line for each finished episode.
+    ``heldout`` evaluates the learner on held-out rows at each report. ``log_episodes``: log a line for each finished
+    episode.
 
     Raises:
         RunError: a loss, a weight or an action was NaN or infinite; the message names the first such term and its
             update, or else the parameter.
-        KeyboardInterrupt: a second signal came before the first one had ended the turn.
+        KeyboardInterrupt: a second signal arrived before the loop had stopped after the first.
     """
     periods = schedule or Schedule()
     log_due, eval_due = Periodic(periods.log_every, clock, "log"), Periodic(periods.eval_every, clock, "eval")
@@ -72,9 +73,9 @@ def train_loop(
     keep = _Keep(clock, log, FiniteCheck(algo), checkpoint)
     batch: Batch | None = None
     with Interrupt(clock) as interrupt, keep.saved_on_error():
-        keep.evaluate(evaluator, eval_due)  # the earlier process was stopped before it, or it failed
+        keep.evaluate(evaluator, eval_due)  # the earlier process stopped before it, or it failed
         while not clock.done:
-            if collector is not None:  # recorded experience: there is none
+            if collector is not None:  # offline: there is no collector
                 clock.env_steps += collector.collect()
                 log.add_episodes(collector.pop_episodes(at_the_end=clock.done), collector.restarts)
             for _ in log.timed(clock.updates_due(len(source))):
@@ -84,9 +85,7 @@ def train_loop(
                 clock.updates += 1
                 keep.check.add(update.metrics, clock.updates)
                 meter.add(update.metrics)
-                if update.rollout_done is not None and bool(
-                    update.rollout_done
-                ):  # nothing more is to be learned from the rollout
+                if update.rollout_done is not None and bool(update.rollout_done):  # the rollout is no longer needed
                     break
             if clock.stop:
                 break
@@ -113,13 +112,13 @@ def train_loop(
 
 
 class _Keep:
-    """Saves and evaluates what is finite."""
+    """Saves and evaluates only finite states."""
 
     def __init__(self, clock: Clock, log: MetricsLog, check: FiniteCheck, checkpoint: SaveFn | None) -> None:
         self.clock, self.log, self.check, self.checkpoint = clock, log, check, checkpoint
 
     def stop_if(self, problem: str | None) -> None:
-        """Raise DivergedError, after a checkpoint for inspection, if ``problem`` says that something is not finite."""
+        """If there is a ``problem`` (not finite), save a checkpoint for inspection and raise DivergedError."""
         if problem is not None:
             saved = f" Its state is saved as {self.checkpoint(diverged=True)}." if self.checkpoint else ""
             raise DivergedError(f"{problem}: the run was stopped.{saved} {ADVICE}")
@@ -130,7 +129,10 @@ class _Keep:
         return self.checkpoint() if self.checkpoint is not None else None
 
     def evaluate(self, evaluator: EvaluateFn | None, due: Periodic) -> None:
-        """Evaluate if it is ``due`` and all is finite, as the best agent is saved. If it fails it stays due."""
+        """Evaluate if it is ``due``, and only if all is finite, since the best agent is saved.
+
+        If it fails it stays due.
+        """
         if self.clock.stop or not due() or evaluator is None:
             return
         self.stop_if(self.check.describe_problem(self.clock.updates))
@@ -142,10 +144,10 @@ class _Keep:
 
     @contextlib.contextmanager
     def saved_on_error(self) -> Iterator[None]:
-        """Log and save before an error ends the run, if it has made any progress, and add the path to the message.
+        """Log and save before an error ends the run, if there is any progress, and add the path to the message.
 
-        A KeyboardInterrupt without a signal comes from an environment and is treated as any error. A policy whose
-        action is not finite has diverged: resumed from a regular checkpoint it would choose the same action for ever.
+        A KeyboardInterrupt without a signal comes from an environment and is treated like any error. A policy whose
+        action is not finite has diverged: resumed from a regular checkpoint, it would fail in the same way.
         """
         clock = self.clock
         begun = (clock.env_steps, clock.updates)

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint, by which every file has its size and SHA-256; the state as JSON and named tensors.
+"""The manifest of a checkpoint: the size and SHA-256 of every file; and the state as JSON and named tensors.
 
 Decoding a state can only create plain data.
 """
@@ -24,11 +24,11 @@ from reverie.core.files import below
 FORMAT = 2
 TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 TENSOR, ARRAY, FLOAT, TUPLE, ITEMS = "__tensor__", "__array__", "__float__", "__tuple__", "__items__"
-"""A JSON object with one of these as its only key encodes a type that JSON does not have."""
+"""A JSON object with one of these as its only key encodes a type that JSON lacks."""
 
 
 def checkpoint_step(path: Path) -> int:
-    """Return the step at which the checkpoint at ``path`` was written, whatever the folder's name."""
+    """Return the step at which the checkpoint at ``path`` was written, independent of the folder's name."""
     try:
         return int(read_manifest(path)["step"])
     except (ValueError, TypeError, KeyError) as error:
@@ -44,7 +44,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_problem(path: Path) -> str:
-    """Return the problem of the checkpoint at ``path`` in a few words; "" if it is whole."""
+    """Describe the problem of the checkpoint at ``path`` briefly; "" if it is intact."""
     try:
         verify(path)
     except RunError as error:
@@ -80,7 +80,7 @@ def _verify_file(file: Path, size: int, digest: str) -> None:
         problem = f"{num_bytes} bytes instead of {size}"
         if num_bytes in (-1, size):
             problem = (
-                "its contents do not match their SHA-256" if num_bytes >= 0 else "it is missing, or no regular file"
+                "its contents do not match their SHA-256" if num_bytes >= 0 else "it is missing, or not a regular file"
             )
     except OSError as error:
         problem = str(error.strerror)
@@ -128,7 +128,7 @@ def encode_state(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Mapping):
         return _encode_mapping(value, path, tensors)
     raise RunError(
-        f"cannot save {path}: a checkpoint can hold tensors, arrays and plain data, but not {type(value).__name__}."
+        f"cannot save {path}: a checkpoint can contain tensors, arrays and plain data, but not {type(value).__name__}."
     )
 
 

@@ -1,6 +1,6 @@
 """The log entries of a run: counters, rates, episodes and the learner's metrics, under fixed names.
 
-And a look for NaN and infinity: in loss terms, without making updates wait for the device, and in what learns.
+Also checks for NaN and infinity in loss terms, without making updates wait for the device, and in parameters.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class MetricsLog:
         collector: CollectorProtocol | None = None,
         exploration: Callable[[int], float | None] = lambda env_steps: None, log_episodes: bool = False,
     ) -> None:  # fmt: skip
-        """``collector`` keeps the episodes that are not logged yet, and measures what it spends time on.
+        """``collector`` keeps the episodes that are not logged yet, and measures its time by task.
 
-        ``exploration`` returns how much the policy explores after so many env steps. ``log_episodes``: log a line for
+        ``exploration`` returns the policy's exploration parameters at an env step. ``log_episodes``: log a line for
         each finished episode.
         """
         self.clock = clock
@@ -76,7 +76,7 @@ class MetricsLog:
                 )
 
     def timed(self, updates: int) -> Iterator[int]:
-        """Yield the numbers of so many updates, and measure the time until the last one is made."""
+        """Yield the numbers of this many updates, and measure the time until the last one is complete."""
         begin = time.perf_counter()
         try:
             yield from range(updates)
@@ -84,13 +84,16 @@ class MetricsLog:
             self.seconds["time/update_seconds"] += time.perf_counter() - begin
 
     def write(self, values: Mapping[str, float | np.ndarray]) -> None:
-        """Write ``values`` to every sink, at the current position of the run; RunError if one cannot write."""
+        """Write ``values`` to every sink, at the current position of the run; RunError if a sink cannot write."""
         with disk_errors_as_run_error(Path("the logs")):
             for sink in self.sinks if values else ():
                 sink.write(values, self.clock.position)
 
     def log(self) -> dict[str, float]:
-        """Write one entry with everything, and return it; {} if nothing was done in this process since the last one."""
+        """Write one entry with all metrics, and return it.
+
+        {} if this process has made no progress since the last entry.
+        """
         if (self.clock.env_steps, self.clock.updates) in (self.last[1:], self.begun):
             return {}
         values = self.meter.flush()
@@ -105,7 +108,7 @@ class MetricsLog:
         return entry
 
     def _spent(self) -> dict[str, float]:
-        """Return the seconds since the last entry by what they were spent on, and how much the policy explores."""
+        """Return the seconds since the last entry by task, and the policy's exploration parameters."""
         spent = dict(self.seconds)
         self.seconds.update(dict.fromkeys(self.seconds, 0.0))
         amount = None if self.collector is None else self.exploration(self.clock.env_steps)
@@ -135,20 +138,22 @@ class FirstNonFinite(NamedTuple):
     """The state, on the device, of K loss terms that are reported together."""
 
     first: Tensor  # [K] int64, the first update at which each term was not finite; 0: none
-    value: Tensor  # [K] its value then
+    value: Tensor  # [K] the value at that update
 
 
 class FiniteCheck:
-    """Watches every metric named ``loss/...``; remembers the first update at which each was NaN or infinite.
+    """Checks every metric named ``loss/...``; remembers the first update at which each was NaN or infinite.
 
-    Terms on the CPU are read at once; others are checked on their device. Updates need not all report the same terms:
-    TD3's critic reports twice as often as its actor.
+    Terms on the CPU are read at once; others are checked on their device. Updates can report different terms: TD3's
+    critic reports twice as often as its actor.
     """
 
     def __init__(self, learner: object = None) -> None:
-        """``learner``: the module whose parameters and moments are checked; any other object has none."""
+        """``learner``: the module whose parameters and optimizer moments are checked; other objects have none."""
         self.learner = learner
-        self.read: dict[str, tuple[int, float]] = {}  # the first update at which each term was not finite; its value
+        self.read: dict[
+            str, tuple[int, float]
+        ] = {}  # the first update at which each term was not finite, and its value
         self.seen: dict[tuple[str, ...], FirstNonFinite] = {}
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
@@ -195,15 +200,16 @@ class FiniteCheck:
         """Describe a loss, a weight or a moment that is NaN or infinite after ``updates``; None if all are finite.
 
         Reads all parameters and waits for the device. A loss is computed before its update, so it cannot show that this
-        very update went wrong; and a parameter whose moments are not finite may stay finite because it never moves.
+        update failed; and a parameter whose moments are not finite can stay finite because it never changes.
         """
         if (problem := self.bad_loss()) is not None:
             return problem
         named = self.learner.named_parameters() if isinstance(self.learner, nn.Module) else ()
-        learned = ((name, values) for name, values in named if values.requires_grad)  # others may be masks with -inf
+        # others can be masks with -inf
+        learned = ((name, values) for name, values in named if values.requires_grad)
         if (name := next((name for name, values in learned if not torch.isfinite(values).all()), None)) is not None:
             return f"weights in {name} are not finite after update {updates}"
         find: Callable[[], str | None] | None = getattr(self.learner, "find_nonfinite_optimizer", None)
         if find is not None and (name := find()) is not None:
-            return f"the optimiser's moments of {name} are not finite after update {updates}"
+            return f"the optimizer moments of {name} are not finite after update {updates}"
         return None

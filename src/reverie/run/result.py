@@ -21,21 +21,22 @@ class TrainResult:
     run: Path
     """Run folder."""
     reason: Literal["finished", "interrupted"]
-    """Either "finished" (all steps were made, or see ``stop_reason``), or "interrupted" by a signal: the same call then
-    continues the run."""
+    """Either "finished" (all steps were made, or stopped early: see ``stop_reason``), or "interrupted" by a signal: the
+    same call continues the run."""
     stop_reason: str = ""
-    """Why it finished before its last step: by ``stop_score``, ``patience`` or a callback; "" if it did not."""
+    """Why the run stopped early: ``stop_score``, ``patience`` or a callback; "" if it did not."""
     signal: int | None = None
     """Number of the signal that interrupted the run; None if it finished."""
     env_steps: int
-    """Env steps since the run began: decisions of the policy over all environments, action repeat not counted."""
+    """Env steps since the start of the run: decisions of the policy over all environments, not counting action
+    repeat."""
     updates: int
-    """Gradient updates since the run began."""
+    """Gradient updates since the start of the run."""
     evaluation: Evaluation | None = None
     """The final evaluation, on the environment's true rewards; None if there was none."""
     estimate: Any = None
-    """FQE's :class:`~reverie.ReturnEstimate` of the policy's return, in a run on recorded data that has no environment
-    to evaluate in; None if there was none."""
+    """FQE's :class:`~reverie.ReturnEstimate` of the policy's return, in an offline run without an evaluation
+    environment; None if there was none."""
     files: dict[str, Path] = field(default_factory=dict)
     """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
 

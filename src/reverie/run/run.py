@@ -1,4 +1,4 @@
-"""A run: one folder, one writer. The same call begins a run, continues it, or finishes it.
+"""A run: one folder, one writer. The same call starts a run, continues it, or finishes it.
 
 =============================================  =========================================================================
 In the folder                                  What ``run_experiment`` does
@@ -32,14 +32,14 @@ def run_experiment(
     build: Callable[[int | None], Trainable], folder: RunFolder, saved: SavedConfig, open_sinks: OpenSinks,
     callbacks: Sequence[Callback] = (),
 ) -> TrainResult:  # fmt: skip
-    """Begin, continue or finish the run in ``folder``.
+    """Start, continue or finish the run in ``folder``.
 
     Nothing is created before everything has been built and checked. One process at a time writes to a run. ``build``
-    builds the experiment, with these ``saved`` settings, that goes on at a step; None begins anew.
+    builds the experiment with the ``saved`` settings, to continue from a step; None: start a new run.
 
     Raises:
-        ReverieError: settings do not fit together, the folder belongs to another run or is being written, all of its
-            checkpoints are damaged, or a loss, a weight or an action was not finite.
+        ReverieError: settings contradict each other, the folder belongs to another run or another process writes to it,
+            all of its checkpoints are damaged, or a loss, a weight or an action was not finite.
     """
     with contextlib.ExitStack() as stack:
         check_writable(folder.path)
@@ -51,10 +51,14 @@ def run_experiment(
                 checkpoints.recover()
             newest = checkpoints.latest()
             if newest is None:
-                logger.info(f"{folder} has no checkpoint: it starts over, and keeps the rows and logs stored there")
+                logger.info(
+                    f"{folder} has no checkpoint: the run starts over, and keeps the rows and logs stored there"
+                )
         experiment = build(None if newest is None else checkpoint_step(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
-        encode_state(experiment.algo.state_dict(), "algo", {})  # an hour later the first checkpoint would fail
+        encode_state(
+            experiment.algo.state_dict(), "algo", {}
+        )  # otherwise the first checkpoint would fail an hour later
         life = RunLifecycle(experiment, folder, checkpoints, callbacks)
         encode_state(life.callbacks.state_dict(), "callbacks", {})
         if newest is not None:
@@ -67,7 +71,7 @@ def run_experiment(
             life.resume(newest)
         else:
             if experiment.store is not None:
-                experiment.store.check_writable()  # a run that is refused here leaves nothing behind
+                experiment.store.check_writable()  # a run that is rejected here leaves no files behind
             experiment.load_initial()
         experiment.describe()
         if not begun:
@@ -81,7 +85,7 @@ def run_experiment(
 
 
 def create_run_folder(folder: RunFolder, stack: contextlib.ExitStack) -> None:
-    """Make the folder and take its lock; RunError if another process has begun a run there since it was empty."""
+    """Create the folder and acquire its lock; RunError if another process has started a run there since the check."""
     with disk_errors_as_run_error(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)
     stack.enter_context(folder.lock())

@@ -1,4 +1,4 @@
-"""How often a run logs, evaluates, saves and reports: periods in env steps (or updates) or in seconds."""
+"""Periods at which a run logs, evaluates, saves and reports, in env steps (or updates) or in seconds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule(Config):
-    """Periods of logs, evaluations, checkpoints and reports. A number counts env steps; 30s, 5m, 2h are times.
+    """Periods of logs, evaluations, checkpoints and reports.
 
-    Runs that only have recorded data count updates in place of env steps.
+    A number counts env steps; 30s, 5m, 2h are times. Offline runs count updates instead of env steps.
     """
 
     log_every: int | str = "5s"
@@ -27,7 +27,7 @@ class Schedule(Config):
     save_every: int | str = "5m"
     """Write a checkpoint this often. 0: only at the end."""
     report_every: int | str = "5m"
-    """Write the learner's costly reports, such as videos of predictions, this often. 0: never."""
+    """Write the learner's expensive reports, such as videos of predictions, this often. 0: never."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -47,10 +47,10 @@ def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
 
 
 class Periodic:
-    """Calling it returns True once in every period of a run; never if the period is 0.
+    """A callable that returns True once per period of a run; never if the period is 0.
 
-    Periods in env steps are counted from step 0 without gaps, also in a resumed run: it evaluates, and perhaps ends,
-    where it would have without the interruption. The clock remembers the last time under ``name``.
+    Periods in env steps are counted from step 0 without gaps, even in a resumed run: it evaluates, and perhaps ends, at
+    the same steps as without the interruption. The clock stores the last time under ``name``.
     """
 
     def __init__(self, period: int | str, clock: Clock, name: str) -> None:
@@ -74,7 +74,7 @@ class Periodic:
         return 0 < self.amount <= self.position() - self.last
 
     def __call__(self) -> bool:
-        """Return whether a period has passed since this last returned True."""
+        """Return whether a period has passed since the last call that returned True."""
         self.before, due = self.last, self.is_due
         if due:
             self.last += (self.position() - self.last) // self.amount * self.amount
@@ -84,7 +84,8 @@ class Periodic:
     def undo(self) -> None:
         """Undo the last True, because the work failed: it is due again.
 
-        In a run resumed from a checkpoint now, one in env steps is due again too; one in seconds begins anew.
+        In a run resumed from a checkpoint saved now, a period in env steps is also due again; a period in seconds
+        restarts.
         """
         self.last = self.before
         self._mark()

@@ -1,4 +1,4 @@
-"""Signals that end a run: the first finishes the turn and saves, the second stops at once."""
+"""Signals that end a run: after the first, the loop finishes its iteration and saves; the second stops at once."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def handled_signals() -> list[signal.Signals]:
 def handle_signals(
     handle: Callable[[int, FrameType | None], object], numbers: Iterable[int] | None = None
 ) -> Iterator[None]:
-    """Handle signals with ``handle`` while entered: ``numbers``, by default those of :func:`handled_signals`.
+    """Handle the signals ``numbers`` with ``handle`` inside the context.
 
-    Only the main thread can; in other threads this does nothing.
+    Default: :func:`handled_signals`. Only works in the main thread; in other threads this does nothing.
     """
     main = threading.current_thread() is threading.main_thread()
     wanted = (handled_signals() if numbers is None else numbers) if main else ()
@@ -47,7 +47,10 @@ def handle_signals(
 
 @contextlib.contextmanager
 def collect_signals() -> Iterator[list[int]]:
-    """Collect received signals meanwhile. A hangup of the terminal, which may arrive twice, is recorded once."""
+    """Collect signals received inside the context.
+
+    A hangup of the terminal, which may arrive twice, is recorded once.
+    """
     got: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -83,7 +86,7 @@ def raise_on_signal() -> Iterator[None]:
 
 
 class Interrupt(contextlib.ExitStack):
-    """While entered, one of ``SIGNALS`` sets ``clock.stop``. A second one raises KeyboardInterrupt with its number.
+    """A context in which one of ``SIGNALS`` sets ``clock.stop``. A second one raises KeyboardInterrupt with its number.
 
     A closed terminal sends SIGHUP twice, from the system and from the shell: it never counts as a second signal. If it
     was ignored before, as ``nohup`` does, it stays ignored.
@@ -100,7 +103,7 @@ class Interrupt(contextlib.ExitStack):
         return self
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Ask the loop to end; raise KeyboardInterrupt if it was asked before."""
+        """Ask the loop to stop; raise KeyboardInterrupt if it was asked before."""
         if self.received is not None and (
             number == HANGUP or (PARENT_PID and time.monotonic() - self.since < SAME_SIGNAL_SECONDS)
         ):

@@ -1,4 +1,4 @@
-"""What a run needs of its experiment: a :class:`Trainable`, and the results of its measurements."""
+"""The experiment as a run sees it: a :class:`Trainable`, and the results of its measurements."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from reverie.run.folder import SavedConfig
 from reverie.run.schedule import Schedule
 
 EvaluationPurpose = Literal["evaluation", "confirmation", "test"]
-"""Seed of an evaluation: during training, again if that was good, and at the end, which is used by nothing before."""
+"""Seeds of evaluations: during training, to confirm ``stop_score``, and at the end, where no earlier evaluation used
+it."""
 
 
 class MeasurementResult(Protocol):
-    """An evaluation, or an estimate from recorded data."""
+    """An evaluation, or an estimate from a dataset."""
 
     def metrics(self) -> Mapping[str, float | np.ndarray]:
-        """Return the numbers, and the video if there is one, under their names in the logs."""
+        """Return the numbers, and the video if there is one, under their metric names."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for eval.json or estimate.json."""
@@ -36,29 +37,29 @@ def scalars_of_result(measurement: MeasurementResult) -> dict[str, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Trainable(Protocol):
-    """What a run knows of its experiment."""
+    """The experiment as a run sees it."""
 
     algo: Learner
     source: BatchSource
     """Source of the learner's batches."""
     collector: CollectorProtocol | None
-    """None in a run on recorded data alone."""
+    """None in an offline run."""
     clock: Clock
     meter: MeterLike
     schedule: Schedule
     """How often to log, evaluate, save and report."""
     score: ScoreMetric
-    """Number of evaluations that says which agent is the best."""
+    """Evaluation metric that selects the best agent."""
     log_episodes: bool
     """Whether a line is logged for each finished episode."""
     stop_score: float | None
-    """Score of an evaluation during training that ends the run; None if there are none, or it never ends."""
+    """Evaluation score at which training stops; None: never stop at a score."""
     patience: int | None
-    """Evaluations in a row, none better than the best one before, that end the run; None: it never ends by them."""
+    """Stop after this many consecutive evaluations without improvement; None: never stop early."""
     measurement: Literal["", "eval", "estimate"]
-    """What the run makes at its end: an evaluation, an estimate, or nothing."""
+    """The measurement at the end of the run: an evaluation, an estimate, or nothing."""
     heldout: Callable[[], Mapping[str, float]] = dict
-    """Returns what is measured of the learner on rows that it does not learn from."""
+    """Returns metrics of the learner on held-out rows."""
     store: Any = None
     """The :class:`reverie.replay.persistent.PersistentReplay` of the collected rows; None if there is none."""
 
@@ -68,28 +69,28 @@ class Trainable(Protocol):
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """Content of spec.json: observations, actions, and spaces by which an agent without an environment can act."""
+        """Content of spec.json: observations, actions, and the spaces for an agent that acts without an environment."""
 
     def parts(self) -> dict[str, Stateful]:
         """Return the parts of a checkpoint in the order in which they are loaded."""
 
     def measure(self, which: EvaluationPurpose) -> MeasurementResult:
-        """Evaluate, or estimate, as ``measures`` says."""
+        """Evaluate, or estimate, according to ``measures``."""
 
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
-        """Return the environments of training or of evaluations; RunError if callbacks cannot reach all of them."""
+        """Return the training or evaluation environments; RunError if callbacks cannot access all of them."""
 
     def begin(self) -> None:
-        """Take the first rows of a new run, and begin to store."""
+        """Collect the first rows of a new run, and start storing."""
 
     def load_initial(self) -> None:
-        """Begin with the agent of another run, if the settings name one."""
+        """Load the agent of another run, if the settings name one."""
 
     def describe(self) -> None:
-        """Say what is about to be trained, and what is assumed of the data."""
+        """Log a summary of the training run, and the assumptions about the data."""
 
     def no_update_reason(self) -> str:
-        """Return why a finished run has made no update; "" if it made some or its settings asked for none."""
+        """Return why a finished run has made no update; "" if it made any, or its settings ask for none."""
 
     def close(self, *, failed: bool) -> None:
         """Close environments and store; the store at once if the run has ``failed``."""

@@ -16,7 +16,7 @@ from reverie.store.objects import ObjectStore
 PART_SUFFIX = ".part"
 """Suffix of a file that is being written."""
 STAGE_BYTES = 32 * 2**20
-"""Number of staged bytes that are written to files in one call."""
+"""Number of staged bytes written to files in one call."""
 
 
 def write_files(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
@@ -33,7 +33,10 @@ def write_files(files: Mapping[Path, Sequence[bytes | memoryview]]) -> None:
 
 
 def rename_files(staged: Mapping[Path, Path]) -> None:
-    """Rename files (the values) to the keys, all synchronised first. Once this returns, the change survives a crash."""
+    """Rename files (the values) to the keys, after synchronizing them.
+
+    Once this returns, the change survives a crash.
+    """
     for part_path in staged.values():
         fsync_path(part_path)
     for path, part_path in staged.items():
@@ -61,7 +64,7 @@ class LocalObjects(ObjectStore):
         self.unwritten_bytes: int = 0
 
     def get(self, name: str) -> bytes:
-        with open_file(below(self.folder, name), sys.maxsize) as file:  # no pipe or device, which would never end
+        with open_file(below(self.folder, name), sys.maxsize) as file:  # not a pipe or device, which would never end
             return file.read()
 
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
@@ -93,7 +96,7 @@ class LocalObjects(ObjectStore):
         for folder, _, names in os.walk(self.folder / prefix):
             for file in names:
                 path = Path(folder, file)
-                with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                with contextlib.suppress(FileNotFoundError):  # renamed concurrently
                     sizes[path.relative_to(self.folder).as_posix()] = path.stat().st_size
         return dict(sorted(sizes.items()))
 

@@ -1,4 +1,4 @@
-"""What a store needs of the place where it lies: bytes under names."""
+"""The interface between a store and its location: bytes under names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class ObjectStore(ABC):
     """Bytes under names such as ``0/reward/c.0.3``, replaced atomically. Up to ``threads`` threads may ``stage``."""
 
     location: str  # the path or URL, for messages
-    threads: int  # number of objects that are best sent or fetched at the same time
+    threads: int  # optimal number of objects to send or fetch at the same time
     exceptions: tuple[type[Exception], ...]
     """Exceptions if the location is unreachable or full; callers treat ``FileNotFoundError`` separately."""
 
@@ -22,11 +22,11 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
-        """Write an object, the concatenation of ``parts``. It is safe only once ``publish`` has returned."""
+        """Write an object, the concatenation of ``parts``. It is durable only once ``publish`` has returned."""
 
     @abstractmethod
     def publish(self) -> None:
-        """Make all staged objects survive a power failure. If this fails, all of them must be staged again."""
+        """Make all staged objects durable against power failure. If this fails, all of them must be staged again."""
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
@@ -45,6 +45,6 @@ class ObjectStore(ABC):
         """Return a RunError for one of ``failures``, with advice on what to do."""
 
     def put(self, name: str, data: bytes) -> None:
-        """Write one object; it is safe when this returns."""
+        """Write one object; it is durable when this returns."""
         self.stage(name, data)
         self.publish()

@@ -14,7 +14,7 @@ from reverie.store.segment import Segment
 from reverie.store.zarr import chunk_name, decode_chunk
 
 BufferFn = Callable[[int], Mapping[str, np.ndarray] | None]
-"""Given a number of rows, returns the arrays to read them into, or None for new ones."""
+"""Returns the arrays into which a number of rows is read, or None for new arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Chunk:
     streams: tuple[int, ...]  # numbers of the S streams
     rows: dict[str, np.ndarray]  # columns ``[S, stop - start, *shape]`` by name; zeros where damaged
     damaged: list[Damage]
-    in_buffer: bool = False  # true if the rows are in the arrays that the caller's ``room`` returned
+    in_buffer: bool = False  # whether the rows are in the arrays that the caller's ``room`` returned
 
     def intact(self, stream: int) -> Iterator[tuple[int, dict[str, np.ndarray]]]:
         """Yield each range of rows of ``stream`` without damage in a column: its first row, columns ``[n, *shape]``."""
@@ -77,7 +77,7 @@ def read_chunk(
             if not direct:
                 out[...] = buffer[low : low + n]
             return
-        except FileNotFoundError:  # other errors are not damage: the location may answer again in a minute
+        except FileNotFoundError:  # other errors are not damage: the location may recover soon
             reason = "is missing"
         except ValueError as error:
             reason = str(error)

@@ -11,14 +11,14 @@ from reverie.store.objects import ObjectStore
 from reverie.store.retry import for_each, short_error
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
-"""Extra of this package (``pip install 'reverie-rl[s3]'``) that each kind of URL needs."""
+"""Extra of reverie (``pip install 'reverie-rl[s3]'``) that each kind of URL needs."""
 CREDENTIALS = {
     "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run `aws configure`",
     "gcs": "set GOOGLE_APPLICATION_CREDENTIALS, or run `gcloud auth application-default login`",
     "azure": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    # A missing answer must become an error at some time; retrying is left to the caller (``retry.py``).
+    # A missing response must eventually become an error; the caller retries (``retry.py``).
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
 }
 
@@ -45,7 +45,7 @@ class RemoteObjects(ObjectStore):
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
 
     def publish(self) -> None:
-        """See ``Objects``. Does nothing: an object is safe once its request has returned."""
+        """Do nothing: an object is durable once its request has returned."""
 
     def delete(self, names: Iterable[str]) -> None:
 

@@ -1,4 +1,4 @@
-"""Retries of writes to a place that fails now and then, and small jobs on daemon threads."""
+"""Retries of writes to an unreliable location, and small jobs on daemon threads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class Retrier:
     repeat: float = 60.0  # seconds before the second message about the same failure; doubled for each further one
 
     def __init__(self, location: str, failures: tuple[type[Exception], ...], waiting: Callable[[], str]) -> None:
-        """Retry after ``failures``; ``waiting`` returns how much waits to be written, such as "200 rows (12 MB)"."""
+        """Retry after ``failures``.
+
+        ``waiting`` returns a description of the pending rows, such as "200 rows (12 MB)".
+        """
         self.location = location
         self.failures = failures
         self.waiting = waiting
@@ -41,7 +44,7 @@ class Retrier:
         self.pause: float = self.repeat
 
     def run(self, action: Callable[[], None]) -> None:
-        """Call ``action`` until it succeeds, or fails for good."""
+        """Call ``action`` until it succeeds, or fails permanently."""
         for tries in itertools.count():
             try:
                 action()
@@ -78,11 +81,11 @@ class Retrier:
             self.report_failure(f"no answer for {time.monotonic() - last_sign:.0f} s")
 
     def begin(self) -> None:
-        """Note that a write begins."""
+        """Record that a write begins."""
         self.last_sign = time.monotonic()
 
     def end(self) -> None:
-        """Note that the write has succeeded; log the recovery if a failure was reported."""
+        """Record that the write has succeeded; log the recovery if a failure was reported."""
         self.last_sign = None
         with self.lock:
             since, self.since, self.pause = self.since, None, self.repeat
@@ -100,7 +103,7 @@ def short_error(error: Exception) -> str:
 def for_each(function: Callable[[T], None], items: Iterable[T], threads: int) -> None:
     """Call ``function(item)`` for every item, on up to ``threads`` threads; return when all have ended.
 
-    The standard library's pools are joined at exit, which would hang if a server does not answer.
+    Pools of the standard library are joined at exit, which would hang if a server does not respond.
     """
     jobs: SimpleQueue[T] = SimpleQueue()
     for item in items:

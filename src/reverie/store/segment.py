@@ -1,13 +1,13 @@
-"""Segments: what one process has written to a store.
+"""Segments: the rows that one process has written to a store.
 
 Each writing process makes its own *segment*, a Zarr group that no other process ever writes to. Its ``parent`` is the
-segment and row from which the process resumed; row numbers continue through this *chain*. So a process may be killed at
+segment and row from which the process resumed; row numbers continue through this *chain*. So a process can be killed at
 any moment, and a copy of a run is merely a second child: nothing is locked, repaired or moved. Rows of the parent after
 that row are *superseded*: they stay readable, but are not part of the chain.
 
-A row is *stored* once ``zarr.json`` of its segment's group counts it; files that hold other rows as well are normal.
-This ``zarr.json`` describes the whole segment and ends with its SHA-256 (*seal*). Each column's ``zarr.json`` repeats
-the description: if the group's is damaged, the newest copy among the columns is used.
+A row is *stored* once ``zarr.json`` of its segment's group counts it; files can contain additional rows. This
+``zarr.json`` describes the whole segment and ends with its SHA-256 (*seal*). Each column's ``zarr.json`` repeats the
+description: if the group's is damaged, the newest copy among the columns is used.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Segment:
         return sum(column.nbytes for column in self.columns.values())
 
     def sealed(self) -> dict[str, Any]:
-        """Return everything but the name as plain values, with the seal."""
+        """Return everything except the name as plain values, with the seal."""
         columns = {name: {"shape": list(c.shape), "dtype": c.dtype} for name, c in self.columns.items()}
         content = {name: getattr(self, name) for name in self.__slots__ if name != "name"}
         content |= {"columns": columns, "parent": list(self.parent) if self.parent else None, "format": FORMAT}
@@ -117,7 +117,7 @@ def load_segment(objects: ObjectStore, name: str) -> Segment | None:
     newest = max(readable, key=lambda segment: segment.rows, default=None)
     if newest is None and problem:
         logger.warning(
-            f"{objects.location}/{group} {problem}, and so is the zarr.json of every column: its rows are left out"
+            f"{objects.location}/{group} {problem}, and so is the zarr.json of every column: its rows are skipped"
         )
     if newest is not None and newest.rows > newest.first:
         logger.warning(f"{objects.location}/{group} {problem or 'is missing'}: using the zarr.json of a column")

@@ -42,8 +42,8 @@ class ReplayStore:
     """Appends rows in a background thread, and reads them back.
 
     All N streams grow together; row numbers and streams equal the replay's. Files are never changed in place, only
-    replaced atomically by files that hold the same rows and more, and only by the process that began their segment. So
-    a process may be killed at any moment, and several may write to one store.
+    replaced atomically by files that hold the same rows and more, and only by the process that started their segment.
+    So a process can be killed at any moment, and several can write to one store.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class ReplayStore:
         self.run = run
         self.waits = waits
         self.stopping: Callable[[], bool] = lambda: False
-        """Asked while ``add`` waits for room in a full buffer; True lets it exceed the bound, as the run will end."""
+        """Called while ``add`` waits for room in a full buffer; True allows it to exceed the limit, since the run will
+        end."""
         self.writer: Writer | None = None
         loaded: list[Segment | None] = []
         with self._report_unreachable():
@@ -83,7 +84,7 @@ class ReplayStore:
 
     @property
     def segments(self) -> list[Segment]:
-        """The segments with their stored rows, in the order in which they began."""
+        """The segments with their stored rows, in the order in which they were started."""
         return list(self._segments.values())
 
     def ancestor_parts(self, name: str, stop: int | None = None) -> list[SegmentRange]:
@@ -98,8 +99,8 @@ class ReplayStore:
     def histories(self) -> list[list[SegmentRange]]:
         """Return the rows of every run, each row once, without superseded and imported ones.
 
-        A history is the chain of a run's newest segment, as parts in order. Rows that two runs continue belong to the
-        first of these runs.
+        A history is the chain of a run's newest segment, as parts in order. Rows from which two runs continue belong to
+        the first of these runs.
         """
         leaves = {
             (self.ancestor_parts(segment.name)[0].segment.name, segment.run): segment for segment in self.segments
@@ -125,7 +126,7 @@ class ReplayStore:
     def check_writable(self) -> None:
         """Check that the location is a store or empty and, behind a URL, that it can be written; RunError if not.
 
-        A local folder is only inspected: it may lie in the folder of a run that has not begun yet.
+        A local folder is only inspected: it can be in the folder of a run that has not started yet.
         """
         self._claim(write=not isinstance(self.objects, LocalObjects))
 
@@ -147,11 +148,11 @@ class ReplayStore:
         self, columns: Mapping[str, ColumnSpec], streams: int, *, first: int = 0, parent: tuple[str, int] | None = None,
         imported: int = 0,
     ) -> str:  # fmt: skip
-        """Begin a segment and return its name; RunError if the location cannot be written, or is no store.
+        """Start a segment and return its name; RunError if the location cannot be written, or is not a store.
 
         ``first`` is the number of its first row. With a ``parent`` (a segment with these columns, and a row number),
         it continues that segment before that row. The first ``imported`` rows of each stream will be copies of rows
-        that this store has already.
+        that are already in this store.
         """
         self.close()
         self._claim(write=True)
@@ -170,25 +171,26 @@ class ReplayStore:
         return segment.name
 
     def add(self, rows: StepRows) -> None:
-        """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon. RunError if it has failed.
+        """Copy one row of each stream, columns ``[N, *shape]``; the thread stores them soon.
 
-        Waits, and says so, while ``buffer_bytes`` of rows are in memory already. Only the first call checks columns.
+        RunError if the thread has failed. Waits, with a log message, while ``buffer_bytes`` of rows are in memory. Only
+        the first call checks columns.
         """
         self._writing().add(rows)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Copy n rows of each stream, columns ``[N, n, *shape]``; else as ``add``."""
+        """Copy n rows of each stream, columns ``[N, n, *shape]``; otherwise like ``add``."""
         self._writing().extend(rows)
 
     def end_episode(self, stream: int) -> None:
-        """Make the newest row of a stream the last of its episode: ``is_last``, and no action is taken there."""
+        """Make the newest row of a stream the last of its episode: set ``is_last`` and clear its action."""
         self._writing().end_episode(stream)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Store all rows but the newest of each stream; True if that took at most ``timeout`` seconds (None: forever).
 
-        The newest may still become the last of its episode (``end_episode``). It is stored when the next row has been
-        added, or by ``close``.
+        The newest row can still become the last of its episode (``end_episode``). It is stored when the next row has
+        been added, or by ``close``.
         """
         return self._writing().flush(timeout)
 
@@ -235,8 +237,8 @@ class ReplayStore:
     ) -> Iterator[Chunk]:  # fmt: skip
         """Yield the stored rows ``start`` to ``stop - 1`` (None: to the newest), oldest first, one chunk at a time.
 
-        ``streams`` and ``columns`` default to all. ``room`` returns the arrays that a chunk is read into, or None for
-        new ones. Damaged rows are in ``Chunk.damaged``; damage in other columns goes unnoticed.
+        ``streams`` and ``columns`` default to all. ``room`` returns the arrays into which a chunk is read, or None
+        for new ones. Damaged rows are in ``Chunk.damaged``; damage in other columns goes unnoticed.
         """
         source = segment if isinstance(segment, Segment) else self._segments[segment]
         chosen = tuple(range(source.streams) if streams is None else streams)
@@ -260,10 +262,10 @@ class ReplayStore:
                 yield from chunk.intact(stream)
 
     def log_damage(self, damage: Damage) -> None:
-        """Log, once, that damaged rows are left out."""
+        """Log once that damaged rows are skipped."""
         if str(damage) not in self.reported:
             self.reported.add(str(damage))
-            logger.warning(f"damaged and left out: {damage}")
+            logger.warning(f"damaged and skipped: {damage}")
 
     def find_damage(self) -> list[str]:
         """Read every file of every segment; return one sentence per missing file or wrong checksum."""
@@ -272,7 +274,7 @@ class ReplayStore:
             for name, expected in segment_metas(segment).items():
                 try:
                     data = self.objects.get(name)
-                    if data != expected:  # it may be newer, if a process was killed
+                    if data != expected:  # it can be newer, if a process was killed
                         segments.parse_segment(segment.name, data)
                 except FileNotFoundError:
                     problems.append(f"{name} is missing")
@@ -295,15 +297,15 @@ class ReplayStore:
 # ---------------------------------------------------------------- episodes
 
 
-FIRST_ROW_MISSING = "an episode whose first row is not stored is left out"
-STEPLESS = "an episode of a single row is left out, as it has no step"
+FIRST_ROW_MISSING = "an episode whose first row is not stored is skipped"
+STEPLESS = "an episode of a single row is skipped, since it has no step"
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
     """An episode or a part of one: consecutive rows of one stream, columns ``[n, *shape]``.
 
-    Its beginning or end is missing if an environment failed, rows are damaged, or the run was still going on.
+    Its beginning or end is missing if an environment failed, rows are damaged, or the run was still in progress.
     """
 
     stream: int
@@ -326,7 +328,7 @@ class Episode:
 
     @property
     def unusable_reason(self) -> str:
-        """Why it cannot be part of a dataset; "" if it can: its first row and at least one step are stored."""
+        """Why it cannot be part of a dataset; "" if its first row and at least one step are stored."""
         return FIRST_ROW_MISSING if not self.has_first_row else STEPLESS if len(self) < 2 else ""
 
     @property
@@ -341,7 +343,7 @@ def iter_store_episodes(
     columns: Sequence[str] | None = None,
     on_damage: Callable[[Damage], None] = lambda damage: None,
 ) -> Iterator[Episode]:
-    """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are left out.
+    """Yield every episode of ``store``, run by run and stream by stream; damaged and superseded rows are skipped.
 
     Needs the memory of one chunk and one episode. ``columns``: all if None, else with is_first, is_last and reward.
     """

@@ -25,16 +25,16 @@ class Writer:
     """Copies rows of one segment into memory, and writes them to the store in its own thread; see ``Store``.
 
     ``add`` copies into the newest *block*. The thread writes full blocks, and the newest one as far as a flush asks;
-    before ``close``, it leaves out the newest row, which ``end_episode`` may still change. A block leaves memory once
-    all its rows are committed. Neither side locks a block: the thread reads rows only up to the row number that it was
-    given, and the caller writes only later rows.
+    before ``close``, it skips the newest row, which ``end_episode`` can still change. A block is freed once all its
+    rows are committed. Neither side locks a block: the thread reads only rows before the requested row number, and the
+    caller writes only later rows.
     """
 
     def __init__(
         self, objects: ObjectStore, segment: Segment, commit: Callable[[Segment], None], *, buffer_bytes: int,
         ancestors: Sequence[SegmentRange], waits: bool, stopping: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Start the thread. ``drop`` deletes rows of the ``ancestors``, too. Two blocks may always wait."""
+        """Start the thread. ``drop`` also deletes rows of the ``ancestors``. Two blocks can always wait."""
         self.objects = objects
         self.segment: Segment = segment
         self.commit = commit
@@ -127,7 +127,7 @@ class Writer:
         if slot:
             return self.blocks[number]
         self.retrier.report_hang()
-        self._raise_failure()  # before a row is added: whoever adds it again after the error must not add it twice
+        self._raise_failure()  # before a row is added: a retry after the error must not add it twice
         self._wait_for_room()
         segment = self.segment
         with self.changed:
@@ -138,7 +138,7 @@ class Writer:
         return block
 
     def _wait_for_room(self) -> None:
-        """Wait until a block is free, or until the run is stopping: its last rows may exceed the bound."""
+        """Wait until a block is free, or until the run is stopping: its last rows can exceed the limit."""
         waiting, warned = time.monotonic(), False
         while len(self.blocks) >= self.max_blocks and not self.stopping():
             self._wait(0.2)
@@ -159,7 +159,7 @@ class Writer:
                 self.changed.notify_all()
 
     def _wait(self, timeout: float) -> None:
-        """Wait until the thread has done something, at most ``timeout`` seconds; Ctrl-C interrupts it."""
+        """Wait until the thread makes progress, at most ``timeout`` seconds; Ctrl-C interrupts the wait."""
         self._raise_failure()
         with self.changed:
             self.changed.wait(timeout)
@@ -185,7 +185,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            compressor()  # loaded here, while the run is still being set up
+            compressor()  # loaded here, during the setup of the run
             while not self.retrier.stop.is_set():
                 stop, drop = self._next()
                 if stop > self.committed:
@@ -234,7 +234,7 @@ class Writer:
             file, parts = job
             self.retrier.run(lambda: self.objects.stage(file, *parts))
 
-        for stream in range(self.segment.streams):  # one at a time, for the memory
+        for stream in range(self.segment.streams):  # one at a time, to save memory
             encoded = encode_chunks([zero_padded(column[stream], rows) for column in block.values()])
             names = [chunk_name(self.segment, name, stream, number) for name in block]
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)

@@ -1,7 +1,7 @@
 """The Zarr 3 format of a store: the metadata of groups and arrays, and the bytes of a chunk.
 
-Chunks are encoded here and not by the Zarr library: many files must be synchronised together before the manifest counts
-them and replaced atomically, without an event loop. The codecs are Zarr's (Zstandard, then a CRC32C).
+Chunks are encoded here and not by the Zarr library: many files must be synchronized together before the manifest counts
+them, and replaced atomically, without an event loop. The codecs are Zarr's (Zstandard, then a CRC32C).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def decode_chunk(data: bytes, out: np.ndarray) -> None:
 
 
 def array_meta(segment: Segment, name: str) -> dict[str, Any]:
-    """Return the ``zarr.json`` of a column. Its shape says how many rows are stored."""
+    """Return the ``zarr.json`` of a column. Its shape is the number of stored rows."""
     column = segment.columns[name]
     kind = np.dtype(column.dtype)
     grid = {"chunk_shape": [1, segment.chunk, *column.shape]}

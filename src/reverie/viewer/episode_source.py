@@ -1,4 +1,4 @@
-"""Where the rows of an episode come from, an environment or a recording, and the pictures of them and of dreams."""
+"""The source of an episode's rows, an environment or a recording; and pictures of rows and dreams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reverie.experiment.environments import make_eval_env
 from reverie.log.video import shrink, to_rgb
 
 SIDE = 256
-"""Longer side of the pictures that an environment draws, at most."""
+"""Maximum length of the longer side of an environment's pictures, in pixels."""
 
 
 def make_live_env(agent: Agent) -> Env:
@@ -42,7 +42,7 @@ def action_names(agent: Agent) -> list[str]:
         if callable(named := getattr(env, "get_action_meanings", None)):
             return [str(name).lower() for name in named()]
         return [action.name for action in getattr(env, "actions", ())]
-    except (AttributeError, TypeError):  # it means something else by these names
+    except (AttributeError, TypeError):  # another attribute of the same name
         return []
     finally:
         close_quietly(env)
@@ -77,10 +77,10 @@ class RecordedEnv:
 
 
 class PictureRenderer:
-    """Draws observations: by the environment's painter, or else the first image among them, or else not at all."""
+    """Draws observations: with the environment's renderer, else the first image observation, else nothing."""
 
     def __init__(self, agent: Agent, dreamt: Collection[str] | None) -> None:
-        """``dreamt``: the observations in dreams. None: there are no dreams, and the environment renders."""
+        """``dreamt``: the observations in dreams. None: there are no dreams, and the environment renders itself."""
         self.agent: Agent = agent
         self.dreamt_keys: Collection[str] | None = dreamt
         self._closing = contextlib.ExitStack()
@@ -88,7 +88,7 @@ class PictureRenderer:
         self._image = next((key for key, part in agent.obs_spec.items() if part.kind == "image"), None)
 
     def real(self, env: Env | RecordedEnv, obs: Obs) -> bytes | None:
-        """Return a picture of the current row ``[1, ...]``; None if there is no way to draw it."""
+        """Return a picture of the current row ``[1, ...]``; None if it cannot be drawn."""
         row = {key: value.numpy()[None] for key, value in obs.items()}
         if self.dreamt_keys is not None and (picture := self._draw(row)) is not None:
             return picture

@@ -1,4 +1,4 @@
-"""What the page shows of an episode, as plain values and arrays."""
+"""The content of the page for an episode, as plain values and arrays."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str,
 
 
 def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:
-    """Return a row of the page: what happened, the action after it, the dream, and the error of the dream."""
+    """Return a row of the page: the real row, the action after it, the dream, and the error of the dream."""
     real = line.real[number] if number < len(line.real) else None
     dreamt = line.dream[number] if number < len(line.dream) else None
     return {
@@ -57,7 +57,7 @@ def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:
 
 
 def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
-    """Return what the networks predict at a row of the dream."""
+    """Return the networks' predictions at a row of the dream."""
     predictions = row.predictions
     numbers, names = (
         predicted_observations(predictions, vector_names(agent)),

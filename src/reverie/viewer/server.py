@@ -1,4 +1,4 @@
-"""The page behind ``reverie view``: a web server on this machine, for whoever has the token in the link.
+"""The web server behind ``reverie view``, on this machine, for clients with the token in the link.
 
 Each page has one websocket and, through it, at most one session. The page asks and the server answers, one request
 after the other. An answer is the length of a JSON header (4 bytes, little-endian), the header, and its pictures.
@@ -41,11 +41,12 @@ from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.session import Session
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
-"""Agents kept in memory; bytes of a request; pictures that an answer brings unasked, and of a future."""
+"""Maximum number of agents kept in memory; bytes of a request; pictures in an answer, and pictures per future."""
 LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
-"""Host names of this machine: another name may be a foreign page's that resolves to this machine."""
+"""Host names of this machine: other names could belong to a foreign page that resolves to this machine."""
 DEPTH, MAX_POINTS, LIVE_SECONDS = 3, 400, 90
-"""How deep runs are looked for; most points of a curve; seconds after which a silent run counts as ended."""
+"""Maximum folder depth of the search for runs; maximum points of a curve; seconds without logs after which a run counts
+as ended."""
 TABLE_METRICS = ("episode/score", "eval/score", "estimate/return")
 """Metrics of the table of runs."""
 CONTENT_SECURITY_POLICY = (
@@ -62,7 +63,7 @@ class TokenGuard:
         self.token: str = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Forward a request, or reject it."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -191,7 +192,7 @@ class Viewer:
     def path(self, name: str) -> Path:
         """Return the folder of a run by its name in the table; no other folder is accessible."""
         if name not in self.runs:
-            self.runs |= find_runs(self.folder)  # one that has begun since
+            self.runs |= find_runs(self.folder)  # a run that started later
         if name not in self.runs:
             raise RunError(f"there is no run {short_repr(name)} in {self.folder}.")
         return self.runs[name]
@@ -229,13 +230,13 @@ class Page:
             done, pictures = COMMANDS[request.pop("do")](self, **request)
         except ReverieError as error:
             done, pictures = {"error": str(error)}, []
-        except Exception as error:  # an environment's or a model's: the page says it and lives
+        except Exception as error:  # an environment's or a model's error: show it on the page, which stays open
             traceback.print_exc(file=sys.stderr)
             done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
         return pack_answer(head | done, pictures)
 
     def open(self) -> Session:
-        """Return the session; DataError before one has begun."""
+        """Return the session; DataError if none has been started."""
         if self.session is None:
             raise DataError("nothing is open: choose a run.")
         return self.session

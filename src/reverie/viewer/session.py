@@ -1,4 +1,4 @@
-"""A running episode and its dream, side by side. Independent of the browser."""
+"""A running episode and its dream, side by side, independent of the browser."""
 
 from __future__ import annotations
 
