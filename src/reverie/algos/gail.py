@@ -35,7 +35,7 @@ from reverie.objectives.td import Losses, masked_mean, obs_before
 class DiscriminatorObjective(nn.Module):
     """The loss of GAIL's discriminator. Nothing else of this library is needed.
 
-    ``discriminator`` has the methods ``encode`` and ``judge`` of :class:`Discriminator`.
+    ``discriminator`` has the methods ``encode`` and ``logits`` of :class:`Discriminator`.
     """
 
     discriminator: Any
@@ -53,7 +53,7 @@ class DiscriminatorObjective(nn.Module):
         """
         x, y = self._encode_batch(expert), self._encode_batch(agent)  # [B, T-1, I], [B', T-1, I]
         expert_mask, agent_mask = transition_mask(expert.is_last), transition_mask(agent.is_last)
-        f, g = self.discriminator.judge(x), self.discriminator.judge(y)
+        f, g = self.discriminator.logits(x), self.discriminator.judge(y)
         loss = masked_mean(F.softplus(-f) * expert.weight[:, None], expert_mask)
         loss = loss + masked_mean(F.softplus(g) * agent.weight[:, None], agent_mask)
         slope = self.gradient_penalty(x.detach(), y.detach(), expert_mask, agent_mask)
@@ -72,7 +72,7 @@ class DiscriminatorObjective(nn.Module):
         share = torch.rand(len(pairs), x.shape[1], 1, dtype=x.dtype, device=x.device)
         between = (share * y[j] + (1 - share) * x[i]).requires_grad_()  # [N, T-1, I]
         with torch.enable_grad():
-            logits = self.discriminator.judge(between)
+            logits = self.discriminator.logits(between)
             (slope,) = torch.autograd.grad(logits.sum(), between, create_graph=True)
         length = (slope.square().sum(-1) + torch.finfo(slope.dtype).tiny).sqrt()  # has a finite gradient where it is 0
         return masked_mean((length - 1).square(), expert_mask[i] & agent_mask[j])
