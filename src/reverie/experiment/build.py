@@ -30,6 +30,7 @@ from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
+from reverie.experiment.memory import check_fits_memory
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
 from reverie.experiment.resolve import saved_settings
 from reverie.experiment.warm_start import load_initial
@@ -239,6 +240,8 @@ def build(
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # an environment's actions have bounds
 
+        if start == 0 and device == "cpu":
+            check_fits_memory(config, learned.obs_spec, learned.action_spec)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = make_clock(config, algo), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
