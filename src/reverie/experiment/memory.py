@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import weakref
 from collections.abc import Mapping
@@ -48,11 +49,11 @@ class MemoryForecast(NamedTuple):
         return self.learning + self.replay
 
 
-class _PeakMemory(TorchDispatchMode):
+class _PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows the bytes of the tensors that operations make."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.current = self.peak = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
@@ -90,7 +91,8 @@ def _measure_learner(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: Acti
     try:
         with torch.device("meta"), _PeakMemory() as memory:
             learner = algo.build(obs_spec, action_spec, "meta")
-            learner.policy.act(noise_step(obs_spec, envs), learner.policy.initial(envs), "eval")
+            with contextlib.suppress(NotImplementedError):  # at its end, an action is copied to the host
+                learner.policy.act(noise_step(obs_spec, envs), learner.policy.initial(envs), "eval")
             learner.update(noise_batch(learner, obs_spec, action_spec))
     except Exception:  # an algorithm of the user's own may do anything
         return None
