@@ -3,6 +3,7 @@
 import functools
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,18 +121,12 @@ FOUR = ExperimentConfig(steps=36_000, env=EnvConfig(num=4))
 
 
 def test_forecast_adds_what_a_run_consists_of() -> None:
-    speed = some_speed(update_s=2.0, act_ms={4: 100.0})
-    run = bench.forecast(FOUR, 0.5, speed, 100.0)
+    window, cost = Window(batch=1, length=1), bench.Cost(update_s=2.0, turn_s=0.1, env_step_s=0.01)
+    run = bench.forecast(FOUR.merge({"replay_ratio": 0.5, "learning_starts": 0}), window, cost)
     assert (run.updates, run.updates_h, run.acting_h, run.envs_h) == (18_000, 10.0, 0.25, 0.1)
-    assert (run.hours, bench.forecast(FOUR, 0.5, speed, None).hours) == pytest.approx((10.35, 10.25))
-
-
-def test_a_forecast_is_of_turns_where_there_are_environments() -> None:
-    turns, speed = bench.TurnTimes(env_step_s=0.05, update_s=3.0), some_speed(act_ms={4: 100.0})
-    run = bench.forecast(FOUR, 0.5, speed, 100.0, turns)
-    assert (run.updates_h, run.acting_h, run.envs_h, run.hours) == pytest.approx((15.0, 0.4, 0.1, 15.5))
-    slower_alone = bench.forecast(FOUR, 0.5, speed, 10.0, turns)
-    assert (slower_alone.acting_h, slower_alone.envs_h) == pytest.approx((0.25, 0.25))  # never less than by themselves
+    unknown = bench.forecast(FOUR.merge({"replay_ratio": 0.5}), window, bench.Cost(update_s=0.0, turn_s=0.1))
+    assert (run.hours, unknown.hours, unknown.envs_h) == (pytest.approx(10.35), 0.25, None)
+    assert unknown.updates < run.updates  # learning starts later
 
 
 @pytest.fixture
@@ -180,7 +175,9 @@ def test_share_is_of_the_rate_of_the_same_precision(precision: str, changes: dic
 
 @pytest.mark.usefixtures("quick")
 def test_measuring_a_learner_of_everything() -> None:
-    config = ExperimentConfig(algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32, steps=100)
+    config = ExperimentConfig(
+        algo=TINY, device="cpu", env=EnvConfig(num=3), train_ratio=32, steps=100, learning_starts=0
+    )
     report = bench.benchmark(config, MIXED, BOTH)
     speed = report.speed
     assert (speed.parameters, [*speed.act_ms]) == (TINY.build(MIXED, BOTH).optim.count, [1, 3, 8])
@@ -188,7 +185,7 @@ def test_measuring_a_learner_of_everything() -> None:
     assert speed.device_peak_gb is None
     assert 0.05 < speed.peak_gb < 50
     assert report.matrix_rate_share > 0
-    assert (report.forecast.updates, report.machine["threads"]) == (200, torch.get_num_threads())
+    assert (report.forecast.updates, report.machine["threads"]) == (152, torch.get_num_threads())
 
 
 @pytest.mark.parametrize(("args", "message"), [
@@ -228,7 +225,7 @@ def test_a_shape_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     words = ["--obs-size", "3", "--action-size", "2", "--size", "nano", "--batch", "2x4", "--steps", "1_000"]
     assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
     text = capsys.readouterr().out
-    for piece in ("parameters", "update", "for 8 envs", "GFLOP/s", "of the float32 rate", "64,000 updates"):
+    for piece in ("parameters", "update", "for 8 envs", "GFLOP/s", "of the float32 rate", " updates"):
         assert piece in text
     values = json.loads(path.read_text())
     run = values["forecast"]
@@ -259,19 +256,46 @@ def test_an_environment_is_timed_and_closed(
     assert closed == [True]
 
 
-@pytest.mark.parametrize(("two_take", "chosen"), [(0.9, 1), (0.5, 2)])
+@pytest.mark.parametrize(("two_take", "chosen"), [(0.009, 1), (0.005, 2)])
 def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch, two_take: float, chosen: int) -> None:
-    """``two_take``: seconds of an update with two threads; with one it takes a second."""
-    monkeypatch.setattr(bench, "update_seconds", lambda *_, **__: two_take if torch.get_num_threads() == 2 else 1.0)
+    """``two_take``: seconds of an update with two threads; with one it takes a hundredth."""
+    monkeypatch.setattr(bench, "update_seconds", lambda *_: two_take if torch.get_num_threads() == 2 else 0.01)
+    monkeypatch.setattr(bench, "measure_turns", lambda *_, **__: None)
     before = torch.get_rng_state()
-    found = bench.measure_learner_speed(TINY, VECTOR, TURNS, 3, [1, 2])
-    assert (found.threads, found.update_s) == (chosen, {1: 1.0, 2: two_take}[chosen])
+    cost = bench.measure_cost(ExperimentConfig(algo=TINY, device="cpu"), VECTOR, TURNS, [1, 2])
+    assert (cost.threads, cost.update_s) == (chosen, pytest.approx({1: 0.01, 2: two_take}[chosen]))
     assert (torch.equal(torch.get_rng_state(), before), torch.get_num_threads()) == (True, 1)
 
 
-def test_the_pace_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cost_is_known_within_its_time(three_envs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a learner that is too slow for whole batches, a few windows are timed."""
+    sizes, update = list[int](), DreamerV3.update
+
+    def slow(learner: Any, batch: Any) -> Any:
+        sizes.append(len(batch.index))
+        time.sleep(0.02 + 0.01 * len(batch.index))
+        return update(learner, batch)
+
+    monkeypatch.setattr(DreamerV3, "update", slow)
+    monkeypatch.setattr(bench, "MAX_SECONDS", 2.0)
+    config = ExperimentConfig(algo=TINY.merge({"batch_size": 256}), device="cpu", env=EnvConfig(num=3))
+    started = time.perf_counter()
+    cost = bench.measure_cost(config, three_envs.obs_spec, three_envs.action_spec, [1], three_envs)
+    assert time.perf_counter() - started < 4
+    assert max(sizes) < 256
+    assert cost.update_s > 1
+    assert 0 < cost.env_step_s < 1e-2
+
+
+@pytest.mark.parametrize(("times", "expected"), [({2: 1.0}, 8.0), ({2: 1.0, 4: 1.5}, 4.5), ({2: 2.0, 4: 1.0}, 1.0),
+                                                 ({2: 0.1, 4: 1.0}, 4.0)])  # fmt: skip
+def test_a_whole_batch_is_extrapolated(times: dict[int, float], expected: float) -> None:
+    assert bench._extrapolate(times, 16) == pytest.approx(expected)
+
+
+def test_the_cost_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DreamerV3, "update", lambda *_: 1 / 0)
-    assert bench.measure_learner_speed(TINY, VECTOR, TURNS, 3, [1]) is None
+    assert bench.measure_cost(ExperimentConfig(algo=TINY, device="cpu"), VECTOR, TURNS, [1]) is None
 
 
 def test_noise_can_be_learned_from() -> None:

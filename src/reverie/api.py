@@ -34,9 +34,10 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
 from reverie.experiment.arguments import resolve_settings
-from reverie.experiment.build import build, with_measured_threads
+from reverie.experiment.build import build, with_forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
+from reverie.experiment.memory import check_fits_memory
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
@@ -201,7 +202,7 @@ def train_config(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
-            experiment = with_measured_threads(experiment) if start is None and team.count == 1 else experiment
+            experiment = with_forecast(experiment) if start is None and team.count == 1 else experiment
             run_settings = continued.merge({"threads": experiment.config.threads}).validate()
             return make_learner_experiment(experiment, run_settings, team, folder.path)
 
@@ -384,19 +385,31 @@ def check_env(
     settings.algo.check_actions(spec)
     if not report.ok:
         return report
-    return dataclasses.replace(
-        report, algorithm=settings.name, estimated_hours=estimate_hours(settings, report) if estimate_time else None
-    )
+    report = dataclasses.replace(report, algorithm=settings.name)
+    if not estimate_time:
+        return report
+    try:
+        return dataclasses.replace(report, estimated_hours=estimate_hours(settings, report))
+    except ConfigError as error:
+        return dataclasses.replace(report, memory_problem=str(error))
 
 
-def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float:
-    """Forecast the hours of a run in the environment of ``report``; measures the learner for a few seconds."""
+def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float | None:
+    """Return the hours that a run will take in the environment of ``report``; None if its learner cannot be timed.
+
+    ConfigError if the run does not fit into memory.
+    """
     assert report.action_spec is not None
-    with preserve_rng_state(), preserve_num_threads():
+    specs = report.obs_spec, report.action_spec
+    if choose_device(config.device) == "cpu":
+        check_fits_memory(config, *specs)
+    with preserve_num_threads():
         if config.threads:
             torch.set_num_threads(config.threads)
-        device = torch.device(choose_device(config.device))
-        specs = report.obs_spec, report.action_spec
-        speed, learner = bench.measure_speed(config.algo, *specs, device, 3.0, {config.env.num})
-    ratio = config.updates_per_step(learner.window)
-    return bench.forecast(config, ratio, speed, report.measurements["steps_per_second"]).hours
+        cost = bench.measure_cost(config, *specs, [torch.get_num_threads()])
+    if cost is None:
+        return None
+    cost = dataclasses.replace(cost, env_step_s=1 / report.measurements["steps_per_second"])
+    with torch.device("meta"):
+        window = config.algo.build(*specs, "meta").window
+    return bench.forecast(config, window, cost).hours

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reverie.core.types import Window
-from reverie.experiment.bench import LearnerSpeed
+from reverie.experiment.bench import Cost, forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_forecast
 
@@ -27,10 +27,11 @@ from reverie.experiment.describe import describe_forecast
 )  # fmt: skip
 def test_the_outlook_of_a_run(preset: str, more: dict[str, Any], update_s: float, before: str, after: str) -> None:
     values = {"steps": 101_000, "learning_starts": 1000, "replay_ratio": 0.5, "env.num": 4, "preset": preset}
-    speed = LearnerSpeed(update_s=update_s, act_s=0.004, threads=1)
-    config = ExperimentConfig().merge(values | more)
-    found = describe_forecast(config, Window(batch=16, length=64), speed)
-    assert found == f"{before} of learning and acting on this machine, as busy as it is, with 1 thread{after}"
+    config, window = ExperimentConfig().merge({"threads": 1} | values | more), Window(batch=16, length=64)
+    run = forecast(config, window, Cost(update_s=update_s, turn_s=0.004, env_step_s=1e-6))
+    found = describe_forecast(config, window, run)
+    threads = "2 threads" if more.get("threads") == 2 else "1 thread"
+    assert found == f"{before} on this machine, as busy as it is, with {threads}{after}"
 
 
 def test_a_run_too_short_for_an_update_says_so() -> None:

@@ -70,7 +70,9 @@ def check_env_command(args: list[str]) -> int:
     with progress_bar("playing", options.steps, "steps") as watch:
         report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
     print_report(report, options.env)
-    if report.algorithm:
+    if report.memory_problem:
+        print(f"\n{report.memory_problem}")
+    elif report.algorithm:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
         print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")

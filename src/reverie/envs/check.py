@@ -60,6 +60,8 @@ class EnvReport:
     """The algorithm to start with; "" if there are faults."""
     estimated_hours: float | None = None
     """Forecast hours of a run on this machine, without evaluations; None if no estimate was requested."""
+    memory_problem: str = ""
+    """Why such a run does not fit into memory, with a command that does; "" if it fits."""
 
     @property
     def ok(self) -> bool:

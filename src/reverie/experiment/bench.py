@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ from reverie.core.kernel_dispatch import kernel_status
 from reverie.core.protocols import Env
 from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec
-from reverie.core.types import Batch, Mode, Step
+from reverie.core.types import Batch, Mode, Step, Window
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.rollout import RolloutBuffer
 from reverie.replay.sources import prefetch
@@ -76,19 +77,29 @@ class TurnTimes(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """Hours that a run will take, all work in sequence, without evaluations and checkpoints.
+class Cost:
+    """Seconds of what a run consists of, on this machine, at its present load."""
 
-    With an environment, they follow from :class:`TurnTimes`. Otherwise they follow from the time of each part by
-    itself, which is too little for small networks: caches are then full of their own data.
-    """
+    update_s: float
+    """Per update."""
+    turn_s: float
+    """Per turn of all environments: the policy's decision, and storing the rows."""
+    env_step_s: float | None = None
+    """Per env step of the environments by themselves; None if unknown."""
+    threads: int = 1
+    """CPU threads of PyTorch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Hours that a run will take, all work in sequence, without evaluations and checkpoints."""
 
     env_steps: int
     """Env steps of the run."""
     updates: int
     """Gradient updates of the run."""
     env_steps_per_s: float | None
-    """Env steps per second of the environments by themselves; None if there are none."""
+    """Env steps per second of the environments by themselves; None if unknown."""
     updates_h: float
     """Hours of updates."""
     acting_h: float
@@ -135,11 +146,11 @@ def benchmark(
     if device.type == "cpu":
         keep_freed_memory()
     speed, learner = measure_speed(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
-    rate = None if env is None else env_rate(env, seconds / 10)
-    turns = None if env is None else measure_turns(config, learner, env, seconds / 3)
+    cost = measure_cost(config, obs_spec, action_spec, [torch.get_num_threads()], env)
+    cost = cost or Cost(update_s=speed.update_s, turn_s=speed.act_ms[config.env.num] / 1e3)
     return Report(
         speed=speed,
-        forecast=forecast(config, config.updates_per_step(learner.window), speed, rate, turns),
+        forecast=forecast(config, learner.window, cost),
         precision=config.algo.precision,
         matrix_gflops={name: rate / 1e9 for name, rate in matrix_rates(device).items()},
         machine=describe_machine(device) | {"kernels": kernel_status(device)},
@@ -185,10 +196,13 @@ def env_rate(env: Env, seconds: float = 2.0) -> float:
     return num_steps / elapsed
 
 
-def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, seconds: float) -> TurnTimes | None:
+def measure_turns(
+    config: ExperimentConfig, learner: Algorithm, env: Any, seconds: float, max_seconds: float = math.inf
+) -> TurnTimes | None:
     """Collect in ``env`` and learn in turns for about ``seconds``, with the updates per env step of a run.
 
-    Returns None if the replay holds no window after :data:`MAX_TURNS` turns, or the run makes no updates.
+    Returns None if the replay holds no window after :data:`MAX_TURNS` turns, or half of ``max_seconds``, or the run
+    makes no updates.
     """
     window, ratio, clock = learner.window, config.updates_per_step(learner.window), time.perf_counter
     replay = config.replay.merge({"storage": "ram"}).build(
@@ -198,9 +212,9 @@ def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, second
     collector = Collector(env, learner.policy, replay, seed=0, running_statistics=learner.running_statistics)
     if isinstance(replay, RolloutBuffer) and isinstance(learner, OnPolicy):
         replay.prepare_fn, replay.next_row_fn = learner.prepare_rollout, lambda: collector.step
-    source = prefetch(replay, learner.device)
+    source, limit = prefetch(replay, learner.device), clock() + max_seconds / 2
     for _ in range(max(MAX_TURNS, window.rollout)):
-        if len(source):
+        if len(source) or clock() > limit:
             break
         collector.collect()
     if not len(source) or ratio == 0:
@@ -225,21 +239,14 @@ def measure_turns(config: ExperimentConfig, learner: Algorithm, env: Env, second
     return TurnTimes(env_step_s=living / max(1, steps), update_s=learning / (updates - WARMUP_TURNS))
 
 
-def forecast(
-    config: ExperimentConfig, ratio: float, speed: Speed, env_steps_per_s: float | None, turns: TurnTimes | None = None
-) -> Forecast:
-    """Forecast a run of ``config.steps`` env steps with ``ratio`` updates each."""
-    steps, num = config.steps, config.env.num
-    envs_h = None if env_steps_per_s is None else steps / env_steps_per_s / 3600
-    updates_h, acting_h = steps * ratio * speed.update_s / 3600, steps / num * speed.act_ms[num] / 3.6e6
-    if turns is not None:
-        updates_h, living_h = steps * ratio * turns.update_s / 3600, steps * turns.env_step_s / 3600
-        # The environments' own rate varies: decisions must not come out cheaper than measured by themselves.
-        acting_h = min(living_h, max(acting_h, living_h - (envs_h or 0.0)))
-        envs_h = None if envs_h is None else living_h - acting_h
+def forecast(config: ExperimentConfig, window: Window, cost: Cost) -> Forecast:
+    """Forecast a run with the updates and decisions that ``config`` plans."""
+    updates, decisions = config.planned_counts(window)
+    steps = 0 if config.offline else config.steps
     return Forecast(
-        env_steps=steps, updates=int(steps * ratio), env_steps_per_s=env_steps_per_s, updates_h=updates_h,
-        acting_h=acting_h, envs_h=envs_h,
+        env_steps=steps, updates=updates, env_steps_per_s=None if cost.env_step_s is None else 1 / cost.env_step_s,
+        updates_h=updates * cost.update_s / 3600, acting_h=decisions * cost.turn_s / 3600,
+        envs_h=None if cost.env_step_s is None else steps * cost.env_step_s / 3600,
     )  # fmt: skip
 
 
@@ -339,58 +346,94 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
     )
 
 
-LONG = 16.0
-"""Seconds of an update above which :func:`measure_learner_speed` only times one with a part of its windows."""
-MAX_PARTS = 16
-"""How many such parts a batch has at most."""
 THREADS_MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
+MAX_SECONDS = 5.0
+"""Seconds that :func:`measure_cost` takes at most, but for an update with few windows that takes longer."""
+BATCH_PARTS = (16, 4, 1)
+"""Updates are timed with a 16th of the windows of a batch, then with a quarter and with all while there is time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LearnerSpeed:
-    """Seconds that a learner needs on this machine's CPU, at its present load."""
+def measure_cost(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, threads: Sequence[int], env: Env | None = None
+) -> Cost | None:
+    """Time a learner made for this purpose on random data, and ``env``; None if the learner does not accept them.
 
-    update_s: float
-    """Per update."""
-    act_s: float
-    """Per decision for all environments."""
-    threads: int
-    """With this number of threads."""
-
-
-def measure_learner_speed(
-    algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec, envs: int, threads: Sequence[int]
-) -> LearnerSpeed | None:
-    """Time a learner made for this purpose on random data, for about a second; None if it does not accept them.
-
-    The global random generators stay as they are, and no environment is touched. ``threads``: numbers to choose from;
-    the first one unless another is clearly faster.
+    The global random generators stay as they are. ``threads``: numbers to choose from; the first one unless another is
+    clearly faster.
     """
+    end = time.perf_counter() + MAX_SECONDS
     with preserve_rng_state(), preserve_num_threads():
         try:
-            learner = algo.build(obs_spec, action_spec, "cpu")
+            rate = None if env is None else env_rate(env, MAX_SECONDS / 10)
+            learner = config.algo.build(obs_spec, action_spec, choose_device(config.device))
+            whole, times = learner.window.batch, dict[int, float]()
             torch.set_num_threads(threads[-1])
-            part_size = max(1, learner.window.batch // MAX_PARTS)
-            part = noise_batch(learner, obs_spec, action_spec, windows=part_size)
-            parts = learner.window.batch / part_size
-            times = {threads[-1]: parts * update_seconds(learner, part, warm_up=CAPTURE_UPDATES)}
-            if times[threads[-1]] < LONG:
-                batch = noise_batch(learner, obs_spec, action_spec)
-                warm_up = CAPTURE_UPDATES if times[threads[-1]] < 1 else 0
-                for number in threads:
-                    torch.set_num_threads(number)
-                    times[number] = update_seconds(learner, batch, seconds=0.5, warm_up=warm_up)
-            best = min(times, key=lambda number: times[number] * (1.0 if number == threads[0] else THREADS_MARGIN))
+            for size in sorted({max(1, whole // part) for part in BATCH_PARTS}):
+                if times and (CAPTURE_UPDATES + 1) * _extrapolate(times, size) > (end - time.perf_counter()) / 2:
+                    break
+                batch = noise_batch(learner, obs_spec, action_spec, windows=size)
+                times[size] = update_seconds(learner, batch, end)
+            by_threads = {threads[-1]: times[max(times)]}
+            for number in threads[:-1]:
+                torch.set_num_threads(number)
+                by_threads[number] = update_seconds(learner, batch, end)
+            margins = {number: 1.0 if number == threads[0] else THREADS_MARGIN for number in threads}
+            best = min(by_threads, key=lambda number: by_threads[number] * margins[number])
             torch.set_num_threads(best)
-            act = act_seconds(learner, noise_step(obs_spec, envs), seconds=0.1)
+            update_s = _extrapolate(times, whole) * by_threads[best] / by_threads[threads[-1]]
+            turn_s = act_seconds(learner, noise_step(obs_spec, config.env.num), seconds=0.1)
+            if whole in times and update_s * MIN_TURNS < (left := end - time.perf_counter()) and not config.offline:
+                turns = measure_turns(config, learner, NoiseEnv(obs_spec, action_spec, config.env.num), left / 2, left)
+                if turns is not None:
+                    update_s, turn_s = turns.update_s, turns.env_step_s * config.env.num
         except Exception:  # a learner of the user's own may need more of its data than their shapes
             return None
-    return LearnerSpeed(update_s=times[best], act_s=act, threads=best)
+    return Cost(update_s=update_s, turn_s=turn_s, env_step_s=None if rate is None else 1 / rate, threads=best)
 
 
-def update_seconds(learner: Algorithm, batch: Batch, *, seconds: float = 0.0, warm_up: int = 0) -> float:
-    """Return the median seconds of an update on ``batch``, for about ``seconds``."""
-    return median_seconds(
-        lambda: learner.update(batch), learner.device, warm_up=warm_up, seconds=seconds, min_calls=1, max_calls=500
-    )
+def _extrapolate(times: dict[int, float], size: int) -> float:
+    """Return the seconds of an update with ``size`` windows by those with fewer: a fixed part, and one for each."""
+    (second, time), *rest = sorted(times.items(), reverse=True)
+    if not rest or size == second:
+        return time * size / second
+    first, less = rest[0]
+    slope = min(time / second, max(0.0, time - less) / (second - first))
+    return time + slope * (size - second)
+
+
+def update_seconds(learner: Algorithm, batch: Batch, end: float, calls: int = 5) -> float:
+    """Return the median seconds of ``calls`` updates on ``batch`` after the first ones; at ``end`` those of the last.
+
+    The first ones, which record a tape, take longer.
+    """
+    times: list[float] = []
+    while not times or (len(times) < CAPTURE_UPDATES + calls and time.perf_counter() < end):
+        started = time.perf_counter()
+        learner.update(batch)
+        synchronize(learner.device)
+        times.append(time.perf_counter() - started)
+    return statistics.median(times[CAPTURE_UPDATES:]) if len(times) > CAPTURE_UPDATES else times[-1]
+
+
+class NoiseEnv:
+    """Environments whose steps take no time: the same random row, again and again."""
+
+    max_episode_steps = None
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, envs: int) -> None:
+        self.obs_spec, self.action_spec, self.num_envs = obs_spec, action_spec, envs
+        self.exact_rewards: Sequence[float] = ()
+        self.episode_info: dict[int, dict[str, float]] = {}
+        self._step = noise_step(obs_spec, envs)
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Return the row."""
+        return self._step
+
+    def send(self, action: Tensor) -> None:
+        """Take no time."""
+
+    def receive(self) -> Step:
+        """Return the row."""
+        return self._step

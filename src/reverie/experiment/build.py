@@ -26,10 +26,11 @@ from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.envs.make import EnvLike
-from reverie.experiment.bench import LearnerSpeed, measure_learner_speed
+from reverie.experiment.bench import MAX_SECONDS, Forecast, forecast, measure_cost
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
+from reverie.experiment.memory import check_fits_memory
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
 from reverie.experiment.resolve import saved_settings
 from reverie.experiment.warm_start import load_initial
@@ -82,8 +83,8 @@ class Experiment(Trainable):
     """The environment that the user gave."""
     user_eval_env: EnvLike | None = None
     """The environment of evaluations that the user gave."""
-    speed: LearnerSpeed | None = None
-    """Speed of the learner, if it was timed."""
+    forecast: Forecast | None = None
+    """Time that the run will take, if it was measured."""
     remarked: set[str] = field(default_factory=set)
     """What was said already, and is not said again."""
 
@@ -239,6 +240,8 @@ def build(
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # an environment's actions have bounds
 
+        if start == 0 and device == "cpu":
+            check_fits_memory(config, learned.obs_spec, learned.action_spec)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = make_clock(config, algo), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
@@ -311,17 +314,23 @@ def build_collection(
     return replay, collector, store
 
 
-def with_measured_threads(experiment: Experiment) -> Experiment:
-    """Time the learner of a run on a CPU, unless the run is short; if ``threads`` is 0, set it to what is faster."""
+def with_forecast(experiment: Experiment) -> Experiment:
+    """Forecast the time of a run on a CPU, unless it is short; if ``threads`` is 0, set it to what is faster.
+
+    The evaluation environments are stepped: each evaluation resets them.
+    """
     config, algo, num_threads = experiment.config, experiment.algo, torch.get_num_threads()
     if algo.device.type != "cpu" or config.planned_counts(algo.window)[0] < SHORT_RUN_UPDATES:
         return experiment
     choices = [1, num_threads] if num_threads > 1 and not config.threads else [num_threads]
-    speed = measure_learner_speed(config.algo, experiment.obs_spec, experiment.action_spec, config.env.num, choices)
-    if speed is None or len(choices) == 1:
-        return replace(experiment, speed=speed)
-    torch.set_num_threads(speed.threads)
-    return replace(experiment, speed=speed, config=config.merge({"threads": speed.threads}))
+    logger.info(f"timing updates and env steps, for {MAX_SECONDS:g} seconds at most")
+    env = None if config.offline else experiment.eval_env
+    cost = measure_cost(config, experiment.obs_spec, experiment.action_spec, choices, env)
+    if cost is None:
+        return experiment
+    torch.set_num_threads(cost.threads)
+    config = config if len(choices) == 1 else config.merge({"threads": cost.threads})
+    return replace(experiment, config=config, forecast=forecast(config, algo.window, cost))
 
 
 def set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:

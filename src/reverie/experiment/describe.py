@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from reverie.core.errors import count_noun
 from reverie.core.hardware import available_memory
 from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Window
-from reverie.experiment.bench import LearnerSpeed
+from reverie.experiment.bench import Forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import replay_bytes
 from reverie.replay.sources import split_window
@@ -46,7 +48,7 @@ def describe_experiment(experiment: Any) -> list[str]:
             f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
             "per estimate); set data.estimate_updates = 0 to disable this"
         )
-    if line := describe_forecast(config, window, experiment.speed):
+    if line := describe_forecast(config, window, experiment.forecast):
         lines.append(line)
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
     needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
@@ -77,28 +79,33 @@ def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
     )
 
 
-def describe_forecast(config: ExperimentConfig, window: Window, speed: LearnerSpeed | None) -> str:
+def describe_forecast(config: ExperimentConfig, window: Window, forecast: Forecast | None) -> str:
     """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
 
-    The time is without the environment's own and without evaluations. A run of more than 12 hours, or one that was
+    The time is without evaluations. A run of more than 12 hours, or one that was
     meant for a CPU and is not short there, gets a length for about an hour.
     """
     published, _, shrink_frame = config.preset.partition("+")
     words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(shrink_frame)}"] if config.preset else []
-    updates, decisions = config.planned_counts(window)
-    if not updates and not window.rollout:
+    if not config.planned_counts(window)[0] and not window.rollout:
         begin = config.first_update_step(window)
         words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
-    if speed is not None:
-        hours = (updates * speed.update_s + decisions * speed.act_s) / 3600
-        time = f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
-        machine = f"on this machine, as busy as it is, with {count_noun(speed.threads, 'thread')}"
-        words.append(f"{config.length:,} {config.unit} take about {time} of learning and acting {machine}")
+    if forecast is not None:
+        hours = forecast.hours
+        env_text = " besides the environment's steps" if forecast.envs_h is None and not config.offline else ""
+        threads = count_noun(config.threads or torch.get_num_threads(), "thread")
+        machine = f"on this machine, as busy as it is, with {threads}"
+        words.append(f"{config.length:,} {config.unit} take about {format_hours(hours)}{env_text} {machine}")
         if hours > (3 if shrink_frame else 12):
             an_hour = float(f"{config.length / hours:.1g}")
             smaller = "" if shrink_frame else ", and --preset cpu has small networks and a short run"
             words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
     return "; ".join([*words, *([f"published settings: --preset {published}"] if shrink_frame else [])])
+
+
+def format_hours(hours: float) -> str:
+    """Return a time in minutes, or from an hour and a half on in hours."""
+    return f"{max(1, 60 * hours):.0f} min" if hours < 1.5 else f"{hours:,.{int(hours < 10)}f} h"
 
 
 def format_bytes(size: int) -> str:

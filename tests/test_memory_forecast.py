@@ -1,0 +1,57 @@
+"""A run that does not fit into memory is refused before anything is allocated, with a command that fits."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from reverie.cli import main
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.experiment import memory
+from reverie.experiment.config_layers import base_config
+
+CHOICES = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
+MOVES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)})
+LARGE = {"image": ObsPart(kind="image", shape=(512, 288, 3), dtype="uint8")}
+VECTOR = {"vector": ObsPart(kind="vector", shape=(8,), dtype="float32")}
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac", "tdmpc2", "dreamer_v3"])
+def test_large_images_are_forecast_to_need_more_than_vectors(algorithm: str) -> None:
+    config = base_config(algorithm, "Mine-v0", device="cpu").merge({"algo.batch_size": 8})
+    actions = CHOICES if "discrete" in config.algo.action_kinds else MOVES
+    large, small = (memory.forecast_memory(config, spec, actions) for spec in (LARGE, VECTOR))
+    assert large is not None
+    assert small is not None
+    assert small.total < 2e9 < 4e9 < large.total
+    assert large.row > 512 * 288 * 3
+
+
+@pytest.mark.parametrize("free", [3e9, 8e9])
+def test_a_command_that_fits_is_named(monkeypatch: pytest.MonkeyPatch, free: float) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: int(free))
+    config = base_config("dqn", "Mine-v0", device="cpu").merge({"env.id": "Mine-v0"})
+    with pytest.raises(ConfigError) as refused:
+        memory.check_fits_memory(config, LARGE, CHOICES)
+    text = str(refused.value)
+    assert all(name in text for name in ("env.resize", "algo.batch_size", "replay.capacity", "GB is available"))
+    command = text.partition("as in: ")[2]
+    assert command.startswith("reverie train dqn --env Mine-v0")
+    flags = dict(re.findall(r"--([\w.-]+) ((?:\d+ ?)+)", command))
+    changes: dict[str, Any] = {
+        name.replace("-", "_"): [int(n) for n in shlex.split(value)] for name, value in flags.items()
+    }
+    changed = config.merge({name: value if len(value) > 1 else value[0] for name, value in changes.items()})
+    assert changed.env.resize == (64, 64)
+    small = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
+    memory.check_fits_memory(changed, small, CHOICES)
+
+
+def test_a_run_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(memory, "available_memory", lambda: 10_000_000)
+    assert main(["train", "dqn", "--env", "reverie/Grid-v0", "--device", "cpu", "--algo.batch-size", "512"]) == 1
+    assert "of memory" in capsys.readouterr().err
