@@ -264,7 +264,9 @@ def quantile_loss(net: nn.Module, slow: nn.Module, batch: Batch) -> tuple[Tensor
     chosen = quantiles[torch.arange(len(action)), action]
     fraction = (torch.arange(QUANTILES) + 0.5) / QUANTILES
     error = target.unsqueeze(1) - chosen.unsqueeze(2)  # [B, i, j]
-    huber = F.smooth_l1_loss(chosen.unsqueeze(2).expand_as(error), target.unsqueeze(1).expand_as(error), reduction="none")
+    huber = F.smooth_l1_loss(
+        chosen.unsqueeze(2).expand_as(error), target.unsqueeze(1).expand_as(error), reduction="none"
+    )
     weight = (fraction.view(1, -1, 1) - (error.detach() < 0).float()).abs()
     return (weight * huber).mean(2).sum(1).mean(), quantiles
 

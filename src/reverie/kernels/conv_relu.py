@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, empty_float32, once_differentiable_strict
+from reverie.kernels.ctypes_call import call, call_compiled, empty_float32, is_cpu_float32, once_differentiable_strict
 
 FULL, TILES, POINTS = 16, 24, 36
 """Constants of ``winograd.h`` and ``convolution.c``."""
