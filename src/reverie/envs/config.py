@@ -56,6 +56,8 @@ class EnvConfig(Config):
     estimates do where the data hold them: the data of a run with this setting hold the clipped ones."""
     resize: Annotated[tuple[int, int] | None, AtLeast(1)] = None
     """Resize images to this height and width in pixels. None keeps their size."""
+    max_image_size: Annotated[tuple[int, int] | None, AtLeast(1)] = None
+    """Resize images that are higher or wider to this height and width in pixels, unless `resize` is set."""
     grayscale: bool = False
     """Convert colour images to greyscale."""
     frame_stack: Annotated[int, AtLeast(1)] = 1
