@@ -327,7 +327,6 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     ),
     "on_policy": on_policy_table,
     "offline_rates": model_free_peers_table,
-    "image_rates": model_free_peers_table,
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
 }
