@@ -44,7 +44,7 @@ class System:
     tasks: Sequence[str]
     """What it can do."""
     environment: str = ""
-    """The name of its virtual environment; ours has none but this one."""
+    """The name of its virtual environment; empty: this one."""
     packages: Sequence[str] = ()
     """What stands in it."""
     script: str = ""
@@ -121,7 +121,7 @@ class Rounds:
         for number in range(self.args.rounds):
             for name in self.args.systems:
                 system = self.systems[name]
-                python = Path(sys.executable) if name == OURS else pythons.get(system.environment)
+                python = pythons.get(system.environment) if system.environment else Path(sys.executable)
                 if self.task in system.tasks and python is not None and name not in self.failed:
                     self._measure(name, python, number)
 
@@ -153,13 +153,19 @@ class Rounds:
         return out + failed
 
     def _head(self, name: str) -> Numbers:
-        return {"task": self.task, "key": name, "system": self.systems[name].title, "note": self.systems[name].note}
+        system = self.systems[name]
+        return {"task": self.task, "threads": self.args.threads, "key": name, "system": system.title,
+                "note": system.note}  # fmt: skip
 
 
 def merged(old: Sequence[Numbers], new: Sequence[Numbers], tasks: Sequence[str] = TASKS) -> list[Numbers]:
-    """The rows of the tasks of ``new`` from there, of all others from ``old``, in the order of the tasks."""
-    fresh = {row["task"] for row in new}
-    return sorted([row for row in old if row["task"] not in fresh] + list(new), key=lambda r: tasks.index(r["task"]))
+    """The rows of ``new``, and of ``old`` those of other tasks or numbers of threads, in the order of the tasks."""
+
+    def kind(row: Numbers) -> tuple[int, int]:
+        return tasks.index(row["task"]), row.get("threads", 2)
+
+    fresh = {kind(row) for row in new}
+    return sorted([row for row in old if kind(row) not in fresh] + list(new), key=kind)
 
 
 def options(said: str | None, tasks: Sequence[str], systems: Mapping[str, System], out: Path) -> argparse.Namespace:
@@ -168,7 +174,7 @@ def options(said: str | None, tasks: Sequence[str], systems: Mapping[str, System
     parser.add_argument("--tasks", nargs="*", default=list(tasks), choices=tasks)
     parser.add_argument("--systems", nargs="*", default=list(systems), choices=list(systems))
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", nargs="*", type=int, default=[2], help="numbers of threads, each measured")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of updates in each process")
     parser.add_argument("--steps", type=int, default=2000, help="of the loop, after its warm-up")
@@ -187,13 +193,14 @@ def compare(said: str | None, tasks: Sequence[str], systems: Mapping[str, System
     args = options(said, tasks, systems, out)
     wanted = {systems[name].environment: systems[name].packages for name in args.systems if systems[name].packages}
     pythons = installed(wanted, args.where)
-    here = machine(args.threads) | {"threads": args.threads}
+    here = machine(max(args.threads)) | {"threads": max(args.threads)}
     rows: list[Numbers] = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     for task in args.tasks:
-        turns = Rounds(task, args, systems)
-        turns.run(pythons)
-        rows = merged(rows, turns.rows(), tasks)
-        write(args.out, here, rows)
+        for threads in args.threads:
+            turns = Rounds(task, argparse.Namespace(**vars(args) | {"threads": threads}), systems)
+            turns.run(pythons)
+            rows = merged(rows, turns.rows(), tasks)
+            write(args.out, here, rows)
     from table import model_free_peers_table
 
     print("\n".join(model_free_peers_table({"rows": rows})))

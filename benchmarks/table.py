@@ -136,13 +136,15 @@ def model_free_peers_table(result: Result) -> list[str]:
     found = result["rows"]
     others = list(dict.fromkeys(r["system"] for r in found if r["key"] != OURS))
     cells = []
-    for task in dict.fromkeys(r["task"] for r in found):
-        rates = {r["system"]: r["per_s"] for r in found if r["task"] == task and r.get("per_s")}
-        ratios = [r["ours_to_it"] for r in found if r["task"] == task and r["key"] != OURS and r.get("ours_to_it")]
+    for task, threads in dict.fromkeys((r["task"], r.get("threads", 2)) for r in found):
+        rows = [r for r in found if (r["task"], r.get("threads", 2)) == (task, threads)]
+        rates = {r["system"]: r["per_s"] for r in rows if r.get("per_s")}
+        ratios = [r["ours_to_it"] for r in rows if r["key"] != OURS and r.get("ours_to_it")]
         most = max((rates.get(system, 0.0) for system in others), default=0.0)
         shown = [f"**{digits(most)}**" if rates.get(s) == most else digits(rates.get(s)) for s in others]
         ours = next((digits(rates[r["system"]]) for r in found if r["key"] == OURS and r["system"] in rates), "-")
-        cells.append([RATES.get(task, task), ours, *shown, digits(min(ratios, default=None))])
+        name = RATES.get(task, task) + (", one thread" if threads == 1 else "")
+        cells.append([name, ours, *shown, digits(min(ratios, default=None))])
     return [*grid(["per second", OURS, *others, "speed relative to the best other"], cells), *notes(found)]
 
 
@@ -163,8 +165,18 @@ RATES = {
     "discrete_bcq": "discrete BCQ",
     "discrete_cql": "discrete CQL, 200 quantiles",
     "discrete_crr": "discrete CRR",
+    "dqn_image": "DQN, 84x84x4",
+    "qr_dqn_image": "QR-DQN, 84x84x4",
+    "discrete_cql_image": "discrete CQL, 84x84x4",
+    "bc_image": "BC, 84x84x4",
+    "sac_image": "SAC, 84x84x3",
+    "td3_image": "TD3, 84x84x3",
+    "sac_nature": "SAC, 84x84x3, Nature CNN",
+    "td3_nature": "TD3, 84x84x3, Nature CNN",
+    "sac_image_96": "SAC, 96x96x3",
+    "td3_image_96": "TD3, 96x96x3",
 }
-"""What tasks of model_free_peers.json and of offline_rates.json are called on the page."""
+"""What tasks of model_free_peers.json, offline_rates.json and image_rates.json are called on the page."""
 
 
 ON_POLICY = {

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,35 @@ TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "loop")
 
 START, WARM_UP = 1000, 200
 """Steps of random actions at first, and steps that learn before the time of steps counts."""
+
+
+class ImageTask(NamedTuple):
+    """Updates on images."""
+
+    algorithm: str
+    side: int
+    """Height and width, in pixels."""
+    channels: int
+    encoder: str
+    """Convolutions of every system: of Mnih et al. 2015 (nature), or of Yarats et al. 2022 (drq)."""
+    batch: int
+
+
+IMAGE_TASKS = {
+    "dqn_image": ImageTask("dqn", 84, 4, "nature", 32),
+    "qr_dqn_image": ImageTask("qr_dqn", 84, 4, "nature", 32),
+    "discrete_cql_image": ImageTask("discrete_cql", 84, 4, "nature", 32),
+    "bc_image": ImageTask("bc", 84, 4, "nature", 32),
+    "sac_image": ImageTask("sac", 84, 3, "drq", 256),
+    "td3_image": ImageTask("td3", 84, 3, "drq", 256),
+    "sac_nature": ImageTask("sac", 84, 3, "nature", 256),
+    "td3_nature": ImageTask("td3", 84, 3, "nature", 256),
+    "sac_image_96": ImageTask("sac", 96, 3, "drq", 256),
+    "td3_image_96": ImageTask("td3", 96, 3, "drq", 256),
+}
+"""Updates on images; discrete actions have one layer of 512 above the convolutions, continuous ones two of 256."""
+IMAGE_ROWS = 4000
+"""Rows of their replays."""
 
 Update = Callable[[], int]
 """Samples and learns; how many updates these were."""
@@ -66,6 +95,20 @@ def experience(task: str) -> Experience:
     number = np.arange(1, ROWS + 1)
     last, even = number % EPISODE == 0, number // EPISODE % 2 == 0
     reward = noise.normal(size=ROWS).astype(np.float32)
+    return Experience(obs[:-1], action, reward, obs[1:], terminated=last & even, truncated=last & ~even)
+
+
+def image_experience(task: ImageTask) -> Experience:
+    """Noise as transitions between images: obs are ``[rows, side, side, channels]`` uint8."""
+    noise = np.random.default_rng(0)
+    obs = noise.integers(0, 256, (IMAGE_ROWS + 1, task.side, task.side, task.channels), dtype=np.uint8)
+    if task.algorithm in (*DISCRETE, "bc"):
+        action = noise.integers(0, CHOICES, IMAGE_ROWS)
+    else:
+        action = noise.uniform(-1, 1, (IMAGE_ROWS, ACTIONS)).astype(np.float32)
+    number = np.arange(1, IMAGE_ROWS + 1)
+    last, even = number % EPISODE == 0, number // EPISODE % 2 == 0
+    reward = noise.normal(size=IMAGE_ROWS).astype(np.float32)
     return Experience(obs[:-1], action, reward, obs[1:], terminated=last & even, truncated=last & ~even)
 
 
@@ -136,7 +179,7 @@ def main(build: Callable[[str, str], Update], loop: Loop | None = None, packages
     ``build(task, variant)`` makes a learner with a filled replay.
     """
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=(*TASKS, *OFFLINE))
+    parser.add_argument("task", choices=(*TASKS, *OFFLINE, *IMAGE_TASKS))
     parser.add_argument("--variant", default="")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=3.0, help="of updates")

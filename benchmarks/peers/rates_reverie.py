@@ -12,13 +12,14 @@ from rates import (
     BATCH,
     CHOICES,
     DISCRETE,
+    IMAGE_TASKS,
     OBS,
-    ROWS,
     START,
     UNITS,
     Experience,
     Update,
     experience,
+    image_experience,
     main,
     repeated,
 )
@@ -27,24 +28,26 @@ import reverie
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.hardware import keep_freed_memory
-from reverie.core.protocols import Learner
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
 
 
-def acts(task: str) -> ActionSpec:
+def acts(discrete: bool) -> ActionSpec:
     """What is acted with."""
     choice = ActionPart(kind="categorical", classes=(CHOICES,))
-    return ActionSpec(parts={"action": choice if task in DISCRETE else ActionPart(kind="continuous", size=ACTIONS)})
+    return ActionSpec(parts={"action": choice if discrete else ActionPart(kind="continuous", size=ACTIONS)})
 
 
 def config(task: str) -> AlgorithmConfig:
     """The defaults with the sizes that everybody has."""
-    made = algorithm_config(task)()
+    made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else task)()
     assert isinstance(made, AlgorithmConfig)
+    if task in IMAGE_TASKS:
+        image = IMAGE_TASKS[task]
+        units = (512,) if image.channels == 4 else tuple(UNITS)
+        return made.merge({"batch_size": image.batch, "networks.units": units, "networks.encoder": image.encoder})
     widths = {f"{name}.units": tuple(UNITS) for name in ("networks", "vae") if hasattr(made, name)}
     return made.merge({"batch_size": BATCH, **widths})
 
@@ -69,19 +72,19 @@ def rows_of(rows: Experience) -> dict[str, np.ndarray]:
     return {name: column[None, : len(ends)] for name, column in every.items()}
 
 
-def filled(task: str, learner: Learner[Any]) -> ReplayBuffer:
-    """Its replay with all of them."""
-    replay = ReplayConfig(capacity=ROWS).build(
-        obs_spec=SEEN, action_spec=acts(task), extra_spec={}, num_envs=1, window=learner.window, seed=0
-    )
-    replay.extend(rows_of(experience(task)))
-    return replay
-
-
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
-    learner = config(task).build(SEEN, acts(task))
-    replay = filled(task, learner)
+    if task in IMAGE_TASKS:
+        image, rows = IMAGE_TASKS[task], image_experience(IMAGE_TASKS[task])
+        shape = (image.side, image.side, image.channels)
+        seen, discrete = {"observation": ObsPart(kind="image", shape=shape, dtype="uint8")}, image.channels == 4
+    else:
+        seen, discrete, rows = SEEN, task in DISCRETE, experience(task)
+    learner = config(task).build(seen, acts(discrete))
+    replay = ReplayConfig(capacity=len(rows.obs)).build(
+        obs_spec=seen, action_spec=acts(discrete), extra_spec={}, num_envs=1, window=learner.window, seed=0
+    )
+    replay.extend(rows_of(rows))
     keep_freed_memory()
 
     def update() -> None:

@@ -5,7 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-from rates import BATCH, COPY_EVERY, QUANTILES, RATE, ROWS, START, UNITS, Update, experience, main, spaces
+import numpy as np
+from rates import (
+    BATCH,
+    COPY_EVERY,
+    DISCRETE,
+    IMAGE_ROWS,
+    IMAGE_TASKS,
+    QUANTILES,
+    RATE,
+    ROWS,
+    START,
+    UNITS,
+    ImageTask,
+    Update,
+    experience,
+    image_experience,
+    main,
+    spaces,
+)
 from sb3_contrib import QRDQN
 from stable_baselines3 import DDPG, DQN, SAC, TD3
 from stable_baselines3.common.logger import Logger
@@ -33,19 +51,40 @@ def model(task: str, env: gymnasium.Env, **settings: Any) -> OffPolicyAlgorithm:
     return ALGORITHMS[task]("MlpPolicy", env, **common, **settings)
 
 
+def image_model(task: ImageTask) -> OffPolicyAlgorithm:
+    """Its algorithm with its own convolutions."""
+    env = Still(task.algorithm)
+    env.observation_space = gymnasium.spaces.Box(0, 255, (task.side, task.side, task.channels), np.uint8)
+    settings: dict[str, Any] = {"buffer_size": IMAGE_ROWS, "batch_size": task.batch, "learning_rate": RATE}
+    if task.algorithm in DISCRETE:
+        settings["target_update_interval"] = COPY_EVERY
+    if task.algorithm == "qr_dqn":
+        settings["policy_kwargs"] = {"n_quantiles": QUANTILES}
+    return ALGORITHMS[task.algorithm]("CnnPolicy", env, device="cpu", **settings)
+
+
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
-    learner, rows = model(task, Still(task)), experience(task)
+    if task in IMAGE_TASKS:
+        learner, rows, batch = (
+            image_model(IMAGE_TASKS[task]),
+            image_experience(IMAGE_TASKS[task]),
+            IMAGE_TASKS[task].batch,
+        )
+        obs, next_obs = (x.transpose(0, 3, 1, 2) for x in (rows.obs, rows.next_obs))
+    else:
+        learner, rows, batch = model(task, Still(task)), experience(task), BATCH
+        obs, next_obs = rows.obs, rows.next_obs
     learner.set_logger(Logger(folder=None, output_formats=[]))
     replay = learner.replay_buffer
-    replay.observations[:, 0], replay.next_observations[:, 0] = rows.obs, rows.next_obs
-    replay.actions[:, 0] = rows.action.reshape(ROWS, -1)
+    replay.observations[:, 0], replay.next_observations[:, 0] = obs, next_obs
+    replay.actions[:, 0] = rows.action.reshape(len(rows.obs), -1)
     replay.rewards[:, 0] = rows.reward
     replay.dones[:, 0], replay.timeouts[:, 0] = rows.terminated | rows.truncated, rows.truncated
     replay.full = True
 
     def update() -> int:
-        learner.train(gradient_steps=STEPS, batch_size=BATCH)
+        learner.train(gradient_steps=STEPS, batch_size=batch)
         return STEPS
 
     return update

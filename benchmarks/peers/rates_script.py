@@ -20,6 +20,7 @@ from rates import (
     COPY_EVERY,
     DELAY,
     DISCOUNT,
+    IMAGE_TASKS,
     NOISE,
     OBS,
     RATE,
@@ -33,6 +34,7 @@ from rates import (
     main,
     repeated,
 )
+from rates_script_images import build_image_update
 from torch import Tensor, nn
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -227,6 +229,8 @@ ALGORITHMS: dict[str, Callable[[], Step]] = {"sac": sac, "ddpg": ddpg, "dqn": dq
 
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
+    if task in IMAGE_TASKS:
+        return build_image_update(task, variant)
     step = td3(Actor(), variant == "compiled") if task == "td3" else ALGORITHMS[task]()
     replay = Replay(1)
     replay.take(experience(task))

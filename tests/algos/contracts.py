@@ -25,7 +25,9 @@ def config(algorithm, settings=None, **more):
     return algorithm_config(algorithm)().merge((settings or {}) | more)
 
 
-_GAIL = config("gail", {"discriminator.units": (8, 8), "discriminator.encoder.depth": 2, "normalize_obs": None})
+_GAIL = config(
+    "gail", {"discriminator.units": (8, 8), "discriminator.encoder": "dreamer(depth=2)", "normalize_obs": None}
+)
 _SEQUENCES = {"batch_length": 3, "networks.burn_in": 2}
 MODEL_FREE = {
     "ddpg": config("ddpg"),
@@ -54,7 +56,7 @@ OFFLINE = {
     "bc_stochastic": config("bc", policy_kind="stochastic"),
     "bc_gru": config("bc", {"batch_length": 4, "networks.memory": "gru(4)"}),
     "td3_bc": config("td3_bc"),
-    "bcq": config("bcq", {"num_samples": 3, "vae.units": (8, 8), "vae.encoder.depth": 2}),
+    "bcq": config("bcq", {"num_samples": 3, "vae.units": (8, 8), "vae.encoder": "dreamer(depth=2)"}),
     "cql_lagrange": config("cql", num_samples=2, conservative_weight="lagrange", backup="best(2)"),
     "cql_floor": config("cql", num_samples=2, value_floor="monte_carlo", temperature_lr=0.0),
     "iql": config("iql"),
@@ -91,7 +93,7 @@ CONFIGS = MODEL_FREE | OFFLINE | ON_POLICY
 ALIKE = {"sac", "sac_mixed", "gail_discrete", "dqn_lstm", "qr_dqn_gru", "bc_choices", "discrete_crr", "ppo", "a2c_lstm",
          "ppo_transformer"}  # fmt: skip
 """Those that run no line in updates and acting that none of the others runs; tests of single features need them."""
-TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder.depth": 2}
+TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder": "dreamer(depth=2)"}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},
     "everything": {

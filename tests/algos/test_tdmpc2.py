@@ -175,7 +175,7 @@ def test_images_alone_are_the_latent_and_are_moved():
     moves = cnn.random_shifts(torch.zeros(4000, 1, 1, 1))
     assert sorted(set(moves.flatten().tolist())) == [-3, -2, -1, 0, 1, 2, 3]
     cnn.random_shifts = lambda x: torch.tensor([[0, 0], [3, -1], [-3, 2]])
-    moved = cnn.augment(image.float() / 255) + 0.5
+    moved = cnn.augment(image)
     assert [tuple(int(n) for n in x[..., 0].nonzero()[0]) for x in moved] == [(30, 30), (29, 33), (32, 27)]
     z = agent.objective.encoder({"image": image})
     torch.testing.assert_close(z.view(3, -1, 8).sum(-1), torch.ones(3, 8))

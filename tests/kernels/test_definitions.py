@@ -144,6 +144,19 @@ def drawn(*given: Any):
     return make
 
 
+def pixels(normal, s):
+    """Bytes, layers over cells of 4 x 4 pixels and of one, and ReLU after both."""
+    x = (60 * normal(16 + s["m"] // 4, 24, 25, 4).abs()).clamp(max=255).to(torch.uint8)
+    weights, biases = [0.1 * normal(32, 8, 8, 4), 0.1 * normal(16, 3, 3, 32)], [normal(32), normal(16)]
+    return x, weights, biases, [4, 1], 1 / 255, 0.0, True, torch.float32
+
+
+def few_pixels(normal, s):
+    """Floats, a layer that is oneDNN's, one whose cells do not fill its input, and no ReLU after the last."""
+    x, weights = normal(16 + s["m"] // 4, 15, 12, 3), [0.2 * normal(16, 3, 3, 3), 0.1 * normal(48, 4, 4, 16)]
+    return x, weights, [normal(16), normal(48)], [1, 2], 0.5, -0.25, False, torch.float32
+
+
 IN_PLACE = {"unfit": ("strided",)}
 NETS = {"tolerance": 1e-3, "unfit": ("none", "strided")}
 CASES: dict[str, list[Case]] = {
@@ -170,6 +183,9 @@ CASES: dict[str, list[Case]] = {
     ],
     "images.conv_pool_norm_silu_cpu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
     "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
+    "conv_relu.conv_relu_cpu": [
+        Case(make, (1, 2, 3, 4), 1e-3, nan=0, unfit=()) for make in (pixels, few_pixels)
+    ],
     "strided.strided_conv_cpu": [
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),
     ],

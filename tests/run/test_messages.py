@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from reverie.core.specs import ObsPart
 from reverie.core.types import Window
 from reverie.experiment.bench import Cost, forecast
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.config_layers import make_preset
 from reverie.experiment.describe import describe_forecast
 
 
@@ -29,7 +31,7 @@ def test_the_outlook_of_a_run(preset: str, more: dict[str, Any], update_s: float
     values = {"steps": 101_000, "learning_starts": 1000, "replay_ratio": 0.5, "env.num": 4, "preset": preset}
     config, window = ExperimentConfig().merge({"threads": 1} | values | more), Window(batch=16, length=64)
     run = forecast(config, window, Cost(update_s=update_s, turn_s=0.004, env_step_s=1e-6))
-    found = describe_forecast(config, window, run)
+    found = describe_forecast(config, window, run, {})
     threads = "2 threads" if more.get("threads") == 2 else "1 thread"
     assert found == f"{before} on this machine, as busy as it is, with {threads}{after}"
 
@@ -39,6 +41,15 @@ def test_a_run_too_short_for_an_update_says_so() -> None:
     values = {"learning_starts": 16, "replay_ratio": 1.0, "env.num": 4}
     config, window = ExperimentConfig().merge(values), Window(batch=16, length=64)
     message = "nothing will be learned in 268 steps: the first update comes after 268"
-    assert message in describe_forecast(config.merge({"steps": 268}), window, None)
-    assert not describe_forecast(config.merge({"steps": 269}), window, None)
+    assert message in describe_forecast(config.merge({"steps": 268}), window, None, {})
+    assert not describe_forecast(config.merge({"steps": 269}), window, None, {})
     assert config.merge({"steps": 300}).planned_counts(window) == (32, 75)
+
+
+@pytest.mark.parametrize(("side", "is_said"), [(84, True), (64, False)])
+def test_the_preset_says_that_it_resizes_images(side: int, is_said: bool) -> None:
+    config = make_preset("sac")
+    spec = {"eye": ObsPart(kind="image", shape=(side, side, 3), dtype="uint8")}
+    found = describe_forecast(config.merge({"preset": "sac"}), Window(batch=256, length=2), None, spec)
+    said = "preset sac; images larger than 84 x 84 are resized to that (env.max_image_size)"
+    assert found.startswith(said) == is_said

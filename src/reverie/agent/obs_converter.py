@@ -52,7 +52,7 @@ class ObsConverter:
             self.space = spaces.Dict(image_spaces | {"observation": self.space} if self._codec else image_spaces)
         self.accepted: spaces.Space[Any] | None = None if self._uses_render else self.space
         """Space of the observations to convert; None with rendered frames, whose size no space declares."""
-        self._options = ImageOptions(spec, config.resize, config.grayscale)
+        self._options = ImageOptions(spec, config.resize, config.grayscale, config.max_image_size)
         self.spec: ObsSpec = flat.obs_spec
         self.single: ObsSpec = self._options.spec
         """``spec`` before frames are stacked."""

@@ -17,7 +17,7 @@ from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble
+from reverie.nn.actor_critic import DeterministicActor, QEnsemble, own_parameters, share_encoder
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ActionNoise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import frozen
@@ -77,7 +77,8 @@ class DDPG(ModelFree):
         critic = QEnsemble(spec, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        share_encoder(critic, actor, self.objective.target_actor.model, self.objective.target_critic.model)
+        self.optims["actor"] = Adam(own_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
         self.optims["critic"] = Adam(
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
         )
@@ -85,9 +86,9 @@ class DDPG(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
-        o = self.objective
-        critic = o.critic_loss(batch)
-        metrics = self.minimize(critic) | self.minimize(o.actor_loss(batch))
+        o, (for_critic, for_actor) = self.objective, self.encode(batch)
+        critic = o.critic_loss(for_critic)
+        metrics = self.minimize(critic) | self.minimize(o.actor_loss(for_actor))
         o.target_critic.update()
         o.target_actor.update()
         return Update(metrics=metrics, priority=critic.priority)

@@ -171,4 +171,4 @@ class FQEConfig(OfflineConfig, ValueConfig):
     ) -> FQE:
         """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
         with init_context(seed):
-            return FQE(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device), units)
+            return FQE(obs_spec, action_spec, self.for_specs(obs_spec, action_spec), torch.device(device), units)

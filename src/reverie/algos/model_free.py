@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -15,17 +15,19 @@ from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, RunningStatistics
-from reverie.core.specs import ColumnSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
-from reverie.nn.actor_critic import NetworkConfig
+from reverie.nn.action_kinds import num_continuous
+from reverie.nn.actor_critic import FEATURES, NetworkConfig, are_small
 from reverie.nn.adam import Adam
+from reverie.nn.cnn import Drq, images_of
 from reverie.nn.memory import MEMORY_COLUMN, Memory
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.replay_memory import Memories, MemoryPolicy
 from reverie.nn.reward_scaling import RewardScale
 from reverie.objectives.categorical import best_value
-from reverie.objectives.td import Losses
+from reverie.objectives.td import Losses, SplitObs, obs_before
 
 ClipFn = Callable[[Tensor], Tensor] | None
 """What clips the values that targets bootstrap from to what the rewards allow; None: nothing."""
@@ -63,6 +65,20 @@ class ModelFree(Algorithm):
         """Return the preprocessed batch, with the states of memories if there are any."""
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
+
+    def encode(self, batch: Batch) -> tuple[Batch, Batch]:
+        """Return the batch for the critic and for the actor, which share the encoder of images and one pass of it.
+
+        Features are in place of images; gradients of the critic's loss alone reach the encoder.
+        """
+        inputs = self.objective.critic.inputs
+        if inputs.encoder is None:
+            return batch, batch
+        first = inputs.encode(obs_before(batch.obs))
+        with torch.no_grad():  # no network learns from the last rows
+            last = inputs.encode({key: x[:, -1:] for key, x in batch.obs.items()})
+        detached = first | {FEATURES: first[FEATURES].detach()}
+        return replace(batch, obs=SplitObs(first, last)), replace(batch, obs=SplitObs(detached, last))
 
     def with_memory(self, policy: Policy[Any]) -> Policy[Any]:
         """Return ``policy``, around which the memories of the networks are kept if they have any."""
@@ -160,11 +176,19 @@ class ModelFreeConfig(AlgorithmConfig):
                 "twice. Set algo.frame_stack alone, which uses less memory."
             )
 
-    def for_obs(self, obs_spec: ObsSpec) -> Self:
-        """Return these settings, without ``normalize_obs`` if it is a default and no observation is a vector."""
+    def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
+        """Return these settings without ``normalize_obs`` if it is a default and no observation is a vector.
+
+        With continuous actions, encoders of images that are not chosen are DrQ's, off-policy.
+        """
         vectors = any(part.kind == "vector" for part in obs_spec.values())
         is_requested = type(self).__dataclass_fields__["normalize_obs"].default is None  # no default of the algorithm
-        return self if vectors or is_requested or self.normalize_obs is None else replace(self, normalize_obs=None)
+        changes: dict[str, Any] = {} if vectors or is_requested else {"normalize_obs": None}
+        if not self.on_policy and num_continuous(action_spec) and not are_small(images_of(obs_spec)):
+            values = {part.name: getattr(self, part.name) for part in fields(self)}
+            networks = {name: value for name, value in values.items() if isinstance(value, NetworkConfig)}
+            changes |= {name: replace(x, encoder=Drq()) for name, x in networks.items() if x.encoder is None}
+        return replace(self, **changes) if changes else self
 
     def preprocessor(self, obs_spec: ObsSpec) -> Preprocessor:
         """Return the preprocessor of rows that these settings describe."""

@@ -22,7 +22,15 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
-from reverie.nn.actor_critic import MemoryNetworkConfig, MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
+from reverie.nn.actor_critic import (
+    MemoryNetworkConfig,
+    MixedActor,
+    MixedQEnsemble,
+    QEnsemble,
+    TanhGaussianActor,
+    own_parameters,
+    share_encoder,
+)
 from reverie.nn.adam import Adam
 from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
@@ -175,7 +183,8 @@ class SAC(ModelFree):
         self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        share_encoder(critic, actor, self.objective.target_critic.model)
+        self.optims["actor"] = Adam(own_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
         self.optims["critic"] = Adam(
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
         )
@@ -187,9 +196,9 @@ class SAC(ModelFree):
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
-        o = self.objective
-        critic = o.critic_loss(batch)
-        metrics = self.minimize(critic) | self.minimize(o.actor_loss(batch))
+        o, (for_critic, for_actor) = self.objective, self.encode(batch)
+        critic = o.critic_loss(for_critic)
+        metrics = self.minimize(critic) | self.minimize(o.actor_loss(for_actor))
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 

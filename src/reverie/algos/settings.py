@@ -72,7 +72,9 @@ class AlgorithmConfig(Config):
         """
         self.check_actions(action_spec)
         with init_context(seed):
-            learner: Algorithm = self.learner(obs_spec, action_spec, self.for_obs(obs_spec), torch.device(device))
+            learner: Algorithm = self.learner(
+                obs_spec, action_spec, self.for_specs(obs_spec, action_spec), torch.device(device)
+            )
         if isinstance(learner, Algorithm):
             learner.enter_eval_mode()
         return learner
@@ -89,8 +91,8 @@ class AlgorithmConfig(Config):
             f"Suitable algorithms: {', '.join(fit['online'])}{also}."
         )
 
-    def for_obs(self, obs_spec: ObsSpec) -> Self:
-        """Return these settings without defaults that do not fit the observations."""
+    def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
+        """Return these settings with defaults that fit the observations and actions."""
         return self
 
 

@@ -89,7 +89,7 @@ class TD3(DDPG):
 
     def critic_step(self, batch: Batch) -> Update:
         """Take one step of the critics alone."""
-        critic = self.objective.critic_loss(batch)
+        critic = self.objective.critic_loss(self.encode(batch)[0])
         return Update(metrics=self.minimize(critic), priority=critic.priority)
 
     def extra_state(self) -> dict[str, Any]:

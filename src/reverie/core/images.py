@@ -5,6 +5,7 @@ This file must not import torch: it is imported in worker processes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -88,7 +89,11 @@ def check_colors(channels: int, subject: str) -> None:
 class ImageOptions:
     """Resizes images and converts them to greyscale; ``spec`` describes the result."""
 
-    def __init__(self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool) -> None:
+    def __init__(
+        self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool,
+        max_size: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        """``max_size``: that to which larger images are resized if there is no ``size``."""
         self.spec: dict[str, ObsPart] = dict(spec)
         self._steps: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
         images = {key: part for key, part in spec.items() if part.kind == "image"}
@@ -100,9 +105,10 @@ class ImageOptions:
                 "observe rendered images."
             )
         for key, part in images.items():
-            if size:  # also where the shape fits: a later rendering may have another
-                self._steps.append((key, lambda image: resize(image, size)))
-                part = replace(part, shape=(*size, part.shape[2]))
+            is_large = max_size is not None and (part.shape[0] > max_size[0] or part.shape[1] > max_size[1])
+            if target := size or (max_size if is_large else None):  # also where it fits: a later rendering may not
+                self._steps.append((key, functools.partial(resize, size=target)))
+                part = replace(part, shape=(*target, part.shape[2]))
             if grey and part.shape[2] not in (1, 3):
                 logger.warning(
                     f"env.grayscale leaves the image '{key}' as it is: it has {part.shape[2]} channels, not red, green "

@@ -123,7 +123,8 @@ class RecordedEpisodes:
         self.reader = reader
         if observation_space is not None and env is not None and env.pixels != "only":
             visible = ObsCodec(observation_space, env.uses_key, env.channel_axis).spec
-            reader.assume(observation_space, ImageOptions(visible, env.resize, env.grayscale).spec)
+            options = ImageOptions(visible, env.resize, env.grayscale, env.max_image_size)
+            reader.assume(observation_space, options.spec)
         self.about: DatasetInfo = reader.info()
         self.obs: ObsCodec | None = None
         self.actions: ActionCodec | None = None
@@ -136,7 +137,7 @@ class RecordedEpisodes:
             if env.action_repeat > 1:
                 reader.add_remark(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
         todo = settings_to_apply(self.about, config)
-        self.images: ImageOptions = ImageOptions(recorded_spec, todo.resize, todo.grayscale)
+        self.images: ImageOptions = ImageOptions(recorded_spec, todo.resize, todo.grayscale, config.max_image_size)
         self.obs_spec: ObsSpec = self.images.spec
         self.clip = todo.clip_reward
         self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))

@@ -57,6 +57,8 @@ class EnvConfig(Config):
     rewards."""
     resize: Annotated[tuple[int, int] | None, AtLeast(1)] = None
     """Resize images to this height and width in pixels. None: keep their size."""
+    max_image_size: Annotated[tuple[int, int] | None, AtLeast(1)] = None
+    """Resize images that are higher or wider to this height and width in pixels, unless `resize` is set."""
     grayscale: bool = False
     """Convert color images to grayscale."""
     frame_stack: Annotated[int, AtLeast(1)] = 1

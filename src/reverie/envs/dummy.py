@@ -82,8 +82,7 @@ class Cue(_Timed):
 
 
 class Grid(_Timed):
-    """Move a green dot to a red one on ``size`` x ``size`` pixels within ``3 * size`` steps: reward 1 and
-    termination."""
+    """Move a green dot to a red one on ``size`` x ``size`` pixels within ``3 * size`` steps, for a reward of 1."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # an instance variable in Gymnasium
     MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))

@@ -72,7 +72,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._unmasked = lacks_mask and has_choices(env.action_space)
         self._action = ActionCodec(env.action_space)
         self._codec, spec = self._observations(config)
-        self._options = ImageOptions(spec, config.resize, config.grayscale)
+        self._options = ImageOptions(spec, config.resize, config.grayscale, config.max_image_size)
         self._stack = FrameStack(self._options.spec, config.frame_stack) if config.frame_stack > 1 else None
         self.obs_spec: dict[str, ObsPart] = self._stack.spec if self._stack else self._options.spec
         self.action_spec: ActionSpec = self._action.spec

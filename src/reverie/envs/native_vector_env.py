@@ -51,7 +51,7 @@ class NativeVectorEnv:
             self._mask = MaskCodec(self._actions)
             space = spaces.Dict({**space.spaces, MASK_KEY: spaces.MultiBinary(self._mask.spec.width)})
         self._obs = ObsCodec(space, config.uses_key, config.channel_axis)
-        self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale)
+        self._options = ImageOptions(self._obs.spec, config.resize, config.grayscale, config.max_image_size)
         self.num_envs: int = config.num
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec

@@ -48,7 +48,7 @@ def describe_experiment(experiment: Any) -> list[str]:
             f"the policy's return will be estimated from the data by FQE ({config.data.estimate_updates:,} updates "
             "per estimate); set data.estimate_updates = 0 to disable this"
         )
-    if line := describe_forecast(config, window, experiment.forecast):
+    if line := describe_forecast(config, window, experiment.forecast, experiment.obs_spec):
         lines.append(line)
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
     needed = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
@@ -79,14 +79,16 @@ def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
     )
 
 
-def describe_forecast(config: ExperimentConfig, window: Window, forecast: Forecast | None) -> str:
-    """Return the preset, why it was chosen, and how long the run will take, as far as these are known; "" if neither.
+def describe_forecast(config: ExperimentConfig, window: Window, forecast: Forecast | None, spec: ObsSpec) -> str:
+    """Return the preset, what it does to images, and how long the run will take, as far as these are known, or "".
 
     The time is without evaluations. A run of more than 12 hours, or one that was
     meant for a CPU and is not short there, gets a length for about an hour.
     """
     published, _, shrink_frame = config.preset.partition("+")
     words = [f"preset {config.preset}{' (for a machine without a GPU)' * bool(shrink_frame)}"] if config.preset else []
+    if (size := config.env.max_image_size) and any(part.shape[:2] == size for part in spec.values()):
+        words.append(f"images larger than {size[0]} x {size[1]} are resized to that (env.max_image_size)")
     if not config.planned_counts(window)[0] and not window.rollout:
         begin = config.first_update_step(window)
         words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")

@@ -18,7 +18,7 @@ details"."""
 
 MODEL_FREE: Settings = {
     "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 10_000, "random_steps": 10_000, "threads": 1,
-    "env.id": "HalfCheetah-v5", "env.num": 1, "replay.capacity": 1_000_000,
+    "env.id": "HalfCheetah-v5", "env.num": 1, "env.max_image_size": (84, 84), "replay.capacity": 1_000_000,
 }
 """Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first.
 
@@ -32,7 +32,7 @@ PENDULUM: Settings = MODEL_FREE | {
 
 VALUES: Settings = {
     "steps": 500_000, "replay_ratio": 0.25, "learning_starts": 1000, "threads": 1, "env.num": 1,
-    "replay.capacity": 100_000,
+    "env.max_image_size": (84, 84), "replay.capacity": 100_000,
 }
 """Common settings of DQN and QR-DQN: one update every fourth step."""
 
@@ -73,7 +73,7 @@ _ATARI: Settings = {
 }
 """Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values are ours."""
 
-ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1}
+ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3."""
 
 ON_POLICY_CARTPOLE: Settings = ON_POLICY | {"steps": 100_000, "env.id": "CartPole-v1", "env.num": 8}

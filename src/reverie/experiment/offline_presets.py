@@ -12,7 +12,7 @@ from reverie.experiment.preset import Preset, Settings
 
 DATA: Settings = {
     "updates": 1_000_000, "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 1000, "threads": 1,
-    "env.id": "HalfCheetah-v5", "env.num": 1, "replay.capacity": 1_000_000,
+    "env.id": "HalfCheetah-v5", "env.num": 1, "env.max_image_size": (84, 84), "replay.capacity": 1_000_000,
 }
 """Common settings on MuJoCo: a million updates, as in the papers."""
 
@@ -24,7 +24,7 @@ PENDULUM_DATA: Settings = DATA | {
 
 CHOICE_DATA: Settings = {
     "updates": 100_000, "steps": 500_000, "replay_ratio": 0.25, "learning_starts": 1000, "threads": 1, "env.num": 1,
-    "replay.capacity": 100_000,
+    "env.max_image_size": (84, 84), "replay.capacity": 100_000,
 }
 """Common settings of algorithms for discrete actions on small problems."""
 

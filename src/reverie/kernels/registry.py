@@ -12,6 +12,7 @@ from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
     capture,
+    conv_relu,
     dreams,
     elementwise,
     gpu,
@@ -60,6 +61,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
     (functional.conv_pool_norm_silu, Kernel(images.supports_conv_pool_norm_silu, images.conv_pool_norm_silu_cpu)),
     (functional.conv_unfold_norm_silu, Kernel(images.supports_conv_unfold_norm_silu, images.conv_unfold_norm_silu_cpu)),
+    (functional.conv_relu, Kernel(conv_relu.supports_conv_relu, conv_relu.conv_relu_cpu)),
     (functional.strided_conv, Kernel(strided.supports_strided_conv, strided.strided_conv_cpu)),
     (functional.transposed_conv, Kernel(strided.supports_transposed_conv, strided.transposed_conv_cpu)),
     (distributions.Categoricals.sample, Kernel(gpu.supports_sample_classes, gpu.sample_classes_triton)),

@@ -7,7 +7,7 @@ code of TD3 and in CleanRL.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
@@ -19,7 +19,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
 from reverie.nn.action_kinds import num_classes_per_choice, num_continuous
-from reverie.nn.cnn import Dreamer, ImageEncoder, images_of
+from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.encoder import flat_vector
 from reverie.nn.functional import mask_illegal
@@ -35,8 +35,9 @@ class NetworkConfig(Config):
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
     """Widths of the hidden layers, first to last; at least one."""
-    encoder: ImageEncoder = field(default_factory=Dreamer)
-    """Encoder of images, or of what an encoder of your own reads, if there are any; each network has its own."""
+    encoder: ImageEncoder | None = None
+    """Encoder of images, or of what an encoder of your own reads, if there are any. None: nature, and drq for
+    continuous actions off-policy; minatar where a side has fewer than 36 pixels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,25 +62,46 @@ class MemoryNetworkConfig(NetworkConfig):
             raise ConfigError(f"burn_in = {self.burn_in}: there is no memory to bring up to date. Set memory too.")
 
 
+SMALL_SIDE = 36
+"""Pixels of a side of an image below which the default encoder is MinAtar's."""
+
+FEATURES = "(features)"
+"""Key under which networks that share an encoder find its features ``[..., F]``, in place of what it reads."""
+
+
+def are_small(images: ObsSpec) -> bool:
+    """Return whether an image is too small for the encoders of larger ones."""
+    return any(min(part.shape[:2]) < SMALL_SIDE for part in images.values())
+
+
 class ObsConcat(nn.Module):
     """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         spec = without_mask(spec)
-        read = getattr(cfg.encoder, "reads", images_of)(spec)
-        self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in read}
+        encoder: Any = cfg.encoder or (Minatar() if are_small(images_of(spec)) else Nature())
+        self.read: ObsSpec = getattr(encoder, "reads", images_of)(spec)
+        self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in self.read}
         self.dtype = dtype
-        self.encoder: Any = cfg.encoder.build(read) if read else None
+        self.encoder: Any = encoder.build(self.read) if self.read else None
+        self.trunk: Any = None if self.encoder is None else encoder.build_trunk(self.encoder.width)
         self.width: int = sum(part.width for part in self.vectors.values())
-        self.width += 0 if self.encoder is None else self.encoder.width
+        if self.encoder is not None:
+            self.width += self.encoder.width if self.trunk is None else self.trunk.width
 
     def forward(self, obs: Obs) -> Tensor:
         """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
         parts = [flat_vector(obs[key], part).to(self.dtype) for key, part in self.vectors.items()]
         if self.encoder is not None:
-            parts.append(self.encoder(obs, self.dtype))
+            features = obs[FEATURES] if FEATURES in obs else self.encoder(obs, self.dtype)
+            parts.append(features if self.trunk is None else self.trunk(features))
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+    def encode(self, obs: Obs) -> Obs:
+        """Return the observations ``[..., *shape]`` with features in place of what the encoder reads."""
+        features = self.encoder(obs, self.dtype)
+        return {key: x for key, x in obs.items() if key not in self.read} | {FEATURES: features}
 
 
 class MemoryInputs(ObsConcat):
@@ -143,6 +165,21 @@ class Network(nn.Module):
         x = self.inputs(obs)
         y: Tensor = self.body(x, *[part.to(x.dtype) for part in inputs], copy=copy).float()
         return y.squeeze(-1) if self.is_scalar else y
+
+
+def share_encoder(critic: Any, *others: Any) -> None:
+    """Let the other networks see through the encoder of the critic, whose loss alone trains it: DrQ-v2's algorithm.
+
+    There is no target of the encoder, as there: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
+    """
+    for network in others:
+        network.inputs.encoder = critic.inputs.encoder
+
+
+def own_parameters(network: nn.Module, other: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of ``network`` that ``other`` does not have."""
+    shared = {id(p) for p in other.parameters()}
+    return [p for p in network.parameters() if id(p) not in shared]
 
 
 # ---------------------------------------------------------------------- actors

@@ -6,10 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
@@ -18,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Obs
 from reverie.nn.encoder import Encoder, EncoderConfig, group_by_size, split_kinds, unit_image
-from reverie.nn.functional import shift_images
+from reverie.nn.functional import conv_relu, linear, shift_images
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,10 @@ class ImageEncoder(Choice, ABC):
     @abstractmethod
     def build(self, spec: ObsSpec) -> Encoder | ConvStack:
         """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``."""
+
+    def build_trunk(self, width: int) -> Trunk | None:
+        """Return the layers that each network has of its own above ``width`` features; None: there are none."""
+        return None
 
 
 def images_of(spec: ObsSpec) -> ObsSpec:
@@ -74,6 +77,50 @@ class Nature(ImageEncoder):
 
 
 @dataclass(frozen=True)
+class Drq(ImageEncoder):
+    """Four convolutions of 3 x 3, and a layer of each network that reads them: DrQ-v2, Yarats et al. 2022.
+
+    The layer is linear, with layer norm and tanh. It is the encoder of DrQ and SAC-AE too (arXiv:2004.13649,
+    arXiv:1910.01741), for images of 84 x 84 pixels, or any size from 15 x 15. Images are not augmented.
+    """
+
+    channels: Annotated[int, AtLeast(1)] = 32
+    """Number of filters of each convolution."""
+    features: Annotated[int, AtLeast(1)] = 50
+    """Width of the layer."""
+
+    def build(self, spec: ObsSpec) -> ConvStack:
+        c = self.channels
+        encoder = ConvStack(spec, (ConvLayer(c, 3, 2), *[ConvLayer(c, 3, 1)] * 3), "drq")
+        encoder.offset = -0.5
+        for part in encoder.modules():
+            if isinstance(part, ConvReLU):
+                part.initialise()
+        return encoder
+
+    def build_trunk(self, width: int) -> Trunk:
+        return Trunk(width, self.features)
+
+
+class Trunk(nn.Module):
+    """A linear layer, layer norm and tanh: DrQ-v2, Yarats et al. 2022."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.linear: nn.Linear = nn.Linear(inputs, width)
+        self.norm: nn.LayerNorm = nn.LayerNorm(width)
+        nn.init.orthogonal_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map features ``[..., inputs]`` to ``[..., width]`` in the dtype of x."""
+        y = linear(x, self.linear.weight, self.linear.bias)
+        normed: Tensor = self.norm(y.float())
+        return normed.tanh().to(x.dtype)
+
+
+@dataclass(frozen=True)
 class Minatar(ImageEncoder):
     """One convolution of 3 x 3, for the 10 x 10 planes of MinAtar: Young and Tian 2019, arXiv:1903.03176.
 
@@ -106,14 +153,13 @@ class Shifted(ImageEncoder):
 
 
 class ConvReLU(nn.Module):
-    """A convolution and ReLU on channels-last images, initialised as ``torch.nn.Conv2d`` is."""
+    """A convolution of channels-last images, and ReLU, initialised as ``torch.nn.Conv2d`` is."""
 
     def __init__(self, inputs: int, layer: ConvLayer) -> None:
         super().__init__()
         like = nn.Conv2d(inputs, layer.channels, layer.kernel, layer.stride)
         assert like.bias is not None
         self.stride: int = layer.stride
-        self.relu = True
         # Viewed as [outputs, inputs, kernel, kernel], this memory layout is PyTorch's channels_last.
         self.weight: nn.Parameter = nn.Parameter(like.weight.detach().permute(0, 2, 3, 1).contiguous())
         self.bias: nn.Parameter = nn.Parameter(like.bias.detach())
@@ -124,15 +170,14 @@ class ConvReLU(nn.Module):
         nn.init.orthogonal_(self.weight.flatten(1), math.sqrt(2))  # a view
         self.bias.zero_()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[M, H, W, C]`` to ``[M, h, w, channels]``, both contiguous in this order, in the dtype of x."""
-        weight = self.weight.to(x.dtype).permute(0, 3, 1, 2)
-        y = F.conv2d(x.permute(0, 3, 1, 2), weight, self.bias.to(x.dtype), stride=self.stride)
-        return (y.relu_() if self.relu else y).permute(0, 2, 3, 1)
-
 
 class ConvStack(nn.Module):
-    """Convolutions over pixels scaled to [0, 1], flattened; images of equal height and width share a stack."""
+    """ConvStack over pixels scaled to [0, 1], flattened; images of equal size and range share a stack."""
+
+    offset = 0.0
+    """Added to the scaled pixels."""
+    relu_last = True
+    """Whether ReLU follows the last convolution."""
 
     def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], name: str) -> None:
         super().__init__()
@@ -150,13 +195,25 @@ class ConvStack(nn.Module):
         """Map each image ``[..., H, W, C]`` to features, concatenated to ``[..., width]``."""
         features = []
         for group, stack in zip(self.groups, self.stacks, strict=True):
-            parts = [unit_image(obs[key], self.spec[key], dtype) for key in group]
-            image = self.augment(torch.cat(parts, -1) if len(parts) > 1 else parts[0])  # [..., H, W, C]
-            features.append(self.flat(stack(image.flatten(0, -4))).view(*image.shape[:-3], -1))
+            image, scale, shift = self._pixels(obs, group, dtype)
+            layers = cast(list[ConvReLU], list(cast(nn.Sequential, stack)))
+            weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+            strides, flat = [layer.stride for layer in layers], self.augment(image.flatten(0, -4))
+            y = conv_relu(flat, weights, biases, strides, scale, shift + self.offset, self.relu_last, dtype)
+            features.append(self.flat(y).view(*image.shape[:-3], -1))
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
+    def _pixels(self, obs: Obs, group: list[str], dtype: torch.dtype) -> tuple[Tensor, float, float]:
+        """Return the images of a group, joined, and the factor and the summand that scale them to [0, 1]."""
+        parts = [self.spec[key] for key in group]
+        if len({(part.low, part.high, part.dtype) for part in parts}) > 1:
+            return torch.cat([unit_image(obs[key], self.spec[key], dtype) for key in group], -1), 1.0, 0.0
+        images = [obs[key] for key in group]
+        scale = 1 / (parts[0].high - parts[0].low)
+        return torch.cat(images, -1) if len(images) > 1 else images[0], scale, -parts[0].low * scale
+
     def augment(self, image: Tensor) -> Tensor:
-        """Return the images ``[..., H, W, C]`` that the convolutions see."""
+        """Return the images ``[M, H, W, C]`` that the convolutions see."""
         return image
 
     def flat(self, features: Tensor) -> Tensor:
@@ -165,17 +222,17 @@ class ConvStack(nn.Module):
 
 
 class ShiftedConvolutions(ConvStack):
-    """Convolutions over pixels in [-0.5, 0.5] of images that are moved at random; no ReLU follows the last.
+    """ConvStack over pixels in [-0.5, 0.5] of images that are moved at random; no ReLU follows the last.
 
     What they give is flattened channel by channel, as in the authors' code.
     """
 
+    offset = -0.5
+    relu_last = False
+
     def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], pad: int) -> None:
         super().__init__(spec, layers, "shifted")
         self.pad = pad
-        for stack in self.stacks:
-            *_, last = stack.children()
-            vars(last)["relu"] = False
 
     def random_shifts(self, images: Tensor) -> Tensor:
         """Return by how much to move each of the images ``[M, H, W, C]``: ``[M, 2]``, right and down."""
@@ -183,8 +240,7 @@ class ShiftedConvolutions(ConvStack):
         return self.pad - drawn.long().clamp(max=2 * self.pad)
 
     def augment(self, image: Tensor) -> Tensor:
-        flat = image.flatten(0, -4)
-        return (shift_images(flat, self.random_shifts(flat)) - 0.5).view(image.shape)
+        return shift_images(image, self.random_shifts(image))
 
     def flat(self, features: Tensor) -> Tensor:
         return features.permute(0, 3, 1, 2).flatten(1)

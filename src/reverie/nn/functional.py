@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -171,6 +173,24 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute :func:`conv_unfold_norm_silu` with a sigmoid instead of norm and SiLU."""
     return torch.sigmoid(_conv_to_four(x, weight, bias))
+
+
+@accelerated
+def conv_relu(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], scale: float, shift: float,
+    relu_last: bool, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """Apply convolutions without padding to scale x + shift, each followed by ReLU, the last one if ``relu_last``.
+
+    x is ``[M, H, W, C]``, of any dtype, each of the weights ``[outputs, kernel, kernel, inputs]``, the result
+    ``[M, h, w, outputs]`` of ``dtype``.
+    """
+    y = x.to(dtype) * scale + shift
+    for k, (weight, bias, stride) in enumerate(zip(weights, biases, strides, strict=True)):
+        # The memory layout of the permuted views is PyTorch's channels_last.
+        z = F.conv2d(y.permute(0, 3, 1, 2), weight.to(dtype).permute(0, 3, 1, 2), bias.to(dtype), stride)
+        y = (z.relu_() if relu_last or k < len(strides) - 1 else z).permute(0, 2, 3, 1)
+    return y
 
 
 @accelerated

@@ -38,14 +38,28 @@ class Losses(NamedTuple):
         return Update(metrics=terms | self.metrics, priority=self.priority)
 
 
+class SplitObs(dict[str, Tensor]):
+    """Observations of rows 0 ... T-2, ``[B, T - 1, ...]``, and apart from them those of the ``last`` row.
+
+    Features of images are computed so, since those of the last row need no gradient: neither is copied.
+    """
+
+    def __init__(self, obs: Obs, last: Obs) -> None:
+        super().__init__(obs)
+        self.last = last
+        """``[B, 1, ...]``."""
+
+
 def obs_before(obs: Obs) -> Obs:
     """Return the observations of rows 0 ... T-2, ``[B, T - 1, ...]``: where the window's transitions start."""
-    return {k: v[:, :-1] for k, v in obs.items()}
+    return dict(obs) if isinstance(obs, SplitObs) else {k: v[:, :-1] for k, v in obs.items()}
 
 
 def obs_after(obs: Obs) -> Obs:
     """Return the observations of rows 1 ... T-1, ``[B, T - 1, ...]``: where the window's transitions lead."""
-    return {k: v[:, 1:] for k, v in obs.items()}
+    if not isinstance(obs, SplitObs):
+        return {k: v[:, 1:] for k, v in obs.items()}
+    return {k: torch.cat([v[:, 1:], obs.last[k]], 1) if v.shape[1] > 1 else obs.last[k] for k, v in obs.items()}
 
 
 @accelerated

@@ -7,18 +7,12 @@
  * Images are float32 [images, h, w, channels], contiguous, and keep their height and width.
  */
 
-#include "kernels.h"
-#include "lanes.h"
+#include "winograd.h"
 
 enum {
-    FULL = 16,  /* channels and outputs are padded to multiples of this */
-    SIDE = 4,   /* outputs in a row of a tile */
-    MOST = 8,   /* pixels in a row of the largest tile */
-    TILES = 24, /* tiles that are multiplied together: a multiple of the rows of every product below */
-    PANEL = 4   /* vectors of outputs in the widest product */
+    SIDE = 4, /* outputs in a row of a tile */
+    MOST = 8  /* pixels in a row of the largest tile */
 };
-
-#define INLINE static inline __attribute__((always_inline)) /* so that sizes given as constants are constants */
 
 typedef struct {
     int64_t h, w, channels, outputs;
@@ -30,24 +24,20 @@ typedef struct {
 
 /* Transform n pixels x[0], x[step], ... to their n points. */
 INLINE void to_points(lanes *x, const int n, const int step) {
-    lanes x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step], x4 = x[4 * step], x5 = x[5 * step];
-    lanes even1, odd1, even2, odd2; /* the values at the points 1 and -1 (2 and -2) are the sum and the difference */
     if (n == 6) {
-        even1 = x4 - 4 * x2, odd1 = x3 - 4 * x1;
-        even2 = x4 - x2, odd2 = 2 * (x3 - x1);
-        x[0] = 4 * x0 - 5 * x2 + x4;
-        x[5 * step] = 4 * x1 - 5 * x3 + x5;
-    } else {
-        lanes x6 = x[6 * step], x7 = x[7 * step];
-        lanes even3 = 4 * x2 - 5 * x4 + x6, odd3 = 2 * x1 - 2.5f * x3 + 0.5f * x5;
-        even1 = x2 - 4.25f * x4 + x6, odd1 = x1 - 4.25f * x3 + x5;
-        even2 = 0.25f * x2 - 1.25f * x4 + x6, odd2 = 0.5f * x1 - 2.5f * x3 + 2 * x5;
-        x[0] = x0 - x6 + 5.25f * (x4 - x2);
-        x[5 * step] = even3 + odd3, x[6 * step] = even3 - odd3;
-        x[7 * step] = x7 - x1 + 5.25f * (x3 - x5);
+        to_six_points(x, step);
+        return;
     }
+    lanes x0 = x[0], x1 = x[step], x2 = x[2 * step], x3 = x[3 * step], x4 = x[4 * step], x5 = x[5 * step];
+    lanes x6 = x[6 * step], x7 = x[7 * step];
+    lanes even1 = x2 - 4.25f * x4 + x6, odd1 = x1 - 4.25f * x3 + x5;
+    lanes even2 = 0.25f * x2 - 1.25f * x4 + x6, odd2 = 0.5f * x1 - 2.5f * x3 + 2 * x5;
+    lanes even3 = 4 * x2 - 5 * x4 + x6, odd3 = 2 * x1 - 2.5f * x3 + 0.5f * x5;
+    x[0] = x0 - x6 + 5.25f * (x4 - x2);
     x[step] = even1 + odd1, x[2 * step] = even1 - odd1;
     x[3 * step] = even2 + odd2, x[4 * step] = even2 - odd2;
+    x[5 * step] = even3 + odd3, x[6 * step] = even3 - odd3;
+    x[7 * step] = x7 - x1 + 5.25f * (x3 - x5);
 }
 
 /* Transform n points m[0], m[step], ... to four outputs y[0], y[next], ... */
@@ -115,37 +105,6 @@ INLINE void tile_from_points(const Sizes *s, const float *m, int64_t stride, con
     }
 }
 
-/* ------------------------------------------------------------------ products */
-
-/* m = v u, for TILES rows, `rows` at a time, and `width` vectors of outputs. */
-INLINE void multiply(const Sizes *s, const float *v, const float *u, float *m, const int rows, const int width) {
-    for (int64_t t = 0; t < TILES; t += rows, v += rows * s->in, m += rows * s->out) {
-        lanes sum[TILES], w[PANEL];
-        for (int i = 0; i < rows * width; i++) sum[i] = (lanes){0};
-        for (int64_t c = 0; c < s->channels; c++) {
-            for (int j = 0; j < width; j++) w[j] = *(const lanes *)(u + c * s->out + j * LANES);
-            for (int i = 0; i < rows; i++)
-                for (int j = 0; j < width; j++) sum[i * width + j] += v[i * s->in + c] * w[j];
-        }
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < width; j++) *(lanes *)(m + i * s->out + j * LANES) = sum[i * width + j];
-    }
-}
-
-/* m [TILES, out] = v [TILES, in] u [channels, out], in products that fill the registers. */
-static void multiply_point(const Sizes *s, const float *v, const float *u, float *m) {
-    int64_t k = 0;
-#ifdef __AVX512F__
-    for (; s->out - k >= 4 * LANES; k += 4 * LANES) multiply(s, v, u + k, m + k, 6, 4);
-    int64_t left = (s->out - k) / LANES;
-    if (left == 3) multiply(s, v, u + k, m + k, 8, 3);
-    if (left == 2) multiply(s, v, u + k, m + k, 12, 2);
-    if (left == 1) multiply(s, v, u + k, m + k, 24, 1);
-#else
-    for (; k < s->out; k += 2 * LANES) multiply(s, v, u + k, m + k, 6, 2);
-#endif
-}
-
 INLINE void tiles(const Sizes *s, const float *x, const float *u, const float *bias, float *y, float *v, float *m,
                   int64_t first, int64_t count, const int n) {
     int64_t of_v = TILES * s->in + FULL, of_m = TILES * s->out + FULL, each = s->down * s->right;
@@ -155,7 +114,8 @@ INLINE void tiles(const Sizes *s, const float *x, const float *u, const float *b
         int reach = (n - SIDE) / 2;
         tile_to_points(s, from, row * SIDE - reach, column * SIDE - reach, v + t * s->in, of_v, n);
     }
-    for (int p = 0; p < n * n; p++) multiply_point(s, v + p * of_v, u + p * s->channels * s->out, m + p * of_m);
+    for (int p = 0; p < n * n; p++)
+        multiply_point(v + p * of_v, u + p * s->channels * s->out, m + p * of_m, s->in, s->out, s->channels);
     for (int64_t t = 0; t < count; t++) {
         int64_t image = (first + t) / each, row = (first + t) % each / s->right, column = (first + t) % s->right;
         float *to = y + image * s->h * s->w * s->outputs;

@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""How many updates agents make in a second that learn from images, in other libraries and in ours.
+
+    python benchmarks/image_rates.py [--tasks dqn_image sac_image ...] [--systems script ...] [--threads 1 2]
+
+The rounds and the environments are those of `model_free_peers.py`. With discrete actions all systems have the
+convolutions of Mnih et al. 2015, one layer of 512 above them, batches of 32 and four grey frames of 84 x 84. With
+continuous actions they have the convolutions and the trunk of DrQ-v2, two layers of 256 and batches of 256, without
+augmentation. Those of `sac_nature` and `td3_nature` have the convolutions of Mnih et al. and no trunk. In the scripts,
+as in ours, actor and critics share the convolutions, which see each image once. Stable-Baselines3 shares nothing, and
+has the convolutions of Mnih et al. and a layer of 512 for all tasks, its defaults.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from model_free_peers import OURS, System, compare
+from model_free_peers import SYSTEMS as LIVED
+from peers.rates import IMAGE_TASKS
+
+TASKS = tuple(IMAGE_TASKS)
+PEER = LIVED["sb3"]
+SYSTEMS = {
+    OURS: System("reverie", TASKS, script="reverie"),
+    "script": System(
+        "plain script", TASKS, script="script",
+        note="in the style of CleanRL: `benchmarks/peers/rates_script_images.py`",
+    ),
+    "compiled": System(
+        "plain script, compiled", TASKS, script="script", variant="compiled",
+        note="with torch.compile around each loss, forward and backward",
+    ),
+    "sb3": System(
+        PEER.title, tuple(x for x in TASKS if x.startswith(("dqn", "qr_dqn", "sac_image", "td3_image"))),
+        PEER.environment, PEER.packages, PEER.script, note="its CnnPolicy",
+    ),
+}  # fmt: skip
+
+
+def main() -> int:
+    """Install, measure, write and show."""
+    return compare(__doc__, TASKS, SYSTEMS, Path(__file__).with_suffix(".json"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
