@@ -8,7 +8,7 @@ import torch
 from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
-from reverie.nn.actor_critic import own_parameters
+from reverie.nn.actor_critic import unshared_parameters
 
 OBS = {
     "eye": ObsPart(kind="image", shape=(16, 18, 3), dtype="uint8"),
@@ -47,7 +47,7 @@ def test_the_loss_of_the_actor_gives_the_encoder_no_gradient(name):
     learner, batch = build(name)
     for_critic, for_actor = learner.encode(batch)
     o = learner.objective
-    own = own_parameters(o.actor, o.critic)
+    own = unshared_parameters(o.actor, o.critic)
     assert {id(p) for p in learner.optims["actor"].params} == {id(p) for p in own}
     encoder = list(o.critic.inputs.encoder.parameters())
     loss = o.actor_loss(for_actor).terms["actor"]

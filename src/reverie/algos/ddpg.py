@@ -17,7 +17,7 @@ from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble, own_parameters, share_encoder
+from reverie.nn.actor_critic import DeterministicActor, QEnsemble, share_encoder, unshared_parameters
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ActionNoise, NoisyPolicy, OrnsteinUhlenbeck
 from reverie.nn.optim import frozen
@@ -78,7 +78,7 @@ class DDPG(ModelFree):
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         share_encoder(critic, actor, self.objective.target_actor.model, self.objective.target_critic.model)
-        self.optims["actor"] = Adam(own_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
         self.optims["critic"] = Adam(
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
         )

@@ -28,8 +28,8 @@ from reverie.nn.actor_critic import (
     MixedQEnsemble,
     QEnsemble,
     TanhGaussianActor,
-    own_parameters,
     share_encoder,
+    unshared_parameters,
 )
 from reverie.nn.adam import Adam
 from reverie.nn.distributions import ActionLayout
@@ -184,7 +184,7 @@ class SAC(ModelFree):
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
         share_encoder(critic, actor, self.objective.target_critic.model)
-        self.optims["actor"] = Adam(own_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
         self.optims["critic"] = Adam(
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
         )

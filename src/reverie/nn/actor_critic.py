@@ -176,7 +176,7 @@ def share_encoder(critic: Any, *others: Any) -> None:
         network.inputs.encoder = critic.inputs.encoder
 
 
-def own_parameters(network: nn.Module, other: nn.Module) -> list[nn.Parameter]:
+def unshared_parameters(network: nn.Module, other: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of ``network`` that ``other`` does not have."""
     shared = {id(p) for p in other.parameters()}
     return [p for p in network.parameters() if id(p) not in shared]
