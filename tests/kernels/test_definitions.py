@@ -190,7 +190,7 @@ CASES: dict[str, list[Case]] = {
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),
     ],
     "strided.transposed_conv_cpu": [Case(drawn(("m", 3, 4, "k"), ("k", 5, 4, 4), (5,)), (0, 1, 2), 1e-3, nan=1)],
-    "perceptron.perceptron_cpu": [
+    "relu_mlp.perceptron_cpu": [
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7)), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
