@@ -89,7 +89,7 @@ def vector(run, num_envs=3, **settings):
 def test_a_vector_takes_one_step_for_all_and_begins_anew_in_the_step_after_an_end(nano, monkeypatch):
     agent = reverie.load(nano)
     told = ("reward", "cont")
-    monkeypatch.setattr(agent.algo, "outcome", lambda latent: dict.fromkeys(told, latent.deter[:, 0].cos()))
+    monkeypatch.setattr(agent.algo, "predict_reward_and_cont", lambda latent: dict.fromkeys(told, latent.deter[:, 0].cos()))
     env = vector(agent, horizon=2, ends="likely")
     assert env.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
     actions = np.array([[0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 1]])
@@ -114,7 +114,7 @@ def test_a_vector_takes_one_step_for_all_and_begins_anew_in_the_step_after_an_en
 def test_dreams_end_where_that_is_likely_or_as_often_as_it_is_predicted(nano, ends, share, monkeypatch):
     agent = reverie.load(nano)
     going_on = torch.cat([torch.full((2000,), 0.3), torch.ones(5)])
-    monkeypatch.setattr(agent.algo, "outcome", lambda _: {"reward": going_on, "cont": going_on})
+    monkeypatch.setattr(agent.algo, "predict_reward_and_cont", lambda _: {"reward": going_on, "cont": going_on})
     env = dreams.DreamVectorEnv(agent, 2005, start="prior", ends=ends)
     env.reset(seed=0)
     _, reward, terminated, truncated, _ = env.step(np.zeros(2005, int))
