@@ -237,7 +237,7 @@ class Recording:
         simplex = self.settings["simnorm_dim"]
         whole = LatentEncoder(spec, TDMPC2NetworkConfig(encoder=encoder, latent=latent, simplex=simplex), torch.float32)
         cnn: Any = whole.inputs.encoder
-        with torch.no_grad(), mock.patch.object(cnn, "moves", return_value=by):
+        with torch.no_grad(), mock.patch.object(cnn, "random_shifts", return_value=by):
             for layer, theirs in zip(cnn.stacks[0], ("2", "4", "6", "8"), strict=True):
                 layer.weight.copy_(params[f"{theirs}.weight"].permute(0, 2, 3, 1))
                 layer.bias.copy_(params[f"{theirs}.bias"])
