@@ -317,10 +317,10 @@ class Recording:
         step = tdmpc2.joint_gradient_step
         with (
             mock.patch.object(tdmpc2, "joint_gradient_step", gradient_steps),
-            self.watched(o, "number", lambda found, x: logits.append(x.detach())),
+            self.watched(o, "value_distribution", lambda found, x: logits.append(x.detach())),
             self.watched(o, "unroll", lambda found, batch: seen.update(unrolled=found)),
             self.watched(o, "policy_loss", lambda found, z: seen.update(policy=found)),
-            self.watched(o, "ends", lambda found, z: seen.update(ends=found)),
+            self.watched(o, "termination_logits", lambda found, z: seen.update(ends=found)),
         ):
             metrics = self.agent.update(self.batch(number)).metrics
         (_, policy, value), unrolled = seen["policy"], seen["unrolled"]
