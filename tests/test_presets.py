@@ -292,12 +292,12 @@ def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("steps: 3\nexperiment: {seed: 1}\n", r"a\.yaml: steps beside 'experiment:', below which"),
+    ("steps: 3\nexperiment: {seed: 1}\n", r"a\.yaml: steps next to 'experiment:'"),
     ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
     ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
     ("algo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n", r"line 4: 'horizon' was set in line 2 already"),
     ("- 1\n- 2\n", r"a\.yaml contains a list: expected a mapping"),
-    ("schema: 1\nalgorithm: other\nexperiment: {}\n", r"a\.yaml holds settings of other, schema 1: expected dreamer"),
+    ("schema: 1\nalgorithm: other\nexperiment: {}\n", r"a\.yaml contains settings of other, schema 1: expected dreamer"),
 ])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.yaml").write_text(text)

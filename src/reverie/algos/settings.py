@@ -32,7 +32,7 @@ class AlgorithmConfig(Config):
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
     on_policy: ClassVar[bool] = False
-    """Whether it learns only from rows that its present policy has collected, instead of a replay."""
+    """Whether it learns only from rows that its current policy has collected, instead of a replay."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
     """B, number of windows (sequences) in a batch."""
