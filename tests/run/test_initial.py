@@ -107,7 +107,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
         {"replay.init_from": [str(run)]},
         {"init_from": str(offline), "init_modules": "actor"},
     ):
-        with pytest.raises(RunError, match=rf"applies only to a new run, but {run} started with .* choose another --run"):
+        with pytest.raises(RunError, match=rf"only to a new run, but {run} started with .* choose another --run"):
             train(run, steps=30, **LIVED | other)
     assert (run / "config.yaml").read_text() == settings
     said = train(run, steps=25, **LIVED)  # without saying it again, and then as it is not written there
@@ -122,7 +122,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
         ({"init_from": "nothing"}, r"init_from = 'nothing': expected a run folder, or a checkpoint in one"),
         (
             {"algorithm": "sac"},
-            r"the actor of td3_bc does not match the actor of sac: .*widths is \(3, 8, 1\) in the checkpoint, \(3, 8, 2\)",
+            r"actor of td3_bc does not match the actor of sac: .*widths is \(3, 8, 1\) in the checkpoint, \(3, 8, 2\)",
         ),
         (ON_POLICY | {"algorithm": "ppo"}, r"tanh is \(False, True\) in the checkpoint, \(True, False\) here"),
         ({"algorithm": "ddpg"}, r"normalized in the checkpoint but not here: set algo.normalize_obs = running"),
@@ -132,7 +132,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
             {"init_modules": ["preprocess", "actor"]},
             r"init_modules = 'actor': no parameter name matches. There are: objective.actor",
         ),
-        ({"init_modules": "obj.*actor", "algo.networks.units": (9,)}, r"nothing matches: objective.actor.body.widths is"),
+        ({"init_modules": "obj.*actor", "algo.networks.units": (9,)}, r"nothing matches: objective.actor.body.widths"),
         ({"init_from": None, "init_modules": "actor"}, r"no run to load them from\. Set init_from"),
         ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
         ({"algo.networks.units": (9,)}, r"does not fit these settings"),
