@@ -224,7 +224,7 @@ def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_obse
         train(tmp_path / "not", steps=20, **LIVED | {"env": Renamed}, **parts)
     said = train(tmp_path / "other", steps=20, **LIVED | {"env": Renamed}, **parts | {"init_modules": "."})
     assert any("observation 'other' (vector (3,)) is missing in the run" in line for line in said)
-    assert [line for line in said if "normalized" in line] == ["observations are normalised by new rows"]
+    assert [line for line in said if "normalized" in line] == ["observations are normalized by new rows"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What PPO and A2C share: rollouts, advantages, networks of policy and value, one optimiser for all parameters."""
+"""What PPO and A2C share: rollouts, advantages, networks of policy and value, one optimizer for all parameters."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class OnPolicy(ModelFree, ABC):
 
     @abstractmethod
     def build_optim(self) -> LaPropAGC:
-        """Return the optimiser of all parameters."""
+        """Return the optimizer of all parameters."""
 
     def state_value(self, output: PolicyOutput) -> Tensor:
         """Return V(s), ``[...]``."""

@@ -39,7 +39,7 @@ class AlgorithmConfig(Config):
     batch_length: Annotated[int, AtLeast(2)] = 64
     """T, time steps of each window that the losses cover; context comes before them."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Dtype that networks compute in. Parameters, losses and optimisers stay float32."""
+    """Dtype that networks compute in. Parameters, losses and optimizers stay float32."""
     graph: bool = True
     """Record an update once and replay it, which is faster: as a CUDA graph on GPUs; on CPUs as a tape (recorded
     calls), for model-free algorithms only. The results are the same."""
