@@ -392,7 +392,7 @@ def test_what_lies_beyond_truncations_stands_beside_both_returns():
         f"were truncated, with {beyond:.0%} of the discount weight beyond; the other estimates continue"
         in found.format()
     )
-    assert "lies beyond" not in replace(found, truncated_weight=0.004).format()
+    assert "discount weight beyond" not in replace(found, truncated_weight=0.004).format()
     assert found.num_truncated == np.sum(~columns["is_terminal"][last])
 
 

@@ -135,7 +135,7 @@ def test_an_instance_is_evaluated_on_the_way_in_another(tmp_path: Path) -> None:
 def test_environments_of_evaluations_that_do_not_fit(tmp_path: Path) -> None:
     env = Paying()
     for judge in (env, {"max_episode_steps": 3}):
-        with pytest.raises(ConfigError, match=r"eval_env = .* but env is an instance, in which training goes on"):
+        with pytest.raises(ConfigError, match=r"eval_env = .* but env is an instance, which training uses"):
             reverie.train("td3", env=env, eval_env=judge, run=tmp_path / "run", **FEW)
     for other, why in {"Pendulum-v1": r"\(1,\) in training, but \(3,\) in evaluations", Wide: "has numbers in"}.items():
         with pytest.raises(ConfigError, match=why):

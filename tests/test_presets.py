@@ -292,12 +292,12 @@ def test_short_ways_to_write_a_file(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("steps: 3\nexperiment: {seed: 1}\n", r"a\.yaml: steps beside 'experiment:', below which"),
+    ("steps: 3\nexperiment: {seed: 1}\n", r"a\.yaml: steps next to 'experiment:'"),
     ("stepz: 3\n", r"a\.yaml: unknown option 'stepz'. Did you mean 'steps'"),
     ("steps: [1\n", r"a\.yaml cannot be read as YAML"),
     ("algo:\n  horizon: 3\n  lam: 0.9\n  horizon: 4\n", r"line 4: 'horizon' was set in line 2 already"),
     ("- 1\n- 2\n", r"a\.yaml contains a list: expected a mapping"),
-    ("schema: 1\nalgorithm: other\nexperiment: {}\n", r"a\.yaml holds settings of other, schema 1: expected dreamer"),
+    ("schema: 1\nalgorithm: other\nexperiment: {}\n", r"a\.yaml contains settings of other, schema 1: expected dream"),
 ])  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
@@ -359,7 +359,7 @@ def test_an_instance_is_one_environment_whatever_the_preset_says(asked: list[Exp
         api.train("dreamer_v3", env=env, **more)
     assert [(config.env.num, config.env.vectorization) for config in asked] == [(1, "sync"), (1, "sync"), (4, "sync")]
     for num, given in {2: {"envs": 2}, 3: {"env_options": {"num": 3}}}.items():
-        with pytest.raises(ConfigError, match=rf"envs = {num}: an environment instance .*Leave out envs"):
+        with pytest.raises(ConfigError, match=rf"envs = {num}: an environment instance .*Remove envs"):
             api.train("dreamer_v3", env=Count(), **given)
 
 

@@ -242,7 +242,7 @@ def test_losses_on_held_out_data_are_measured_and_change_nothing(
         assert experiment.heldout() == first  # of the same windows, by the same draws
     with pytest.raises(DataError, match="does not fit the environment Pendulum-v1"):
         reverie.train("dreamer_v3", run=tmp_path / "wrong", **given | {"heldout_data": str(cartpole)})
-    with pytest.raises(ConfigError, match=r"heldout_data = .*pendulum.hdf5': it is for Dreamers, and td3 is none"):
+    with pytest.raises(ConfigError, match=r"heldout_data = .*pendulum.hdf5': it is for Dreamers, but td3 is not"):
         reverie.train("td3", env="Pendulum-v1", heldout_data=str(pendulum), run=tmp_path / "wrong")
     assert not (tmp_path / "wrong").exists()
 
@@ -289,7 +289,7 @@ def test_ways_of_drawing_that_would_mean_nothing_are_refused(pendulum, tmp_path,
 
 
 def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"gail is to collect rows: in which environment\? Pass --env ID"):
+    with pytest.raises(ConfigError, match=r"gail collects rows, but no environment is given\. Pass --env ID"):
         train(pendulum, tmp_path / "run", algorithm="gail")
     assert not said  # about where to evaluate, which does not matter then
     with pytest.raises(ConfigError, match=r"gail .* no dataset was given\. Pass --data PATH"):
@@ -300,7 +300,7 @@ def test_imitation_needs_recorded_rows_and_lived_ones(pendulum: Path, tmp_path: 
 def test_without_an_environment(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
     result = train(pendulum, tmp_path / "run", updates=3)
     assert result.evaluation is None
-    assert any("no evaluations: the data do not name their environment. Pass --env" in line for line in said)
+    assert any("no evaluations: the dataset does not name its environment. Pass --env" in line for line in said)
     agent = reverie.load(tmp_path / "run")
     assert f" on {pendulum}, from " in repr(agent)
     assert reverie.load(tmp_path / "run", env="Pendulum-v1").evaluate(1).lengths == [200]

@@ -152,4 +152,4 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
     config = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto"))
     assert resolve_env(config, None).env.id == NO_ENV
-    assert "no evaluations: the data were recorded in MountainCar-v0 with gymnasium.wrappers." in said[-1]
+    assert "no evaluations: the dataset was recorded in MountainCar-v0 with the wrappers gymnasium" in said[-1]

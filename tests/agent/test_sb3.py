@@ -53,7 +53,7 @@ def test_what_was_learned_is_evaluated_exported_and_learned_on(tmp_path, capsys)
     assert main(call) == 0
     assert f"reverie eval {run}" in capsys.readouterr().out
     assert main(call) == 1
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert main(["eval", str(run), "--episodes", "1"]) == 0
     agent = reverie.load(run)
     with zipfile.ZipFile(SAVED / "sac_pendulum.zip") as archive:

@@ -67,7 +67,7 @@ def test_an_agent_at_the_hub_is_the_one_that_was_pushed(hub, trained, capsys, tm
     ]  # fmt: skip
     begin = ["train", "dreamer_v3", "--config", "old/config.yaml", "--init-from", "hf://me/pole", "--run", "on"]
     assert main([*begin, "--steps", "4", "--learning-starts", "3", "--eval-episodes", "1"]) == 0
-    with pytest.raises(RunError, match="old exists already"):
+    with pytest.raises(RunError, match="old already exists"):
         reverie.pull("hf://me/pole", "old")
     capsys.readouterr()
     assert main(["list", "hf://me"]) == 0

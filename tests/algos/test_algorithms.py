@@ -526,7 +526,7 @@ def test_optimisers_of_ones_own_are_saved(make):
 def test_a_network_that_no_optimiser_has_is_told(graph):
     agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
     agent.train_step = super(More, agent).train_step
-    with pytest.raises(ConfigError, match=r"More: no optimiser has 1 parameter, .*: head.weight. Give .*optims\["):
+    with pytest.raises(ConfigError, match=r"More: no optimizer has 1 parameter, .*: head.weight. Give .*optims\["):
         agent.update(batch(agent))
 
 

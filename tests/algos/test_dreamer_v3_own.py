@@ -78,7 +78,7 @@ class WithHead(DreamerV3):
 
 def test_parameters_that_are_in_no_optimiser_are_named():
     agent = own(WithHead)
-    with pytest.raises(ConfigError, match=r"^WithHead: no optimiser has 2 parameters.*: head.weight, head.bias. Give"):
+    with pytest.raises(ConfigError, match=r"^WithHead: no optimizer has 2 parameters.*: head.weight, head.bias. Give"):
         agent.update(batch(agent))
     agent.optim = agent.cfg.optim.build([*agent.optim.params, *agent.head.parameters()])
     agent.update(batch(agent))

@@ -200,7 +200,7 @@ def test_its_dreams_are_environments_of_latents_and_are_looked_at(run, tmp_path)
     assert obs[-1] == pytest.approx(reward)
     for settings, said in (
         ({}, "observations = 'latent'"),
-        ({"observations": "latent", "start": "prior"}, "how episodes begin"),
+        ({"observations": "latent", "start": "prior"}, "cannot imagine initial states"),
     ):
         with pytest.raises(ConfigError, match=said):
             reverie.dream_env(run, **settings)

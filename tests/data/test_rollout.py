@@ -80,7 +80,7 @@ def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new
         ({}, {"replay__fractions__priority": 1.0}, "replay.fractions = .* has no effect"),
         ({}, {"replay_ratio": 0.5}, "replay_ratio = 0.5 has no effect: ppo learns from whole rollouts"),
         ({}, {"steps": 15}, "steps = 15: a rollout has 16 rows, .* nothing would be learned"),
-        ({}, {"data__path": "there"}, "ppo learns only from rows of its present policy"),
+        ({}, {"data__path": "there"}, "ppo learns only from rows of its current policy"),
         ({"normalize_obs": "fixed(10)"}, {}, "no rows come before learning. Use running"),
     ],
 )  # fmt: skip

@@ -375,7 +375,7 @@ def test_settings_of_a_run_are_kept_by_copies_of_its_rows_and_said_to_be_lost_by
 @pytest.mark.parametrize(("env", "why"), [("Nowhere-v0", "Nowhere"), ("CartPole-v1", "categorical of 2 classes")])
 def test_an_environment_that_does_not_answer_is_not_named(a_run, tmp_path, env, why):
     run, copy = a_run({"id": env}), tmp_path / "copy"
-    assert re.search(f"do not name it .*({why})", str(copied(run, copy)))
+    assert re.search(f"do not name the environment .*({why})", str(copied(run, copy)))
     assert about(copy).env == ""
     same_rows(run, copy)
 

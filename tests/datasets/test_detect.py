@@ -178,7 +178,7 @@ def test_several_datasets_of_any_format(tmp_path):
         open_reader([two, one | {name: np.zeros((4, 5)) for name in ("observations", "next_observations")}]).info()
     minari = write_minari(tmp_path / "minari", [buffer(e) for e in LIVED])
     copied(minari, tmp_path / "store", "store")
-    with pytest.raises(DataError, match=r"store \(reverie store\) cannot be joined with others"):
+    with pytest.raises(DataError, match=r"store \(reverie store\) cannot be joined with the others"):
         open_reader([minari, tmp_path / "store"]).info()
 
 

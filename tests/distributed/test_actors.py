@@ -74,7 +74,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
     killer, run = Killer(), tmp_path / "run"
     made = reverie.train("dqn", run=run, steps=500, sinks=[killer], **QUICK)
     assert killer.victim is not None
-    assert [line for line in said if "is started again, in new episodes: its process died (exit code -9)" in line]
+    assert [line for line in said if "is restarted, with new episodes: its process died (exit code -9)" in line]
     assert not multiprocessing.active_children()
     assert 500 <= made.env_steps < 510
     assert killer.values["train/staleness"] >= 0
@@ -92,7 +92,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
         assert all("version" not in part for part in reader.parts())
 
     again = reverie.train("dqn", run=run, steps=560, **QUICK)
-    assert "actors start new episodes: a run with actors is not resumed within them" in said
+    assert "actors start new episodes: a run with actors does not resume in mid-episode" in said
     assert 560 <= again.env_steps < 570
     assert ReplayStore(run / "replay").num_rows() > rows
     with pytest.raises(RunError, match=r"actors = 0, but .* was trained with actors = 2"):

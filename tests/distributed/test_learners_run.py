@@ -87,7 +87,7 @@ def test_learners_that_meet_by_environment_variables_listen_on_the_named_address
         monkeypatch.setenv(name, value)
     for unspecified in ("0.0.0.0", "::"):
         monkeypatch.setenv("MASTER_ADDR", unspecified)
-        with pytest.raises(ConfigError, match="opens them to every network"):
+        with pytest.raises(ConfigError, match="exposes them to every network"):
             open_store()
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     store, *_ = open_store()
@@ -161,7 +161,7 @@ def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     flags = [*FLAGS, "--env", "mortal:Mortal-v0", "--actors", "2", "--steps", "200"]
     said = reverie("train", "dqn", *flags, "--run", str(tmp_path / "run"))
-    assert said.count("is started again") == 1
+    assert said.count("is restarted, with") == 1
     assert "learner 1: actor " in said
 
 

@@ -159,11 +159,11 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
         saved = Checkpoints(run / "checkpoints")
         wait(saved.paths, command)
         os.kill(wait(lambda: processes("ray::RayActor"))[0], signal.SIGKILL)
-        wait(lambda: log.read_text().count("is started again, in new episodes: its process on") == 1, command)
+        wait(lambda: log.read_text().count("is restarted, with new episodes: its process on") == 1, command)
         wait(lambda: len(processes("ray::RayActor")) == 2, command)
 
         cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
-        wait(lambda: log.read_text().count("is started again") >= 2, command)
+        wait(lambda: log.read_text().count("is restarted, with") >= 2, command)
         before = checkpoint_step(saved.paths()[-1])
         wait(lambda: checkpoint_step(saved.paths()[-1]) > before + 500, command)  # the other goes on alone
         cluster.add_node(num_cpus=1, resources={"seat": 1})
@@ -179,7 +179,7 @@ def test_a_run_outlives_actors_and_their_nodes(cluster, tmp_path):
         }
         cut = int((rows["is_last"] & ~rows["is_terminal"]).sum())  # these were counted before they became the last
         assert int((~rows["is_last"]).sum()) + cut == checkpoint_step(saved.paths()[-1])
-        assert cut <= log.read_text().count("is started again")
+        assert cut <= log.read_text().count("is restarted, with")
         assert "was lost" not in log.read_text()
         assert "Continue with" in log.read_text()
     finally:

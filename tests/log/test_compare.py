@@ -57,7 +57,7 @@ def test_what_people_read(capsys):
     assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
     assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few seeds"]
     assert lines[-1].index("too few") == lines[-2].index("95 %")
-    assert said.err == "warning: td3: without a final evaluation, so left out: 4 at 0 of 2,000 env steps\n"
+    assert said.err == "warning: td3: skipped without a final evaluation: 4 at 0 of 2,000 env steps\n"
 
 
 def test_runs_of_separate_jobs_are_found_by_folder_by_pattern_and_alone(said):
@@ -96,7 +96,7 @@ def test_what_makes_seeds_no_seeds_of_one_setting_is_named(said):
     assert len(reverie.compare("mixed", "same").settings) == 2
     assert said == [
         "mixed: its runs differ in more than the seed: algo.horizon: 15 -> 9",
-        "same: several runs have the same seed, 0: they are no more than one",
+        "same: several runs have the same seed, 0: they count as duplicates",
     ]
 
 
@@ -141,10 +141,10 @@ def test_places_without_scores_are_named(capsys):
     seeds("grid/trial-0", "Pendulum-v1", 1.0)
     run("begun/0")
     for place, message in {
-        "grid": "there are no runs in grid, but in its folders. To compare these, pass grid/*/",
+        "grid": "there are no runs in grid itself, but in its subfolders. To compare these, pass grid/*/",
         "beg": "there is no run in beg: there is no such folder. Did you mean 'begun'",
         "x-*": "there is no run in x-*: there is no such folder",
-        "begun": "begun holds no scores: nothing was evaluated, and no training episode has ended",
+        "begun": "begun contains no scores: there were no evaluations, and no training episode has ended",
     }.items():
         assert main(["compare", "grid/trial-0", place]) == 1
         assert message in capsys.readouterr().err

@@ -111,7 +111,7 @@ def test_by_hand(seen, x, expected) -> None:
 
 
 def test_without_vectors_it_is_refused() -> None:
-    with pytest.raises(ConfigError, match="only vectors are normalised"):
+    with pytest.raises(ConfigError, match="only vectors are normalized"):
         ObsNormalizer({"image": SPEC["image"]}, Running())
 
 

@@ -107,7 +107,7 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
         {"replay.init_from": [str(run)]},
         {"init_from": str(offline), "init_modules": "actor"},
     ):
-        with pytest.raises(RunError, match=rf"applies only to a new run, but {run} began with .* choose another --run"):
+        with pytest.raises(RunError, match=rf"only to a new run, but {run} started with .* choose another --run"):
             train(run, steps=30, **LIVED | other)
     assert (run / "config.yaml").read_text() == settings
     said = train(run, steps=25, **LIVED)  # without saying it again, and then as it is not written there
@@ -122,18 +122,18 @@ def test_what_a_run_began_with_stays_what_it_was(offline, tmp_path):
         ({"init_from": "nothing"}, r"init_from = 'nothing': expected a run folder, or a checkpoint in one"),
         (
             {"algorithm": "sac"},
-            r"the actor of td3_bc does not fit that of sac: .*widths is \(3, 8, 1\) there, \(3, 8, 2\)",
+            r"actor of td3_bc does not match the actor of sac: .*widths is \(3, 8, 1\) in the checkpoint, \(3, 8, 2\)",
         ),
-        (ON_POLICY | {"algorithm": "ppo"}, r"tanh is \(False, True\) there, \(True, False\) here"),
-        ({"algorithm": "ddpg"}, r"normalised there and not here: set algo.normalize_obs = running"),
-        ({"algorithm": "td3"}, r"normalised there and not here: set algo.normalize_obs = running"),
+        (ON_POLICY | {"algorithm": "ppo"}, r"tanh is \(False, True\) in the checkpoint, \(True, False\) here"),
+        ({"algorithm": "ddpg"}, r"normalized in the checkpoint but not here: set algo.normalize_obs = running"),
+        ({"algorithm": "td3"}, r"normalized in the checkpoint but not here: set algo.normalize_obs = running"),
         ({"algorithm": "bcq"}, r"bcq has no actor"),
         (
             {"init_modules": ["preprocess", "actor"]},
-            r"init_modules = 'actor': no name begins so. There are: objective.actor",
+            r"init_modules = 'actor': no parameter name matches. There are: objective.actor",
         ),
-        ({"init_modules": "obj.*actor", "algo.networks.units": (9,)}, r"nothing fits: objective.actor.body.widths is"),
-        ({"init_from": None, "init_modules": "actor"}, r"modules of which run\? Set init_from"),
+        ({"init_modules": "obj.*actor", "algo.networks.units": (9,)}, r"nothing matches: objective.actor.body.widths"),
+        ({"init_from": None, "init_modules": "actor"}, r"no run to load them from\. Set init_from"),
         ({"env": "MountainCarContinuous-v0"}, r"the environment differs from the one that .*offline was trained on"),
         ({"algo.networks.units": (9,)}, r"does not fit these settings"),
     ],
@@ -183,8 +183,8 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
     path = clone / "checkpoints" / "step-000000300"
     assert said[:3] == [
         f"starting with parts of the agent of {path}: preprocess, objective.network.actor",
-        "beginning anew: objective.network.critic, optimisers",
-        f"observations are normalised by the statistics of {path}, of {rows} rows",
+        "re-initialized: objective.network.critic, optimizers",
+        f"observations are normalized by the statistics of {path}, of {rows} rows",
     ]
     scores = [json.loads((run / "eval.json").read_text())["score"]["mean"] for run in (clone, tuned)]
     assert scores[0] == scores[1] > 80
@@ -218,13 +218,13 @@ def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_obse
     assert same(found["model"], had["model"]) == {"objective.critic.body.theta"}
     assert torch.equal(*(found["model"][name] for name in critics))
     assert had["critic_optim"]["updates"] > 0 == found["critic_optim"]["updates"]
-    assert said[1] == "beginning anew: objective.actor, objective.target_actor, optimisers"
+    assert said[1] == "re-initialized: objective.actor, objective.target_actor, optimizers"
     assert "200 rows" in said[2]
     with pytest.raises(RunError, match="'preprocess', nothing fits"):
         train(tmp_path / "not", steps=20, **LIVED | {"env": Renamed}, **parts)
     said = train(tmp_path / "other", steps=20, **LIVED | {"env": Renamed}, **parts | {"init_modules": "."})
     assert any("observation 'other' (vector (3,)) is missing in the run" in line for line in said)
-    assert [line for line in said if "normalised" in line] == ["observations are normalised by new rows"]
+    assert [line for line in said if "normalized" in line] == ["observations are normalized by new rows"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,11 +249,11 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
     mine = MyConfig(**{f.name: getattr(tiny, f.name) for f in fields(DreamerV3Config)}).merge({"encoder.units": 9})
     with logged() as said:
         reverie.train(mine, run=tmp_path / "mine", init_from=str(base), **small)
-    assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, head, optimisers"
+    assert said[1] == "re-initialized: world.encoder, world.rssm.posterior.first, head, optimizers"
     assert "world.encoder.mlp.0.weight is (64, 4) there, (9, 4) here" in said[2]
     with logged() as said:
         reverie.train(tiny, run=tmp_path / "back", init_from=str(tmp_path / "mine"), **small)
-    assert said[1] == "beginning anew: world.encoder, world.rssm.posterior.first, optimisers"
+    assert said[1] == "re-initialized: world.encoder, world.rssm.posterior.first, optimizers"
     with logged() as said:
         parts = r"world\.(?!reward)"
         reverie.train(tiny, run=tmp_path / "parts", init_from=str(base), init_modules=parts, **small)

@@ -164,7 +164,7 @@ def test_seeds_that_have_begun_keep_what_they_began_with(stage: type[Actor]) -> 
     train_seeds(CONFIG.merge({"init_from": "one"}), range(2), run="all")
     settings = Path("all/settings.yaml").read_text()
     with pytest.raises(
-        RunError, match=r"init_from = 'other' applies only to a new run, but all began with init_from = 'one'"
+        RunError, match=r"init_from = 'other' applies only to a new run, but all started with init_from = 'one'"
     ):
         train_seeds(CONFIG.merge({"init_from": "other"}), range(2), run="all")
     train_seeds(CONFIG, range(2), run="all")

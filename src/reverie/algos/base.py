@@ -38,7 +38,7 @@ def prediction_name(key: str) -> str:
 
 
 class Algorithm(nn.Module):
-    """A learner as a module: its state is its parameters, buffers and optimisers, and what :meth:`extra_state` adds.
+    """A learner as a module: its state is its parameters, buffers and optimizers, and what :meth:`extra_state` adds.
 
     A subclass implements :meth:`train_step`. It must change all state in place, as a captured update keeps using the
     same memory.
@@ -94,7 +94,7 @@ class Algorithm(nn.Module):
         With several learners, metrics are averaged.
 
         Raises:
-            ConfigError: after the first update, a parameter is in no optimiser.
+            ConfigError: after the first update, a parameter is in no optimizer.
             DataError: the batch has flags that are not bool, or shapes that do not fit.
         """
         batch.check(getattr(self, "window", None))
@@ -132,14 +132,14 @@ class Algorithm(nn.Module):
         return batch
 
     def find_nonfinite_optimizer(self) -> str | None:
-        """Return the name of an optimiser with a moment that is not finite, or None: see ``find_bad_moment``."""
+        """Return the name of an optimizer with a moment that is not finite, or None: see ``find_bad_moment``."""
         return find_bad_moment(self.optimizers())
 
     def enter_eval_mode(self) -> None:
         """Put the modules that learn in train mode, and differ in it, into eval mode until the next update.
 
         Those that ``__init__`` has put into eval mode stay there. Done once, as it takes longer than a small update:
-        call it again after replacing a module or an optimiser, and after ``train()``. Updates are then captured again.
+        call it again after replacing a module or an optimizer, and after ``train()``. Updates are then captured again.
         """
         self.capture_version = object()
         modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
@@ -186,7 +186,7 @@ class Algorithm(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
     def optimizers(self) -> dict[str, Optimiser]:
-        """Return each optimiser that this learner and its modules hold as attributes, or in a dictionary.
+        """Return each optimizer that this learner and its modules hold as attributes, or in a dictionary.
 
         Their names end with ``optim``: ``actor_optim`` is ``self.optims["actor"]``.
         """
@@ -200,7 +200,7 @@ class Algorithm(nn.Module):
         return optims
 
     def extra_state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold besides parameters, buffers and optimisers, such as counters in Python."""
+        """Return what a checkpoint must hold besides parameters, buffers and optimizers, such as counters in Python."""
         return {}
 
     def load_extra_state(self, state: State) -> None:

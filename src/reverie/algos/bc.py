@@ -1,4 +1,4 @@
-"""Behaviour cloning: Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", NIPS 1988.
+"""Behavior cloning: Pomerleau, "ALVINN: an autonomous land vehicle in a neural network", NIPS 1988.
 
 Supervised learning of the actions in a dataset. Rewards are not used.
 """
@@ -35,7 +35,7 @@ from reverie.objectives.td import Losses, masked_mean, obs_before
 
 
 class BCObjective(nn.Module):
-    """The loss of behaviour cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
+    """The loss of behavior cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
 
     ``actor(obs)`` is an action ``[..., A]``, or a distribution over actions of any kind with ``log_prob(action)``
     ``[...]``.
@@ -57,7 +57,7 @@ class BCObjective(nn.Module):
 
 
 class BC(ModelFree):
-    """The learner of behaviour cloning: an actor, its update and its policy."""
+    """The learner of behavior cloning: an actor, its update and its policy."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
@@ -103,7 +103,7 @@ CLONE_KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class BCConfig(OfflineConfig, ModelFreeConfig):
-    """Settings of behaviour cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
+    """Settings of behavior cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 

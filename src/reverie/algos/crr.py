@@ -150,7 +150,7 @@ class Binary(AdvantageWeight):
 
 @dataclass(frozen=True)
 class All(AdvantageWeight):
-    """1 for all actions: behaviour cloning. The critic then evaluates the cloned policy."""
+    """1 for all actions: behavior cloning. The critic then evaluates the cloned policy."""
 
     def __call__(self, advantage: Tensor) -> Tensor:
         return torch.ones_like(advantage)

@@ -1,7 +1,7 @@
 """DDPG: Lillicrap et al., "Continuous control with deep reinforcement learning", ICLR 2016.
 
 :class:`DDPGObjective` is the paper's two losses and two target networks over any networks, usable on its own.
-:class:`DDPG` adds networks, optimisers and exploration.
+:class:`DDPG` adds networks, optimizers and exploration.
 """
 
 from __future__ import annotations

@@ -96,11 +96,11 @@ class DenseDreamerConfig(DreamerConfig):
     critic: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Layers of the value head."""
     model_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
-    """Optimiser of the world model."""
+    """Optimizer of the world model."""
     actor_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
-    """Optimiser of the policy."""
+    """Optimizer of the policy."""
     critic_optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
-    """Optimiser of the value head."""
+    """Optimizer of the value head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

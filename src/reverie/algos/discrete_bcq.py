@@ -121,9 +121,9 @@ class DiscreteBCQConfig(BoundedValueConfig, TDConfig):
 
     threshold: Annotated[float, Within("[0, 1]")] = 0.3
     """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
-    all actions, as in double Q-learning, 1 only the likeliest: behaviour cloning."""
+    all actions, as in double Q-learning, 1 only the likeliest: behavior cloning."""
     logit_weight: Annotated[float, AtLeast(0)] = 0.01
-    """Weight of the mean squared logit of the clone, a regulariser: the authors' code."""
+    """Weight of the mean squared logit of the clone, a regularizer: the authors' code."""
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     lr: Annotated[ScheduledFloat, Above(0)] = 3e-4

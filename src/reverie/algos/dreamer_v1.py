@@ -107,7 +107,7 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
         return Update(metrics=metrics, priority=self.window_priority(terms))
 
     def train_on_rows(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics]:
-        """Take one gradient step of each optimiser on rows ``[B, T]``; return the model's losses and metrics."""
+        """Take one gradient step of each optimizer on rows ``[B, T]``; return the model's losses and metrics."""
         post = self.world.observe(rows, context)
         terms, metrics = self.world_model_loss(rows, post)
         losses, extra = self.behaviour_losses(rows, context, post)
@@ -117,7 +117,7 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
     def behaviour_losses(
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
-        """Return what each optimiser but the model's minimises, ``[]`` each, and metrics."""
+        """Return what each optimizer but the model's minimizes, ``[]`` each, and metrics."""
         losses = imagination_loss_v1(self, self.world, self.start(post))
         return {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, losses.metrics()
 

@@ -121,7 +121,7 @@ class Behaviour(nn.Module):
         self.gradient: ActorGradient = cfg.actor_gradient or usual
 
     def make_optims(self) -> None:
-        """Create the optimisers: call it when the networks are on their device."""
+        """Create the optimizers: call it when the networks are on their device."""
         self.optims: dict[str, LaPropAGC] = {
             "actor": self.cfg.actor_optim.build(self.actor.parameters()),
             "critic": self.cfg.critic_optim.build(self.critic.parameters()),
@@ -164,7 +164,7 @@ CARRIED_BUFFERS = ("carried_deter", "carried_stoch", "carried_action")
 
 
 class DreamerV2(DenseDreamer):
-    """The learner of DreamerV2: first the world model, then the behaviour in the updated world model."""
+    """The learner of DreamerV2: first the world model, then the behavior in the updated world model."""
 
     cfg: DreamerV2Config
 
@@ -230,9 +230,9 @@ class DreamerV2(DenseDreamer):
                 buffer.copy_(x)
 
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
-        """Take one gradient step of each optimiser on rows ``[B, T]``; return losses, metrics and the posterior.
+        """Take one gradient step of each optimizer on rows ``[B, T]``; return losses, metrics and the posterior.
 
-        The behaviour imagines from latents that were computed before the update of the world model. With several
+        The behavior imagines from latents that were computed before the update of the world model. With several
         samples, ``context`` and what is returned have as many of each row.
         """
         post = self.world.observe(rows, context, self.samples)
@@ -249,7 +249,7 @@ class DreamerV2(DenseDreamer):
         return terms, metrics, post
 
     def losses(self, rows: Batch, post: Posterior, terms: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """Return what the optimisers of the world model and of the probes minimise, and metrics of what is beside."""
+        """Return what the optimizers of the world model and of the probes minimize, and metrics of what is beside."""
         losses, metrics = {"model": self.total(terms)}, {}
         if self.aux is not None:
             self.aux.slow.update()
@@ -274,9 +274,9 @@ class RewardNormConfig(Config):
     """Division of imagined rewards by their average magnitude."""
 
     momentum: Annotated[float, Within("[0, 1]")] = 1.0
-    """Share that the average keeps at each update; 1 does not normalise."""
+    """Share that the average keeps at each update; 1 does not normalize."""
     scale: float = 1.0
-    """Factor of the normalised rewards."""
+    """Factor of the normalized rewards."""
     eps: Annotated[float, AtLeast(0)] = 1e-8
     """Added to the magnitude."""
 
@@ -323,7 +323,7 @@ class DreamerV2Config(DenseDreamerConfig):
     imagine_with: Literal["updated", "same"] = "updated"
     """World model that imagines: updated, after its gradient step, or same, the one before that step."""
     posterior_samples: Annotated[int, AtLeast(1)] = 1
-    """Number of posterior samples of each time step: Burda et al. (2016). Above 1 the model minimises their bound, with
+    """Number of posterior samples of each time step: Burda et al. (2016). Above 1 the model minimizes their bound, with
     ln q(z) - ln p(z) of each in place of ``kl``."""
     carry_state: bool = False
     """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
@@ -333,7 +333,7 @@ class DreamerV2Config(DenseDreamerConfig):
     aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)
     """A critic of recorded rewards that shapes the latents; off by default."""
     reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)
-    """Normalisation of imagined rewards; off by default."""
+    """Normalization of imagined rewards; off by default."""
     model_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=1e-4, weight_decay=1e-6))
     actor_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=8e-5, weight_decay=1e-6))
     critic_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=2e-4, weight_decay=1e-6))

@@ -362,7 +362,7 @@ class DreamerV3Config(DreamerConfig):
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Heads beside the model that show what its latents contain; none by default. They do not train it."""
     optim: LaPropAGCConfig = field(default_factory=LaPropAGCConfig)
-    """The single optimiser of all parts but the probes."""
+    """The single optimizer of all parts but the probes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -88,7 +88,7 @@ def open_loop(rssm: StateSpaceModel, start: Latent, actions: Tensor) -> Latent:
 
 
 def comparison_video(truth: Tensor, prediction: Tensor, low: float, high: float, context: int) -> np.ndarray:
-    """Return a video: truth above prediction above error (grey is 0), the sequences side by side.
+    """Return a video: truth above prediction above error (gray is 0), the sequences side by side.
 
     A line at the top, ``max(1, H // 16)`` high, is dark while rows are observed and bright while they are imagined.
 

@@ -1,4 +1,4 @@
-"""What model-free learners share: preprocessed rows, one optimiser for each loss, memories; and their settings."""
+"""What model-free learners share: preprocessed rows, one optimizer for each loss, memories; and their settings."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class ModelFree(Algorithm):
         return self.preprocess.running_statistics
 
     def minimize(self, losses: Losses) -> Metrics:
-        """Take a step of each optimiser on the term of its name, and return the metrics of ``losses.update()``.
+        """Take a step of each optimizer on the term of its name, and return the metrics of ``losses.update()``.
 
         All gradients are computed before the first step.
         """

@@ -25,9 +25,9 @@ def reads_training_flag(module: nn.Module) -> bool:
 def check_all_parameters_trained(
     learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]
 ) -> None:
-    """Raise ConfigError unless, after the first update, each parameter is in an optimiser, frozen, or was written to.
+    """Raise ConfigError unless, after the first update, each parameter is in an optimizer, frozen, or was written to.
 
-    ``before``: how often each was written to before. A learner without any known optimiser is not checked.
+    ``before``: how often each was written to before. A learner without any known optimizer is not checked.
     """
     trained: set[int] = set()
     for optim in optims.values():
@@ -41,7 +41,7 @@ def check_all_parameters_trained(
     if trained and untrained:
         more_text = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
         raise ConfigError(
-            f"{type(learner).__name__}: no optimiser has {count_noun(len(untrained), 'parameter')}, which would never "
+            f"{type(learner).__name__}: no optimizer has {count_noun(len(untrained), 'parameter')}, which would never "
             "be "
             f"trained: {', '.join(untrained[:3])}{more_text}. Give them to one, as in self.optims['head'] = "
             "Adam(self.head.parameters(), lr), or freeze them by requires_grad_(False)."
@@ -49,7 +49,7 @@ def check_all_parameters_trained(
 
 
 def find_bad_moment(optims: Mapping[str, Optimiser]) -> str | None:
-    """Return the name of an optimiser that holds NaN or infinity, so that a parameter may never move; or None.
+    """Return the name of an optimizer that holds NaN or infinity, so that a parameter may never move; or None.
 
     One gradient whose square float32 does not hold is enough. Reads all moments and waits for the device.
     """

@@ -1,4 +1,4 @@
-"""What PPO and A2C share: rollouts, advantages, networks of policy and value, one optimiser for all parameters."""
+"""What PPO and A2C share: rollouts, advantages, networks of policy and value, one optimizer for all parameters."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ ESTIMATE_COLUMNS = ("log_prob", "value", "advantage", "target")
 
 
 class OnPolicy(ModelFree, ABC):
-    """A learner of policy and value from rollouts of its present policy."""
+    """A learner of policy and value from rollouts of its current policy."""
 
     losses: type[OnPolicyObjective]
     objective: OnPolicyObjective
@@ -147,7 +147,7 @@ class OnPolicy(ModelFree, ABC):
 
     @abstractmethod
     def build_optim(self) -> LaPropAGC:
-        """Return the optimiser of all parameters."""
+        """Return the optimizer of all parameters."""
 
     def state_value(self, output: PolicyOutput) -> Tensor:
         """Return V(s), ``[...]``."""
@@ -188,7 +188,7 @@ class OnPolicy(ModelFree, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(ValueConfig):
-    """Settings of learners that learn from what their present policy has just done."""
+    """Settings of learners that learn from what their current policy has just done."""
 
     on_policy: ClassVar[bool] = True
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
@@ -229,7 +229,7 @@ class OnPolicyConfig(ValueConfig):
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if recorded:
             raise ConfigError(
-                f"{self.algorithm} learns only from rows of its present policy: leave the data out, or use sac or dqn."
+                f"{self.algorithm} learns only from rows of its current policy: leave the data out, or use sac or dqn."
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:

@@ -1,6 +1,6 @@
 """Plan2Explore: Sekar et al., "Planning to explore via self-supervised world models", ICML 2020, on DreamerV2.
 
-Two behaviours on one world model: one explores what an ensemble of predictors disagrees about, the other learns the
+Two behaviors on one world model: one explores what an ensemble of predictors disagrees about, the other learns the
 task from the predicted rewards. It computes what the authors' code of DreamerV2 computes (``expl.py``, version 2.2.0).
 The paper's ensemble predicts from a state and the action taken there. That code, and this one, give it the action that
 led to the state: a state's reward must not depend on the action after it, because values include the own reward.
@@ -90,7 +90,7 @@ def previous_actions(rows: Batch, context: Context | None) -> Tensor:
 
 
 class ExplorationMixin:
-    """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behaviour that explores, and its policy."""
+    """What Plan2Explore adds to a Dreamer: an ensemble and its rewards, a behavior that explores, and its policy."""
 
     cfg: ExplorationConfig
     world: WorldModel
@@ -125,7 +125,7 @@ class ExplorationMixin:
 
 
 class Plan2Explore(ExplorationMixin, DreamerV2):
-    """The learner of Plan2Explore: world model, task behaviour, ensemble, exploring behaviour, in this order."""
+    """The learner of Plan2Explore: world model, task behavior, ensemble, exploring behavior, in this order."""
 
     cfg: Plan2ExploreConfig
     explorer: Behaviour
@@ -142,9 +142,9 @@ class Plan2Explore(ExplorationMixin, DreamerV2):
         self.optims.update({f"explore_{name}": optim for name, optim in self.explorer.optims.items()})
 
     def learn(self, rows: Batch, context: Context | None = None) -> tuple[dict[str, Tensor], Metrics, Posterior]:
-        """Update as DreamerV2 does, then train the ensemble and the exploring behaviour.
+        """Update as DreamerV2 does, then train the ensemble and the exploring behavior.
 
-        Ensemble and behaviours learn from latents that were computed before the world model's update.
+        Ensemble and behaviors learn from latents that were computed before the world model's update.
         """
         terms, metrics, post = super().learn(rows, context)
         rows = repeat_windows(rows, self.samples)
@@ -209,7 +209,7 @@ class Plan2ExploreConfig(ExplorationConfig, DreamerV2Config):
     """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
 
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, weight_decay=1e-6))
-    """Optimiser of the ensemble."""
+    """Optimizer of the ensemble."""
 
 
 Plan2ExploreConfig.learner = Plan2Explore

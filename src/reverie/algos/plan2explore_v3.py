@@ -1,4 +1,4 @@
-"""Plan2Explore (Sekar et al., ICML 2020) on DreamerV3: ``plan2explore.py``, with DreamerV3's behaviours and optimiser.
+"""Plan2Explore (Sekar et al., ICML 2020) on DreamerV3: ``plan2explore.py``, with DreamerV3's behaviors and optimizer.
 
 The ensemble predicts from a state and the action taken there, as in the paper. The disagreement is the reward that
 comes with the next row: DreamerV3's values do not include the own reward, so it is the reward of that action. What the
@@ -26,7 +26,7 @@ from reverie.nn.optim import LaPropAGC
 
 
 class Plan2ExploreV3(ExplorationMixin, DreamerV3):
-    """The learner: that of DreamerV3, an ensemble and an exploring behaviour, with one more optimiser for these two."""
+    """The learner: that of DreamerV3, an ensemble and an exploring behavior, with one more optimizer for these two."""
 
     cfg: Plan2ExploreV3Config
     explorer: ActorCritic
@@ -43,7 +43,7 @@ class Plan2ExploreV3(ExplorationMixin, DreamerV3):
         self.explore_optim: LaPropAGC = cfg.optim.build([p for head in heads for p in head.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Update as DreamerV3 does, and train the ensemble and the exploring behaviour at the same weights."""
+        """Update as DreamerV3 does, and train the ensemble and the exploring behavior at the same weights."""
         losses = self.losses(context, rows)
         explored, metrics = self.exploring_loss(rows, losses.post)
         metrics |= losses.metrics | self.optim.step(self.total(losses.terms))

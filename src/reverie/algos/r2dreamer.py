@@ -3,7 +3,7 @@
 The latents predict the encoder's own output, and a Barlow Twins loss keeps that prediction from collapsing. InfoNCE,
 DreamerPro (Deng, Jang, Ahn 2022) and the decoder of DreamerV3 are alternatives to it (``representation``). It computes
 what the authors' code computes (github.com/NM512/r2dreamer, May 2026), which also differs from DreamerV3 in the KL,
-the optimiser's warm-up and the order of an update: ``docs/world_models.md``.
+the optimizer's warm-up and the order of an update: ``docs/world_models.md``.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class R2DreamerConfig(DreamerV3Config):
     loss_scales: R2Scales = field(default_factory=R2Scales)
     """Weights of the loss terms."""
     optim: LaPropAGCConfig = field(default_factory=ReleasedLaPropConfig)
-    """The single optimiser of all parts."""
+    """The single optimizer of all parts."""
 
     def build_decoder(self, obs_spec: ObsSpec) -> nn.Module:
         return super().build_decoder(obs_spec) if isinstance(self.representation, Decoder) else NoDecoder()

@@ -32,14 +32,14 @@ class AlgorithmConfig(Config):
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
     on_policy: ClassVar[bool] = False
-    """Whether it learns only from rows that its present policy has collected, instead of a replay."""
+    """Whether it learns only from rows that its current policy has collected, instead of a replay."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
     """B, number of windows (sequences) in a batch."""
     batch_length: Annotated[int, AtLeast(2)] = 64
     """T, time steps of each window that the losses cover; context comes before them."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Dtype that networks compute in. Parameters, losses and optimisers stay float32."""
+    """Dtype that networks compute in. Parameters, losses and optimizers stay float32."""
     graph: bool = True
     """Record an update once and replay it, which is faster: as a CUDA graph on GPUs; on CPUs as a tape (recorded
     calls), for model-free algorithms only. The results are the same."""

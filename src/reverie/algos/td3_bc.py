@@ -1,7 +1,7 @@
 """TD3+BC: Fujimoto and Gu, "A minimalist approach to offline reinforcement learning", NeurIPS 2021.
 
 TD3 with two changes: the actor also imitates the actions of the dataset (equations 3 and 5), and observations are
-normalised (equation 4).
+normalized (equation 4).
 """
 
 from __future__ import annotations

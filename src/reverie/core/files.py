@@ -103,7 +103,7 @@ def user_folder(variable: str, usual: str) -> Path | None:
 
 
 def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Write ``content`` to a file beside ``path``, synchronise it with the disk and rename it to ``path``.
+    """Write ``content`` to a file beside ``path``, synchronize it with the disk and rename it to ``path``.
 
     Parts that are given one by one may be read from ``path`` itself, which stays as it is meanwhile. The folder is made
     if it is missing. A crash leaves the old content or the new one.

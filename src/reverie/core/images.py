@@ -1,4 +1,4 @@
-"""Images: renderings as uint8, resizing and greyscale, for one image or many.
+"""Images: renderings as uint8, resizing and grayscale, for one image or many.
 
 This file must not import torch: it is imported in worker processes.
 """
@@ -28,7 +28,7 @@ def last_frame(frame: Any) -> Any:
 
 
 def frame_to_rgb(image: np.ndarray) -> np.ndarray:
-    """Return a rendering, uint8, floats in 0..1 or integers in 0..255, grey or with alpha, as uint8 ``[H, W, 3]``."""
+    """Return a rendering, uint8, floats in 0..1 or integers in 0..255, gray or with alpha, as uint8 ``[H, W, 3]``."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3, 4)):
         raise DataError(
             f"the rendered image has shape {image.shape}: expected [H, W], or [H, W, C] with C = 1, 3 or "
@@ -72,13 +72,13 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 
 def grayscale(image: np.ndarray) -> np.ndarray:
-    """Return the luma ``[..., H, W, 1]`` of colours ``[..., H, W, 3]`` (ITU-R BT.601), in the dtype of ``image``."""
+    """Return the luma ``[..., H, W, 1]`` of colors ``[..., H, W, 3]`` (ITU-R BT.601), in the dtype of ``image``."""
     grey = image @ LUMA
     return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
 
 
 def check_colors(channels: int, subject: str) -> None:
-    """Raise ConfigError unless ``subject``, an image with so many ``channels``, has three colors to make grey."""
+    """Raise ConfigError unless ``subject``, an image with so many ``channels``, has three colors to make gray."""
     if channels != 3:
         raise ConfigError(
             f"{subject} has {channels} channels: expected 3, red, green and blue. Leave it out where channels are "
@@ -87,7 +87,7 @@ def check_colors(channels: int, subject: str) -> None:
 
 
 class ImageOptions:
-    """Resizes images and converts them to greyscale; ``spec`` describes the result."""
+    """Resizes images and converts them to grayscale; ``spec`` describes the result."""
 
     def __init__(
         self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool,
@@ -120,13 +120,13 @@ class ImageOptions:
             self.spec[key] = part
 
     def applied_to(self, key: str) -> dict[str, Any]:
-        """Return what is done to the image ``key``: resized to height and width, made grey."""
+        """Return what is done to the image ``key``: resized to height and width, made gray."""
         steps = [step for name, step in self._steps if name == key]
         resized = {"resized": list(self.spec[key].shape[:2])} if any(step is not grayscale for step in steps) else {}
         return resized | ({"grayscale": True} if grayscale in steps else {})
 
     def image(self, key: str, image: np.ndarray) -> np.ndarray:
-        """Return the image ``key``, ``[..., H, W, C]``, resized and grey as asked for."""
+        """Return the image ``key``, ``[..., H, W, C]``, resized and gray as asked for."""
         for name, step in self._steps:
             image = step(image) if name == key else image
         return image

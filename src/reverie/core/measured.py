@@ -28,7 +28,7 @@ class Measured(dict[str, Tensor]):
     """SAC: E[-alpha (ln pi(a | s) + target entropy)]."""
     loss_bc: Tensor
     """Imitation of the dataset's actions beside another loss: E[(pi(s) - a)^2] of TD3+BC, E[-ln G(a | s)] of discrete
-    BCQ with the regulariser of its logits."""
+    BCQ with the regularizer of its logits."""
     loss_conservative: Tensor
     """CQL penalty: its weight times ``train/conservative_gap``, less the threshold with lagrange, over all critics."""
     loss_lagrange_multiplier: Tensor
@@ -165,11 +165,11 @@ class Measured(dict[str, Tensor]):
     expl_loss: Mapping[str, Tensor]
     """Plan2Explore: losses of the exploring policy and critic."""
     expl_opt: Mapping[str, Tensor]
-    """Plan2Explore-V3: of the optimiser of ensemble and exploring behaviour, what ``opt/`` says of the other."""
+    """Plan2Explore-V3: of the optimizer of ensemble and exploring behavior, what ``opt/`` says of the other."""
 
-    # ------------------------------------------------------------------ optimisers
+    # ------------------------------------------------------------------ optimizers
     opt_loss: Tensor | Mapping[str, Tensor]
-    """The weighted sum of losses that an optimiser minimises; by name where there are several."""
+    """The weighted sum of losses that an optimizer minimizes; by name where there are several."""
     opt_grad_norm: Tensor | Mapping[str, Tensor]
     """Norm of the gradient before clipping; absent where ``target_kl`` of PPO stops."""
     opt_grad_rms: Tensor

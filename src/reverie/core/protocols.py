@@ -74,7 +74,7 @@ class Restorable(Protocol):
     """Number of restarts after a failure of an environment, since this object was made."""
 
     def snapshot(self) -> list[bytes | None]:
-        """Return for each of N environments its serialised state, or None if it has none that can be saved.
+        """Return for each of N environments its serialized state, or None if it has none that can be saved.
 
         If a step is under way this waits for it; ``receive`` still returns its rows.
         """
@@ -128,7 +128,7 @@ class Memoryless(Protocol):
 
 @runtime_checkable
 class RunningStatistics(Protocol):
-    """Keeps statistics of the collected rows, such as those that normalise observations."""
+    """Keeps statistics of the collected rows, such as those that normalize observations."""
 
     def update_statistics(self, step: Step) -> None:
         """Update with newly collected rows, before the policy acts on them. Every row comes once, in order."""
@@ -141,7 +141,7 @@ class RunningStatistics(Protocol):
 
 
 class Learner(Protocol):
-    """A learner: it owns networks and optimisers, is updated with batches, and provides a policy."""
+    """A learner: it owns networks and optimizers, is updated with batches, and provides a policy."""
 
     window: Window
     extra_spec: Mapping[str, ColumnSpec]
@@ -161,7 +161,7 @@ class Learner(Protocol):
         """Return costly diagnostics, made at intervals: videos ``[T, H, W, C]`` uint8, curves; ``{}`` if none."""
 
     def state_dict(self) -> State:
-        """Return the whole state of the learner: weights, optimisers, targets, normalisers, counters."""
+        """Return the whole state of the learner: weights, optimizers, targets, normalizers, counters."""
 
     def load_state_dict(self, state: State) -> None:
         """Restore the state that ``state_dict`` returned."""

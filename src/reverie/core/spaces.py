@@ -145,7 +145,7 @@ def cast(values: np.ndarray, dtype: Any, name: str, first: int = 0) -> np.ndarra
         if dtype.kind == "f":
             out = values.astype(dtype)
             wrong = np.isfinite(values) & ~np.isfinite(out)
-            if values.dtype.kind in "iu":  # an identifier, which must not become its neighbour
+            if values.dtype.kind in "iu":  # an identifier, which must not become its neighbor
                 wrong |= out.astype(values.dtype) != values
         else:
             out = (np.rint(values) if values.dtype.kind == "f" else values).astype(dtype)

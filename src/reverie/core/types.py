@@ -94,7 +94,7 @@ class Batch:
     is_first: Tensor  # [B, T] bool
     is_last: Tensor  # [B, T] bool
     is_terminal: Tensor  # [B, T] bool
-    weight: Tensor  # [B] float32, 1 unless the sampler is prioritised
+    weight: Tensor  # [B] float32, 1 unless the sampler is prioritized
     index: Tensor  # [B] int64, the handle a source's ``feedback`` understands
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T, ...], what the policy stored with the rows
 

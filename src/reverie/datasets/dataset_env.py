@@ -173,7 +173,7 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
     return adapted if adapted.observation_space == info.observation else base_env
 
 
-# ---------------------------------------------------------------- wrappers, as Gymnasium serialises them
+# ---------------------------------------------------------------- wrappers, as Gymnasium serializes them
 
 
 def wrappers_in(spec: Mapping[str, Any]) -> list[Wrapper]:

@@ -1,4 +1,4 @@
-"""The learner's side of actors: it starts them, takes their rows, and gives them weights."""
+"""The learner's side of actors: starts them, receives their rows, and sends them weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from reverie.run.collect import EpisodeStats
 DEATHS, WITHIN = 3, 60.0
 """The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""
 MAX_WAIT = 0.1
-"""Longest time in seconds that the learner waits for rows before it looks at everything else."""
+"""Maximum seconds that the learner waits for rows before it handles other events."""
 
 
 @dataclass
@@ -50,9 +50,9 @@ class ActorHandle:
     number: int
     link: LocalActorConnection | RayActorConnection | None = None
     env_steps: int = 0
-    """Env steps of the present process."""
+    """Env steps of the current process."""
     restarts: int = 0
-    """How often the present process has restarted environments."""
+    """Number of environment restarts in the current process."""
     starts: int = 0
     has_sent_rows: bool = False
     """Whether any of its processes has sent rows."""
@@ -60,10 +60,10 @@ class ActorHandle:
 
 
 class ActorCollector:
-    """Takes the rows of actors into their replays, in place of a ``Collector``. A part of a checkpoint.
+    """Receives the rows of actors into their replays, instead of a ``Collector``.
 
-    ``collect`` takes what there is. It waits only if the clock's ratio forbids an update. Actors begin with the first
-    call, and are asked to end when the run is over.
+    Part of a checkpoint. ``collect`` takes all rows that have arrived. It waits only if the clock's ratio forbids an
+    update. Actors start with the first call, and are stopped at the end of the run.
     """
 
     def __init__(
@@ -92,15 +92,16 @@ class ActorCollector:
         self.rank = 0
         self.learners = 1
         self.dealt = False
-        """Number of this learner, of how many; whether all learn from the actors of learner 0 (``team.py``)."""
-        self.home: LocalActors | RayActors | None = None  # not before the weights are those that the run begins with
+        """Number of this learner, number of learners, and whether all learn from the actors of learner 0
+        (``team.py``)."""
+        self.home: LocalActors | RayActors | None = None  # only after the initial weights are loaded
         self.incoming: Callable[[], Iterable[tuple[int, RowBlock]]] = self.receive_blocks
         statistics = algo.running_statistics
         self.watch: Callable[[Step], None] | None = None if statistics is None else statistics.update_statistics
-        self.sums: np.ndarray = np.zeros(3)  # blocks, updates that their versions were behind, blocks that waited
-        self.published: int = -1  # version of the newest weights; when others may follow
+        self.sums: np.ndarray = np.zeros(3)  # number of blocks, lag of their versions in updates, blocks that waited
+        self.published: int = -1  # version of the newest weights; earliest time of the next
         self.due: float = 0.0
-        self.new_steps: int = 0  # env steps that the loop does not know of yet
+        self.new_steps: int = 0  # env steps not yet reported to the loop
         self.restarts: int = 0  # of environments in this run
         self.finished: list[EpisodeStats] = []
         self.unlogged_episodes: list[EpisodeStats] = []
@@ -122,7 +123,7 @@ class ActorCollector:
         return steps
 
     def add_metrics(self, sums: np.ndarray) -> None:
-        """Add what ``sums`` says of the blocks of this turn, of all learners, to the metrics."""
+        """Add the ``sums`` over all learners for the blocks of this turn to the metrics."""
         if sums[0]:
             self.meter.add({"train/staleness": sums[1] / sums[0], "actors/queue": sums[2] / sums[0]})
         self.sums[:] = 0
@@ -134,7 +135,7 @@ class ActorCollector:
         return finished
 
     def state_dict(self) -> State:
-        """Return the counters. Exploration follows the clock; episodes and generators of actors begin anew."""
+        """Return the counters. Exploration follows the clock; episodes and random generators of actors restart."""
         unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged_episodes]
         return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": unlogged,
                 "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
@@ -143,12 +144,12 @@ class ActorCollector:
         """Restore the counters; actors begin new episodes."""
         self.new_steps, self.restarts = int(state["taken"]), int(state["restarts"])
         self.unlogged_episodes[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
-        for lane, starts in zip(self.lanes, state["starts"], strict=False):  # there may be more actors now, or fewer
+        for lane, starts in zip(self.lanes, state["starts"], strict=False):  # the number of actors can have changed
             lane.starts = int(starts)
-        logger.info("actors start new episodes: a run with actors is not resumed within them")
+        logger.info("actors start new episodes: a run with actors does not resume in mid-episode")
 
     def close(self) -> None:
-        """Let all actors end, and wait for it. May be called twice."""
+        """Stop all actors and wait for them. Can be called twice."""
         links = [lane.link for lane in self.lanes if lane.link is not None]
         for link in links:
             link.sign("stop", 1)
@@ -162,7 +163,7 @@ class ActorCollector:
 
     @property
     def envs(self) -> int:
-        """Environments of an actor."""
+        """Number of environments per actor."""
         return self.config.env.num * (self.learners if self.dealt else 1)
 
     def begin(self) -> None:
@@ -175,7 +176,7 @@ class ActorCollector:
             self.start(lane)
 
     def start(self, lane: ActorHandle) -> None:
-        """Start a process of an actor, whose seed is that of no other; episodes of an earlier process are truncated."""
+        """Start a process of an actor, with a unique seed; episodes of an earlier process are truncated."""
         assert self.home is not None
         seed = int(np.random.SeedSequence([self.seed, lane.number, lane.starts]).generate_state(1)[0]) >> 1
         config = self.config.merge({"env.num": self.envs})
@@ -185,7 +186,7 @@ class ActorCollector:
         self.send_step_limits()
 
     def publish_weights(self) -> None:
-        """Publish the weights if they are newer, and as often as leaves the learner most of its time."""
+        """Publish the weights if they are newer, limited to a small fraction of the learner's time."""
         start = time.monotonic()
         if self.home is None or self.published == self.clock.updates or start < self.due:
             return
@@ -194,7 +195,7 @@ class ActorCollector:
         self.due = start + spent / PUBLISH_TIME_SHARE
 
     def send_step_limits(self) -> None:
-        """Tell each actor how far it may go: by the ratio, and to the end of the run."""
+        """Send each actor its step limit, from the ratio and the end of the run."""
         missing = 0 if self.ratio.is_counting else max(0, self.clock.learning_starts - len(self.source)) * self.learners
         room = min(missing + self.ratio.env_steps_allowed, self.clock.length - self.clock.env_steps)
         quota = max(0, math.ceil(room / (len(self.lanes) * (1 if self.dealt else self.learners))))
@@ -205,10 +206,10 @@ class ActorCollector:
                 lane.link.sign("waits", int(self.ratio.must_wait))
 
     def receive_blocks(self) -> Iterator[tuple[int, RowBlock]]:
-        """Yield the blocks that have arrived, each after the index of its actor. Its memory is then written again."""
+        """Yield the blocks that have arrived, each with the index of its actor. Its memory is then reused."""
         assert self.home is not None
         waits = self.ratio.must_wait
-        for _ in range(len(self.lanes) * BLOCKS):  # or fast actors would keep the learner for ever
+        for _ in range(len(self.lanes) * BLOCKS):  # otherwise fast actors would block the learner forever
             ready: list[LocalActorConnection | RayActorConnection] = list(
                 self.home.ready(MAX_WAIT if waits and not self.new_steps else 0)
             )
@@ -245,7 +246,7 @@ class ActorCollector:
         self.finished += block.episodes
 
     def restart_actor(self, lane: ActorHandle, failure: Failure) -> None:
-        """Start an actor again that has ended; RunError if it fails too often, or would fail again."""
+        """Restart an actor that has ended; RunError if it fails too often, or would fail again."""
         link, lane.link = lane.link, None
         assert link is not None
         how = link.end(time.monotonic() + PATIENCE)
@@ -253,10 +254,10 @@ class ActorCollector:
         often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
         why = failure.text.rstrip() or how
         if often or failure.is_permanent or (failure.text and not lane.has_sent_rows):
-            early = "" if lane.has_sent_rows else " before it acted"
+            early = "" if lane.has_sent_rows else " before its first step"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
             raise RunError(f"actor {lane.number} failed{times}: {why}")
-        logger.warning(f"actor {lane.number} is started again, in new episodes: {why.splitlines()[-1]}")
+        logger.warning(f"actor {lane.number} is restarted, with new episodes: {why.splitlines()[-1]}")
         self.start(lane)
 
 
@@ -271,7 +272,7 @@ def build_actor_collector(
     run: Path | None,
     clock: Clock,
 ) -> tuple[MultiReplay, ActorCollector, MultiReplayStores | None]:
-    """Build what takes the rows of actors and keeps them, as ``experiment/build.py: build_collection`` does without.
+    """Build the collector and the replays of actors, like ``experiment/build.py: build_collection`` without actors.
 
     ``env`` has the spaces of the environments of actors.
     """
@@ -280,7 +281,7 @@ def build_actor_collector(
     buffer = parse_size(config.replay.write_buffer, "replay.write_buffer").amount // config.actors
     replay_config = config.replay.merge(
         {"capacity": max(1, capacity), "write_buffer": f"{max(1, buffer)}B"}
-    )  # of each actor
+    )  # per actor
     replays = []
     for number in range(config.actors):
         replay = replay_config.build(

@@ -1,7 +1,7 @@
-"""What an actor and the learner exchange: blocks of rows, how far the actor may go, and the weights of its policy.
+"""The exchange between an actor and the learner: blocks of rows, step limits, and weights of the policy.
 
-On one machine rows and weights (safetensors) lie in shared memory; a pipe carries a few bytes for each block. Nothing
-that arrives at the learner is unpickled. ``ray_actors.py`` does the same by Ray. Versions count gradient updates.
+On one machine, rows and weights (safetensors) are in shared memory, and a pipe carries a few bytes per block. The
+learner unpickles nothing that it receives. ``ray_actors.py`` does the same with Ray. Versions count gradient updates.
 """
 
 from __future__ import annotations
@@ -32,67 +32,67 @@ from reverie.envs.worker import SharedColumn, allocate_shared
 from reverie.run.collect import EpisodeStats
 
 MAX_SPINS = 16
-"""Most turns of a block: one row of each environment in each turn."""
+"""Maximum turns of a block, with one row of each environment per turn."""
 BLOCKS, QUEUE_BYTES = 32, 2**26
-"""Most blocks that may wait for the learner, and most bytes of them, though at least two blocks."""
+"""Maximum number of blocks waiting for the learner, and maximum bytes of them, but at least two blocks."""
 MAX_BLOCK_AGE = 0.1
-"""Seconds after which a block is sent that is not full."""
+"""Seconds after which an incomplete block is sent."""
 POLL_SECONDS = 0.001
-"""Seconds between two looks of an actor that has to wait."""
+"""Seconds between two polls of a waiting actor."""
 ROWS, FAILED = 1, 2
 HEADER = struct.Struct("<BIIqq")
-"""Beginning of a message: its kind, slot, turns, version of the policy, restarts of environments. JSON follows."""
+"""Header of a message: kind, slot, turns, version of the policy, restarts of environments. JSON follows."""
 WEIGHTS = struct.Struct("<qqI")
-"""In front of the weights in shared memory: version, bytes, CRC-32 of them."""
+"""Header of the weights in shared memory: version, bytes, CRC-32."""
 NO_STEP_LIMIT = 2**62
 Rows = dict[str, np.ndarray]
 
 
 class ActorStop(Exception):
-    """The learner has asked the actor to end, or is gone."""
+    """The learner has asked the actor to stop, or has ended."""
 
 
 class RowBlock(NamedTuple):
-    """Rows of E environments that one version of the policy has acted in."""
+    """Rows of E environments in which one version of the policy has acted."""
 
     rows: Rows
-    """Columns ``[E, n, *shape]``, in memory that is written again after ``LocalActorConnection.free``."""
+    """Columns ``[E, n, *shape]``, in memory that is reused after ``LocalActorConnection.free``."""
     version: int
     episodes: list[EpisodeStats]
     restarts: int
-    """How often environments of the actor were restarted."""
+    """Number of restarts of the actor's environments."""
 
 
 class Failure(NamedTuple):
-    """The error that has ended an actor."""
+    """The error that ended an actor."""
 
     text: str
     is_permanent: bool
-    """Whether another process would fail as well: a setting, or an environment that has failed too often."""
+    """Whether another process would also fail: a wrong setting, or an environment that has failed too often."""
 
 
 class ActorSignals(NamedTuple):
-    """Numbers in shared memory, each written by one side alone."""
+    """Numbers in shared memory, each written by only one side."""
 
     stop: int
-    """1: the actor is to end."""
+    """1: the actor has to stop."""
     limit: int
     """Env steps that the actor may take."""
     waits: int
-    """1: the learner waits for rows, and takes any number of them."""
+    """1: the learner waits for rows, and accepts any number."""
     env_steps: int
     """Env steps of the whole run."""
     sent: int
-    """Blocks that the actor has sent."""
+    """Number of blocks that the actor has sent."""
 
 
 def num_slots(columns: Mapping[str, ColumnSpec], envs: int) -> int:
-    """Return how many blocks of so many environments may wait."""
+    """Return the maximum number of waiting blocks with this many environments."""
     return min(BLOCKS, max(2, QUEUE_BYTES // (envs * MAX_SPINS * sum(column.nbytes for column in columns.values()))))
 
 
 class ActorConnection:
-    """The actor's end, in its process. ``blocks`` hold the columns ``[slots, E, TURNS, *shape]``."""
+    """The actor's end of the connection, in its process. ``blocks``: columns ``[slots, E, TURNS, *shape]``."""
 
     def __init__(
         self, pipe: Connection, blocks: Mapping[str, SharedColumn], signs: SharedColumn, free: Semaphore
@@ -104,10 +104,10 @@ class ActorConnection:
         self.slots: int = len(self.blocks["reward"])
         self.used: int = 0
         self.poll: select.poll = select.poll()
-        self.poll.register(self.pipe.fileno(), select.POLLIN)  # nothing comes but its end
+        self.poll.register(self.pipe.fileno(), select.POLLIN)  # only its closing is signaled
 
     def check(self) -> ActorSignals:
-        """Return the learner's signs; raise Over if the actor is to end."""
+        """Return the learner's signals; raise ActorStop if the actor has to stop."""
         signs = ActorSignals(*self.signs.tolist())
         if signs.stop or self.poll.poll(0):
             raise ActorStop
@@ -141,7 +141,7 @@ class ActorConnection:
 
 
 class _Reads(TorchFunctionMode):
-    """Remembers the memory of tensors that operations get. A ``TorchDispatchMode`` would import TorchDynamo."""
+    """Records the memory of the tensors that operations read. A ``TorchDispatchMode`` would import TorchDynamo."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,9 +153,9 @@ class _Reads(TorchFunctionMode):
 
 
 def acting_weights(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
-    """Return the parameters and buffers, by name, that the policy of ``algo`` reads when it acts in ``explore``.
+    """Return the parameters and buffers, by name, that the policy of ``algo`` reads in mode ``explore``.
 
-    It acts twice for this, in an environment's first row and in a later one, without kernels.
+    To find them, it acts twice without kernels: in a first row and in a later row.
     """
     with preserve_rng_state(), use_only_kernels(), _Reads() as reads, torch.no_grad():
         state = algo.policy.initial(1)
@@ -167,7 +167,7 @@ def acting_weights(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
 
 
 def zero_step(spec: ObsSpec, rows: int, first: bool = False) -> Step:
-    """Return rows of zeros, in which every action is legal."""
+    """Return all-zero rows in which every action is legal."""
     obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
     obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK_KEY}
     no = torch.zeros(rows, dtype=torch.bool)
@@ -189,14 +189,14 @@ def load_weights(weights: Mapping[str, Tensor], data: bytes) -> None:
 
 
 class WeightBoard:
-    """The newest weights, in shared memory that one process writes and any number read without locks.
+    """The newest weights, in shared memory that one process writes and any number of processes read without locks.
 
-    Two places take turns: whoever reads one while it is written again finds a wrong checksum, and looks once more. So
-    a process may be killed at any moment without holding up another.
+    Two slots alternate: a reader of a slot that is being rewritten finds a wrong checksum, and reads again. So a
+    process can be killed at any moment without blocking others.
     """
 
     def __init__(self, context: Any, size: int) -> None:
-        """Make room for ``size`` bytes, for processes of the multiprocessing ``context``."""
+        """Allocate ``size`` bytes, for processes of the multiprocessing ``context``."""
         self.memory: SharedColumn = allocate_shared(context, (2, WEIGHTS.size + size), "uint8")
         self.newest: SharedColumn = allocate_shared(context, (1,), "int64")
 
@@ -207,7 +207,7 @@ class WeightBoard:
         head = WEIGHTS.pack(version, len(data), zlib.crc32(data))
         view = memoryview(self.memory.array()[slot])
         view[: WEIGHTS.size], view[WEIGHTS.size : WEIGHTS.size + len(data)] = head, data
-        newest[0] = 2 * (int(newest[0]) // 2 + 1) + slot  # its parity says where, and it always grows
+        newest[0] = 2 * (int(newest[0]) // 2 + 1) + slot  # its parity selects the slot, and it always increases
 
     def read(self, known_version: int | None) -> tuple[int, bytes] | None:
         """Return version and weights; None if the version is ``known_version`` or they are being replaced."""

@@ -1,7 +1,7 @@
 """The replays of several actors as one source of batches, and their stores as one part of a checkpoint.
 
-Rows of one replay come from all of its streams at once, and no actor waits for another: so each has its own replay.
-All of them write to one store, each its own segments.
+A replay receives rows of all its streams at once, and no actor waits for another, so each actor has its own replay. All
+of them write to one store, each to its own segments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reverie.store.store import ReplayStore
 
 
 class MultiReplay:
-    """A ``Source`` of the windows of several replays, each window as likely as any other."""
+    """A ``Source`` of the windows of several replays, sampled uniformly."""
 
     def __init__(self, replays: Sequence[ReplayBuffer], seed: int) -> None:
         self.replays: list[ReplayBuffer] = list(replays)
@@ -38,16 +38,16 @@ class MultiReplay:
         return sum(map(len, self.replays))
 
     def sample(self) -> Batch:
-        """Return B windows; how many come from each replay is drawn by their numbers of windows."""
+        """Return B windows; the number from each replay is drawn in proportion to its windows."""
         windows = np.array([len(replay) for replay in self.replays])
         if not windows.any():
-            return self.replays[0].sample()  # raises the error that says what is missing
+            return self.replays[0].sample()  # raises the error about missing rows
         counts = self.rng.multinomial(self.window.batch, windows / windows.sum()).tolist()
         self.drawn = [(replay, count) for replay, count in zip(self.replays, counts, strict=True) if count]
         return concat_batches([replay.sample(count) for replay, count in self.drawn])
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """Pass each replay the part of the update that concerns its windows, those sampled last."""
+        """Pass each replay its part of the update, for the windows sampled last."""
         split_feedback(self.drawn, index, update)
 
 
@@ -74,7 +74,7 @@ class MultiReplayStores:
             store.check_writable()
 
     def begin(self) -> bool:
-        """See ``PersistentReplay``; no replay has rows."""
+        """Begin with empty replays: see ``PersistentReplay``."""
         for store in self.stores:
             store.begin()
         return False
@@ -88,11 +88,11 @@ class MultiReplayStores:
             store.close(failed=failed)
 
     def state_dict(self) -> State:
-        """Return the states of all replays, and of the generator that chooses among them."""
+        """Return the states of all replays, and of the random generator that chooses among them."""
         return {"lanes": [store.state_dict() for store in self.stores], "rng": self.lanes.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Fill the replays with the rows that they held. Those of another number of actors are dealt out anew."""
+        """Restore the rows of the replays. With a different number of actors, the rows are redistributed."""
         self.lanes.rng.bit_generator.state = dict(state["rng"])
         if len(state["lanes"]) != len(self.stores):
             return self.load_share([(self.stores[0].find_store(saved), saved) for saved in state["lanes"]], 0, 1)
@@ -101,7 +101,7 @@ class MultiReplayStores:
         return None
 
     def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
-        """Take the part of learner ``rank`` of ``count`` of the rows that other replays held."""
+        """Load the share of learner ``rank`` of ``count`` of the rows in other replays."""
         per_learner = len(self.stores)
         for number, store in enumerate(self.stores):
             store.load_share(saved, rank * per_learner + number, count * per_learner)

@@ -43,17 +43,17 @@ from reverie.run.collect import Collector
 
 @dataclass(frozen=True)
 class ActorTask:
-    """What an actor is to do."""
+    """The task of an actor."""
 
     config: ExperimentConfig
     factory: MakeEnv | None
-    """Makes the environment in place of ``config.env.id``; None if there is none."""
+    """Makes the environment instead of ``config.env.id``; None: use the id."""
     number: int
     seed: int
 
 
 class BlockSink:
-    """A ``RowSink`` that fills the blocks of a port."""
+    """A ``RowSink`` that fills the blocks of a connection."""
 
     def __init__(self, port: ActorConnection) -> None:
         self.port = port
@@ -62,7 +62,7 @@ class BlockSink:
         self.rows: Rows = {}
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
-        """Write one row of each environment. Waits at the beginning of a block while too many blocks wait."""
+        """Write one row of each environment. Blocks at the beginning of a block while too many blocks are waiting."""
         if not self.turns:
             self.rows, self.begun = self.port.next_block(), time.monotonic()
         values = {"action": action, "reward": step.reward, **{name: getattr(step, name) for name in FLAGS}}
@@ -100,7 +100,7 @@ class ActorWorker:
         )
 
     def look(self) -> None:
-        """Take the newest weights if there are any."""
+        """Load the newest weights, if there are any."""
         if (newest := self.board.read(self.version)) is not None:
             load_weights(self.weights, newest[1])
             self.version = newest[0]
@@ -118,7 +118,7 @@ class ActorWorker:
                 continue
             if not blocks.turns:
                 self.look()
-                collector.env_steps = signs.env_steps  # of all actors: exploration follows the whole run
+                collector.env_steps = signs.env_steps  # of all actors: exploration follows the steps of the whole run
                 if isinstance(policy, Annealed):
                     collector.state = policy.advance_schedule(collector.state, signs.env_steps)
             steps += collector.collect()
@@ -126,7 +126,7 @@ class ActorWorker:
                 self.send()
 
     def send(self) -> None:
-        """Send the rows of the block, and the episodes that have ended."""
+        """Send the rows of the block, and the finished episodes."""
         self.port.send(
             self.blocks.rows, self.blocks.turns, self.version, self.collector.pop_episodes(), self.collector.restarts
         )
@@ -134,15 +134,18 @@ class ActorWorker:
 
 
 def run_actor_process(work: Callable[[], ActorTask], port: tuple[Any, ...], board: WeightBoard) -> None:
-    """Run an actor in its own process until the learner asks it to end or is gone. ``port``: arguments of its Port."""
-    for number in SIGNALS:  # whole jobs get them: the learner decides when actors end
+    """Run an actor in its own process until the learner stops it or ends.
+
+    ``port``: arguments of its ActorConnection.
+    """
+    for number in SIGNALS:  # sent to whole jobs: the learner decides when actors stop
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
     os.environ.update(SINGLE_THREAD_VARS)
     run_actor(work, ActorConnection(*port), board)
 
 
 def run_actor(work: Callable[[], ActorTask], port: ActorConnection, board: WeightBoard) -> None:
-    """Run an actor in this thread, until the learner asks it to end, or an error, which is sent, ends it."""
+    """Run an actor in this thread, until the learner stops it, or until an error, which is sent to the learner."""
     torch.set_num_threads(1)
     actor = None
     try:

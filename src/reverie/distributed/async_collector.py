@@ -1,4 +1,4 @@
-"""Actors for a training loop of your own: they act in processes beside it, and it never waits for them."""
+"""Actors for a custom training loop: they act in separate processes, and the loop never waits for them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reverie.run.collect import EpisodeStats
 
 
 class AsyncCollector:
-    """Collects rows in processes of their own, which act with the newest weights of ``algo``; a ``Source`` of batches.
+    """Collects rows in separate processes, which act with the newest weights of ``algo``; a ``Source`` of batches.
 
     .. code-block:: python
 
@@ -34,27 +34,27 @@ class AsyncCollector:
                     batch = collector.sample()
                     collector.feedback(batch.index, collector.algo.update(batch))
 
-    A script must do so under ``if __name__ == "__main__":``, as its processes import it.
+    A script needs ``if __name__ == "__main__":`` around this, since its processes import it.
     """
 
     def __init__(
         self, env: EnvLike, algo: AlgorithmConfig, *, actors: int = 1, envs: int = 1, seed: int = 0,
         device: str = "cpu", steps: int = 10**9, **settings: Any,
     ) -> None:  # fmt: skip
-        """Build the learner ``self.algo`` and its replays; actors begin with the first :meth:`collect`.
+        """Build the learner ``self.algo`` and its replays; actors start with the first :meth:`collect`.
 
         Args:
             env: id of an environment, or a function that makes it.
-            algo: settings of an algorithm that replays rows.
+            algo: settings of an off-policy algorithm.
             actors: processes, each with ``envs`` environments.
             envs: environments of each actor.
             seed: of weights, environments and batches.
             device: of the learner; actors act on CPUs.
-            steps: env steps after which no more are taken.
-            settings: others of a run, such as ``replay={"capacity": 100_000}`` or ``random_steps=1000``.
+            steps: env steps after which collection stops.
+            settings: other settings of a run, such as ``replay={"capacity": 100_000}`` or ``random_steps=1000``.
 
         Raises:
-            ConfigError: the settings do not fit together.
+            ConfigError: the settings contradict each other.
             EnvError: the environment cannot be made.
         """
         named = {} if not isinstance(env, str) else {"env.id": env}
@@ -78,16 +78,16 @@ class AsyncCollector:
         return self.clock.env_steps
 
     def collect(self) -> list[EpisodeStats]:
-        """Give the actors the newest weights, and take the rows that have arrived; return the episodes that ended.
+        """Send the newest weights to the actors, and receive the rows that have arrived; return the finished episodes.
 
-        Waits, for at most a tenth of a second, only as long as no window can be sampled.
+        Waits at most a tenth of a second, and only while no window can be sampled.
 
         Raises:
             RunError: an actor has failed too often.
         """
         self.clock.env_steps += self.feed.collect()
         if len(self.source):
-            self.clock.ratio.updates_due(self.clock.env_steps)  # from now on, the feed does not wait for rows
+            self.clock.ratio.updates_due(self.clock.env_steps)  # from now on, do not wait for rows
         return self.feed.pop_episodes()
 
     def __len__(self) -> int:
@@ -99,12 +99,12 @@ class AsyncCollector:
         return self.source.sample()
 
     def feedback(self, index: Tensor, update: Update | Losses) -> None:
-        """Note that the weights have changed, and give the windows ``index`` ``[B]`` the priorities of ``update``."""
+        """Record that the weights have changed, and set the priorities of windows ``index`` ``[B]`` from ``update``."""
         self.source.feedback(index, update.update() if isinstance(update, Losses) else update)
         self.clock.updates += 1
 
     def close(self) -> None:
-        """End the processes. May be called twice."""
+        """End the processes. Can be called twice."""
         self.feed.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Comparison of settings by the scores of their seeds, wherever these were trained."""
+"""Comparison of settings by the scores of their seeds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from reverie.run.schedule import parse_period
 
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
                "data", "seed")  # fmt: skip
-"""Settings that say how a run is measured and compared."""
+"""Settings that determine how a run is measured and compared."""
 
 
 def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
@@ -49,19 +49,20 @@ def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
 
 
 def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
-    """Compare settings by the scores of their seeds, which may have been trained by separate jobs.
+    """Compare settings by the scores of their seeds, which can be trained by separate jobs.
 
-    The score of a seed is the mean return of its final evaluation, or else the return that was estimated for it. Runs
-    without are left out; if no run of a setting has any, the last points that their learning curves have in common are
-    compared. The log names them, and settings in which the runs differ besides the seed.
+    The score of a seed is the mean return of its final evaluation, or else its estimated return. Runs without a score
+    are skipped; if no run of a setting has one, the last common points of their learning curves are compared. The log
+    lists these cases, and settings in which the runs differ apart from the seed.
 
     Args:
         *runs: for each setting a folder that holds the runs of its seeds, or a single run, or a pattern such as
-            ``"runs/sac-*"``: the runs that match it are seeds of one setting, each folder of runs is another.
-        figure: draw the learning curves, with intervals, to this PNG file.
+            ``"runs/sac-*"``: matching runs are seeds of one setting, and each matching folder of runs is a separate
+            setting.
+        figure: plot the learning curves, with intervals, to this PNG file.
 
     Raises:
-        ReverieError: there is no run at one of these places, or none with a score.
+        ReverieError: there is no run at one of these paths, or none with a score.
     """
     png = None if figure is None else Path(figure)
     if png is not None and png.suffix != ".png":
@@ -77,7 +78,7 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
 
 
 def find_run_groups(location: str) -> dict[str, list[Path]]:
-    """Return the runs at a path, or at those that match a pattern, by the names of the settings that they belong to."""
+    """Return the runs at a path or pattern, by the names of their settings."""
     path = Path(os.path.expanduser(location))
     groups: dict[str, list[Path]] = {}
     for folder in [path] if path.exists() else map(Path, sorted(glob.glob(str(path)))):
@@ -86,8 +87,10 @@ def find_run_groups(location: str) -> dict[str, list[Path]]:
         elif inside := [config.parent for config in sorted(folder.glob("*/config.yaml"))]:
             groups[str(folder)] = inside
     if not groups and any(path.glob("*/*/config.yaml")):
-        raise RunError(f"there are no runs in {location}, but in its folders. To compare these, pass {path}/*/")
-    return groups or {location: [path]}  # reading it says what is wrong
+        raise RunError(
+            f"there are no runs in {location} itself, but in its subfolders. To compare these, pass {path}/*/"
+        )
+    return groups or {location: [path]}  # reading it raises the error
 
 
 def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
@@ -103,12 +106,12 @@ def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
             folder.estimate, results[path].steps
         ):
             final[path] = results[path]
-    nothing = RunError(f"{name} holds no scores: nothing was evaluated, and no training episode has ended.")
+    nothing = RunError(f"{name} contains no scores: there were no evaluations, and no training episode has ended.")
     if not (compared := final or {path: result for path, result in results.items() if len(result.points[0])}):
         raise nothing
     of_length = f"of {first['updates' if how.unit == 'updates' else 'steps']:,} {how.unit}"
     if excluded := [f"{path.name} at {result.steps:,}" for path, result in results.items() if path not in compared]:
-        logger.warning(f"{name}: without a final evaluation, so left out: {', '.join(excluded)} {of_length}")
+        logger.warning(f"{name}: skipped without a final evaluation: {', '.join(excluded)} {of_length}")
     curve, measured = (
         seeds_curve_data([result.points for result in compared.values()], how),
         next(iter(saved.values())).env,
@@ -128,7 +131,7 @@ def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
 
 
 def warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
-    """Warn if the runs of one setting differ in more than the seed, or do not differ in the seed."""
+    """Warn if the runs of one setting differ in more than the seed, or have equal seeds."""
     plain = [{key: value for key, value in run.items() if key not in ("seed", "threads")} for run in settings]
     changes = list(dict.fromkeys(line for run in plain[1:] for line in settings_changes(plain[0], run)))
     seeds = [run["seed"] for run in settings]
@@ -137,5 +140,5 @@ def warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) ->
         logger.warning(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more_text}")
     elif twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
         logger.warning(
-            f"{name}: several runs have the same seed, {', '.join(map(str, twice))}: they are no more than one"
+            f"{name}: several runs have the same seed, {', '.join(map(str, twice))}: they count as duplicates"
         )

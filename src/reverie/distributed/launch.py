@@ -1,4 +1,4 @@
-"""Start the learners of a run, by the engine behind ``torchrun``, and join them; what each gets of the settings."""
+"""Start the learners of a run with the engine behind ``torchrun``, join them, and divide the settings among them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from reverie.replay.config import parse_size
 from reverie.run.folder import settings_changes
 
 STORE = "REVERIE_STORE"
-"""Environment variable with the path of the file by which the learners of one machine meet."""
+"""Environment variable with the path of the rendezvous file of the learners on one machine."""
 SAVE_SECONDS = "600"
-"""Seconds that learners have to end and save after a signal."""
+"""Seconds for learners to save and end after a signal."""
 WARM_UP = 0.1
-"""Part of a run in which ``scale_hyperparameters`` have learning rates rise from 0."""
+"""Fraction of a run for learning rate warmup with ``scale_hyperparameters``."""
 
 
 def is_launched() -> bool:
@@ -54,16 +54,17 @@ def launcher_rank() -> int:
 def launch_learners(words: Sequence[str], config: ExperimentConfig) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of this machine; return the exit code of the run.
 
-    If one fails all end. They get the signals that this process gets, and end with it. They meet in a file that only
-    this user can read: PyTorch's TCP store listens on every interface, asks for no password and unpickles what it gets.
+    If one fails, all end. Signals to this process are passed on, and the learners end with it. Their rendezvous is a
+    file that only this user can read: PyTorch's TCP store listens on every interface, has no password and unpickles its
+    input.
     """
     check_divisible(config, config.learners, config.learners)
     for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves say why they end
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves report why they end
     os.environ |= {
         PARENT_PID_VAR: str(os.getpid()),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SAVE_SECONDS,
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # PyTorch would open a TCP store beside the file
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # PyTorch would open a TCP store in addition to the file
     }
     with tempfile.TemporaryDirectory(prefix="reverie-") as folder:
         os.environ[STORE] = os.path.join(folder, "learners")
@@ -71,7 +72,7 @@ def launch_learners(words: Sequence[str], config: ExperimentConfig) -> int:
             min_nodes=1, max_nodes=1, nproc_per_node=config.learners, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
             rdzv_endpoint=os.path.join(folder, "launcher"), rdzv_configs={"store_type": "file"},
             local_addr="localhost", max_restarts=0,
-            monitor_interval=1.0,  # the others notice first that one has ended, and say so
+            monitor_interval=1.0,  # the others notice first that one has ended, and report it
             signals_to_handle=",".join(number.name for number in SIGNALS),
         )  # fmt: skip
         try:
@@ -86,7 +87,7 @@ def launch_learners(words: Sequence[str], config: ExperimentConfig) -> int:
 
 @contextlib.contextmanager
 def join_learners(config: ExperimentConfig) -> Iterator[LearnerGroup]:
-    """Join the learners that this process was started with; of several that fail, one raises and the others exit."""
+    """Join the learners started together with this process; if several fail, one raises and the others exit."""
     if not is_launched():
         if config.learners > 1:
             raise ConfigError(
@@ -108,14 +109,14 @@ def join_learners(config: ExperimentConfig) -> Iterator[LearnerGroup]:
     except BaseException as error:
         if isinstance(error, SystemExit) or team.is_first_to_ask():
             raise
-        raise SystemExit(1) from error  # another learner says why
+        raise SystemExit(1) from error  # another learner reports why
     dist.destroy_process_group()
 
 
 def open_store() -> tuple[Store, int, int]:
-    """Return the store by which the learners find each other, the rank of this one, and how many there are.
+    """Return the rendezvous store of the learners, the rank of this one, and their number.
 
-    Unless torchrun has its own store, nothing listens but on the address MASTER_ADDR, or on loopback.
+    Unless torchrun has its own store, it listens only on the address MASTER_ADDR, or on loopback.
     """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
@@ -128,12 +129,12 @@ def open_store() -> tuple[Store, int, int]:
         raise ConfigError(f"MASTER_ADDR = {address!r}: no host has this name ({error}).") from error
     if ip.is_unspecified:
         raise ConfigError(
-            f"MASTER_ADDR = {address!r}: whoever reaches the learners can run code in them, and this opens them to "
-            "every network. Use the address that the first machine has in the network of the learners."
+            f"MASTER_ADDR = {address!r}: anyone who can connect to the learners can run code in them, and this "
+            "exposes them to every network. Use the address of the first machine in the network of the learners."
         )
     if ip.is_loopback:
         stay_local()
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # below torchrun
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # started by torchrun
         store, number, count = next(rendezvous("env://"))
         return store, number, count
     if number:
@@ -145,7 +146,7 @@ def open_store() -> tuple[Store, int, int]:
 
 
 def stay_local() -> None:
-    """Let learners of one machine exchange tensors by its loopback interface alone, unless the user has chosen one."""
+    """Restrict learners of one machine to the loopback interface, unless the user has chosen an interface."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
         for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -155,24 +156,25 @@ def stay_local() -> None:
 def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> None:
     """Raise ConfigError unless the settings can be divided among ``count`` learners.
 
-    ``local_count`` of the learners are on this machine. Each learner has its part of a batch and of the environments,
+    ``local_count`` of the learners are on this machine. Each learner has a share of the batch and of the environments,
     and on GPUs its own GPU.
     """
     config = apply_scale_rules(config, count)
     if config.algo.batch_size % count and not whole_rollouts(config):
         raise ConfigError(
-            f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same part of a "
-            f"batch. Use a batch size that {count} divides, such as {-(-config.algo.batch_size // count) * count}."
+            f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same share of a "
+            f"batch. Use a batch size divisible by {count}, such as {-(-config.algo.batch_size // count) * count}."
         )
     if config.actors > count and config.actors % count:
         raise ConfigError(
-            f"learners = {count}, actors = {config.actors}: each learner has the same number of actors. Use a multiple "
-            f"of {count}, such as {-(-config.actors // count) * count}; or fewer than {count}, which all learn from."
+            f"learners = {count}, actors = {config.actors}: each learner has the same number of actors. Use a "
+            f"multiple of {count}, such as {-(-config.actors // count) * count}; or fewer than {count}, shared by all "
+            "learners."
         )
     if splits_envs(config, count) and config.env.num > count and config.env.num % count:
         raise ConfigError(
             f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
-            f"number of them that {count} divides, such as {-(-config.env.num // count) * count}."
+            f"number divisible by {count}, such as {-(-config.env.num // count) * count}."
         )
     if choose_device(config.device) != "cpu" and local_count > num_gpus():
         raise ConfigError(
@@ -183,7 +185,7 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
 
 
 def member_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
-    """Return the settings of a run as its learners have them: their number, an environment and a thread for each."""
+    """Return the settings of a run with its number of learners, and at least one environment and thread for each."""
     if team.count == 1:
         return config
     if splits_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
@@ -195,17 +197,17 @@ def member_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentC
 
 
 def splits_envs(config: ExperimentConfig, count: int) -> bool:
-    """Return whether each of ``count`` learners has a part of the environments: not if it has its own actors."""
+    """Return whether each of ``count`` learners has a share of the environments: false if each has its own actors."""
     return not config.offline and config.actors < count
 
 
 def whole_rollouts(config: ExperimentConfig) -> bool:
-    """Return whether a batch is all rows of all environments, which are divided already."""
+    """Return whether a batch is all rows of all environments, which are already divided."""
     return config.algo.on_policy and config.algo.batch_size == 1
 
 
 def learner_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
-    """Return the settings of one learner, of those of the run: its part of what is divided."""
+    """Return the settings of one learner: its share of the run's settings."""
     n = team.count
     if n == 1:
         return config
@@ -237,10 +239,10 @@ def learner_settings(config: ExperimentConfig, team: LearnerGroup) -> Experiment
 
 
 def apply_scale_rules(config: ExperimentConfig, count: int) -> ExperimentConfig:
-    """Return the settings by which ``count`` learners train: those changed by ``scale_hyperparameters``, if it is set.
+    """Return the settings for ``count`` learners, changed by ``scale_hyperparameters`` if it is set.
 
-    Batch sizes and environments are multiplied by n, learning rates by the square root of n. They rise from 0 over the
-    first 10 % of the run, but those that are ramps already.
+    Batch sizes and environments are multiplied by n, learning rates by the square root of n. Learning rates that are
+    not schedules get a warmup over the first 10 % of the run.
     """
     if not config.scale_hyperparameters:
         return config
@@ -254,7 +256,7 @@ def apply_scale_rules(config: ExperimentConfig, count: int) -> ExperimentConfig:
 
 
 def log_rules(config: ExperimentConfig, count: int) -> None:
-    """Log what ``scale_hyperparameters`` changes, if it is set."""
+    """Log the changes by ``scale_hyperparameters``, if it is set."""
     if config.scale_hyperparameters:
         lines = settings_changes(config.to_dict(), apply_scale_rules(config, count).to_dict())
         logger.info(f"scale_hyperparameters for {count_noun(count, 'learner')}: {'; '.join(lines)}")
@@ -271,7 +273,7 @@ def iter_learning_rates(config: Config, path: str) -> Iterator[tuple[str, Schedu
 
 
 def with_warmup(rate: ScheduledFloat, factor: float, length: int) -> list[list[float]]:
-    """Return the points of a learning rate times ``factor`` in a run of ``length``."""
+    """Return the schedule of a learning rate times ``factor``, with warmup, in a run of ``length``."""
     if isinstance(rate, PiecewiseLinear):
         return [[step, value * factor] for step, value in rate.points]
     return [[0.0, 0.0], [WARM_UP * length, rate * factor]]

@@ -1,8 +1,8 @@
-"""The learners of a run: N processes that collect rows of their own and take every gradient step together.
+"""The learners of a run: N processes that collect their own rows and take every gradient step together.
 
-Learner 0 lives the life of the run (``run/run.py``): settings, logs, evaluations, checkpoints. The others follow it.
-They build their part of the experiment when it does, run the same loop, and write what is theirs into its checkpoints,
-whose manifest it writes last: a checkpoint is of all learners or does not exist.
+Learner 0 manages the run (``run/run.py``): settings, logs, evaluations, checkpoints. The others follow it. They build
+their share of the experiment at the same time, run the same loop, and write their state into its checkpoints. Learner 0
+writes the manifest last, so a checkpoint contains all learners or does not exist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from reverie.store.store import ReplayStore
 
 
 class ReplayPart:
-    """The replay of one learner; from a checkpoint of another number of learners it takes its share of all rows."""
+    """The replay of one learner; from a checkpoint with another number of learners, it loads its share of all rows."""
 
     prunable = True
 
@@ -72,18 +72,18 @@ class ReplayPart:
         return self.part.load_share(saved, team.rank, team.count)
 
     def load_files(self, folder: Path) -> None:
-        """Load latents and samplers, of the same rows."""
+        """Load latents and samplers, if the rows are the same."""
         if self.team.before == self.team.count:
             self.part.load_files(folder)
 
 
 def learner_folder(path: Path, rank: int) -> Path:
-    """Return the folder that holds what is a learner's own in a run or a checkpoint at ``path``."""
+    """Return the folder with a learner's own state in a run or a checkpoint at ``path``."""
     return path / "ranks" / str(rank) if rank else path
 
 
 class CollectorPart:
-    """The collector of one learner; one of another number of learners begins new episodes."""
+    """The collector of one learner; with another number of learners, it begins new episodes."""
 
     prunable = False
 
@@ -96,7 +96,7 @@ class CollectorPart:
         self.load_files: Callable[[Path], None] = collector.load_files
 
     def load_state_dict(self, state: State) -> None:
-        """Continue; random actions at the beginning of the run are those of all learners together."""
+        """Restore the state; initial random actions are counted over all learners."""
         if self.team.before != self.team.count:
             state = {**state, "env_steps": self.clock.env_steps // self.team.count}
         self.collector.load_state_dict(state)
@@ -107,7 +107,7 @@ class CollectorPart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnerExperiment(Experiment):
-    """One learner's part of an experiment. Its settings are its share; what is saved are those of the run."""
+    """One learner's share of an experiment. Its settings are divided; the saved settings are the run's."""
 
     run_config: ExperimentConfig
     team: LearnerGroup
@@ -132,8 +132,8 @@ class LearnerExperiment(Experiment):
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         if which == "training" and self.team.count > 1:
             raise RunError(
-                f"learners = {self.team.count}: callbacks run in the first learner, and cannot reach the environments "
-                "of the others. Use one learner."
+                f"learners = {self.team.count}: callbacks run in the first learner, and cannot access the "
+                "environments of the others. Use one learner."
             )
         return super().callback_env(which)
 
@@ -149,21 +149,21 @@ class LearnerExperiment(Experiment):
             if isinstance(feed := local_collector(self.collector), ActorCollector):
                 envs = f"the rows of {envs} of each actor" if feed.dealt else count_noun(len(feed.lanes), "actor")
             logger.info(
-                f"{n} learners, each in a process of its own, with {self.algo.window.batch} of the "
-                f"{n * self.algo.window.batch} windows of a batch and {envs} of its own; of each:"
+                f"{n} learners, each in its own process, with {self.algo.window.batch} of the "
+                f"{n * self.algo.window.batch} windows of a batch and its own {envs}; each:"
             )
         super().describe()
 
 
 def local_collector(collector: Any) -> Any:
-    """Return what collects the rows of one learner."""
+    """Return the collector of one learner."""
     return collector.local if isinstance(collector, SharedCollector) else collector
 
 
 def make_learner_experiment(
     experiment: Experiment, run_config: ExperimentConfig, team: LearnerGroup, run: Path
 ) -> LearnerExperiment:
-    """Return ``experiment``, the share of one learner of the run in the folder ``run``, with what speaks for all."""
+    """Return one learner's share ``experiment`` of the run in the folder ``run``, connected with all learners."""
     parts = {field.name: getattr(experiment, field.name) for field in dataclasses.fields(experiment)}
     if team.count > 1:
         clock, collector = experiment.clock, experiment.collector
@@ -180,16 +180,16 @@ def make_learner_experiment(
 
 
 def average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
-    """Average the gradients of one of PyTorch's own optimisers over all learners, before its step."""
+    """Average the gradients of a PyTorch optimizer over all learners, before its step."""
     all_reduce_mean([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
 
 def run_follower(
     team: LearnerGroup, build: Callable[[int | None], LearnerExperiment], folder: RunFolder
 ) -> TrainResult:
-    """Live the life of a learner beside learner 0; return its result.
+    """Run a learner that follows learner 0; return its result.
 
-    ``build`` builds its part of the experiment that goes on at a step; None begins anew.
+    ``build`` builds its share of the experiment, to continue from a step; None: start a new run.
     """
     command = team.broadcast_object()
     if command[0] == "end":
@@ -219,10 +219,9 @@ def run_follower(
 
 
 class Follower:
-    """Loads and saves a learner beside learner 0, which alone logs, evaluates and writes checkpoints.
+    """Loads and saves a learner that follows learner 0, which alone logs, evaluates and writes checkpoints.
 
-    A part of a checkpoint: what of the learner's state is not that of learner 0, such as the returns of its unfinished
-    episodes.
+    Part of a checkpoint: the state that differs from learner 0's, such as the returns of unfinished episodes.
     """
 
     def __init__(self, experiment: LearnerExperiment, folder: RunFolder) -> None:
@@ -235,7 +234,7 @@ class Follower:
         self.parts: dict[str, Stateful] = {"own": self, **parts}
 
     def load(self, path: Path, before: int) -> None:
-        """Load the checkpoint at ``path``, that ``before`` learners have written."""
+        """Load the checkpoint at ``path``, written by ``before`` learners."""
         team, clock = self.team, self.experiment.clock
         team.before, team.loaded, self.main = before, path, path
         self.checkpoints.load(path, {"algo": self.algo, "clock": clock})
@@ -257,12 +256,14 @@ class Follower:
             experiment.store.on_checkpoint(name, [*(path.name for path in self.checkpoints.kept_paths()), name])
 
     def checkpoint(self, *, diverged: bool = False) -> Path:
-        """Write into the checkpoint of a ``diverged`` state; others are written when learner 0 says so."""
-        if diverged:  # learner 0 has found the same, and is saving
+        """Write into the checkpoint of a ``diverged`` state; other checkpoints are written at learner 0's command."""
+        if diverged:  # learner 0 has detected it too, and is saving
             self.team.broadcast_int(SAVE)
             self.team.write()
         elif sys.exception() is not None:
-            raise RunError("one of several learners cannot save alone: the newest checkpoint is that of all")
+            raise RunError(
+                "one of several learners cannot save alone: the newest checkpoint is the last one by all learners"
+            )
         return self.experiment.run
 
     def state_dict(self) -> State:
@@ -273,14 +274,16 @@ class Follower:
             local = {name: x for name, x in tensors.items() if not tensors_equal(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
         if far := [name for name in local if name in learned or "optim/" in name]:
-            raise RunError(f"{far[0]} differs between the learners of this run: they do not take the same steps.")
+            raise RunError(
+                f"{far[0]} differs between the learners of this run: they have taken different gradient steps."
+            )
         return {"tensors": local}
 
     def load_state_dict(self, state: State) -> None:
-        """Load the state of learner 0 with these tensors in it, from the checkpoint at ``main``."""
+        """Load the state of learner 0 with these tensors replaced, from the checkpoint at ``main``."""
         self.algo.load_state_dict(read_checkpoint(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
 
 
 def tensors_equal(x: Tensor, y: Tensor) -> bool:
-    """Return whether two tensors hold the same numbers; NaN is itself."""
+    """Return whether two tensors are equal; NaN equals NaN."""
     return x.shape == y.shape and bool(((x == y) | (x != x)).all())

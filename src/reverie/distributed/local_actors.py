@@ -1,4 +1,4 @@
-"""The learner's side of actors that are processes of this machine; ``ray_actors.py`` has those of a Ray cluster."""
+"""The learner's side of actor processes on this machine; see ``ray_actors.py`` for a Ray cluster."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
 
 PATIENCE = 5.0
-"""Seconds that actors have to end."""
+"""Seconds for actors to end."""
 PUBLISH_TIME_SHARE = 0.05
-"""Part of a learner's time that publishing weights may take."""
+"""Maximum fraction of a learner's time for publishing weights."""
 
 
 class LocalActors:
-    """Starts processes beside the learner, and gives them weights."""
+    """Starts actor processes, and sends them weights."""
 
     def __init__(self, columns: Mapping[str, ColumnSpec], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
@@ -49,7 +49,7 @@ class LocalActors:
         self.selector: selectors.DefaultSelector = selectors.DefaultSelector()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self.context: Any = multiprocessing.get_context(method)
-        self.board: WeightBoard | None = None  # not before the weights are those that the run begins with
+        self.board: WeightBoard | None = None  # only after the initial weights are loaded
 
     def start(self, work: Callable[[], ActorTask], number: int) -> LocalActorConnection:
         """Start actor ``number``."""
@@ -58,20 +58,20 @@ class LocalActors:
         return child
 
     def ready(self, seconds: float) -> Iterable[LocalActorConnection]:
-        """Return those with a message, as soon as there is one, or after so many ``seconds``."""
+        """Return the actors with a message, as soon as there is one, or after this many ``seconds``."""
         return [key.data for key, _ in self.selector.select(seconds)]
 
     def publish(self, data: bytes, version: int) -> None:
-        """Give all actors these weights."""
+        """Send these weights to all actors."""
         self.board = self.board or WeightBoard(self.context, len(data))
         self.board.publish(data, version)
 
 
 class LocalActorConnection:
-    """The learner's end of the connection with one process of an actor."""
+    """The learner's end of the connection to one actor process."""
 
     def __init__(self, context: Any, columns: Mapping[str, ColumnSpec], envs: int) -> None:
-        """Allocate for rows with these ``columns`` of so many environments."""
+        """Allocate memory for rows with these ``columns`` of this many environments."""
         self.context = context
         self.slots: int = num_slots(columns, envs)
         blocks = {
@@ -83,14 +83,15 @@ class LocalActorConnection:
         self.pipe: Connection
         self.far: Connection
         self.pipe, self.far = context.Pipe()
-        self.port: tuple[Any, ...] = (self.far, blocks, signs, self.free_slots)  # of which the process makes its Port
+        # arguments of the process's ActorConnection
+        self.port: tuple[Any, ...] = (self.far, blocks, signs, self.free_slots)
         self.blocks: dict[str, np.ndarray] = {name: column.array() for name, column in blocks.items()}
         self.signs: np.ndarray = signs.array()
         self.received: int = 0
 
     def start(self, work: Callable[[], ActorTask], board: WeightBoard | None, selector: selectors.BaseSelector) -> None:
-        """Start the process, which takes its weights from ``board``; ``selector`` tells of its messages."""
-        task: Any = work  # Gymnasium's wrapper is meant for environments
+        """Start the process, which reads its weights from ``board``; ``selector`` is notified of its messages."""
+        task: Any = work  # Gymnasium's wrapper is designed for environments
         self.process: Any = self.context.Process(
             target=run_actor_process, args=(CloudpickleWrapper(task), self.port, board)
         )
@@ -101,16 +102,16 @@ class LocalActorConnection:
         self.selector.register(self.pipe, selectors.EVENT_READ, self)
 
     def sign(self, name: str, value: int) -> None:
-        """Tell the actor a number of ``actor_connection.py: ActorSignals``."""
+        """Set a signal for the actor: see ``actor_connection.py: ActorSignals``."""
         self.signs[ActorSignals._fields.index(name)] = min(value, NO_STEP_LIMIT)
 
     @property
     def waiting(self) -> int:
-        """Number of blocks that wait."""
+        """Number of waiting blocks."""
         return int(self.signs[ActorSignals._fields.index("sent")]) - self.received
 
     def receive(self) -> RowBlock | Failure:
-        """Return the next message. EOFError or OSError: the actor is gone."""
+        """Return the next message. EOFError or OSError: the actor has ended."""
         message = self.pipe.recv_bytes()
         try:
             return self.decode(message)
@@ -120,7 +121,7 @@ class LocalActorConnection:
             )
 
     def decode(self, message: bytes) -> RowBlock | Failure:
-        """Return what a message says."""
+        """Decode a message."""
         kind, slot, turns, version, restarts = HEADER.unpack_from(message)
         content = json.loads(message[HEADER.size :])
         if kind == FAILED:
@@ -134,11 +135,11 @@ class LocalActorConnection:
         return RowBlock(rows, version, episodes, restarts)
 
     def free(self) -> None:
-        """Let the actor use the memory of the block received last again."""
+        """Release the memory of the last block for reuse by the actor."""
         self.free_slots.release()
 
     def end(self, deadline: float) -> str:
-        """End the actor, by force at the ``deadline`` of ``time.monotonic``; return how it has ended. Once only."""
+        """End the actor, by force at the ``deadline`` of ``time.monotonic``; return how it ended. Call only once."""
         self.selector.unregister(self.pipe)
         self.process.join(max(0.0, deadline - time.monotonic()))
         self.kill()

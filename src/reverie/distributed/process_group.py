@@ -14,11 +14,11 @@ from torch import Tensor
 from reverie.core.errors import RunError
 
 TIMEOUT = datetime.timedelta(hours=2)
-"""Time that a rank waits for another, such as the first one while it evaluates. An ended one is noticed at once."""
+"""Maximum time that a rank waits for another, for example during an evaluation. An ended rank is noticed at once."""
 
 
 class ProcessGroup:
-    """The process group that was joined, or one rank alone: implements ``core/collectives.py: ProcessRanks``."""
+    """The joined process group, or a single rank: implements ``core/collectives.py: ProcessRanks``."""
 
     def __init__(self, store: Any = None) -> None:
         """``store``: the ranks' common store. None: a single rank, whose broadcasts return the value."""
@@ -28,15 +28,15 @@ class ProcessGroup:
 
     @classmethod
     def join(cls, device: str, store: Any, rank: int, count: int) -> Self:
-        """Join ``count`` ranks that meet at ``store``. Numbers on CPUs go by gloo, those on GPUs by NCCL."""
+        """Join ``count`` ranks through ``store``. Tensors on CPUs use gloo, tensors on GPUs use NCCL."""
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=TIMEOUT)
         return cls(store)
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each of the tensors, of one dtype and device, by its mean over all ranks, in one call for all.
+        """Replace each of the tensors, of one dtype and device, by its mean over all ranks, in one call.
 
-        Each rank gets the same bits.
+        All ranks get identical bits.
         """
         flat = torch.cat([x.detach().flatten() for x in tensors])
         self._with_all(dist.all_reduce, flat)
@@ -76,13 +76,13 @@ class ProcessGroup:
         return received[0]
 
     def is_first_to_ask(self) -> bool:
-        """Return whether this is the first rank that asks: it tells the user why all end."""
+        """Return whether this is the first rank that asks; it reports to the user why all end."""
         with contextlib.suppress(Exception):  # the store ends with its process
             return bool(self.store.add("told", 1) == 1)
         return True
 
     def _with_all(self, exchange: Callable[..., object], *args: Any, **kwargs: Any) -> None:
-        """Exchange something with all ranks; RunError if one of them has ended."""
+        """Run a collective operation; RunError if one of the ranks has ended."""
         if self.count == 1:
             return
         try:

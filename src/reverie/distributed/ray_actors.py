@@ -1,7 +1,8 @@
-"""Actors on the nodes of a Ray cluster: their rows come through Ray's object store, weights go back as safetensors.
+"""Actors on the nodes of a Ray cluster: rows are sent through Ray's object store, weights as safetensors.
 
-A post is an actor of Ray's in which an actor of a run plays, in a thread: it is the actor's port and board, and answers
-the learner. A learner asks each of its posts for the next block, and is given it as soon as there is one.
+A ``RayActor`` is a Ray actor that runs an actor of the run in a thread: it is the actor's connection and weight board,
+and answers the learner. A learner requests the next block from each of its Ray actors, and receives it as soon as there
+is one.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from reverie.run.collect import EpisodeStats
 TELL_INTERVAL = 0.01
 """Minimum seconds between two updates of the actors' step limits."""
 LATE_SECONDS = 60.0
-"""Seconds after which the user is told that an actor has not begun."""
+"""Seconds after which the user is informed that an actor has not started."""
 PLACE_INTERVAL = 2.0
-"""Seconds between two attempts to place a post."""
+"""Seconds between two attempts to place a Ray actor."""
 
 
 class RayActor:
-    """What an actor is to Ray. Ray calls it in threads."""
+    """An actor as a Ray actor. Ray calls its methods in threads."""
 
     def __init__(self) -> None:
         self.signs: ActorSignals = ActorSignals(0, 0, 0, 0, 0)
@@ -52,11 +53,13 @@ class RayActor:
         self.sent: queue.Queue[RowBlock | Failure] = queue.Queue()
 
     def begin(self, work: Callable[[], ActorTask], columns: Mapping[str, ColumnSpec], envs: int, expected: str) -> str:
-        """Begin to act; return the address of this node. ``expected``: the learner's version of this library."""
+        """Start acting; return the address of this node. ``expected``: the learner's version of reverie."""
         import ray.util
 
         if expected != version():
-            raise RuntimeError(f"its node has reverie {version()}, but the learner's has {expected}: install the same.")
+            raise RuntimeError(
+                f"its node has reverie {version()}, but the learner's node has {expected}: install the same version."
+            )
         self.columns = columns
         self.envs = envs
         self.slots: int = num_slots(columns, envs)
@@ -65,15 +68,15 @@ class RayActor:
         return str(ray.util.get_node_ip_address())
 
     def next(self) -> tuple[RowBlock | Failure, int]:
-        """Return the next message, and how many wait."""
+        """Return the next message, and the number of waiting messages."""
         return self.sent.get(), self.sent.qsize()
 
     def set_signals(self, signs: Sequence[int]) -> None:
-        """Take the learner's signs."""
+        """Set the learner's signals."""
         self.signs = ActorSignals(*signs)
 
     def adopt(self, number: int, data: bytes) -> None:
-        """Take weights and their version."""
+        """Set the weights and their version."""
         self.weights = (number, data)
 
     def over(self) -> None:
@@ -105,7 +108,7 @@ class RayActor:
 
 
 class RayActors:
-    """What ``LocalActors`` is on one machine: places actors in the bundles that the command has made for them."""
+    """The equivalent of ``LocalActors`` on a Ray cluster: places actors in the bundles created for them."""
 
     def __init__(self, columns: Mapping[str, ColumnSpec], envs: int) -> None:
         """``envs``: environments of each actor, whose rows have these ``columns``."""
@@ -134,13 +137,13 @@ class RayActors:
         return [links[reference] for reference in done if links[reference].has_message()]
 
     def publish(self, data: bytes, number: int) -> None:
-        """Give all actors these weights; each node gets one copy, by Ray's object store."""
+        """Send these weights to all actors; each node gets one copy, through Ray's object store."""
         self.newest = number, self.ray.put(data)
         for link in self.links:
             link.adopt()
 
     def tell(self, seconds: float) -> None:
-        """Send the posts their signs, unless they were sent just now; wait for it if there is time."""
+        """Send the signals to the actors, unless they were sent recently; wait for it if there is time."""
         start = time.monotonic()
         if start < self.due and seconds:
             time.sleep(min(self.due - start, seconds))
@@ -152,7 +155,7 @@ class RayActors:
 
 
 class RayActorConnection:
-    """A post: what ``actor_processes.py: LocalActorConnection`` is on one machine."""
+    """The equivalent of ``local_actors.py: LocalActorConnection`` for a Ray actor."""
 
     def __init__(self, home: RayActors, work: Callable[[], ActorTask], number: int) -> None:
         self.home = home
@@ -166,7 +169,7 @@ class RayActorConnection:
         self.create()
 
     def create(self) -> None:
-        """Have Ray make the post as soon as there is room for it."""
+        """Request the Ray actor, which is created as soon as there are resources."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         home = self.home
@@ -179,20 +182,20 @@ class RayActorConnection:
         self.coming: Any = self.post.begin.remote(self.work, home.columns, home.envs, version())
 
     def is_pending(self) -> bool:
-        """Return whether the post owes an answer; see to it that there is a post."""
+        """Return whether an answer is pending; create the Ray actor if it does not exist."""
         if self.coming is None and time.monotonic() > self.tried + PLACE_INTERVAL:
             self.create()
         return self.coming is not None
 
     def has_message(self) -> bool:
-        """Return whether a message has arrived, and not only the answer that the post is there."""
+        """Return whether a message has arrived, other than the confirmation of the start."""
         if self.node:
             return True
         try:
             self.node = self.home.ray.get(self.coming)
         except self.home.ray.exceptions.RayTaskError:
             return True
-        except self.home.ray.exceptions.RayError:  # Ray has not noticed yet that the node has gone
+        except self.home.ray.exceptions.RayError:  # Ray has not yet noticed that the node is lost
             self.coming = None
             return False
         self.coming = self.post.next.remote()
@@ -200,18 +203,18 @@ class RayActorConnection:
         return False
 
     def adopt(self) -> None:
-        """Give the post the newest weights, if it is there."""
+        """Send the newest weights to the actor, if it has started."""
         if self.node and self.home.newest[0] >= 0:
             self.post.adopt.remote(*self.home.newest)
 
     def tell(self) -> None:
-        """Send the post its signs, if the post is there and the signs are new."""
+        """Send the signals to the actor, if it has started and the signals have changed."""
         if self.node and not self.told:
             self.post.tell.remote(tuple(self.signs))
             self.told = True
         elif not self.node and time.monotonic() > self.since + LATE_SECONDS:
             self.since = float("inf")
-            logger.warning(f"actor {self.number} waits for a free place on the Ray cluster; the others go on")
+            logger.warning(f"actor {self.number} waits for free resources on the Ray cluster; the others continue")
 
     def receive(self) -> RowBlock | Failure:
         errors = self.home.ray.exceptions
@@ -225,10 +228,10 @@ class RayActorConnection:
         if isinstance(message, Failure):
             return message
         block: RowBlock = message
-        return block._replace(rows={name: np.array(x) for name, x in block.rows.items()})  # Ray's is to be read only
+        return block._replace(rows={name: np.array(x) for name, x in block.rows.items()})  # Ray's memory is read-only
 
     def free(self) -> None:
-        """Do nothing: Ray frees it."""
+        """Do nothing: Ray frees the memory."""
 
     def sign(self, name: str, value: int) -> None:
         signs = self.signs._replace(**{name: min(value, NO_STEP_LIMIT)})

@@ -1,9 +1,8 @@
-"""Learners of a run on a Ray cluster: a bundle of a placement group for each, and in it a process of ``reverie train``.
+"""Learners of a run on a Ray cluster: each has a bundle of a placement group with a process of ``reverie train``.
 
-Actors get bundles of the same group, in which the learners start them (``ray_actors.py``). Learners find each other as
-they do below torchrun, by environment variables; ``launch.py`` joins them. A learner that is lost ends the others, and
-all start again from the newest checkpoint, which any node can read: the folder of the run must lie on storage that all
-nodes see.
+Actors get bundles of the same group, in which the learners start them (``ray_actors.py``). Learners find each other
+through environment variables, as with torchrun; ``launch.py`` joins them. If a learner is lost, the others end, and all
+restart from the newest checkpoint: the run folder must be on storage shared by all nodes.
 
 Imports PyTorch and Ray only where they are used: Ray's workers import this module, and need neither.
 """
@@ -34,30 +33,30 @@ if TYPE_CHECKING:
     from reverie.experiment.config import ExperimentConfig
 
 PLACEMENT_VAR = "REVERIE_PLACEMENT"
-"""Environment variable by which a learner knows where its actors have their places."""
+"""Environment variable with the placement of a learner's actors."""
 PATIENCE = 20.0
-"""Seconds to wait for free resources at the beginning."""
+"""Seconds to wait for free resources at the start."""
 RESOURCE_RETURN_SECONDS = 600.0
-"""Seconds to wait for them after a loss: a new node may take as long."""
+"""Seconds to wait for resources after a loss: a new node can take this long."""
 RESTARTS = 3
-"""Times in a row that all learners start from the same checkpoint again."""
+"""Maximum consecutive restarts of all learners from the same checkpoint."""
 EXIT_GRACE_SECONDS = 10.0
-"""Seconds that the other learners have to end by themselves after one has failed."""
+"""Seconds for the other learners to end by themselves after one has failed."""
 SAVING = 600.0
-"""The same after somebody has asked a learner to end: all save first."""
+"""The same after a signal to a learner: all save first."""
 UNRESPONSIVE_SECONDS = 60.0
-"""Seconds after which a learner that does not answer is lost."""
+"""Seconds without an answer after which a learner counts as lost."""
 POLL = 0.5
-"""Seconds between two looks at a learner."""
+"""Seconds between two polls of a learner."""
 
 
 class RayLearner:
-    """One learner, as an actor of Ray's: it starts the process, which ends with it, and watches it."""
+    """One learner, as a Ray actor: it starts and watches the process, which ends with it."""
 
     child: subprocess.Popen[bytes]
 
     def address(self) -> tuple[str, int]:
-        """Return the address of this node and a port that is free there."""
+        """Return the address of this node and a free port on it."""
         import ray.util
 
         host = ray.util.get_node_ip_address()
@@ -66,7 +65,7 @@ class RayLearner:
             return host, probe.getsockname()[1]
 
     def start(self, words: Sequence[str], env: Mapping[str, str], folder: str) -> None:
-        """Start ``reverie WORDS``, in ``folder`` if this node has it."""
+        """Start ``reverie WORDS``, in ``folder`` if it exists on this node."""
         self.child = subprocess.Popen(
             [sys.executable, "-u", "-m", "reverie", *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, env={**os.environ, **env, PARENT_PID_VAR: str(os.getpid())},
@@ -76,10 +75,10 @@ class RayLearner:
         os.set_blocking(self.child.stdout.fileno(), False)
 
     def look(self) -> tuple[bytes, int | None]:
-        """Return what the process has written since the last look, and its exit code, None while it runs."""
+        """Return the output of the process since the last poll, and its exit code, None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(POLL)
-        code = self.child.poll()  # before it is read, so that its last words are not missed
+        code = self.child.poll()  # before reading, so that the last output is not missed
         assert self.child.stdout is not None
         return self.child.stdout.read() or b"", code
 
@@ -90,23 +89,23 @@ class RayLearner:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterRequest:
-    """What is asked of a Ray cluster, besides the settings of a run."""
+    """Options for a Ray cluster, in addition to the settings of a run."""
 
     address: str = ""
-    """Of the cluster; "" that of RAY_ADDRESS, or of this machine, or a new one of this machine alone."""
+    """Address of the cluster; "": RAY_ADDRESS, or the cluster of this machine, or a new local one."""
     learner: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Resources of each learner, by their names at Ray. CPU and GPU have defaults."""
+    """Resources of each learner, by their Ray names. CPU and GPU have defaults."""
     actor: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Resources of each actor: a core if nothing else is said."""
+    """Resources of each actor. Default: one core."""
     strategy: str = "PACK"
-    """How Ray places them, its strategy of placement groups."""
+    """Ray's placement group strategy."""
 
 
 def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, request: ClusterRequest) -> int:
     """Run ``reverie WORDS`` as ``config.learners`` processes of a Ray cluster; return the exit code of the run.
 
-    The first signal to this process has all learners save and end, the second ends them at once, the third kills them.
-    ``words``: without the run folder, which is at the same path on all nodes, and without what is asked of Ray.
+    After the first signal to this process, all learners save and end; the second ends them at once; the third kills
+    them. ``words``: without the run folder, which has the same path on all nodes, and without the Ray options.
     """
     namespace = uuid.uuid4().hex
     with cluster(request.address, namespace) as ray:
@@ -125,14 +124,17 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
 
 @contextlib.contextmanager
 def cluster(address: str, namespace: str | None = None) -> Iterator[Any]:
-    """Connect to the cluster and yield the package ray; RunError where Ray fails, as when a node has no memory left."""
+    """Connect to the cluster and yield the package ray.
+
+    RunError if Ray fails, for example if a node is out of memory.
+    """
     ray = connect(address, namespace)
     try:
         yield ray
     except ray.exceptions.RayError as error:
         raise RunError(
-            f"the Ray cluster failed: {type(error).__name__}: {first_line(error)} What the run has saved is in its "
-            "folder, and the same command goes on from there. Check the nodes with `ray status`."
+            f"the Ray cluster failed: {type(error).__name__}: {first_line(error)} The saved state of the run is in "
+            "its folder, and the same command resumes it. Check the nodes with `ray status`."
         ) from error
     finally:
         ray.shutdown()
@@ -155,7 +157,7 @@ def connect(address: str, namespace: str | None = None) -> Any:
     before = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal() and "/" not in host:
-            socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray would retry for minutes
         ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise RunError(
@@ -164,19 +166,19 @@ def connect(address: str, namespace: str | None = None) -> Any:
             "--generate` before `ray start`, the same on each node) unless RAY_AUTH_MODE=disabled."
         ) from error
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)  # Ray's own would end a learner before it has saved
+        signal.signal(signal.SIGTERM, before)  # Ray's handler would end a learner before it has saved
     return ray
 
 
 def learner_resources(config: ExperimentConfig, resources: Mapping[str, float], gpus: float) -> dict[str, float]:
-    """Return the resources of each learner: a GPU, if the settings ask for one or there are enough, and its threads."""
+    """Return the resources of each learner: its threads, and a GPU if the settings request one or there are enough."""
     enough = config.device == "auto" and gpus >= config.learners
     gpu = int(enough or config.device.startswith("cuda"))
     return {"CPU": config.threads or 1, "GPU": gpu, **resources}
 
 
 def ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
-    """Return resources as the options of an actor of Ray's."""
+    """Return resources as options of a Ray actor."""
     options = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     custom = {name: amount for name, amount in resources.items() if name not in options}
     return {**{options[name]: resources[name] for name in options if name in resources}, "resources": custom}
@@ -191,12 +193,15 @@ def run_until_done(
     run: Path,
     got: Sequence[int],
 ) -> int:
-    """Start the learners, again whenever one is lost; return the exit code of the run. ``got``: received signals."""
+    """Start the learners, and restart them whenever one is lost; return the exit code of the run.
+
+    ``got``: received signals.
+    """
     from ray.exceptions import RayError
 
     losses, before = 0, newest_checkpoint_name(run)
     while True:
-        hosts = ["a node that has gone"] * count
+        hosts = ["a lost node"] * count
         codes: list[int | None] = [None] * count
         with place_learners(bundles, count, strategy, losses > 0, got) as (group, learners):
             try:
@@ -215,16 +220,16 @@ def run_until_done(
         loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({loss_reason(code)})"
         if losses > RESTARTS:
             raise RunError(
-                f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command goes on."
+                f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command resumes the run."
             )
-        logger.warning(f"{loss}: {'all start' if count > 1 else 'it starts'} again from {current or 'the beginning'}")
+        logger.warning(f"{loss}: {'all restart' if count > 1 else 'it restarts'} from {current or 'the beginning'}")
         wait_until_unlocked(run)
 
 
 def loss_reason(code: int | None) -> str:
     """Return how a learner was lost."""
     if code is None:
-        return "its node or Ray's process there has ended"
+        return "its node, or the Ray process on it, has ended"
     number = -code if code < 0 else code - 128
     return f"ended by {signal.Signals(number).name}" if number in [*signal.Signals] else f"exit code {code}"
 
@@ -233,9 +238,9 @@ def loss_reason(code: int | None) -> str:
 def place_learners(
     bundles: Sequence[Mapping[str, float]], count: int, strategy: str, is_retry: bool, got: Sequence[int]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the name of a placement group, and a :class:`RayLearner` in each of its ``count`` first bundles.
+    """Yield the name of a placement group, and a :class:`RayLearner` in each of its first ``count`` bundles.
 
-    RunError if there are no such resources, after a loss (``is_retry``) not even in ten minutes.
+    RunError if the resources are not available, after a loss (``is_retry``) within ten minutes.
     """
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -261,7 +266,7 @@ def place_learners(
 
 
 def wait_until_placed(group: Any, seconds: float, got: Sequence[int]) -> bool:
-    """Return whether the group has its place after at most so many seconds; KeyboardInterrupt after a signal."""
+    """Return whether the group is placed within this many seconds; KeyboardInterrupt after a signal."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if got:
@@ -272,7 +277,7 @@ def wait_until_placed(group: Any, seconds: float, got: Sequence[int]) -> bool:
 
 
 def missing_resources(ray: Any, bundles: Sequence[Mapping[str, float]], count: int, strategy: str) -> str:
-    """Return what is needed, by ``count`` learners and then by actors, and what the cluster has."""
+    """Describe the resources required by ``count`` learners and by actors, and the resources of the cluster."""
     names = list(dict.fromkeys(name for bundle in bundles for name, amount in bundle.items() if amount))
 
     def format_resources(available: Mapping[str, float], names: Iterable[str] = names) -> str:
@@ -289,14 +294,13 @@ def missing_resources(ray: Any, bundles: Sequence[Mapping[str, float]], count: i
     how = "" if strategy == "PACK" else f", placed as {strategy}"
     total, free = format_resources(ray.cluster_resources()), format_resources(ray.available_resources())
     return (
-        f"The Ray cluster lacks resources: {' and '.join(needed)} each{how}. It has {total}, of which are free: {free}"
-        f". Nodes: {'; '.join(nodes)}. Add nodes, or ask for less with --learners, --actors, --resources and "
-        "--actor-resources."
+        f"The Ray cluster lacks resources: {' and '.join(needed)} each{how}. It has {total}, and free: {free}. Nodes: "
+        f"{'; '.join(nodes)}. Add nodes, or ask for less with --learners, --actors, --resources and --actor-resources."
     )
 
 
 def start(learners: Sequence[Any], words: Sequence[str], folder: str, placement: Mapping[str, Any]) -> list[str]:
-    """Start the processes, whose actors have this place; return the addresses of their nodes."""
+    """Start the processes, with the ``placement`` of their actors; return the addresses of their nodes."""
     import ray
 
     addresses = ray.get([learner.address.remote() for learner in learners])
@@ -304,14 +308,14 @@ def start(learners: Sequence[Any], words: Sequence[str], folder: str, placement:
     main = hosts[0] if len(set(hosts)) > 1 else "127.0.0.1"
     meeting = {"MASTER_ADDR": main, "MASTER_PORT": str(port), "WORLD_SIZE": str(len(learners)),
                PLACEMENT_VAR: json.dumps(placement)}  # fmt: skip
-    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees its own GPU only
+    alone = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # each sees only its own GPU
     env_vars = [{**meeting, **alone, "RANK": str(rank)} for rank in range(len(learners))]
     ray.get([learner.start.remote(words, env, folder) for learner, env in zip(learners, env_vars, strict=True)])
     return hosts
 
 
 def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
-    """Pass output and signals on until all have ended; return their exit codes, None of those that were lost."""
+    """Pass on output and signals until all have ended; return their exit codes, None for lost learners."""
     import ray
 
     codes: dict[int, int | None] = {}
@@ -346,7 +350,10 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
 
 
 def log_loss(learner: str, error: Exception) -> None:
-    """Log why Ray has lost a learner, as when a node has no memory left; an ended node or process needs no words."""
+    """Log why Ray has lost a learner, for example if a node is out of memory.
+
+    An ended node or process is not logged.
+    """
     from ray.exceptions import RayActorError
 
     if not isinstance(error, RayActorError):
@@ -360,7 +367,7 @@ def signal_learners(learners: Sequence[Any], number: int) -> None:
 
 
 def newest_checkpoint_name(run: Path) -> str:
-    """Return the name of the newest checkpoint that is whole; "" if there is none."""
+    """Return the name of the newest intact checkpoint; "" if there is none."""
     from reverie.run.checkpoint import Checkpoints
     from reverie.run.folder import RunFolder
 
@@ -369,7 +376,7 @@ def newest_checkpoint_name(run: Path) -> str:
 
 
 def wait_until_unlocked(run: Path) -> None:
-    """Wait until no process writes to the run; one that has lost its node's Ray may still be saving."""
+    """Wait until no process writes to the run; a process that has lost its Ray node can still be saving."""
     from reverie.run.folder import RunFolder
 
     end = time.monotonic() + UNRESPONSIVE_SECONDS

@@ -1,7 +1,7 @@
-"""Seeds, or trials of a search, on a Ray cluster: Ray Tune places their runs, and starts those again that lost a node.
+"""Seeds, or trials of a search, on a Ray cluster: Ray Tune places their runs, and restarts runs that lost a node.
 
-Which settings come next and which trials end early says ``search.py``, as on one machine, from the same study: so a
-search that was interrupted, or is to have more trials, goes on here as well as there.
+``tune.py`` decides on the next settings and on pruning, as on one machine and from the same study, so an interrupted or
+extended search can continue in either place.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from reverie.distributed.ray_learners import RESTARTS, RayLearner, wait_until_un
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
-    """The process of a run, on a node. Whatever it has learned is in its folder, so that any node goes on with it."""
+    """The process of a run on a node. All of its state is in its folder, so any node can continue it."""
 
     def setup(self, config: Mapping[str, Any]) -> None:
-        """Start it, when no other process writes to its folder any more."""
+        """Start the process, once no other process writes to its folder."""
         self.log: Path = Path(config["log"])
         self.last: str = ""
         self.process: RayLearner = RayLearner()
@@ -32,7 +32,7 @@ class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any
         self.process.start(config["words"], {}, config["folder"])
 
     def step(self) -> dict[str, Any]:
-        """Append what it has written to its log; return its exit code, None while it runs, and its last line."""
+        """Append its output to its log; return its exit code, None while it runs, and its last line."""
         text, code = self.process.look()
         with self.log.open("ab") as log:
             log.write(text)
@@ -40,14 +40,14 @@ class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any
         return {"code": code, "last": self.last, "done": code is not None}
 
     def cleanup(self) -> None:
-        """Have it save and end."""
+        """Ask the process to save and end."""
         self.process.tell(signal.SIGTERM)
         while not self.step()["done"]:
             pass
 
 
 class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
-    """What Ray Tune asks us: for the next run, whether a run is to end, and whether all are."""
+    """The callbacks of Ray Tune: the next run, whether a run has to end, and whether all have to end."""
 
     def __init__(self, queue: Any) -> None:
         """``queue``: a ``run_processes.py: RunQueue``."""
@@ -58,7 +58,7 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
         self.told: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return nothing: what Ray Tune saves is not needed, as the folders of the runs tell what is to be done."""
+        """Return nothing: Ray Tune's saved state is not needed, since the run folders determine what is left to do."""
         return {}
 
     def suggest(self, trial_id: str) -> Any:
@@ -69,7 +69,7 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
         return {"words": words, "folder": os.getcwd(), "run": str(run.run), "log": str(run.log)}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        """Take note of how a run has ended: without an exit code it was told to, or was lost too often."""
+        """Record how a run has ended. Without an exit code, it was stopped, or was lost too often."""
         metrics = result or {}
         code = int(
             128 + (signal.SIGKILL if error else signal.SIGTERM) if metrics.get("code") is None else metrics["code"]
@@ -77,21 +77,21 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
         self.queue.end(self.running.pop(trial_id), 128 - code if code < 0 else code, metrics.get("last", ""))
 
     def __call__(self, trial_id: str, result: Mapping[str, Any]) -> bool:
-        """Return whether a run is to save and end."""
+        """Return whether a run has to save and end."""
         run = self.running[trial_id]
         if result["training_iteration"] == 1 and trial_id in self.begun:
             logger.warning(
-                f"{run.log.stem}: its node or Ray's process there had ended; it goes on on {result['node_ip']}"
+                f"{run.log.stem}: its node, or the Ray process on it, had ended; it continues on {result['node_ip']}"
             )
         self.begun.add(trial_id)
         return result["code"] is None and self.queue.drop(run)
 
     def stop_all(self) -> bool:
-        """Return whether all runs are to, after a signal. Ray Tune asks many times a second."""
+        """Return whether all runs have to save and end, after a signal. Ray Tune calls this many times a second."""
         self.queue.board.update()
         if self.queue.received_signals and not self.told:
             self.told = True
-            logger.info(f"{signal.Signals(self.queue.received_signals[0]).name}: what runs saves and ends")
+            logger.info(f"{signal.Signals(self.queue.received_signals[0]).name}: all running seeds save and end")
         return self.told
 
 
@@ -99,9 +99,9 @@ def train_placed(queue: Any, jobs: int, *, resources: Mapping[str, float]) -> No
     """Train the runs of ``queue``, a ``run_processes.py: RunQueue``, on the cluster. ``resources``: of each run."""
     if queue.next() is None:
         return
-    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have logs of their own
+    os.environ |= {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1", "RAY_AIR_NEW_OUTPUT": "0"}  # runs have their own logs
     searcher = _QueueSearcher(queue)
-    with ThreadPoolExecutor(1) as apart:  # where Ray Tune leaves the handlers of signals alone
+    with ThreadPoolExecutor(1) as apart:  # so that Ray Tune does not change the signal handlers
         apart.submit(
             tune.run, _TuneTrial, name="ray", storage_path=str(queue.runs[0].log.parent), search_alg=searcher,
             stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,

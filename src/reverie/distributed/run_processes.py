@@ -1,4 +1,4 @@
-"""Runs that wait for their turn, and the child processes, or tasks of a Ray cluster, that train them."""
+"""A queue of runs, and the child processes, or tasks of a Ray cluster, that train them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,14 @@ class SeedRun(RunProgress):
         run: its run folder.
         log: file with the output of its process.
         state: "waiting", "running", "finished", "stopped" or "failed".
-        note: a few words on the state, such as the score of a finished seed or the error of a failed one.
+        note: a short description of the state, such as the score of a finished seed or the error of a failed seed.
     """
 
     def __init__(self, folder: Path, subfolder: str, seed: int, config: ExperimentConfig, trial: int = 0) -> None:
-        """``folder``: that of all runs; ``subfolder``: of this one in it, such as "seed-3" or "trial-0/seed-3"."""
+        """``folder``: the folder of all runs.
+
+        ``subfolder``: of this run in it, such as "seed-3" or "trial-0/seed-3".
+        """
         self.seed = seed
         self.trial = trial
         self.run: Path = folder / subfolder
@@ -53,15 +56,15 @@ class SeedRun(RunProgress):
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is a run of this seed."""
+        """Whether the run of this seed exists."""
         return RunFolder(self.run).config.is_file()
 
 
 class Child:
     """A command of reverie in a child process, whose output is appended to a file.
 
-    The child has its own session, so Ctrl-C in the terminal does not reach it directly: the parent passes each
-    signal on, once. On Linux it ends with the parent.
+    The child has its own session, so Ctrl-C in the terminal does not reach it directly: the parent passes on each
+    signal once. On Linux the child ends with the parent.
     """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
@@ -93,7 +96,7 @@ class Child:
 
 @contextlib.contextmanager
 def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
-    """Yield what trains runs, here or on the Ray cluster of ``request``, and how many may run at a time."""
+    """Yield a function that trains runs, here or on the Ray cluster of ``request``, and its number of parallel runs."""
     if request is None:
         fit = 1 if choose_device(config.device) != "cpu" else num_cores() // (config.threads or torch.get_num_threads())
         yield train_in_processes, max(1, fit)
@@ -111,13 +114,13 @@ def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> It
 
 
 def extra_import_paths() -> list[str]:
-    """Return the import paths of this process, such as a script's folder, without those that belong to this Python."""
+    """Return the import paths of this process, such as a script's folder, without the default paths of this Python."""
     homes = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
 
 
 def exit_state(code: int, words: str) -> tuple[RunState, str]:
-    """Return how a process ended, from its exit code and the last line that it wrote."""
+    """Return how a process ended, from its exit code and its last line."""
     if code == 0:
         return "finished", "finished"
     if code in [128 + number for number in SIGNALS]:
@@ -130,44 +133,44 @@ def exit_state(code: int, words: str) -> tuple[RunState, str]:
 
 @dataclass
 class RunQueue:
-    """Runs of which each waits for its turn, and how they end; asked by what trains them."""
+    """A queue of runs and their states, used by the function that trains them."""
 
     runs: Sequence[SeedRun]
-    """Their states are kept up to date."""
+    """All runs; their states are kept up to date."""
     command: Callable[[SeedRun], Sequence[str]]
-    """Returns the words that train one, after ``reverie``."""
+    """Returns the command line arguments, after ``reverie``, that train a run."""
     board: RunsDisplay
     """Shows them."""
     ended: Callable[[SeedRun], None]
     """Called with each run that has ended."""
     should_stop: Callable[[SeedRun], bool] = lambda run: False
-    """Asked often of each run that runs, until it says that the run is to save and end."""
+    """Called often for each active run, until it returns that the run has to save and end."""
     received_signals: Sequence[int] = ()
-    """Signals that this process has received; after the first no run begins."""
+    """Signals that this process has received; after the first, no run starts."""
     dropped: set[SeedRun] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
     def next(self) -> SeedRun | None:
-        """Return the run that begins next; None if none is left, or none is to begin any more."""
+        """Return the next run to start; None if no run is left, or no run may start any more."""
         over = self.received_signals or (self.refused and not any(run.has_begun for run in self.runs))
         return None if over else next((run for run in self.runs if run.state == "waiting"), None)
 
     def begin(self, run: SeedRun) -> list[str]:
-        """Return the words that train ``run``, which begins."""
+        """Start ``run``: return the command line arguments that train it."""
         words = list(self.command(run))
         run.begin()
         self.board.show_state(run)
         return words
 
     def drop(self, run: SeedRun) -> bool:
-        """Return True, once, if a run that is being trained is to save and end."""
+        """Return True once if an active run has to save and end."""
         if run in self.dropped or not self.should_stop(run):
             return False
         self.dropped.add(run)
         return True
 
     def end(self, run: SeedRun, code: int, words: str) -> None:
-        """Take note that the process of ``run`` has ended. ``words``: the last line that it wrote."""
+        """Record that the process of ``run`` has ended. ``words``: its last line."""
         run.state, run.note = exit_state(code, words)
         if run.state == "failed" and words.startswith("reverie: ") and not run.has_begun:
             self.refused.append(run.note.removeprefix("failed: "))
@@ -177,11 +180,14 @@ class RunQueue:
 
 
 Train = Callable[[RunQueue, int], None]
-"""Trains runs, so many at a time."""
+"""Trains runs, at most this many at a time."""
 
 
 def train_runs(queue: RunQueue, train: Train, jobs: int) -> int | None:
-    """Have ``train`` train what waits, ``jobs`` at a time; return the number of the signal that ended it, if any."""
+    """Train the waiting runs with ``train``, ``jobs`` at a time.
+
+    Return the number of the signal that ended it, if any.
+    """
     with collect_signals() as queue.received_signals:
         train(queue, jobs)
     if queue.refused and not any(run.has_begun for run in queue.runs):
@@ -210,7 +216,7 @@ def train_in_processes(queue: RunQueue, jobs: int) -> None:
                     child.tell(signal.SIGTERM)
             queue.board.update()
             time.sleep(POLL)
-    finally:  # after an error here, those that run save and end
+    finally:  # after an error here, active runs save and end
         for child in running.values():
             child.tell(signal.SIGTERM)
         for child in running.values():
@@ -218,7 +224,7 @@ def train_in_processes(queue: RunQueue, jobs: int) -> None:
 
 
 def forward_signals(received_signals: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
-    """Pass received signals on, from number ``num_forwarded`` on; return how many there are now."""
+    """Forward received signals, starting at index ``num_forwarded``; return their current number."""
     for number in received_signals[num_forwarded:]:
         num_forwarded += 1
         if num_forwarded == 1:

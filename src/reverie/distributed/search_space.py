@@ -1,4 +1,4 @@
-"""The space of a search: the values that it may give to each setting."""
+"""The space of a search: the possible values of each setting."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ from reverie.run.folder import SavedConfig, check_module_names, read_yaml
 
 
 class Dimension(NamedTuple):
-    """The values that a search may give one setting: a range, or choices."""
+    """The possible values of one setting: a range, or choices."""
 
     distribution: Any
     """Optuna's."""
     choices: tuple[Any, ...] = ()
 
     def value(self, drawn: Any) -> Any:
-        """Return the setting for what Optuna drew."""
+        """Convert Optuna's sample to the value of the setting."""
         return next(choice for choice in self.choices if to_optuna_choice(choice) == drawn) if self.choices else drawn
 
     @property
     def size(self) -> int | None:
-        """Number of values; None if there is one between any two."""
+        """Number of values; None if they are continuous."""
         of = self.distribution
         if self.choices or of.single():
             return len(self.choices) or 1
         return None if of.step is None else round((of.high - of.low) / of.step) + 1
 
     def drawn(self, number: int) -> Any:
-        """Return what Optuna would draw for the value of that number."""
+        """Return Optuna's sample for the value of this index."""
         of = self.distribution
         return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
 
 
 def to_optuna_choice(choice: Any) -> Any:
-    """Return a choice as Optuna can store it: lists and mappings are text there."""
+    """Convert a choice to a type that Optuna can store: lists and mappings become text."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
 
 
 def read_space_file(path: Path) -> dict[str, Any]:
-    """Return what a file says of a space to search; UntrustedError if it names modules that the user does not trust."""
+    """Read a search space file; UntrustedError if it names modules that the user does not trust."""
     values = read_yaml(path)
     check_module_names(SavedConfig(algorithm="", experiment=nest(values)), path)
     return values
 
 
 def read_space(values: Mapping[str, Any], config: ExperimentConfig, space_name: str) -> dict[str, Dimension]:
-    """Return the dimensions that a file describes, in its order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
+    """Parse the dimensions of a search space, in order: ``algo.lr: {low: 1e-5, high: 1e-2, log: true}``."""
     dimensions: dict[str, Dimension] = {}
     for name, description in values.items():
         try:
             dimensions[name] = dimension(name, description, config)
-        except (ConfigError, TypeError, ValueError) as error:  # ours, Python's, and Optuna's
+        except (ConfigError, TypeError, ValueError) as error:  # from reverie, Python, and Optuna
             message = error if isinstance(error, ConfigError) else f"{name} = {short_repr(description)}: {error}"
             raise ConfigError(f"{space_name}: {message}") from error
     return dimensions
 
 
 def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimension:
-    """Return one dimension. ``step``: the distance of neighbouring values."""
+    """Parse one dimension. ``step``: the distance between neighboring values."""
     from optuna import distributions as of  # optional
 
     keys = {*description} if isinstance(description, Mapping) else set()

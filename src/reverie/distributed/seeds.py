@@ -1,4 +1,4 @@
-"""Several seeds of one experiment, each trained by its own process: their folder, and how they end."""
+"""Several seeds of one experiment, each trained in its own process: their folder and results."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SeedsResult:
     """How several seeds ended, and the files that they left."""
 
     run: Path
-    """Folder that holds the run folders of all seeds."""
+    """Folder with the run folders of all seeds."""
     seeds: list[SeedRun]
     """State of each seed, in the order given."""
     signal: int | None
@@ -70,16 +70,15 @@ def run_seeds(
     run: Path | str | None = None,
     request: ClusterRequest | None = None,
 ) -> SeedsResult:
-    """Train each of ``seeds`` as ``reverie train --seed`` would; see :func:`reverie.train_seeds`.
+    """Train each of ``seeds`` like ``reverie train --seed``; see :func:`reverie.train_seeds`.
 
-    ``config.seed`` is ignored. ``request``: a Ray cluster, which must see the folder at the same path. None: this
-    machine.
+    ``config.seed`` is ignored. ``request``: a Ray cluster with the folder at the same path. None: this machine.
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
     config = resolve_env(config, None)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
-    path = path if request is None else path.absolute()  # the working directory of a node may be another
+    path = path if request is None else path.absolute()  # the working directory of a node can differ
     shared, before = seeds_files(path)["settings"], None
     check_writable(path)
     if contains_run(path, shared, config.name, config.env.id):
@@ -98,8 +97,8 @@ def run_seeds(
     if finished and wrong:
         raise RunError(
             f"{path}: seeds {', '.join(str(seed_run.seed) for seed_run in finished)} finished with other settings "
-            f"({'; '.join(wrong)}), so their results would not match. Choose another --run, or increase "
-            f"--{config.unit} to continue them with the new ones."
+            f"({'; '.join(wrong)}), so their results would not be comparable. Choose another --run, or increase "
+            f"--{config.unit} to continue them with the new settings."
         )
     with disk_errors_as_run_error(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -116,7 +115,8 @@ def run_seeds(
                 return _train_seeds(config, path, runs, jobs or max_parallel, train)
         except RunError:
             if before is None and not any(seed_run.has_begun for seed_run in runs):
-                shutil.rmtree(path, ignore_errors=True)  # no run can begin with these settings; it was empty before
+                # no run can start with these settings; the folder was empty before
+                shutil.rmtree(path, ignore_errors=True)
             raise
 
 
@@ -124,7 +124,7 @@ def read_finished(path: Path) -> set[int]:
     """Return the seeds that have finished, from the aggregate.json at ``path``; none if it does not exist."""
     if not path.exists():
         return set()
-    advice = "Delete it: training that goes on writes it anew."
+    advice = "Delete it: continuing the training writes it again."
     try:
         return {entry["seed"] for entry in read_json(path, advice)["runs"] if entry["state"] == "finished"}
     except (LookupError, TypeError) as error:
@@ -184,7 +184,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
 
 
 def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> None:
-    """Raise ConfigError unless the seeds can be trained by other processes without disturbing each other."""
+    """Raise ConfigError unless the seeds can be trained by other processes without interfering with each other."""
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"seeds = {short_repr(list(seeds))}: expected different whole numbers, 0 or more.")
     if jobs < 0:
@@ -197,9 +197,9 @@ def check_seeds(config: ExperimentConfig, seeds: Sequence[int], jobs: int) -> No
     if custom:
         listed = ", ".join(f"{setting} = {value}" for setting, value in custom.items())
         raise ConfigError(
-            f"{listed}: each seed runs in its own process, which must read this from a file or import it by name. "
-            "Define classes at the top level of a module in this folder or on PYTHONPATH, or train the seeds one by "
-            "one: reverie.train(..., seed=...)."
+            f"{listed}: each seed runs in its own process, which must be able to read this from a file or import it "
+            "by name. Define classes at the top level of a module in this folder or on PYTHONPATH, or train the "
+            "seeds one by one: reverie.train(..., seed=...)."
         )
     if config.replay.store_path not in ("auto", "none"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the learners of a run exchange, and how the loop of each learner sees the rows and the time of all.
+"""The communication between the learners of a run, and the loop's view of all learners' rows and time.
 
 ====================  ==================================================================================================
 What the loop reads   Of several learners
@@ -42,33 +42,33 @@ from reverie.replay.sources import concat_batches
 from reverie.run.collect import Collector, EpisodeStats
 
 GO, SAVE, END = range(3)
-"""What learner 0 tells the others at the beginning of each turn."""
+"""Commands of learner 0 to the others at the beginning of each turn."""
 
 
 class LearnerGroup(ProcessGroup):
-    """What one learner knows of all. A team of one is a run as any other.
+    """One learner's view of all learners.
 
-    A part of a checkpoint: one folder for each other learner, with its own manifest.
+    A group of one is an ordinary run. Part of a checkpoint: one folder per other learner, with its own manifest.
     """
 
     prunable = False
 
     def __init__(self, store: Any = None) -> None:
         super().__init__(store)
-        self.before: int = self.count  # learners that the loaded checkpoint was written by
+        self.before: int = self.count  # number of learners that wrote the loaded checkpoint
         self.loaded: Path | None = None
         self.windows: int = 0
         self.restarts = 0
         self.ended = False
-        self.training: bool = False  # whether the others have been told all that comes before the first turn
-        self.save: Callable[[Path], None] = lambda folder: None  # of the others: write what is theirs
+        self.training: bool = False  # whether the others have received everything before the first turn
+        self.save: Callable[[Path], None] = lambda folder: None  # called in the other learners to write their state
 
     def use_group(self) -> contextlib.AbstractContextManager[None]:
         """Average gradients, statistics and metrics over all learners inside the context."""
         return learning(self) if self.count > 1 else contextlib.nullcontext()
 
     def end(self, result: Any) -> None:
-        """Tell the other learners how the run ended."""
+        """Send the result of the run to the other learners."""
         if self.training:
             self.broadcast_int(END)
             self.broadcast_object(result)
@@ -76,7 +76,7 @@ class LearnerGroup(ProcessGroup):
             self.broadcast_object(("end", result))
 
     def await_command(self) -> None:
-        """Begin a turn, or end: learner 0 says so, and the others save first whenever it does."""
+        """Begin a turn, or end, at learner 0's command; the others save first whenever learner 0 saves."""
         while self.broadcast_int(GO) == SAVE:
             self.write()
 
@@ -95,17 +95,17 @@ class LearnerGroup(ProcessGroup):
             )
 
     def save_files(self, folder: Path) -> None:
-        """Have the other learners write their parts."""
+        """Make the other learners write their parts."""
         if self.count == 1:
             return
-        if sys.exception() is not None:  # after an error the others are elsewhere
+        if sys.exception() is not None:  # after an error the others are not in the same state
             raise RunError("one of several learners cannot save alone, continue from the newest checkpoint")
         self.broadcast_int(SAVE)
         self.broadcast_object(folder)
         self.all_gather_object(None)
 
     def load_files(self, folder: Path) -> None:
-        """Have the other learners load the same checkpoint."""
+        """Make the other learners load the same checkpoint."""
         self.loaded = folder.parent
         self.training = True
         self.broadcast_object(("load", folder.parent, self.before))
@@ -124,11 +124,11 @@ class LearnerGroup(ProcessGroup):
         watch.stop_agreed, watch.seconds = bool(gathered[:, 0].any()), float(gathered[0, 1])
         self.windows = int(gathered[:, 2].min())
         if watch.stop_agreed and self.rank == 0 and not watch.stop_requested:
-            signal.raise_signal(signal.SIGTERM)  # another learner had a signal that did not reach this one
+            signal.raise_signal(signal.SIGTERM)  # another learner received a signal that this one did not
         return gathered[:, 3:].sum(0)  # type: ignore[no-any-return]
 
     def distribute_blocks(self, feed: ActorCollector) -> list[tuple[int, RowBlock]]:
-        """Return the rows of this learner's environments of the actors, which send all of them to learner 0."""
+        """Return the actors' rows of this learner's environments; the actors send all rows to learner 0."""
         parts: list[list[tuple[int, RowBlock]]] = [[] for _ in range(self.count)]
         for index, block in feed.receive_blocks() if self.rank == 0 else ():
             for rank, part in enumerate(parts):
@@ -143,7 +143,7 @@ class LearnerGroup(ProcessGroup):
 
 
 class GroupWatch(Watch):
-    """The watch of several learners, which agree on it once a turn (:meth:`LearnerGroup.sync_turn`).
+    """The watch of several learners, synchronized once a turn (:meth:`LearnerGroup.sync_turn`).
 
     Setting ``stop`` asks all learners to stop after their next turn.
     """
@@ -151,7 +151,7 @@ class GroupWatch(Watch):
     def __init__(self, local: Watch, is_main: bool) -> None:
         self.local = local
         self.is_main = is_main
-        self.seconds: float = 0.0  # of the run, by learner 0's watch
+        self.seconds: float = 0.0  # time of the run on learner 0's watch
         self.stop_requested: bool = local.stop
         self.stop_agreed: bool = False
 
@@ -160,7 +160,7 @@ class GroupWatch(Watch):
 
     @property
     def stop(self) -> bool:
-        """Whether the run ends after this turn, as the learners have agreed."""
+        """Whether the learners have agreed to end the run after this turn."""
         return self.stop_agreed
 
     @stop.setter
@@ -169,7 +169,7 @@ class GroupWatch(Watch):
 
 
 class SharedSource:
-    """The batches of one learner, each a part of the common batch."""
+    """The batches of one learner, each a share of the common batch."""
 
     def __init__(self, source: BatchSource, team: LearnerGroup, clock: Clock, collects: bool) -> None:
         self.source = source
@@ -180,7 +180,7 @@ class SharedSource:
         self.feedback: Callable[[Tensor, Update], None] = source.feedback
 
     def __len__(self) -> int:
-        """Return the fewest windows that a learner has. Without a collector, this is where learners meet."""
+        """Return the smallest number of windows of any learner. Without a collector, this synchronizes the learners."""
         if not self.collects:
             self.team.await_command()
             self.team.sync_turn(self.clock, len(self.source))
@@ -188,7 +188,7 @@ class SharedSource:
 
 
 class SharedCollector:
-    """The collector of one learner, or its feed of actors, whose env steps, restarts and episodes are those of all."""
+    """The collector of one learner, or of its actors, with the env steps, restarts and episodes of all learners."""
 
     def __init__(
         self, local: Collector | ActorCollector, experiment: Experiment, team: LearnerGroup, clock: Clock
@@ -217,7 +217,7 @@ class SharedCollector:
         return self.team.restarts
 
     def collect(self) -> int:
-        """Make a turn; return the env steps of all, which schedules of exploration go by."""
+        """Do one turn; return the env steps of all learners, on which exploration schedules depend."""
         local = self.local
         self.team.await_command()
         steps = local.collect()
@@ -226,7 +226,7 @@ class SharedCollector:
         total, self.team.ended, self.team.restarts = int(totals[0]), bool(totals[1]), int(totals[2])
         if isinstance(local, ActorCollector):
             local.add_metrics(totals[3:])
-            if self.running_statistics is not None:  # all at once, as some may have rows and others none
+            if self.running_statistics is not None:  # all together, since some can have rows and others none
                 self.running_statistics.update_statistics(concat_batches([*self.seen, zero_step(self.spec, 0)]))
                 self.seen.clear()
         elif isinstance(local.policy, Annealed):

@@ -1,4 +1,4 @@
-"""A search for good settings: trials that Optuna proposes and prunes, or a grid; each run has its own process."""
+"""A search for good settings: trials proposed and pruned by Optuna, or a grid; each run has its own process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from reverie.run.folder import (
 NUM_RUNGS = 3
 """Each rung of successive halving keeps the best third of the trials, at 1/9 and 1/3 of a run's length."""
 MAX_PROPOSALS = 20
-"""Proposals after which a search takes the next settings that were not tried yet: Optuna repeats itself."""
+"""Number of repeated proposals by Optuna after which a search takes the next untried settings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +54,12 @@ class Trial:
     number: int
     state: Literal["finished", "pruned", "failed", "unfinished"]
     score: float | None
-    """The ``score_metric`` of its final evaluation, or of its last one if it was pruned; None if it had none. Of
-    several seeds their mean."""
+    """The ``score_metric`` of its final evaluation, or of its last one if it was pruned; None if it had none. The mean
+    over several seeds."""
     settings: dict[str, Any]
     """The settings that were tried, by their dotted names."""
     run: Path
-    """Run folder; of several seeds the folder that holds their runs."""
+    """Run folder; for several seeds, the folder with their runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,14 +86,13 @@ def run_tuning(
     seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
     space_name: str = "space", request: ClusterRequest | None = None,
 ) -> TuneResult:  # fmt: skip
-    """Search for the settings with the best final evaluation; continue a search that has begun.
+    """Search for the settings with the best final evaluation, or continue an existing search.
 
-    Trees of Parzen estimators propose settings (Bergstra et al. 2011), successive halving prunes trials whose
-    evaluations during training are among the worse (Li et al. 2020, ASHA). No settings are tried twice.
-
-    ``grid``: try all of the space instead, each to its end. ``seeds``: those of each trial, whose score is their mean;
-    None: one run for each, with ``config.seed``. ``space_name``: for errors. ``request``: a Ray cluster, which must see
-    the folder at the same path; None: this machine. For all else see :func:`reverie.tune`.
+    Trees of Parzen estimators propose settings (Bergstra et al. 2011), successive halving prunes the worse trials by
+    their evaluations during training (Li et al. 2020, ASHA). No combination is tried twice. ``grid``: try the whole
+    space instead, without pruning. ``seeds``: seeds of each trial, whose scores are averaged; None: one run per trial,
+    with ``config.seed``. ``space_name``: for errors. ``request``: a Ray cluster with the folder at the same path; None:
+    this machine. For the other arguments see :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
@@ -104,14 +103,13 @@ def run_tuning(
     dimensions = read_space(space, config, space_name)
     if seeds is not None and "seed" in dimensions:
         raise ConfigError(
-            f"{space_name}: seed = {short_repr(space['seed'])}: each trial has the seeds {list(seeds)} already."
+            f"{space_name}: seed = {short_repr(space['seed'])}: each trial already has the seeds {list(seeds)}."
         )
     endless = [name for name, dim in dimensions.items() if dim.size is None]
     if grid and endless:
         raise ConfigError(
-            f"{space_name}: {endless[0]} = {short_repr(space[endless[0]])}: a grid cannot have all of these values. "
-            "Pass a "
-            "list of some, or a step between low and high."
+            f"{space_name}: {endless[0]} = {short_repr(space[endless[0]])}: a grid cannot contain infinitely many "
+            "values. Pass a list of values, or a step between low and high."
         )
     prune = prune and not grid
     config = resolve_env(config, None)
@@ -120,10 +118,10 @@ def run_tuning(
     if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / NUM_RUNGS**2))})
         logger.info(
-            f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad ones end early"
+            f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad trials end early"
         )
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
-    path = path if request is None else path.absolute()  # the working directory of a node may be another
+    path = path if request is None else path.absolute()  # the working directory of a node can differ
     check_writable(path)
     check_same_search(path, config, space)
     with disk_errors_as_run_error(path):
@@ -136,12 +134,14 @@ def run_tuning(
                 direction="minimize" if ScoreMetric.parse(config.score_metric).minimize else "maximize",
                 pruner=optuna.pruners.SuccessiveHalvingPruner(max(1, config.length // NUM_RUNGS**2), NUM_RUNGS),
             )  # fmt: skip
-        except Exception as error:  # SQLite's, SQLAlchemy's or Optuna's
+        except Exception as error:  # errors of SQLite, SQLAlchemy or Optuna
             reason = str(error).partition("\n")[0]
             raise RunError(f"{path / 'study.db'} is damaged ({reason}). Choose another --run.") from error
         requested, before = seeds and list(seeds), study.user_attrs.get("seeds")
         if study.trials and before != requested:
-            raise RunError(f"{path} holds a search with other seeds ({before} -> {requested}). Choose another --run.")
+            raise RunError(
+                f"{path} contains a search with other seeds ({before} -> {requested}). Choose another --run."
+            )
         study.set_user_attr("seeds", requested)
         write_shared(path / "settings.yaml", SavedConfig(algorithm=config.name, experiment=config.to_dict()))
         write_atomic(path / "space.yaml", yaml.safe_dump(dict(space), sort_keys=False))
@@ -152,18 +152,18 @@ def run_tuning(
 
 
 def check_same_search(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
-    """Check that what is in the folder ``path``, if anything, is this search."""
+    """Check that the folder ``path`` is empty or contains this search."""
     if not contains_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return
     before = read_yaml(path / "settings.yaml")["experiment"]
     changes = settings_changes(before, to_yaml_types(config.to_dict()))
     changes += settings_changes(read_yaml(path / "space.yaml"), to_yaml_types(space))
     if changes := [line for line in changes if not line.startswith("console:")]:
-        raise RunError(f"{path} holds a search with other settings ({'; '.join(changes)}). Choose another --run.")
+        raise RunError(f"{path} contains a search with other settings ({'; '.join(changes)}). Choose another --run.")
 
 
 class Search:
-    """A study of Optuna and the runs of its trials: ``trial-0``, or with several seeds ``trial-0/seed-0``."""
+    """An Optuna study and the runs of its trials: ``trial-0``, or with several seeds ``trial-0/seed-0``."""
 
     def __init__(
         self, study: Any, dimensions: Mapping[str, Dimension], config: ExperimentConfig, path: Path, prune: bool,
@@ -178,16 +178,17 @@ class Search:
         self.grid = grid
         self.seeds = seeds
         self.trials: dict[int, Any] = {}  # trials of this process
-        self.runs: dict[int, list[SeedRun]] = {}  # theirs
-        self.reported: dict[int, int] = {}  # number of evaluations of which Optuna knows the score
+        self.runs: dict[int, list[SeedRun]] = {}  # their runs
+        self.reported: dict[int, int] = {}  # number of evaluations reported to Optuna
         self.pruned: set[int] = set()
         self.failed: set[int] = set()
         self.tails: dict[SeedRun, JsonlTail] = {}
-        self.scores: dict[SeedRun, dict[int, float]] = defaultdict(dict)  # of evaluations during training, by step
+        # scores of evaluations during training, by step
+        self.scores: dict[SeedRun, dict[int, float]] = defaultdict(dict)
         self.final: dict[SeedRun, float] = {}
 
     def run(self, count: int, jobs: int, train: Train) -> TuneResult:
-        """Have what is missing of ``count`` trials trained by ``train``: of all in a grid, and of no more than all."""
+        """Train the missing runs of ``count`` trials with ``train``; of all combinations in a grid, and never more."""
         counts = [dim.size for dim in self.dimensions.values()]
         size = math.inf if None in counts else math.prod(filter(None, counts))
         if size < count or self.grid:
@@ -198,7 +199,7 @@ class Search:
         title = f"{self.config.name} on {self.config.task_label}"
         if runs:
             seeds_text = "" if self.seeds is None else f" of {count_noun(len(self.seeds), 'seed')}"
-            seeds_text += ", all that there can be" if count == size else ""
+            seeds_text += ", all combinations" if count == size else ""
             parallel_text = f"up to {count_noun(jobs, 'run')} at a time"
             logger.info(f"{title}: {count_noun(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
@@ -206,14 +207,14 @@ class Search:
         return self.result(signal)
 
     def trial_runs(self, number: int) -> list[SeedRun]:
-        """Return the runs of a trial, which wait."""
+        """Return the waiting runs of a trial."""
         name = f"trial-{number}"
         if self.seeds is None:
             return [SeedRun(self.path, name, self.config.seed, self.config, number)]
         return [SeedRun(self.path, f"{name}/seed-{seed}", seed, self.config, number) for seed in self.seeds]
 
     def command(self, seed_run: SeedRun) -> list[str]:
-        """Choose the settings of a trial, unless it has begun, and return the words that train one of its runs."""
+        """Choose the settings of a trial, unless it has started, and return the command line of one of its runs."""
         import optuna
 
         settings_path = self.path / f"trial-{seed_run.trial}.yaml"
@@ -234,7 +235,7 @@ class Search:
         return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust-code"] * is_trusting()]
 
     def propose(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what Optuna draws for the next trial, other than for all before; in a grid the next in order."""
+        """Return Optuna's sample for the next trial, different from all previous ones; in a grid, the next in order."""
         import optuna
 
         tried = [trial.params for trial in self.study.trials]
@@ -251,7 +252,7 @@ class Search:
         return next(params for params in named if params not in tried)
 
     def settings(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of a trial from what Optuna drew."""
+        """Return the settings of a trial from Optuna's sample."""
         return {name: d.value(params[name]) for name, d in self.dimensions.items() if name in params}
 
     def read(self, seed_run: SeedRun) -> None:
@@ -265,7 +266,7 @@ class Search:
                     self.scores[seed_run][int(row["step"])] = score
 
     def should_prune(self, seed_run: SeedRun) -> bool:
-        """Report new evaluations of the trial of a run, each the mean of its seeds; return whether it is to end."""
+        """Report new evaluations of a run's trial, averaged over its seeds; return whether to prune it."""
         self.read(seed_run)
         number, trial = seed_run.trial, self.trials[seed_run.trial]
         begun = [sorted(self.scores[run].items()) for run in self.runs[number] if run.state != "waiting"]
@@ -278,14 +279,17 @@ class Search:
         return number in self.pruned | self.failed
 
     def drop_trial(self, number: int, why: set[int]) -> None:
-        """Note that no more runs of a trial are to begin, as it is among the ``pruned`` or the ``failed``."""
+        """Record that no more runs of a trial start, since it was pruned or has failed."""
         why.add(number)
         for run in self.runs[number]:
             if run.state == "waiting":
                 run.state, run.note = "stopped", "left out"
 
     def tell_optuna(self, seed_run: SeedRun) -> None:
-        """Tell Optuna how a trial ended, with its last run. One that a signal stopped stays open, and goes on later."""
+        """Report the result of a trial to Optuna after its last run.
+
+        A trial stopped by a signal stays open, to continue later.
+        """
         from optuna.trial import TrialState
 
         self.read(seed_run)

@@ -1,5 +1,6 @@
-"""What a run is: its settings (``config``), their layers and the published ones, and how its parts are built.
+"""The definition of a run: its settings (``config``), their layers and presets, and the assembly of its parts.
 
-May import all but agent, scale, look, api and cli. Begin with ``config``, then ``build``, which assembles
-``environments`` and ``offline`` rows; for presets with ``layers``. ``resolve`` adds what an earlier run or data say.
+May import everything except agent, distributed, viewer, api and cli. Start reading at ``config``, then ``build``, which
+assembles ``environments`` and ``offline`` rows; for presets, at ``config_layers``. ``resolve`` adds settings from an
+earlier run or a dataset.
 """

@@ -30,12 +30,11 @@ def resolve_settings(
     overrides: Mapping[str, Any],
     run: Path | str | None = None,
 ) -> ExperimentConfig:
-    """Merge the layers of settings that :func:`reverie.train` takes; ConfigError if they do not fit together."""
+    """Merge the layers of settings of :func:`reverie.train`; ConfigError if they contradict each other."""
     files = [config] if isinstance(config, str | Path) else config or ()
     if objects := [callback for callback in overrides.get("callbacks") or () if not isinstance(callback, str)]:
         raise ConfigError(
-            f"callbacks = {short_repr(objects)}: each run has a process of its own, which cannot receive a Python "
-            "object. "
+            f"callbacks = {short_repr(objects)}: each run has its own process, which cannot receive a Python object. "
             "Name the class: 'module:Class(setting=value)'."
         )
     for text in overrides.get("callbacks") or ():
@@ -45,11 +44,11 @@ def resolve_settings(
     if isinstance(options := values.get("env"), EnvConfig) and options.id == EnvConfig().id:
         values["env"] = options.replace("id", settings.env.id)
     if isinstance(env, gymnasium.Env):
-        settings = settings.merge({"env.num": 1, "env.vectorization": "sync"})  # presets may ask for several
+        settings = settings.merge({"env.num": 1, "env.vectorization": "sync"})  # presets may set several
     settings = overlay(settings, values)
     if isinstance(env, gymnasium.Env) and settings.env.num != 1:
         raise ConfigError(
-            f"envs = {settings.env.num}: an environment instance is a single environment. Leave out envs, or pass a "
+            f"envs = {settings.env.num}: an environment instance is a single environment. Remove envs, or pass a "
             "function that creates environments instead of the instance."
         )
     if not isinstance(algorithm, ExperimentConfig):
@@ -59,7 +58,7 @@ def resolve_settings(
 
 
 def expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``overrides`` with the paths of settings in place of short names."""
+    """Return ``overrides`` with short names replaced by paths of settings."""
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     if "data" in values and not isinstance(data := values["data"], DatasetConfig):
         values["data"] = dataset_settings(data)
@@ -75,7 +74,7 @@ def base_settings(
     overrides: Mapping[str, Any],
     run: Path | str | None,
 ) -> ExperimentConfig:
-    """Return the settings below ``overrides``: a whole experiment's, or else preset, files, size and environment."""
+    """Return the settings below ``overrides``: an ``ExperimentConfig``, or else preset, files, size and environment."""
     name = None if env is None else env_name(env)
     if isinstance(algorithm, ExperimentConfig):
         if lower := preset or ", ".join(map(str, files)):

@@ -260,7 +260,7 @@ def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> 
 
     A multiplication and an addition count as two. Counted are the PyTorch definitions, on tensors without memory. The
     compiled functions need fewer for images, so an update's share of the matrix rate by this count can exceed 1. Norms,
-    softmax, sampling and the optimiser are not counted.
+    softmax, sampling and the optimizer are not counted.
     """
     try:
         with torch.device("meta"), FlopCounterMode(display=False) as counter:

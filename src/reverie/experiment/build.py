@@ -1,4 +1,4 @@
-"""``build`` assembles a run from the parts of all rooms, as its settings say: the :class:`Experiment`."""
+"""``build`` assembles the parts of a run according to its settings: the :class:`Experiment`."""
 
 from __future__ import annotations
 
@@ -48,51 +48,52 @@ from reverie.run.folder import SavedConfig
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
 MAX_VIDEO_SIDE = 256
-"""Longer side of the videos of evaluations during training, in pixels, at most."""
+"""Maximum length of the longer side of evaluation videos during training, in pixels."""
 SHORT_RUN_UPDATES = 200
-"""Updates of a run that is too short to time its learner first."""
+"""Maximum updates of a run that is too short to time its learner first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Trainable):
-    """All parts of a run, built to fit each other. Nothing has been written to disk."""
+    """All matching parts of a run. Nothing has been written to disk."""
 
     config: ExperimentConfig
     algo: Algorithm
     env: Env | None
-    """Training environments; None in a run on recorded data alone. With actors, which have their own, one is made to
-    see its spaces, and closed."""
+    """Training environments; None in an offline run. With actors, which have their own environments, one is made to
+    read its spaces, and closed."""
     obs_spec: ObsSpec
     action_spec: ActionSpec
     replay: Any
-    """Replay of the collected rows, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors; in a run on
-    recorded data alone the dataset."""
+    """Replay of the collected rows, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors; in an offline
+    run, the dataset."""
     eval_env: Env | None
     meter: DeviceMeter = field(default_factory=DeviceMeter)
     dataset: OfflineReplay | None = None
     """Recorded rows, if there are any."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
-    """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
+    """Spaces of the recorded observations and actions; None if there is an environment, or the dataset does not declare
+    them."""
     remarks: tuple[str, ...] = ()
-    """What had to be assumed or left out in reading the recorded data."""
+    """Assumptions and omissions while reading the dataset."""
     estimator: Any = None
-    """An ``OffPolicyEstimator`` of ``reverie.agent`` where there is no environment to evaluate in; else None."""
+    """An ``OffPolicyEstimator`` of ``reverie.agent`` if there is no evaluation environment; else None."""
     reopen_user_env: Callable[[], Env] | None = None
-    """Returns the environment instance that the user gave, after training, with its true rewards."""
+    """Returns the user's environment instance after training, with its true rewards."""
     user_env: EnvLike | None = None
-    """The environment that the user gave."""
+    """The environment passed by the user."""
     user_eval_env: EnvLike | None = None
-    """The environment of evaluations that the user gave."""
+    """The evaluation environment passed by the user."""
     forecast: Forecast | None = None
-    """Time that the run will take, if it was measured."""
+    """Forecast duration of the run, if measured."""
     remarked: set[str] = field(default_factory=set)
-    """What was said already, and is not said again."""
+    """Messages that have been logged and are not repeated."""
 
     def evaluate(self, which: EvaluationPurpose) -> Evaluation:
-        """Play whole episodes, and leave every random generator of training as it was. ``which`` selects the seed.
+        """Play whole episodes, without changing the training's random generators.
 
-        They are played in the evaluation environments, or in the user's single instance, whose running episode is lost:
-        so only after training.
+        ``which`` selects the seed. The episodes are played in the evaluation environments, or, only after training, in
+        the user's single instance, whose running episode is lost.
         """
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
         env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
@@ -103,7 +104,7 @@ class Experiment(Trainable):
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
             )  # fmt: skip
         if evaluation.cut_off and (which == "test" or not self.remarked):
-            remark = "their scores, marked *, are those until then"
+            remark = "their scores, marked *, include only these steps"
             logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): {remark}")
             self.remarked.add("cut off")
         if self.config.eval_video and evaluation.frames is None:
@@ -123,11 +124,11 @@ class Experiment(Trainable):
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         env = self.env if which == "training" else self.eval_env
         if env is None:
-            raise RunError(f"this run has no environments of {which} that a callback could reach.")
+            raise RunError(f"this run has no environments for {which} that a callback could access.")
         if which == "training" and self.config.actors:
             raise RunError(
-                f"actors = {self.config.actors}: a callback cannot reach the environments of actors. Use actors = 0; "
-                "env.vectorization = async gives each environment a process, which callbacks reach."
+                f"actors = {self.config.actors}: a callback cannot access the environments of actors. Use actors = 0; "
+                "with env.vectorization = async each environment has its own process, which callbacks can access."
             )
         return env
 
@@ -139,7 +140,7 @@ class Experiment(Trainable):
     def spec(self) -> Mapping[str, Any]:
         spec: dict[str, Any] = dict(spec_to_dict(self.obs_spec, self.action_spec))
         if self.spaces is not None:
-            with contextlib.suppress(DataError):  # a kind of one's own: then loading the agent takes the environment
+            with contextlib.suppress(DataError):  # a custom spec kind: loading the agent then requires the environment
                 spec["spaces"] = dict(zip(("observation", "action"), map(space_to_json, self.spaces), strict=True))
         return spec
 
@@ -149,10 +150,10 @@ class Experiment(Trainable):
             parts |= {"replay": self.store, "collector": self.collector}
         if self.dataset is not None:
             parts["data"] = OfflineReplayPart(self.dataset, self.config.data.label, self.estimator)
-        return parts | {"random": RngState()}  # last, because loading the other parts may draw from it
+        return parts | {"random": RngState()}  # last, because loading the other parts can draw from it
 
     def begin(self) -> None:
-        """Also fit the statistics to the rows there are: recorded ones, or those that the replay begins with."""
+        """Also fit the statistics to the available rows: of the dataset, or the initial rows of the replay."""
         replays: list[ReplayBuffer] = [] if self.dataset is None else [self.dataset]
         if self.store is not None and self.store.begin():
             replays.append(self.replay)
@@ -187,7 +188,7 @@ class Experiment(Trainable):
 
 
 def read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
-    """Return all rows of the replay ``[N, n]``, without images and latents, to be read only: they may lie on a disk."""
+    """Return all rows of the replay ``[N, n]`` without images and latents, read-only: they can be memory-mapped."""
     names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
     columns = {name: torch.from_numpy(x) for name, x in rows.items()}
@@ -195,7 +196,7 @@ def read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
 
 
 class OnlineRows(NamedTuple):
-    """What collects rows and keeps them; empty in a run on recorded data alone."""
+    """The collector and the replay; empty in an offline run."""
 
     replay: Any = None
     """A :class:`ReplayBuffer`, or :class:`~reverie.distributed.actor_replays.MultiReplay` of actors."""
@@ -208,27 +209,27 @@ def build(
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
     actors: Callable[..., Any] | None = None,
 ) -> Experiment:  # fmt: skip
-    """Build everything that ``config`` asks for; parts that it does not ask for are None. Writes nothing.
+    """Build everything that ``config`` enables; other parts are None. Writes nothing.
 
     Args:
         config: the settings.
-        env: a function that makes the environment, or an instance, in place of ``config.env.id``.
-        eval_env: the same for evaluations, in place of the id in ``config.eval_env``.
-        start: step at which a continued run resumes; environments are seeded by it, so that episodes differ.
-        rank: number of this learner, of several: what it draws differs, its weights do not.
+        env: a function that makes the environment, or an instance, instead of ``config.env.id``.
+        eval_env: the same for evaluation, instead of the id in ``config.eval_env``.
+        start: step at which a continued run resumes; it seeds the environments, so that episodes differ.
+        rank: number of this learner among several: its random draws differ, its weights do not.
         run: the run folder, for the store and for memory-mapped rows. None: no store, and a temporary folder.
-        estimates: the class of the estimator of a run on recorded data that has no environment.
+        estimates: the class of the estimator of an offline run without an environment.
         actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py:
-        build_actor_collector``.
+            build_actor_collector``.
 
     Raises:
-        ReverieError: settings do not fit together, the data cannot be read or do not fit the environment, or the memory
-            or the device is missing.
+        ReverieError: settings contradict each other, the dataset cannot be read or does not match the environment, or
+            memory or device are not available.
     """
     config = config.validate()
     check_start(config)
     makers = EnvMakers.of(config, env, eval_env)
-    # First: a simulator may be able to run only once.
+    # First, since some simulators can run only once.
     probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
     device, seeds = set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
@@ -238,7 +239,7 @@ def build(
         recorded = open_run_dataset(config, probed, envs, undo) if config.offline_fraction else None
         learned = envs.training or recorded
         assert learned is not None
-        task = envs.training or envs.evaluation or learned  # an environment's actions have bounds
+        task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
         if start == 0 and device == "cpu":
             check_fits_memory(config, learned.obs_spec, learned.action_spec)
@@ -289,7 +290,7 @@ def build_collection(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     clock: Clock,
 ) -> tuple[ReplayBuffer, Collector, PersistentReplay | None]:  # fmt: skip
-    """Build what collects rows and keeps them. See :func:`build` for the arguments."""
+    """Build the collector and the replay. See :func:`build` for the arguments."""
     replay = config.replay.build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
         window=window, seed=seeds["replay"], scratch=run,
@@ -308,14 +309,14 @@ def build_collection(
         if (rows := window.rollout * config.env.num) > config.steps:
             raise ConfigError(
                 f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {window.rollout} of each of "
-                f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or take more steps."
+                f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or increase steps."
             )
         replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step
     return replay, collector, store
 
 
 def with_forecast(experiment: Experiment) -> Experiment:
-    """Forecast the time of a run on a CPU, unless it is short; if ``threads`` is 0, set it to what is faster.
+    """Forecast the duration of a run on a CPU, unless it is short; if ``threads`` is 0, set the faster number.
 
     The evaluation environments are stepped: each evaluation resets them.
     """
@@ -351,7 +352,7 @@ def shrink_frame(frame: np.ndarray) -> np.ndarray:
 
 
 def check_start(config: ExperimentConfig) -> None:
-    """Check the algorithm's settings against those of the run. A replay that begins with rows needs no random steps."""
+    """Check the algorithm's settings against the run's settings. A replay with initial rows needs no random steps."""
     limit = sys.maxsize if config.replay.init_from or config.data.path else 0
     random, starts = max(limit, config.random_steps), max(limit, config.learning_starts)
     config.algo.check_run(random_steps=random, learning_starts=starts, frame_stack=config.env.frame_stack)

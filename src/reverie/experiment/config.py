@@ -1,4 +1,4 @@
-"""Every setting of a run, and what follows from settings before anything is built."""
+"""All settings of a run, and values derived from them before anything is built."""
 
 from __future__ import annotations
 
@@ -29,95 +29,97 @@ from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
 END_OF_SCHEDULES = 10**15
-"""Env steps after which every schedule of exploration is over."""
+"""Env steps after which all exploration schedules have ended."""
 NO_ENV = "none"
-"""Environment id of a run that has no environment."""
+"""Environment id of a run without an environment."""
 DATASET_ENV = "auto"
-"""Environment id that stands for the environment that the recorded data name, until ``resolve_env``."""
+"""Placeholder id for the environment named in the dataset, until ``resolve_env``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig(Config):
-    """Every setting of a run."""
+    """All settings of a run."""
 
     preset: str = field(default="", compare=False)
     """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
-    cpu, the same preset with smaller networks and a shorter run. In Python only a record of where settings began."""
+    cpu, the same preset with smaller networks and a shorter run. In Python this only records the origin of the
+    settings."""
     experience: Experience | None = None
-    """online, offline or mixed(0.5): learn from collected rows, from recorded data, or from both. The number is the
-    recorded part of each batch, rounded to whole windows. None: offline if there are data, or mixed if the algorithm
-    needs both; else online."""
+    """online, offline or mixed(0.5): learn from collected rows, from a dataset, or from both. The number is the
+    fraction of each batch from the dataset, rounded to whole windows. None: online without data; with data offline, or
+    mixed if the algorithm needs both."""
     steps: Annotated[int, AtLeast(1)] = 1_000_000
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: Annotated[int, AtLeast(1)] = 100_000
-    """Gradient updates of a run on recorded data alone, which has no env steps."""
+    """Gradient updates of an offline run, which has no env steps."""
     replay_ratio: Annotated[float | None, AtLeast(0)] = None
     """Gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None
-    """Replayed rows per env step, in place of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
+    """Replayed rows per env step, instead of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
     actors: Annotated[int, AtLeast(0)] = 0
-    """Processes that act beside the learner, each with `env.num` environments and the newest weights it has. 0: the
-    learner acts, in turn with its updates. Several learners have a part of the actors each, or, if there are fewer, of
-    the environments of each."""
+    """Actor processes, each with `env.num` environments and the newest weights it has received. 0: the learner acts,
+    alternating with its updates. With several learners, each has a share of the actors, or, with fewer actors than
+    learners, a share of each actor's environments."""
     ratio_tolerance: Annotated[float | None, AtLeast(0)] = 100.0
-    """With actors, updates by which learner or actors may be ahead of the ratio before they wait. None: nothing waits,
-    and the actual ratio depends on the speed of the machine."""
+    """With actors, number of updates by which learner or actors can be ahead of the ratio before they wait. None:
+    nothing waits, and the actual ratio depends on the speed of the machine."""
     learning_starts: Annotated[int, AtLeast(0)] = 1024
     """Windows collected before learning starts."""
     pretrain_updates: Annotated[int, AtLeast(0)] = 0
-    """Updates that are made at once when learning starts, before those of the ratio: 100 in DreamerV1's code."""
+    """Updates made at once when learning starts, in addition to the ratio: 100 in DreamerV1's code."""
     train_freq: Annotated[int, AtLeast(1)] = 1
-    """Env steps between two rounds of updates. A round makes all updates that the ratio has asked for since the last
-    one: DreamerV1's 100 updates every 1000 steps are train_freq = 1000 with replay_ratio = 0.1."""
+    """Env steps between two rounds of updates. A round makes all updates due by the ratio since the last round:
+    DreamerV1's 100 updates every 1000 steps are train_freq = 1000 with replay_ratio = 0.1."""
     random_steps: Annotated[int, AtLeast(0)] = 0
-    """Env steps with uniformly random actions at the beginning."""
+    """Number of initial env steps with uniformly random actions."""
     seed: Annotated[int, AtLeast(0)] = 0
-    """Seed of everything random: networks, environments, batches and actions. 0 or more."""
+    """Seed of all random generators: networks, environments, batches and actions. 0 or more."""
     init_from: str | None = None
-    """Agent to begin with: a run folder, or a checkpoint in one. Its weights, optimisers and normalisation are loaded;
-    of another algorithm the actor and the normalisation of observations."""
+    """Agent to start from: a run folder, or a checkpoint in one. Weights, optimizers and normalization are loaded; from
+    another algorithm, only the actor and the observation normalization."""
     init_modules: Annotated[str | tuple[str, ...], Regex()] = ()
-    """Regular expression, or several: load only the parameters of `init_from` whose names begin so and whose shapes are
-    equal, and no optimisers. The environment may differ."""
+    """Regular expression, or several: load only the parameters of `init_from` whose names match from the beginning and
+    whose shapes are equal; optimizer state is not loaded. The environment may differ."""
     heldout_data: str | None = None
-    """Recorded data, as data.path names them, from which a world model does not learn: at each report and at the end,
-    heldout/loss/... are its losses on the same 4 batches of them. data.columns and the like apply."""
+    """Held-out dataset, in the format of data.path, for a world model: at each report and at the end, its losses on the
+    same 4 batches are logged as heldout/loss/... . data.columns and similar settings apply."""
     learners: Annotated[int, AtLeast(1)] = 1
-    """Learners, each a process with its part of every batch, of the environments and of the replay, and with a GPU of
-    its own where there are GPUs. They take each gradient step together. torchrun sets it by its number of processes."""
+    """Number of learners. Each is a process with its share of every batch, of the environments and of the replay, and
+    with its own GPU if there are GPUs. They take each gradient step together. torchrun sets this number by its number
+    of processes."""
     scale_hyperparameters: bool = False
     """Scale settings with n learners by RLlib's rules: batch size and environments times n, learning rates times the
-    square root of n and raised from 0 over the first 10 % of the run. The log lists the changes."""
+    square root of n, with warmup over the first 10 % of the run. The log lists the changes."""
     device: str = "auto"
     """Device: cpu, cuda, cuda:1 or auto, a GPU if there is one."""
     threads: Annotated[int, AtLeast(0)] = 0
-    """CPU threads that PyTorch may use. 0: one or all, whichever a short measurement finds faster; then it is kept."""
+    """CPU threads for PyTorch. 0: one or all, by a short measurement; a continued run keeps the result."""
     eval_episodes: Annotated[int, AtLeast(0)] = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     eval_episode_steps: Annotated[int | None, AtLeast(1)] = None
-    """Steps after which an episode of evaluations, of `data record` and of the page is cut off if it has not ended, but
-    not before the environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
+    """Steps after which an episode of an evaluation, of `data record` or in the viewer is cut off, but not before the
+    environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score_metric: str = "eval/score"
     """Evaluation metric that selects the best checkpoint: eval/score, the mean return, or a metric of `env.log_info`;
-    `NAME:min` if the lowest is the best. stop_score, patience and a search use it too."""
+    `NAME:min` if the lowest value is best. stop_score, patience and a search use it too."""
     stop_score: float | None = None
-    """End the run once an evaluation during training reaches this score, and still has it together with as many more
-    episodes, which are then played. None: no score ends the run."""
+    """Stop once an evaluation during training reaches this score and confirms it with the same number of additional
+    episodes. None: never stop at a score."""
     patience: Annotated[int | None, AtLeast(1)] = None
     """Stop after this many consecutive evaluations without improvement. Evaluations before the first update do not
     count. None: never stop early."""
     callbacks: tuple[str, ...] = ()
-    """Custom code that the run calls: `module:Class` or `module:Class(setting=value)`, a class derived from
+    """Custom code that the run calls: `module:Class` or `module:Class(setting=value)`, a subclass of
     `reverie.Callback`. In Python also objects."""
     eval_envs: Annotated[int, AtLeast(1)] = 4
-    """Number of environments that an evaluation steps together."""
+    """Number of parallel environments in an evaluation."""
     eval_env: str | dict[str, Any] | None = None
-    """Environment of evaluations, if it is another one: the settings of `env` that differ, `{kwargs: {load: 2.0}}`, or
-    just an id. The others stay; `kwargs` replace all of `env.kwargs`. Its spaces must be those of training."""
+    """Evaluation environment, if it differs from the training environment: the `env` settings that differ, `{kwargs:
+    {load: 2.0}}`, or just an id. `kwargs` replaces all of `env.kwargs`. The spaces must be the same as in training."""
     eval_video: bool = False
-    """Record the first episode of each evaluation as a video, if the environment can be drawn."""
+    """Record the first episode of each evaluation as a video, if the environment can be rendered."""
     keep_checkpoints: Annotated[int, AtLeast(1)] = 3
-    """Number of newest checkpoints to keep, at least 1. The best one is kept as well."""
+    """Number of newest checkpoints to keep, at least 1. The best checkpoint is kept in addition."""
     log_episodes: bool = False
     """Log a line for each finished episode: its return, its length and the env step."""
     console: bool = True
@@ -125,17 +127,18 @@ class ExperimentConfig(Config):
     tensorboard: bool = True
     """Write TensorBoard event files; --no-tensorboard: none."""
     wandb: bool = False
-    """Log to Weights & Biases as well; its environment variables, such as WANDB_PROJECT and WANDB_MODE, apply."""
+    """Also log to Weights & Biases; its environment variables, such as WANDB_PROJECT and WANDB_MODE, apply."""
     mlflow: bool = False
-    """Log to MLflow as well, to MLFLOW_TRACKING_URI; MLFLOW_EXPERIMENT_NAME applies."""
+    """Also log to MLflow, at MLFLOW_TRACKING_URI; MLFLOW_EXPERIMENT_NAME applies."""
     upload: Literal["metrics", "checkpoints", "rows"] = "checkpoints"
-    """What W&B and MLflow get: metrics, settings and videos; checkpoints too, the newest and the best, without latents
-    of more than 0.1 GB; or rows, everything with which the run can be resumed elsewhere by its id."""
+    """Uploads to W&B and MLflow. metrics: metrics, settings and videos. checkpoints: also the newest and the best
+    checkpoint, without latents of more than 0.1 GB. rows: also all rows, so that the run can be resumed elsewhere by
+    its id."""
     schedule: Schedule = field(default_factory=Schedule)
     """How often to log, evaluate, save and report."""
     env: EnvConfig = field(default_factory=EnvConfig)
-    """The environment. With recorded data alone it is for evaluations; its id is then by default the data's own, and
-    with `none` there is none: the policy's return is estimated from the data."""
+    """The environment. In an offline run, it is used for evaluation; the default id is then the environment named in
+    the dataset. `none`: no environment; estimate the policy's return from the data."""
     algo: AlgorithmConfig = field(default_factory=DreamerV3Config)
     """The algorithm."""
     replay: ReplayConfig = field(default_factory=ReplayConfig)
@@ -151,19 +154,19 @@ class ExperimentConfig(Config):
                 "in different units (train_ratio = replay_ratio x B x T). Set only one of them."
             )
         if self.init_modules and self.init_from is None:
-            raise ConfigError(f"init_modules = {self.init_modules}: modules of which run? Set init_from, too.")
+            raise ConfigError(f"init_modules = {self.init_modules}: no run to load them from. Set init_from too.")
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
             raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
         if "num" in self.eval_env_overrides:
-            raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N in its place.")
-        _ = self.eval_env_config  # its settings are checked where they are made
+            raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N instead.")
+        _ = self.eval_env_config  # its settings are checked when they are created
         ScoreMetric.parse(self.score_metric)
         for entry in self.callbacks:
             parse_callback(entry)
 
     @property
     def offline_fraction(self) -> float:
-        """Part of each batch that is recorded: 0 if all rows are collected, 1 if none is."""
+        """Fraction of each batch from the dataset: 0 if all rows are collected, 1 if none are."""
         if self.experience is not None:
             return self.experience.recorded
         if not self.data.path:
@@ -176,17 +179,17 @@ class ExperimentConfig(Config):
 
     @property
     def offline(self) -> bool:
-        """Whether the run learns from recorded data alone."""
+        """Whether the run learns from a dataset alone."""
         return self.offline_fraction == 1.0
 
     @property
     def slack(self) -> float | None:
-        """Updates by which the ratio need not hold; None if it holds in every turn, as without actors."""
+        """Tolerance of the ratio in updates; None if the ratio holds in every turn, as without actors."""
         return None if not self.actors else math.inf if self.ratio_tolerance is None else self.ratio_tolerance
 
     @property
     def unit(self) -> Literal["steps", "updates"]:
-        """What the length of the run counts, which is the setting of that name."""
+        """Unit of the run's length, which is also the name of the setting."""
         return "updates" if self.offline else "steps"
 
     @property
@@ -196,7 +199,7 @@ class ExperimentConfig(Config):
 
     @property
     def task_label(self) -> str:
-        """What a run is named after: its environment, or the data that it learns from."""
+        """Label of the run's task: its environment, or its dataset."""
         names = [Path(path).stem or path for path in split_paths(self.data.path)]
         return "+".join(names) if self.offline else self.env.id
 
@@ -212,25 +215,25 @@ class ExperimentConfig(Config):
 
     @property
     def eval_env_overrides(self) -> dict[str, Any]:
-        """Settings of ``env`` that are others in evaluations."""
+        """Settings of ``env`` that differ in evaluations."""
         return {"id": self.eval_env} if isinstance(self.eval_env, str) else self.eval_env or {}
 
     @property
     def eval_env_config(self) -> EnvConfig:
-        """Settings of the environments of evaluations: as in training, but whole games, true rewards, ``eval_env``."""
+        """Settings of the evaluation environments: as in training, but whole games, true rewards, and ``eval_env``."""
         return self.env.merge({"terminal_on_life_loss": False, "clip_reward": "none"}).merge(
             self.eval_env_overrides, "eval_env"
         )
 
     def exploration_step(self, step: int) -> int:
-        """Return the env steps at which schedules of exploration stand at ``step`` of the run, for drawn actions.
+        """Return the position of exploration schedules in env steps, at ``step`` of the run, for sampled actions.
 
-        The steps of a run on recorded data alone are updates. It never explores: its schedules are at their end.
+        The steps of an offline run are updates. It never explores: its schedules are at their end.
         """
         return END_OF_SCHEDULES if self.offline else step
 
     def updates_per_step(self, window: Window) -> float:
-        """Return gradient updates per env step, by ``replay_ratio``, ``train_ratio``, or the rollouts of ``window``."""
+        """Return the updates per env step, from ``replay_ratio``, ``train_ratio``, or the rollouts of ``window``."""
         if window.rollout:
             rows = window.batch * window.length if window.epochs else window.rollout * self.env.num
             return max(1, window.epochs) / rows
@@ -239,22 +242,22 @@ class ExperimentConfig(Config):
         return DEFAULT_REPLAY_RATIO if self.replay_ratio is None else self.replay_ratio
 
     def planned_counts(self, window: Window) -> tuple[int, int]:
-        """Return the updates of the run, and the policy's decisions, each for all environments."""
+        """Return the planned updates and policy decisions of the run. A decision is for all environments."""
         if self.offline:
             return self.updates, 0
         decisions = self.steps // self.env.num
-        if window.rollout:  # rows that fill no rollout are not learned from
+        if window.rollout:  # rows of an incomplete rollout are not used
             learned = decisions // window.rollout * window.rollout * self.env.num
         else:
             learned = max(0, self.steps - self.first_update_step(window))
         return int(learned * self.updates_per_step(window)) + self.pretrain_updates * (learned > 0), decisions
 
     def first_update_step(self, window: Window) -> int:
-        """Return the env step at which ``learning_starts`` windows exist, if no episode is shorter than a window."""
+        """Return the env step with ``learning_starts`` windows, if no episode is shorter than a window."""
         return self.learning_starts + (window.rows - window.num_free_rows - 1) * self.env.num
 
     def validate(self) -> ExperimentConfig:
-        """Check that the algorithm gets the rows that it learns from; return it with experience and absolute paths."""
+        """Check that the algorithm gets the rows it needs; return the config with experience and absolute paths."""
         recorded = bool(self.data.path)
         if recorded != (self.offline_fraction > 0):
             no_data = "no data: pass --data PATH, in Python data=..."
@@ -267,11 +270,13 @@ class ExperimentConfig(Config):
             self._check_actors()
         if self.patience is not None and not self.evaluates_during_training:
             raise ConfigError(
-                f"patience = {self.patience} counts evaluations during training, of which there are none: set "
+                f"patience = {self.patience} counts evaluations during training, but there are none: set "
                 "schedule.eval_every, with eval_episodes above 0."
             )
         if not self.offline and self.env.id in (NO_ENV, DATASET_ENV):
-            raise ConfigError(f"{self.name} is to collect rows: in which environment? Pass --env ID, in Python env=...")
+            raise ConfigError(
+                f"{self.name} collects rows, but no environment is given. Pass --env ID, in Python env=..."
+            )
         experience = self.experience or experience_from_fraction(self.offline_fraction)
         path = data_path([_absolute(path) for path in split_paths(self.data.path)])
         config = self.merge({"data.path": path, "heldout_data": self.heldout_data and _absolute(self.heldout_data)})
@@ -280,33 +285,33 @@ class ExperimentConfig(Config):
         )
 
     def _check_on_policy(self) -> None:
-        """Raise ConfigError if settings of replayed rows are given to an algorithm that replays none."""
+        """Raise ConfigError if replay settings are set for an algorithm without replay."""
         names = ("replay_ratio", "train_ratio", "learning_starts", "random_steps", "pretrain_updates", "train_freq")
         for name in names if self.algo.on_policy else ():
             if (value := getattr(self, name)) != type(self).__dataclass_fields__[name].default:
                 raise ConfigError(
-                    f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as set "
-                    "by algo.rollout, algo.batch_size and algo.epochs. Leave it out."
+                    f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as "
+                    "set by algo.rollout, algo.batch_size and algo.epochs. Remove this option."
                 )
 
     def _check_actors(self) -> None:
-        """Raise ConfigError if another setting cannot be met by actors."""
+        """Raise ConfigError if another setting is incompatible with actors."""
         scale, rows = getattr(self.algo, "reward_scale", None), self.replay.init_from
         refused = {
-            f"algorithm = {self.name}: it learns from rows of its present policy alone": self.algo.on_policy,
+            f"algorithm = {self.name}: it learns only from rows of its current policy": self.algo.on_policy,
             "experience = offline: actors collect rows, and this run collects none": self.offline,
-            f"pretrain_updates = {self.pretrain_updates}: ratio_tolerance decides who waits": self.pretrain_updates,
-            f"train_freq = {self.train_freq}: ratio_tolerance decides who waits": self.train_freq > 1,
-            "replay.sequential = True: rows of several actors are no single sequence": self.replay.sequential,
+            f"pretrain_updates = {self.pretrain_updates}: with actors, use ratio_tolerance": self.pretrain_updates,
+            f"train_freq = {self.train_freq}: with actors, use ratio_tolerance": self.train_freq > 1,
+            "replay.sequential = True: rows of several actors do not form a single sequence": self.replay.sequential,
             f"replay.init_from = {rows}: pass these rows as --data, with --experience mixed": rows,
-            "algo.reward_scale = return_std: its running returns are of one actor": isinstance(scale, ReturnStd)
+            "algo.reward_scale = return_std: its running returns belong to one actor": isinstance(scale, ReturnStd)
             and (self.actors > 1 or self.learners > 1),
         }
         if reason := next((reason for reason, is_set in refused.items() if is_set), ""):
-            raise ConfigError(f"actors = {self.actors}, {reason}. Leave out one of the two.")
+            raise ConfigError(f"actors = {self.actors}, {reason}. Remove one of the two options.")
 
     def without_env(self) -> ExperimentConfig:
-        """Return this without an environment and without evaluations."""
+        """Return a copy without an environment and without evaluations."""
         return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 

@@ -1,4 +1,4 @@
-"""The layers of settings: a preset, by its name, or an existing run; then files, then what is named."""
+"""The layers of settings: a preset or an existing run, then files, then explicit options."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from reverie.experiment.resolve import dataset_env_id
 from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
 
 CPU_SUFFIX = "+cpu"
-"""Ends the name of a preset with its changes of ``ON_CPU``: minigrid+cpu."""
+"""Suffix of the name of a preset with its CPU changes: minigrid+cpu."""
 SUITES = {
     f"{preset.algorithm}: {start}": name for name, preset in TABLE.items() for start in preset.env_prefixes.split()
 }
-"""Preset by ``algorithm: prefix`` of the id of the environments that get it, unless another is asked for."""
+"""Default preset by ``algorithm: prefix`` of environment ids."""
 ON_CPU = {name: preset.cpu_changes for name, preset in TABLE.items() if preset.cpu_changes is not None}
-"""Changes of presets without a GPU."""
+"""Changes of presets for machines without a GPU."""
 
 
 def make_preset(name: str) -> ExperimentConfig:
@@ -41,7 +41,7 @@ PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(ma
 
 def preset_name(algorithm: str, env: str) -> str | None:
     """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""
-    key = f"{algorithm}: {env.rpartition(':')[2]}-"  # "CartPole", as Gymnasium accepts it, has the prefix too
+    key = f"{algorithm}: {env.rpartition(':')[2]}-"  # "CartPole", which Gymnasium accepts, also has the prefix
     default = algorithm if algorithm in PRESETS else None
     return next((name for start, name in SUITES.items() if key.startswith(start)), default)
 
@@ -49,10 +49,10 @@ def preset_name(algorithm: str, env: str) -> str | None:
 def base_config(
     algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto"
 ) -> ExperimentConfig:
-    """Return the lowest layer of settings: the named preset, or the environment's.
+    """Return the lowest layer of settings: the named preset, or the environment's preset.
 
-    Without a GPU, or if ``device`` is cpu, the environment's is the one for a CPU (``ON_CPU``). The preset "cpu" is
-    that one on any machine. ``env``: "" if the environment is unknown.
+    Without a GPU, or if ``device`` is cpu, the environment's preset includes its CPU changes. The preset "cpu" does so
+    on any machine. ``env``: "" if the environment is unknown.
     """
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
@@ -81,11 +81,11 @@ def merge_layers(
 ) -> ExperimentConfig:  # fmt: skip
     """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
-    ``data``: the settings of recorded data of later layers, as ``{"data.path": ...}``, and of ``experience``. If no
-    environment is named, that of the data chooses the preset, and a run on them alone is evaluated in it.
-    ``has_env_object``: the user's function makes the environment, so a preset's arguments for ``gymnasium.make`` are
-    dropped. ``algo``: replaces the preset's settings of the algorithm. ``device``: that of later layers. ``run``: the
-    folder of the run; settings that it holds take the place of the preset, unless ``preset`` names one.
+    ``data``: the dataset settings of later layers, as ``{"data.path": ...}``, and ``experience``. If no environment is
+    named, the dataset's environment determines the preset, and an offline run is evaluated in it. ``has_env_object``:
+    the user's function makes the environment, so a preset's arguments for ``gymnasium.make`` are dropped. ``algo``:
+    replaces the preset's ``algo`` settings. ``device``: the device of later layers. ``run``: the run folder; its
+    settings replace the preset, unless ``preset`` names one.
     """
     settings = [(Path(file), read_settings(Path(file), algorithm)) for file in files]
     named = [name for _, values in settings if (name := env_of_settings(values)) is not None]
@@ -105,7 +105,7 @@ def merge_layers(
     layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
     explicit = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
     preset, device = explicit.get("preset"), explicit.get("device", "auto")
-    silent = env == NO_ENV  # the data's environment, in which nothing is to be played, chooses the preset
+    silent = env == NO_ENV  # the dataset's environment determines the preset, even without evaluations
     chosen = base_config(algorithm, None if silent else env or (named[-1] if named else None), preset, device)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if has_env_object else chosen)
     recorded = config.merge(data or {})
@@ -121,9 +121,9 @@ def merge_layers(
 
 
 def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> ExperimentConfig | None:
-    """Return the settings of the run in ``run``; None if there is none of ``algorithm`` that files describe.
+    """Return the settings of a run of ``algorithm`` in ``run``; None if there is none, or files do not describe it.
 
-    ``named``: the user has named the environment himself.
+    ``named``: whether the user has named the environment.
     """
     if run is None or not RunFolder.from_path(run).config.is_file():
         return None
@@ -138,7 +138,7 @@ def _of_run(run: Path | str | None, algorithm: str, *, named: bool) -> Experimen
 
 
 def _recorded(run: Path | str | None, algorithm: str) -> dict[str, Any]:
-    """Return the preset of the run, or of the seeds, in the folder ``run``; {} if there is none of ``algorithm``."""
+    """Return the preset of the run, or of the seeds, in the folder ``run``; {} if there is no run of ``algorithm``."""
     files = [Path(run, name) for name in ("config.yaml", "settings.yaml") if run and Path(run, name).is_file()]
     values = read_yaml(files[0]) if files else {}
     same = values.get("algorithm") == algorithm.replace("-", "_")
@@ -158,7 +158,7 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
 def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
     """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
 
-    Without ``files`` they are those of ``config/*.yaml`` in the working directory.
+    Without ``files``, sections of ``config/*.yaml`` in the working directory.
     """
     paths = list(files) or sorted(Path("config").glob("*.y*ml"))
     available = {path: [str(name) for name in read_yaml(path)] for path in paths}
@@ -173,10 +173,9 @@ def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, .
 
 
 def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
-    """Return the settings in a YAML file, which may be the config.yaml of a run, or part of one.
+    """Return the settings in a YAML file, which can be the config.yaml of a run, or a part of one.
 
-    ``FILE#NAME`` is a section of a file: what it has below ``NAME``. ``env: CartPole-v1`` is short for ``env: {id:
-    CartPole-v1}``.
+    ``FILE#NAME`` is the section below ``NAME`` of a file. ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
     """
     file, mark, section = str(path).rpartition("#")
     if mark and not path.exists():
@@ -188,12 +187,12 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     if "experiment" in values:
         if unexpected := values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"}:
             raise ConfigError(
-                f"{path}: {', '.join(sorted(unexpected))} beside 'experiment:', below which all options stand."
+                f"{path}: {', '.join(sorted(unexpected))} next to 'experiment:'. Move all options below 'experiment:'."
             )
         saved, schema = str(values.get("algorithm", algorithm)), values.get("schema", SCHEMA)
         if not isinstance(schema, int) or schema > SCHEMA or not same_algorithm(saved, algorithm):
             raise ConfigError(
-                f"{path} holds settings of {saved}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}."
+                f"{path} contains settings of {saved}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}."
             )
         values = values["experiment"]
     if not isinstance(values, Mapping):
@@ -206,7 +205,7 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
 
 
 def env_of_settings(values: Mapping[str, Any]) -> str | None:
-    """Return the environment that the settings of a file name, in either notation; None if they name none."""
+    """Return the environment id in the settings of a file, in either notation; None if there is none."""
     env = values.get("env")
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
@@ -219,7 +218,7 @@ def default_config(algorithm: str) -> ExperimentConfig:
 
 
 def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """Return ``config`` with ``values`` on top, first ``size``. The two ratios of updates replace each other."""
+    """Return ``config`` with ``values`` applied, ``size`` first. Either update ratio replaces the other."""
     values = dict(values)
     if (size := values.pop("size", None)) is not None:
         config = with_network_size(config, size)

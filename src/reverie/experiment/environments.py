@@ -1,4 +1,4 @@
-"""The environments of a run: what makes them, those of training, and those of evaluations."""
+"""The environments of a run, for training and evaluation, and their factories."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from reverie.experiment.config import NO_ENV, ExperimentConfig
 
 
 class EnvMakers(NamedTuple):
-    """What makes the environments; None: the id in the settings."""
+    """The factories of the environments; None: the id in the settings."""
 
     training: MakeEnv | None
     evaluation: MakeEnv | None
 
     @classmethod
     def of(cls, config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None) -> EnvMakers:
-        """Return the makers by the settings, or by the environments that the user gave. See ``build`` for these."""
+        """Return the factories from the settings, or from the user's environments. See ``build`` for these."""
         factory = env_factory(config.env, env)
         return cls(factory, eval_maker(config, factory, eval_env))
 
     @property
     def share_instance(self) -> bool:
-        """Whether training and evaluations have the same instance, which cannot be made a second time."""
+        """Whether training and evaluation share one instance, which cannot be made a second time."""
         return isinstance(self.training, InstanceWrapper) and self.evaluation is self.training
 
 
 class ProbedEnv(NamedTuple):
-    """What an environment says of itself; None where none was made."""
+    """The spaces and spec of an environment; None if none was made."""
 
     observation: gymnasium.Space[Any] | None = None
     action: gymnasium.Space[Any] | None = None
@@ -49,22 +49,22 @@ class Environments(NamedTuple):
     """The environments of a run."""
 
     training: Env | None
-    """None in a run on recorded data alone."""
+    """None in an offline run."""
     evaluation: Env | None
-    """None if there are no evaluations, or only in the user's instance, in which training goes on."""
+    """None if there are no evaluations, or only in the user's instance, which training uses."""
     reopen: Callable[[], Env] | None
     """Returns the user's instance after training, with its true rewards; None unless evaluations need it."""
 
 
 def plays(config: ExperimentConfig) -> bool:
-    """Return whether the run acts in an environment, to learn or to evaluate."""
+    """Return whether the run acts in an environment, for training or evaluation."""
     return config.env.id != NO_ENV and (config.offline_fraction < 1 or config.eval_episodes > 0)
 
 
 def open_environments(
     config: ExperimentConfig, makers: EnvMakers, seed: int, undo: contextlib.ExitStack, *, new: bool
 ) -> Environments:
-    """Make the environments that the run needs; ``undo`` closes them if the rest of it cannot be built."""
+    """Make the environments of the run; ``undo`` closes them if the rest of the run cannot be built."""
     training = evaluation = None
     if config.offline_fraction < 1:
         training = make_training_env(config, makers.training, seed, new=new)
@@ -80,7 +80,7 @@ def open_environments(
 
 
 def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
-    """Return the spaces of the environment's observations and actions, and its spec if it has one."""
+    """Return the observation and action spaces of the environment, and its spec if it has one."""
     env = make_gym(config.env, factory, render=False)
     observation = to_learnable_obs(env, config.env.mission).observation_space
     probed = ProbedEnv(observation, env.action_space, env.spec)
@@ -89,7 +89,7 @@ def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
 
 
 def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
-    """Make the environments of training. For actors, which make their own, one whose spaces are known, closed."""
+    """Make the training environments. With actors, which make their own, return a closed one with known spaces."""
     if not config.actors:
         return make_vector_env(config.env, seed=seed, factory=factory, new=new)
     if isinstance(factory, InstanceWrapper):
@@ -109,40 +109,40 @@ def make_eval_env(
     config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, as_trained: bool = False,
     workers: bool = False,
 ) -> Env:  # fmt: skip
-    """Make the environments of evaluations, ``factory`` being that of :func:`eval_maker`.
+    """Make the evaluation environments with the ``factory`` of :func:`eval_maker`.
 
-    ``as_trained``: in place of them those of training with its rewards and ``factory``, but for whole games. They run
-    in this process. ``workers``: in worker processes if training does, so that a crash does not end the run.
+    ``as_trained``: instead, make training environments with training rewards and ``factory``, except that whole games
+    are played. They run in this process. ``workers``: in worker processes if training uses them, so that a crash does
+    not end the run.
     """
     env = config.env.merge({"terminal_on_life_loss": False}) if as_trained else config.eval_env_config
     num = 1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes))
     vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
-    warns = not workers or config.eval_env is not None  # else training itself warns
+    warns = not workers or config.eval_env is not None  # otherwise the training environment warns
     env = env.merge({"num": num, "vectorization": vectorization})
     return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
 
 
 def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:
-    """Return what makes the environments of evaluations: ``user_env``, if the user gave it; None if it is an id.
+    """Return the factory of the evaluation environments: ``user_env``, if passed; None for an id; else ``factory``.
 
-    Otherwise it is ``factory``, which makes those of training. ConfigError if they would be one and the same instance.
+    ``factory`` makes the training environments. ConfigError if both would be the same instance.
     """
     named = "id" in config.eval_env_overrides
     if isinstance(factory, InstanceWrapper) and (
         user_env is factory.env or (config.eval_env is not None and not named)
     ):
         raise ConfigError(
-            f"eval_env = {short_repr(config.eval_env if user_env is None else user_env)}, but env is an instance, in "
-            "which "
-            "training goes on. Pass as eval_env an id, a function that makes an environment, or another instance."
+            f"eval_env = {short_repr(config.eval_env if user_env is None else user_env)}, but env is an instance, "
+            "which training uses. Pass as eval_env an id, a function that makes an environment, or another instance."
         )
     make_env_ = env_factory(config.eval_env_config.merge({"num": 1}), user_env)
     return make_env_ if named else factory
 
 
 def check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
-    """Raise ConfigError unless another environment of evaluations has the observations and actions of training."""
+    """Raise ConfigError unless a separate evaluation environment has the same observations and actions as training."""
     if train_env is None or config.eval_env is None:
         return
     trained, played = (spec_to_dict(env.obs_spec, env.action_spec) for env in (train_env, eval_env))

@@ -1,11 +1,11 @@
 """Presets of the Dreamers and of TD-MPC2.
 
 Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
-2025; for DreamerV2 that of github.com/danijar/dreamerv2, version 2.2.0. Those of DreamerV1 are in dreamer.py of
-github.com/danijar/dreamer; those of R2-Dreamer in configs/env/ of github.com/NM512/r2dreamer. The train ratio of V3 is
-in replayed rows per env step, those of V1 and V2 are updates per env step. Settings marked "ours" are not given there.
-TD-MPC2: config.yaml and envs/ of github.com/nicklashansen/tdmpc2 (e9f5932), whose authors make as many updates at once
-as there were random steps, then one for each env step. Here are no updates at once.
+2025; for DreamerV2 it is the file of github.com/danijar/dreamerv2, version 2.2.0. DreamerV1: dreamer.py
+of github.com/danijar/dreamer; R2-Dreamer: configs/env/ of github.com/NM512/r2dreamer. The train ratio of V3 is in
+replayed rows per env step; the ratios of V1 and V2 are updates per env step. Settings "by reverie" are not given there.
+TD-MPC2: config.yaml and envs/ of github.com/nicklashansen/tdmpc2 (e9f5932). Its authors start with as many updates at
+once as random steps, then make one update per env step. Here the updates at once are omitted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEMO: Settings = CPU | {
 
 Steps are cheap beside updates, and random ones must find the goal a few times."""
 
-# For a machine without a GPU, so that a run takes about an hour on two cores; values are ours.
+# For a machine without a GPU, so that a run takes about an hour on two cores; values by reverie.
 _CPU: Settings = CPU | {"size": "nano", "env.vectorization": "sync", "schedule.eval_every": 10_000}
 _CPU_IMAGES = _CPU | FEW_UPDATES
 _CPU_GRIDS = _CPU | {"steps": 40_000}
@@ -69,7 +69,7 @@ V2: Settings = {
     "steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 10_000, "learning_starts": 10_000, "env.num": 1,
     "replay.capacity": 2_000_000,
 }
-"""DreamerV2: prefill and "train every"; the steps are ours."""
+"""DreamerV2: prefill and "train every"; steps by reverie."""
 
 V2_DMC: Settings = V2 | {
     "random_steps": 1000, "learning_starts": 1000, "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2,
@@ -97,7 +97,7 @@ ATARI_100K: Settings = ATARI | {"env.kwargs": {"repeat_action_probability": 0.0,
 """Atari without sticky actions, with the game's own actions."""
 
 V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
-"""DreamerV1; the steps are ours."""
+"""DreamerV1; steps by reverie."""
 
 PYDREAMER: Settings = {
     "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000, "env.num": 8,
@@ -117,7 +117,7 @@ PYDREAMER: Settings = {
     "algo.actor_optim.lr": 1e-4, "algo.critic_optim.lr": 1e-4,
 }
 """PyDreamer's config/defaults.yaml. Its trainer does not wait for its workers; on a V100 an update takes about as long
-as 20 of their steps (README.md). Number of steps: ours, but for Atari."""
+as 20 of their steps (README.md). Number of steps by reverie, except for Atari."""
 
 R2_DMC: Settings = {"size": "12m", "train_ratio": 512, "replay.capacity": 500_000, "env.action_repeat": 2, **DMC}
 """R2-Dreamer on DeepMind Control, from states or from pixels."""
@@ -126,7 +126,7 @@ TDMPC2: Settings = {
     "size": "5m", "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 2500, "random_steps": 2500, "env.num": 1,
     "replay.capacity": 1_000_000, "algo.episodic": True,
 }
-"""TD-MPC2 in any environment; the steps, and that episodes may terminate, are ours."""
+"""TD-MPC2 in any environment; the number of steps, and terminating episodes, by reverie."""
 
 TDMPC2_DMC: Settings = TDMPC2 | {"env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2, "algo.episodic": False}
 """DeepMind Control, whose episodes of 500 env steps never terminate."""
@@ -142,25 +142,25 @@ TDMPC2_CPU: Settings = {
     "algo.encoder_lr": 3e-4, "algo.iterations": 4, "algo.num_samples": 128, "algo.num_policy_samples": 16,
     "algo.num_elites": 16,
 }
-"""Smaller networks and plans for a machine without a GPU: an hour on two cores; values are ours."""
+"""Smaller networks and plans for a machine without a GPU: an hour on two cores; values by reverie."""
 
 _TDMPC2_PIXELS: Settings = {"steps": 20_000, "replay_ratio": 0.2, "algo.batch_size": 32}
 
 TABLE: dict[str, Preset] = {
     "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
-        "DreamerV3 with its fixed hyper-parameters at 12M parameters, for any environment; the train ratio is ours.",
+        "DreamerV3 with its fixed hyperparameters at 12M parameters, for any environment; train ratio by reverie.",
         cpu_changes=_CPU),
     "plan2explore_v3": Preset("plan2explore_v3", {"size": "12m"} | V3,
-        "Plan2Explore on DreamerV3 at 12M parameters, for any environment; the ensemble's settings are ours.",
+        "Plan2Explore on DreamerV3 at 12M parameters, for any environment; ensemble's settings by reverie.",
         cpu_changes=_CPU | _FEW_MODELS),
     "cartpole": Preset("dreamer_v3", {"size": "nano"} | CARTPOLE,
-        "CartPole-v1 solved in minutes on two CPU cores; settings are ours.", env_prefixes="CartPole-"),
+        "CartPole-v1 solved in minutes on two CPU cores; settings by reverie.", env_prefixes="CartPole-"),
     "demo": Preset("dreamer_v3", {"size": "nano"} | DEMO,
-        "The demonstration: an agent walks to the goal, seen from above, on two CPU cores; settings are ours."),
+        "The demonstration: an agent walks to the goal, seen from above, on two CPU cores; settings by reverie."),
     "atari": Preset("dreamer_v3",
         {"size": "200m", "steps": 51_000_000, "train_ratio": 32, **ATARI, **WORKERS, "env.resize": (96, 96),
             "env.grayscale": True},
-        "Atari, 200M frames: 96x96 grey, sticky actions, all 18 actions (configs.yaml: atari).", env_prefixes="ALE/",
+        "Atari, 200M frames: 96x96 gray, sticky actions, all 18 actions (configs.yaml: atari).", env_prefixes="ALE/",
         cpu_changes=_CPU_IMAGES | {"replay_ratio": 0.05, "schedule.eval_every": 20_000}),
     "atari100k": Preset("dreamer_v3", {"size": "200m", "steps": 110_000, "train_ratio": 256, **ATARI_100K},
         "Atari with 400K frames: 64x64 RGB, no sticky actions, the game's own actions (configs.yaml: atari100k).",
@@ -186,23 +186,23 @@ TABLE: dict[str, Preset] = {
     "minecraft": Preset("dreamer_v3",
         {"size": "200m", "steps": 100_000_000, "train_ratio": 32, "env.id": "MineRLNavigateDense-v0", **WORKERS,
             "env.resize": (64, 64), "env.max_episode_steps": 36_000},
-        "MineRL and MineDojo at 64x64 (configs.yaml: minecraft); the number of steps is ours.",
+        "MineRL and MineDojo at 64x64 (configs.yaml: minecraft); number of steps by reverie.",
         env_prefixes="MineRL minedojo/",
         cpu_changes=_CPU_IMAGES),
     "games": Preset("dreamer_v3",
         {"size": "50m", "steps": 10_000_000, "train_ratio": 64, "env.id": "MiniWorld-OneRoom-v0", **WORKERS,
             "env.num": 8, "env.resize": (64, 64)},
-        "MiniWorld, Memory Maze, Super Mario Bros. and DIAMBRA at 64x64; settings are ours.",
+        "MiniWorld, Memory Maze, Super Mario Bros. and DIAMBRA at 64x64; settings by reverie.",
         env_prefixes="MiniWorld- MemoryMaze- SuperMarioBros diambra/", cpu_changes=_CPU_IMAGES),
     "craftax": Preset("dreamer_v3",
         {"size": "12m", "steps": 10_000_000, "train_ratio": 64, "env.id": "Craftax-Classic-Symbolic-v1", "env.num": 16},
-        "Craftax from its symbols; settings are ours.", env_prefixes="Craftax-", cpu_changes=_CPU),
+        "Craftax from its symbols; settings by reverie.", env_prefixes="Craftax-", cpu_changes=_CPU),
     "minigrid": Preset("dreamer_v3", {"size": "1m"} | MINIGRID,
-        "MiniGrid from its 7x7 symbols; settings are ours.", env_prefixes="MiniGrid- BabyAI-", cpu_changes=_CPU_GRIDS),
+        "MiniGrid from 7x7 symbols; settings by reverie.", env_prefixes="MiniGrid- BabyAI-", cpu_changes=_CPU_GRIDS),
     "minatar": Preset("dreamer_v3", {"size": "1m"} | MINATAR,
-        "MinAtar from its 10x10 planes; settings are ours.", env_prefixes="MinAtar/", cpu_changes=_CPU_GRIDS),
+        "MinAtar from its 10x10 planes; settings by reverie.", env_prefixes="MinAtar/", cpu_changes=_CPU_GRIDS),
     "r2dreamer": Preset("r2dreamer", {"size": "12m"} | V3,
-        "R2-Dreamer with the defaults of its authors' code at 12M parameters, for any environment; the steps are ours.",
+        "R2-Dreamer with the defaults of its authors' code at 12M parameters, for any environment; steps by reverie.",
         cpu_changes=_CPU),
     "r2dreamer_dmc_proprio": Preset("r2dreamer", R2_DMC | {"steps": 255_000},
         "R2-Dreamer on DeepMind Control from proprioceptive states, 510K frames (dmc_proprio.yaml).",
@@ -219,16 +219,16 @@ TABLE: dict[str, Preset] = {
             "env.id": "CrafterReward-v1", "env.num": 1},
         "R2-Dreamer on Crafter, 1M steps (crafter.yaml).", env_prefixes="Crafter", cpu_changes=_CPU_IMAGES),
     "r2dreamer_minigrid": Preset("r2dreamer", {"size": "1m"} | MINIGRID,
-        "R2-Dreamer on MiniGrid from its 7x7 symbols; settings are ours.", env_prefixes="MiniGrid- BabyAI-",
+        "R2-Dreamer on MiniGrid from its 7x7 symbols; settings by reverie.", env_prefixes="MiniGrid- BabyAI-",
         cpu_changes=_CPU_GRIDS),
     "r2dreamer_minatar": Preset("r2dreamer", {"size": "1m"} | MINATAR,
-        "R2-Dreamer on MinAtar from its 10x10 planes; settings are ours.", env_prefixes="MinAtar/",
+        "R2-Dreamer on MinAtar from its 10x10 planes; settings by reverie.", env_prefixes="MinAtar/",
         cpu_changes=_CPU_GRIDS),
     "dreamer_v2": Preset("dreamer_v2", V2,
-        "DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); the number of steps is ours.",
+        "DreamerV2 with the defaults of its authors' code (configs.yaml: defaults); number of steps by reverie.",
         cpu_changes=_V2),
     "plan2explore": Preset("plan2explore", V2,
-        "Plan2Explore on DreamerV2 with the defaults of its authors' code; the number of steps is ours.",
+        "Plan2Explore on DreamerV2 with the defaults of its authors' code; number of steps by reverie.",
         cpu_changes=_V2 | _FEW_MODELS | {"algo.ensemble.head.units": 64, "algo.expl_reward_norm.momentum": 0.99}),
     "dreamer_v2_atari": Preset("dreamer_v2",
         V2 | ATARI | {"steps": 50_000_000, "replay_ratio": 1 / 16, "random_steps": 50_000, "learning_starts": 50_000,
@@ -236,7 +236,7 @@ TABLE: dict[str, Preset] = {
             "algo.rssm.deter": 600, "algo.rssm.hidden": 600, "algo.loss_scales.kl": 0.1, "algo.loss_scales.cont": 5.0,
             "algo.discount": 0.999, "algo.entropy_coef": 1e-3, "algo.model_optim.lr": 2e-4, "algo.actor_optim.lr": 4e-5,
             "algo.critic_optim.lr": 1e-4},
-        "DreamerV2 on Atari, 200M frames: 64x64 grey, sticky actions, the game's own (configs.yaml: atari).",
+        "DreamerV2 on Atari, 200M frames: 64x64 gray, sticky actions, the game's own (configs.yaml: atari).",
         env_prefixes="ALE/", cpu_changes=_V2 | FEW_UPDATES),
     "dreamer_v2_crafter": Preset("dreamer_v2",
         V2 | {"env.id": "CrafterReward-v1", "algo.discount": 0.999, "algo.entropy_coef": 3e-3,
@@ -251,9 +251,9 @@ TABLE: dict[str, Preset] = {
     "dreamer_v2_dmc_vision": Preset("dreamer_v2", V2 | V2_DMC | PIXELS,
         "DreamerV2 on DeepMind Control from 64x64 pixels (configs.yaml: dmc_vision).", cpu_changes=_V2 | FEW_UPDATES),
     "dreamer_v1": Preset("dreamer_v1", V1,
-        "DreamerV1 with the defaults of its authors' code; the number of steps is ours.", cpu_changes=_V1),
+        "DreamerV1 with the defaults of its authors' code; number of steps by reverie.", cpu_changes=_V1),
     "plan2explore_v1": Preset("plan2explore_v1", V1,
-        "Plan2Explore on DreamerV1 with the defaults of its authors' code; the ensemble's settings are ours.",
+        "Plan2Explore on DreamerV1 with the defaults of its authors' code; ensemble's settings by reverie.",
         cpu_changes=_V1 | _FEW_MODELS | {"algo.ensemble.head.units": 64}),
     "dreamer_v1_dmc": Preset("dreamer_v1",
         V1 | {"steps": 2_500_000, "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2} | PIXELS,
@@ -265,7 +265,7 @@ TABLE: dict[str, Preset] = {
             400), "algo.encoder.encode_reward": True, "algo.decoder.keys": "view",
             "algo.decoder.class_units": (400, 400),
             "algo.probe.heads": ("mlp('map', inputs='map_coord', units=1024, norm='layer', init='torch')",)},
-        "PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: the id is ours.",
+        "PyDreamer on MiniGrid with its map probe (defaults.yaml: minigrid). Its maze is not public: id by reverie.",
         cpu_changes=_PYDREAMER | {"algo.encoder.class_units": (64, 64), "algo.decoder.class_units": (64,),
             "algo.probe.heads": ("mlp('map', inputs='map_coord', units=128, norm='layer', init='torch')",)}),
     "pydreamer_atari": Preset("dreamer_v2",
@@ -299,7 +299,7 @@ TABLE: dict[str, Preset] = {
         "PyDreamer on MineRL (minerl.yaml); give the environment as `module:Id`.",
         cpu_changes=_PYDREAMER | FEW_UPDATES),
     "tdmpc2": Preset("tdmpc2", TDMPC2,
-        "TD-MPC2 at 5M parameters, for any environment with continuous actions; the number of steps is ours.",
+        "TD-MPC2 at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
         cpu_changes=TDMPC2_CPU),
     "tdmpc2_dmc": Preset("tdmpc2", TDMPC2_DMC,
         "TD-MPC2 on DeepMind Control from proprioceptive states, two frames for each action.",
@@ -314,5 +314,5 @@ TABLE: dict[str, Preset] = {
              "InvertedDoublePendulum- HumanoidStandup-", cpu_changes=TDMPC2_CPU),
     "tdmpc2_pendulum": Preset("tdmpc2",
         TDMPC2 | TDMPC2_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
-        "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
+        "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
 }

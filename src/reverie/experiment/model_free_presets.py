@@ -71,7 +71,7 @@ _ATARI: Settings = {
     "steps": 400_000, "learning_starts": 10_000, "random_steps": 10_000, "replay.capacity": 100_000,
     "algo.target_update_interval": 1000, "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
 }
-"""Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values are ours."""
+"""Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values by reverie."""
 
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3."""
@@ -82,7 +82,7 @@ ON_POLICY_CARTPOLE: Settings = ON_POLICY | {"steps": 100_000, "env.id": "CartPol
 ON_POLICY_MUJOCO: Settings = ON_POLICY | {
     "env.id": "HalfCheetah-v5", "algo.normalize_obs": "running", "algo.reward_scale": "return_std",
 }
-"""MuJoCo: the paper's table 3; normalisation as in its authors' code (Engstrom et al. 2020, arXiv:2005.12729)."""
+"""MuJoCo: the paper's table 3; normalization as in its authors' code (Engstrom et al. 2020, arXiv:2005.12729)."""
 
 ON_POLICY_PENDULUM: Settings = ON_POLICY | {
     "steps": 200_000, "env.id": "Pendulum-v1", "env.num": 4, "algo.rollout": 1024, "algo.discount": 0.9,
@@ -107,37 +107,37 @@ units is not shared."""
 
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", MODEL_FREE,
-        "DDPG on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."),
+        "DDPG on MuJoCo and similar tasks: 1M steps; number of random steps by reverie."),
     "td3": Preset("td3", MODEL_FREE,
-        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); the number of random steps is ours."),
+        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); number of random steps by reverie."),
     "sac": Preset("sac", MODEL_FREE,
-        "SAC on MuJoCo and similar tasks: 1M steps; the number of random steps is ours."),
-    "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings are ours.",
+        "SAC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie."),
+    "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
-    "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings are ours.",
+    "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "sac_pendulum": Preset("sac", PENDULUM | {"algo.temperature_lr": 1e-3},
-        "SAC on Pendulum-v1: minutes on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
-    "dqn": Preset("dqn", SMALL_VALUES, "DQN for small problems with discrete actions; settings are ours."),
+        "SAC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
+    "dqn": Preset("dqn", SMALL_VALUES, "DQN for small problems with discrete actions; settings by reverie."),
     "qr_dqn": Preset("qr_dqn", SMALL_VALUES,
-        "QR-DQN for small problems with discrete actions; settings are ours."),
+        "QR-DQN for small problems with discrete actions; settings by reverie."),
     # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
     # had reached 500.
     "dqn_cartpole": Preset("dqn", CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128},
-        "DQN on CartPole-v1: a minute on one CPU core; settings are ours.", env_prefixes="CartPole-"),
+        "DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.num_quantiles": 32},
-        "QR-DQN on CartPole-v1: a minute on one CPU core; settings are ours.", env_prefixes="CartPole-"),
+        "QR-DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "dqn_minatar": Preset("dqn", MINATAR_VALUES, "DQN on MinAtar, with its authors' network.", env_prefixes="MinAtar/"),
     "qr_dqn_minatar": Preset("qr_dqn", MINATAR_VALUES, "QR-DQN on MinAtar, with its authors' network.",
         env_prefixes="MinAtar/"),
     "dqn_atari": Preset("dqn",
         ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"},
-        "DQN on Atari, 200M frames: four 84x84 grey frames stacked (Mnih et al. 2015, extended data table 1).",
+        "DQN on Atari, 200M frames: four 84x84 gray frames stacked (Mnih et al. 2015, extended data table 1).",
         env_prefixes="ALE/", cpu_changes=_ATARI),
     "qr_dqn_atari": Preset("qr_dqn",
         ATARI_VALUES | {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32,
             "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
-        'QR-DQN on Atari, 200M frames: four 84x84 grey frames (Dabney et al. 2018, "Evaluation on Atari 2600").',
+        'QR-DQN on Atari, 200M frames: four 84x84 gray frames (Dabney et al. 2018, "Evaluation on Atari 2600").',
         env_prefixes="ALE/", cpu_changes=_ATARI),
     "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps."),
     "ppo_cartpole": Preset("ppo",
@@ -161,23 +161,23 @@ TABLE: dict[str, Preset] = {
             "algo.epochs": 4, "algo.lr": [[0, 1e-3], [1e6, 0]], "algo.entropy_coef": 0.01,
             "algo.networks.encoder": "minatar", "algo.networks.share_encoder": True, "algo.networks.units": (128,),
             "algo.networks.activation": "relu"},
-        "PPO on MinAtar, with its authors' network: 1M steps; other settings are ours.", env_prefixes="MinAtar/"),
+        "PPO on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/"),
     "ppo_minigrid": Preset("ppo", ON_POLICY_MINIGRID, "PPO on MiniGrid and BabyAI; settings of their rl-starter-files.",
         env_prefixes="MiniGrid- BabyAI-"),
     "ppo_mujoco": Preset("ppo", ON_POLICY_MUJOCO,
-        "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalised.",
+        "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalized.",
         env_prefixes="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
              "InvertedDoublePendulum- HumanoidStandup-"),
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
-        "PPO on Atari, 40M frames: four 84x84 grey frames stacked (table 5).", env_prefixes="ALE/",
+        "PPO on Atari, 40M frames: four 84x84 gray frames stacked (table 5).", env_prefixes="ALE/",
         cpu_changes={"steps": 400_000}),
     "a2c": Preset("a2c", ON_POLICY, "A2C with the defaults of Stable-Baselines3: 1M steps."),
     "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
         "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", env_prefixes="CartPole-"),
     "a2c_atari": Preset("a2c",
         ON_POLICY_ATARI | {"env.num": 16, "algo.value_coef": 0.25, "algo.rms_implementation": "tensorflow"},
-        "A2C on Atari, 40M frames: four 84x84 grey frames stacked; settings of RL Baselines3 Zoo.", env_prefixes="ALE/",
+        "A2C on Atari, 40M frames: four 84x84 gray frames stacked; settings of RL Baselines3 Zoo.", env_prefixes="ALE/",
         cpu_changes={"steps": 400_000}),
 }

@@ -1,4 +1,4 @@
-"""The recorded rows of a run: opened, compared with its environments, and read; and those that it is measured on."""
+"""The dataset of a run: open it, compare it with the environments, and read it; and the held-out dataset."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
 
 NUM_HELDOUT_BATCHES = 4
-"""Batches of held-out rows."""
+"""Number of batches of held-out rows."""
 
 
 class OfflineRows(NamedTuple):
-    """The recorded rows that a run learns from, read; empty if there are none."""
+    """The loaded dataset rows of a run; empty if there are none."""
 
     dataset: OfflineReplay | None = None
     estimator: Any = None
-    """An ``OffPolicyEstimator`` of ``reverie.agent`` where there is no environment to evaluate in; else None."""
+    """An ``OffPolicyEstimator`` of ``reverie.agent`` if there is no evaluation environment; else None."""
     spaces: tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | None = None
-    """Observations and actions as they were recorded; None if there is an environment, or the data do not say."""
+    """Spaces of the recorded observations and actions; None if there is an environment, or the dataset does not declare
+    them."""
     remarks: tuple[str, ...] = ()
-    """What had to be assumed or left out in reading them."""
+    """Assumptions and omissions while reading them."""
     longest_episode: int = 0
     """Steps of the longest episode."""
 
@@ -49,7 +50,7 @@ class OfflineRows(NamedTuple):
 def open_run_dataset(
     config: ExperimentConfig, probed: ProbedEnv, environments: Environments, undo: contextlib.ExitStack
 ) -> RecordedEpisodes:
-    """Open the data of a run, and check that they fit its environments; ``undo`` closes them after an error."""
+    """Open the dataset of a run, and check that it matches the environments; ``undo`` closes it after an error."""
     recorded = open_recorded(config.data, config.env, probed.action, probed.observation)
     undo.callback(recorded.close)
     training, evaluation, _ = environments
@@ -84,7 +85,10 @@ def load_dataset(
     config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
     scratch: Path | None,
 ) -> tuple[OfflineReplay, np.ndarray | None]:  # fmt: skip
-    """Read all recorded rows; on a terminal with a progress bar. The array has their true rewards, if clipped here."""
+    """Read all recorded rows, with a progress bar on a terminal.
+
+    The array contains the true rewards, if clipped here.
+    """
     unclipped = config.env.id == NO_ENV and recorded.clip != "none"
     columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
     with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
@@ -98,7 +102,10 @@ def load_dataset(
 
 
 def write_returns(dataset: OfflineReplay, discount: float, block: int = 1 << 16) -> None:
-    """Store beside each row its return-to-go, for learners such as Cal-QL; from the last ``block`` of rows on back."""
+    """Store the return-to-go of each row as a column, for learners such as Cal-QL.
+
+    Backward in blocks of ``block`` rows.
+    """
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
     next_row = NextRow()
@@ -111,44 +118,44 @@ def write_returns(dataset: OfflineReplay, discount: float, block: int = 1 << 16)
 
 
 def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
-    """Check that the data were recorded in the task of the environment that the run collects in, as far as they say.
+    """Check that the dataset, as far as it declares, was recorded in the same task as the run's environment.
 
-    Arguments and wrappers that ``spec``, the environment's, lacks become a remark: to learn from both can be the
-    purpose, as from a simulator and a robot.
+    Arguments and wrappers that the environment's ``spec`` lacks become a remark, since training on both can be
+    intended, for example on a simulator and a robot.
     """
     check_same_meaning(recorded.about, config.env)
     if missing := missing_kwargs_and_wrappers(recorded.about, spec):
         recorded.reader.add_remark(
-            f"the data were recorded in {recorded.about.env} with {', '.join(missing)}, and the environment of this "
-            "run is made without that: the run trains on both as if they were the same task"
+            f"the dataset was recorded in {recorded.about.env} with {', '.join(missing)}, but the environment of this "
+            "run lacks it: the run trains on both as if they were the same task"
         )
 
 
 def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], env: str) -> None:
-    """Raise DataError unless the data have the observations and actions ``expected``, of the environment or the agent.
+    """Raise DataError unless the dataset has the ``expected`` observations and actions of the environment or agent.
 
-    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent that has none.
+    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent without one.
     """
     name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
     if problems := diff_specs(spec_to_dict(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
         advice = (
-            "Use data of the environment that the agent has learned about."
+            "Use a dataset of the environment in which the agent was trained."
             if env == NO_ENV
             else stacks_in(recorded.obs_spec, expected["observation"])
-            or "Use the environment that the data were recorded in with the same options (env.include_keys and "
-            "env.exclude_keys select observations), or other data."
+            or "Use the environment of the dataset with the same options (env.include_keys and env.exclude_keys "
+            "select observations), or another dataset."
         )
         raise DataError(f"{recorded.label} does not fit {whose}: {'; '.join(problems)}. {advice}")
 
 
 def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
-    """Return the advice for data whose images are stacks of those that an environment shows; "" for others."""
+    """Return advice for a dataset whose images are stacks of the environment's images; "" for other datasets."""
     for key, part in spec.items():
         shape = tuple(env_obs.get(key, {}).get("shape", ()))
         frames, remainder = divmod(part.shape[-1], shape[-1]) if part.kind == "image" and len(shape) == 3 else (1, 0)
         if frames > 1 and not remainder and part.shape[:2] == shape[:2]:
             return (
-                f"Its images are stacks of {frames} frames: let the environment stack them, and the learner not: "
+                f"Its images are stacks of {frames} frames: stack them in the environment, not in the learner: "
                 f"--env.frame-stack {frames} --algo.frame-stack 1."
             )
     return ""
@@ -157,14 +164,15 @@ def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
 def make_heldout_metrics(
     config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, scratch: Path | None
 ) -> Callable[[], dict[str, float]]:
-    """Return what measures the world model's losses on ``config.heldout_data``: on the same windows, by the same draws.
+    """Return a function that measures the world model's losses on ``config.heldout_data``.
 
-    ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for data that
-    declare none.
+    It always uses the same windows and random draws. ``owner`` has the observations and actions of the run. ``probed``
+    has the spaces of its environment, for datasets that declare none.
     """
     if not isinstance(algo, Dreamer):
         raise ConfigError(
-            f"heldout_data = '{config.heldout_data}': it is for Dreamers, and {config.name} is none. Leave it out."
+            f"heldout_data = '{config.heldout_data}': it is for Dreamers, but {config.name} is not a Dreamer. Remove "
+            "this option."
         )
     data, seed = config.data.merge({"path": config.heldout_data}), derived_seeds(config.seed)["evaluation"]
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:

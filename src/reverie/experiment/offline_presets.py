@@ -1,6 +1,6 @@
-"""Presets of agents that learn from recorded data.
+"""Presets of agents that learn from a dataset.
 
-With an environment beside the data (``--env``), ``steps`` and the replay ratio count what is collected there.
+With an additional environment (``--env``), ``steps`` and the replay ratio count env steps in it.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ ATARI_DATA: Settings = {
 }
 """Data of Atari with the settings of Tianshou (examples/offline/atari_*.py, the same from 0.4.8 to 2.0.1).
 
-Other than there, evaluations are greedy (eps_test = 0.001 for BCQ) and pixels are in [0, 1] (scale_obs = 0).
+In contrast, evaluations are greedy (eps_test = 0.001 for BCQ) and pixels are in [0, 1] (scale_obs = 0).
 """
 
 _ATARI_DATA: Settings = {"updates": 20_000, "steps": 20_000, "learning_starts": 10_000, "replay.capacity": 100_000}
-"""Changes for a machine without a GPU; values are ours."""
+"""Changes for a machine without a GPU; values by reverie."""
 
 TABLE: dict[str, Preset] = {
     "bc": Preset("bc", DATA,
-        "Behaviour cloning on data of MuJoCo and similar tasks; as many updates as the other algorithms."),
+        "Behavior cloning on data of MuJoCo and similar tasks; as many updates as the other algorithms."),
     "td3_bc": Preset("td3_bc", DATA, "TD3+BC on data of MuJoCo and similar tasks: 1M updates (appendix C)."),
     "bcq": Preset("bcq", DATA,
         "BCQ on data of MuJoCo and similar tasks; as many updates as the other algorithms.",
@@ -70,7 +70,7 @@ TABLE: dict[str, Preset] = {
     "gail_pendulum": Preset("gail",
         PENDULUM | {"algo.batch_size": 128, "algo.networks.units": (64, 64), "algo.discriminator.units": (64, 64),
             "algo.gradient_penalty": 1.0, "algo.temperature": 0.1, "algo.temperature_lr": 1e-3},
-        "GAIL with an expert's data on Pendulum-v1, beside the environment, as SAC; settings are ours.",
+        "GAIL with an expert's data on Pendulum-v1, beside the environment, as SAC; settings by reverie.",
         env_prefixes="Pendulum-"),
     # Episodes end when the agent fails, so rewards are positive: that makes long episodes better.
     "gail_cartpole": Preset("gail",
@@ -78,63 +78,63 @@ TABLE: dict[str, Preset] = {
             "replay.capacity": 50_000, "algo.batch_size": 128, "algo.networks.units": (64, 64),
             "algo.discriminator.units": (64, 64), "algo.gradient_penalty": 1.0, "algo.temperature": 0.1,
             "algo.temperature_lr": 0.0, "algo.reward_form": "positive"},
-        "GAIL with an expert's data on CartPole-v1, beside the environment: a minute on one core; settings are ours.",
+        "GAIL with an expert's data on CartPole-v1, beside the environment: a minute on one core; settings by reverie.",
         env_prefixes="CartPole-"),
     "bc_pendulum": Preset("bc", PENDULUM_DATA | {"algo.lr": 1e-3},
-        "Behaviour cloning on data of Pendulum-v1: half a minute on one CPU core; settings are ours.",
+        "Behavior cloning on data of Pendulum-v1: half a minute on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_bc_pendulum": Preset("td3_bc", PENDULUM_DATA | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3},
-        "TD3+BC on data of Pendulum-v1: a minute on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
+        "TD3+BC on data of Pendulum-v1: a minute on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "bcq_pendulum": Preset("bcq", PENDULUM_DATA | {"algo.vae.units": (128, 128)},
-        "BCQ on data of Pendulum-v1: a minute on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
+        "BCQ on data of Pendulum-v1: a minute on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "cql_pendulum": Preset("cql",
         PENDULUM_DATA | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.temperature_lr": 1e-3},
-        "CQL on data of Pendulum-v1: minutes on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
+        "CQL on data of Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "iql_pendulum": Preset("iql",
         PENDULUM_DATA | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.value_lr": 1e-3},
-        "IQL on data of Pendulum-v1: a minute on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
+        "IQL on data of Pendulum-v1: a minute on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "crr_pendulum": Preset("crr", PENDULUM_DATA | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3},
-        "CRR on data of Pendulum-v1: a minute on one CPU core; settings are ours.", env_prefixes="Pendulum-"),
+        "CRR on data of Pendulum-v1: a minute on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "discrete_bcq": Preset("discrete_bcq", CHOICE_DATA,
-        "Discrete BCQ on data of small problems with discrete actions; the number of updates is ours."),
+        "Discrete BCQ on data of small problems with discrete actions; number of updates by reverie."),
     "discrete_cql": Preset("discrete_cql", CHOICE_DATA,
-        "Discrete CQL on data of small problems with discrete actions; the number of updates is ours."),
+        "Discrete CQL on data of small problems with discrete actions; number of updates by reverie."),
     "discrete_crr": Preset("discrete_crr", CHOICE_DATA,
-        "Discrete CRR on data of small problems with discrete actions; the number of updates is ours."),
+        "Discrete CRR on data of small problems with discrete actions; number of updates by reverie."),
     "bc_cartpole": Preset("bc", CARTPOLE_DATA | {"algo.lr": 1e-3},
-        "Behaviour cloning on data of CartPole-v1: half a minute on one CPU core; settings are ours.",
+        "Behavior cloning on data of CartPole-v1: half a minute on one CPU core; settings by reverie.",
         env_prefixes="CartPole-"),
     # Uses three-step returns, as DQN's preset does: with one-step returns values take longer than this to converge.
     "discrete_bcq_cartpole": Preset("discrete_bcq",
         CARTPOLE_DATA | {"algo.value_estimator": "n_step(3)", "algo.batch_length": 4, "algo.lr": 1e-3},
-        "Discrete BCQ on data of CartPole-v1: half a minute on one CPU core; settings are ours.",
+        "Discrete BCQ on data of CartPole-v1: half a minute on one CPU core; settings by reverie.",
         env_prefixes="CartPole-"),
     "discrete_cql_cartpole": Preset("discrete_cql", CARTPOLE_DATA | {"algo.lr": 1e-3, "algo.num_quantiles": 64},
-        "Discrete CQL on data of CartPole-v1: a minute on one CPU core; settings are ours.", env_prefixes="CartPole-"),
+        "Discrete CQL on data of CartPole-v1: a minute on a CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "discrete_crr_cartpole": Preset("discrete_crr", CARTPOLE_DATA | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3},
-        "Discrete CRR on data of CartPole-v1: half a minute on one CPU core; settings are ours.",
+        "Discrete CRR on data of CartPole-v1: half a minute on one CPU core; settings by reverie.",
         env_prefixes="CartPole-"),
     "bc_minatar": Preset("bc", MINATAR_DATA | {"algo.lr": 2.5e-4},
-        "Behaviour cloning on data of MinAtar, with its authors' network; settings are ours.", env_prefixes="MinAtar/"),
+        "Behavior cloning on data of MinAtar with its authors' network; settings by reverie.", env_prefixes="MinAtar/"),
     "discrete_bcq_minatar": Preset("discrete_bcq", MINATAR_DATA | {"algo.lr": 2.5e-4},
-        "Discrete BCQ on data of MinAtar, with its authors' network; settings are ours.", env_prefixes="MinAtar/"),
+        "Discrete BCQ on data of MinAtar with its authors' network; settings by reverie.", env_prefixes="MinAtar/"),
     "discrete_cql_minatar": Preset("discrete_cql", MINATAR_DATA | {"algo.lr": 2.5e-4, "algo.num_quantiles": 64},
-        "Discrete CQL on data of MinAtar, with its authors' network; settings are ours.", env_prefixes="MinAtar/"),
+        "Discrete CQL on data of MinAtar with its authors' network; settings by reverie.", env_prefixes="MinAtar/"),
     "discrete_crr_minatar": Preset("discrete_crr", MINATAR_DATA | {"algo.actor_lr": 2.5e-4, "algo.critic_lr": 2.5e-4},
-        "Discrete CRR on data of MinAtar, with its authors' network; settings are ours.", env_prefixes="MinAtar/"),
+        "Discrete CRR on data of MinAtar with its authors' network; settings by reverie.", env_prefixes="MinAtar/"),
     "bc_atari": Preset("bc", ATARI_DATA | {"algo.lr": 1e-4},
-        "Behaviour cloning on data of Atari, of four 84x84 grey frames (Tianshou: atari_il.py).", env_prefixes="ALE/",
+        "Behavior cloning on data of Atari, of four 84x84 gray frames (Tianshou: atari_il.py).", env_prefixes="ALE/",
         cpu_changes=_ATARI_DATA),
     "discrete_bcq_atari": Preset("discrete_bcq",
         ATARI_DATA | {"algo.lr": 6.25e-5, "algo.tau": 1.0, "algo.target_update_interval": 8000},
-        "Discrete BCQ on data of Atari, of four 84x84 grey frames (Tianshou: atari_bcq.py).", env_prefixes="ALE/",
+        "Discrete BCQ on data of Atari, of four 84x84 gray frames (Tianshou: atari_bcq.py).", env_prefixes="ALE/",
         cpu_changes=_ATARI_DATA | {"algo.target_update_interval": 1000}),
     "discrete_cql_atari": Preset("discrete_cql", ATARI_DATA | {"algo.lr": 1e-4, "algo.double": True},
-        "Discrete CQL on data of Atari, of four 84x84 grey frames (Tianshou: atari_cql.py).", env_prefixes="ALE/",
+        "Discrete CQL on data of Atari, of four 84x84 gray frames (Tianshou: atari_cql.py).", env_prefixes="ALE/",
         cpu_changes=_ATARI_DATA),
     "discrete_crr_atari": Preset("discrete_crr",
         ATARI_DATA | {"algo.actor_lr": 1e-4, "algo.critic_lr": 1e-4, "algo.target_update_interval": 500,
             "algo.conservative_weight": 10.0},
-        "Discrete CRR on data of Atari, of four 84x84 grey frames (Tianshou: atari_crr.py).", env_prefixes="ALE/",
+        "Discrete CRR on data of Atari, of four 84x84 gray frames (Tianshou: atari_crr.py).", env_prefixes="ALE/",
         cpu_changes=_ATARI_DATA),
 }

@@ -1,4 +1,4 @@
-"""What a preset is, as data: nothing here imports PyTorch, so that ``reverie list`` is quick."""
+"""The definition of a preset, as data: nothing here imports PyTorch, so that ``reverie list`` is fast."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class Preset(NamedTuple):
     description: str
     """One line for ``reverie list``."""
     env_prefixes: str = ""
-    """Beginnings of the ids of environments for which it is the default, apart by spaces."""
+    """Prefixes of the environment ids for which it is the default, separated by spaces."""
     cpu_changes: Settings | None = None
-    """Changes for a machine without a GPU: smaller networks, shorter runs. None: none are needed."""
+    """Changes for a machine without a GPU: smaller networks, shorter runs. None: no changes."""

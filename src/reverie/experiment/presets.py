@@ -1,4 +1,4 @@
-"""All presets, as data: nothing here imports PyTorch, so that ``reverie list`` is quick."""
+"""All presets, as data: nothing here imports PyTorch, so that ``reverie list`` is fast."""
 
 from __future__ import annotations
 

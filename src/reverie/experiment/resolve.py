@@ -1,4 +1,4 @@
-"""Settings together with what surrounds a run: the environment of the data, an earlier run, a file."""
+"""Settings in the context of a run: the dataset's environment, an earlier run, a file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reverie.run.folder import SavedConfig, check_module_names
 
 
 def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> SavedConfig:
-    """Return the content of config.yaml, with names of the objects that a file cannot hold (``module:name``)."""
+    """Return the content of config.yaml, with names (``module:name``) of the objects that a file cannot contain."""
     envs = {"env": env, "eval_env": eval_env}
     objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
     custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
@@ -31,7 +31,7 @@ def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvL
 def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
     """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
     if value is None or (isinstance(value, Choice) and value.is_importable()):
-        return {}  # a file holds its kind and its values
+        return {}  # a file contains its kind and its values
     if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
         return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
     if not isinstance(value, Config):
@@ -45,9 +45,9 @@ def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
 def resolve_env(
     config: ExperimentConfig, env: EnvLike | None, before: Mapping[str, Any] | None = None
 ) -> ExperimentConfig:
-    """Return ``config`` with its environment filled in: a run on data alone is evaluated in that of the data.
+    """Return ``config`` with its environment filled in: an offline run is evaluated in the dataset's environment.
 
-    ``env``: an environment given from Python. ``before``: settings of the run to be continued, whose environment stays
+    ``env``: an environment passed from Python. ``before``: settings of the run to continue, whose environment is kept
     unless another is named.
     """
     config = config.validate()
@@ -61,7 +61,7 @@ def resolve_env(
     with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
         info = recorded.about
     if not info.env:
-        logger.info("no evaluations: the data do not name their environment. Pass --env ID to evaluate in one")
+        logger.info("no evaluations: the dataset does not name its environment. Pass --env ID to evaluate in one")
         return config.without_env()
     with_env = config.merge({"env": dataset_env_config(info, config.env).to_dict()})
     try:
@@ -73,7 +73,10 @@ def resolve_env(
 
 
 def dataset_env_id(data: DatasetConfig) -> str:
-    """Return the id of the environment that data name; "" if they name none or cannot be read, as reading them says."""
+    """Return the environment id that a dataset names.
+
+    "" if it names none or cannot be read (reading it reports why).
+    """
     try:
         with open_reader(data.path, data) as reader:
             return reader.env_id()
@@ -82,10 +85,10 @@ def dataset_env_id(data: DatasetConfig) -> str:
 
 
 def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
-    """Return ``config`` with what the run in ``path`` began with and, unless set, with its ``threads``.
+    """Return ``config`` with the initial settings of the run in ``path`` and, unless set, its ``threads``.
 
-    RunError if ``config`` has others, or rows of another kind than ``before``, the settings of the run so far: a
-    checkpoint holds positions in the replay, in the recorded data or in both, and cannot change between these.
+    RunError if ``config`` differs from them, or has another kind of experience than ``before``, the run's settings so
+    far: a checkpoint contains positions in the replay, in the dataset or in both, and cannot switch between these.
     """
     initial = {
         "init_from": before.get("init_from"),
@@ -100,8 +103,8 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
     for name, value in current.items():
         if value and absolute_locations(value) != absolute_locations(initial[name]):
             raise RunError(
-                f"{name} = {value!r} applies only to a new run, but {path} began with {name} = {initial[name]!r}. "
-                "Leave it out to continue that run, or choose another --run to begin a new one."
+                f"{name} = {value!r} applies only to a new run, but {path} started with {name} = {initial[name]!r}. "
+                "Remove this option to continue that run, or choose another --run to start a new one."
             )
     learned = {name: before[name] for name in ("experience", "data") if name in before}
     check_module_names(SavedConfig(algorithm="", experiment=learned), f"the run {path}")
@@ -115,23 +118,22 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
         )
     if bool(config.actors) != bool(before.get("actors", 0)):
         raise RunError(
-            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run with "
-            f"actors continues with actors, one without them without. Or begin a new run with its agent: --init-from "
-            f"{path}."
+            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run cannot "
+            f"switch between actors and no actors. Or start a new run with its agent: --init-from {path}."
         )
     return config.merge({**initial, "threads": config.threads or before.get("threads", 0)})
 
 
 def absolute_locations(locations: Any) -> list[str]:
-    """Return the path or URL, or several of them, as absolute ones; [] for None."""
+    """Return one or several paths or URLs as absolute locations; [] for None."""
     paths = [locations] if isinstance(locations, str) else locations or ()
     return [absolute_store_path(path) for path in paths]
 
 
 def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> ExperimentConfig:
-    """Return ``config`` with learning that starts after a quarter of a run of which it would leave less than half.
+    """Return ``config`` with ``learning_starts`` lowered to a quarter of the run, if it would exceed half of it.
 
-    ``explicit``: the settings that the user has made. ConfigError if they leave no time to learn, or do not count.
+    ``explicit``: the user's settings. ConfigError if they leave no time to learn, or have no effect.
     """
     other_unit = "steps" if config.offline else "updates"
     if other_unit in explicit and config.unit not in explicit:
@@ -145,7 +147,7 @@ def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> 
             return config
         raise ConfigError(
             f"learning_starts = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, "
-            "or take more steps."
+            "or increase steps."
         )
     soon = max(1, steps // 4)
     logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")

@@ -1,4 +1,4 @@
-"""Begin a run with the agent of another one, or with parts of it."""
+"""Start a run from another run's agent, or from parts of it."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, read_saved_config, read_spec, spec_changes
 
 NORMALISER = "preprocess.normaliser."
-"""Beginning of the names of the statistics that normalise observations."""
+"""Name prefix of the observation normalization statistics."""
 MAX_LISTED = 4
-"""Largest number of parameters that a message lists."""
+"""Maximum number of parameters listed in a message."""
 
 
 def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str, Any]) -> None:
-    """Load what ``config.init_from`` and ``config.init_modules`` name into a new ``learner``, and log what begins anew.
+    """Load the parameters of ``config.init_from`` into a new ``learner``, and log what is re-initialized.
 
-    Without ``init_modules``, a run of the same algorithm gives weights, optimisers and normalisation; else see
-    :class:`PartialLoad`. Steps, updates and decaying rates begin anew. ``spec``: the content of this run's spec.json.
+    Without ``init_modules``, weights, optimizers and normalization of a run of the same algorithm are loaded; otherwise
+    see :class:`PartialLoad`. Steps, updates and decaying rates start over. ``spec``: the content of this run's
+    spec.json.
 
     Raises:
-        RunError: there is no such run or checkpoint; its environment differs, and there are no ``init_modules``; or
-            nothing fits.
-        UntrustedError: its algorithm is of a module that no installed package offers and the user has not named.
+        RunError: the run or checkpoint does not exist; its environment differs, and there are no ``init_modules``; or
+            nothing matches.
+        UntrustedError: its algorithm is in a module that belongs to no installed package and that the user has not
+            named.
     """
     if config.init_from is None:
         return
@@ -53,7 +55,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     if changes and not config.init_modules:
         raise RunError(
             f"{'; '.join(changes)}: the environment differs from the one that {folder.path} was trained on. Use the "
-            "same environment with the same env options, or take only parts that fit, with init_modules."
+            "same environment with the same env options, or load only matching parts with init_modules."
         )
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(init_path.name if inside else None)
@@ -61,7 +63,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     if parts is not None:
         names = ", ".join(common_prefixes(parts.taken, parts.anew))
         logger.info(f"starting with parts of the agent of {path}: {names}")
-        logger.info(f"beginning anew: {', '.join([*common_prefixes(parts.anew, parts.taken), 'optimisers'])}")
+        logger.info(f"re-initialized: {', '.join([*common_prefixes(parts.anew, parts.taken), 'optimizers'])}")
         for line in (*changes, *parts.remarks):
             logger.warning(f"init_from: {line}")
     else:
@@ -73,11 +75,11 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
         first = (
             f"the statistics of {path}, of {count_noun(normaliser.count, 'row')}" if normaliser.count else "new rows"
         )
-        logger.info(f"observations are normalised by {first}")
+        logger.info(f"observations are normalized by {first}")
 
 
 def is_compatible_start(config: type[AlgorithmConfig], saved: str) -> bool:
-    """Return whether a run of ``saved`` has all parts of ``config``'s learner, as Plan2Explore those of DreamerV2."""
+    """Return whether a run of ``saved`` has all parts of ``config``'s learner, such as Plan2Explore for DreamerV2."""
     name = algorithm_name(config)
     return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
 
@@ -88,7 +90,7 @@ def vector_keys(spec: Mapping[str, Any]) -> list[str]:
 
 
 class MatchingNetworks:
-    """A learner that leaves out the networks of a checkpoint that it does not have."""
+    """A learner that ignores networks of a checkpoint that it does not have."""
 
     def __init__(self, learner: Algorithm) -> None:
         self.learner = learner
@@ -105,15 +107,18 @@ class MatchingNetworks:
 
 
 class PartialLoad:
-    """A learner that takes parameters and buffers of a checkpoint where names and shapes fit, each layer as a whole.
+    """A learner that loads parameters and buffers of a checkpoint with equal names and shapes, each layer as a whole.
 
-    With ``init_modules`` it takes those whose names begin so. Else, if one algorithm derives from the other, it takes
-    all that fit, and if not, the actor, which must fit, and the statistics that normalise observations. Targets follow
-    a network that is taken.
+    With ``init_modules`` it loads those whose names match from the beginning. Otherwise, if one algorithm derives from
+    the other, it loads everything that matches; if not, the actor, which must match, and the observation normalization
+    statistics. Target networks are copied from loaded networks.
     """
 
     def __init__(self, learner: Algorithm, config: ExperimentConfig, saved: str, *, statistics: bool = True) -> None:
-        """``saved``: algorithm of the checkpoint. ``statistics``: those of observations there are of the same ones."""
+        """``saved``: algorithm of the checkpoint.
+
+        ``statistics``: whether its observation statistics describe the same observations.
+        """
         self.learner = learner
         self.state_dict: Callable[[], dict[str, Any]] = learner.state_dict
         self.config = config
@@ -122,11 +127,11 @@ class PartialLoad:
         patterns = config.init_modules
         self.patterns: tuple[str, ...] = (patterns,) if patterns and isinstance(patterns, str) else tuple(patterns)
         self.taken: list[str] = []
-        """Names of the parameters and buffers that are taken, and of targets that follow them."""
+        """Names of the loaded parameters and buffers, and of targets copied from them."""
         self.anew: list[str] = []
-        """Names of the others."""
+        """Names of the re-initialized parameters and buffers."""
         self.remarks: list[str] = []
-        """What was wanted and does not fit, and what may be wrong."""
+        """Requested parts that do not match, and their possible problems."""
         both = learner.named_parameters(remove_duplicate=False), learner.named_buffers(remove_duplicate=False)
         self.tensors: set[str] = {name for named in both for name, _ in named}
         config_class = source = type(config.algo)
@@ -138,7 +143,7 @@ class PartialLoad:
         self.source_actor_prefix: str = f"{source.learner.actor_path}."
 
     def load_state_dict(self, state: State) -> None:
-        """Load what fits of the state of another learner, or raise RunError."""
+        """Load the matching parts of another learner's state, or raise RunError."""
         current = self.state_dict()
         model, source = current["model"], {self._to_own_name(name): value for name, value in state["model"].items()}
         normalised = normalization_mismatch(model, source)
@@ -153,11 +158,11 @@ class PartialLoad:
         self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.taken}})
         self._follow(model)
         missed = unfit & {module_name(name) for name in names if self.patterns or name in source}
-        self.remarks += [f"does not fit, begins anew: {format_differences(unlike, missed)}"] * bool(missed)
+        self.remarks += [f"does not match, re-initialized: {format_differences(unlike, missed)}"] * bool(missed)
         self.remarks += [normalised] * bool(normalised)
 
     def _to_own_name(self, name: str) -> str:
-        """Return the name that a parameter there has here."""
+        """Translate a parameter name of the checkpoint to this learner."""
         actor = self.actor_prefix != "." != self.source_actor_prefix and name.startswith(self.source_actor_prefix)
         return self.actor_prefix + name.removeprefix(self.source_actor_prefix) if actor else name
 
@@ -167,12 +172,12 @@ class PartialLoad:
         return self.related or name.startswith((self.actor_prefix, NORMALISER))
 
     def _problems(self, source: State, unlike: Mapping[str, str]) -> list[str]:
-        """Return why these parts cannot be taken; [] if they can."""
+        """Return why these parts cannot be loaded; [] if they can."""
         if self.patterns:
             return [line for pattern in self.patterns for line in self._pattern_problems(pattern, unlike)]
         if self.related:
             fits = {*self.taken} & {name for name, _ in self.learner.named_parameters()}
-            return [] if fits else [f"no network of {self.saved} fits one of {self.config.name}"]
+            return [] if fits else [f"no network of {self.saved} matches a network of {self.config.name}"]
         models = source, self.tensors
         source_actor, actor = ([name for name in model if name.startswith(self.actor_prefix)] for model in models)
         if not source_actor or not actor:
@@ -181,25 +186,25 @@ class PartialLoad:
         if unlike.keys().isdisjoint(source_actor):
             return []
         return [
-            f"the actor of {self.saved} does not fit that of {self.config.name}: "
+            f"the actor of {self.saved} does not match the actor of {self.config.name}: "
             f"{format_differences(unlike, map(module_name, (*source_actor, *actor)))}. Use the same algo.networks for "
-            "both, or take layers that fit with init_modules"
+            "both, or load matching layers with init_modules"
         ]
 
     def _pattern_problems(self, pattern: str, unlike: Mapping[str, str]) -> list[str]:
-        """Return what is wrong with one of ``init_modules``, if anything is."""
+        """Return the problems of one of ``init_modules``, if any."""
         matching = {name for name in self.tensors if re.match(pattern, name)}
         if not matching:
             prefixes = sorted({".".join(name.split(".")[:2]) for name in self.tensors})
-            return [f"init_modules = '{pattern}': no name begins so. There are: {', '.join(prefixes)}"]
+            return [f"init_modules = '{pattern}': no parameter name matches. There are: {', '.join(prefixes)}"]
         if matching.isdisjoint(self.taken):
             return [
-                f"init_modules = '{pattern}', nothing fits: {format_differences(unlike, map(module_name, matching))}"
+                f"init_modules = '{pattern}', nothing matches: {format_differences(unlike, map(module_name, matching))}"
             ]
         return []
 
     def _follow(self, model: State) -> None:
-        """Copy what was taken to its targets, unless they were taken, and note what begins anew."""
+        """Copy loaded networks to their targets, unless these were loaded too, and record what is re-initialized."""
         pointers = {model[name].data_ptr() for name in self.taken}
         for module_path, target in self.learner.named_modules():
             inside = [name for name in model if name in self.tensors and name.startswith(f"{module_path}.")]
@@ -208,7 +213,7 @@ class PartialLoad:
             if any(p.data_ptr() in pointers for p in target.source.parameters()):
                 target.model.load_state_dict(target.source.state_dict())
                 self.taken += inside
-        pointers |= {model[name].data_ptr() for name in self.taken}  # an encoder that networks share has several names
+        pointers |= {model[name].data_ptr() for name in self.taken}  # a shared encoder has several names
         self.anew = [name for name in model if name in self.tensors and model[name].data_ptr() not in pointers]
 
 
@@ -218,10 +223,10 @@ def module_name(name: str) -> str:
 
 
 def shape_differences(model: State, source: State, tensors: Collection[str]) -> dict[str, str]:
-    """Return the names under which two models differ in shape, with the difference in words.
+    """Return the names of parameters whose shapes differ between two models, with a description.
 
-    Entries that are not ``tensors`` of the model, such as the widths of a perceptron, say what its parameters mean:
-    they differ by their values, if both have them.
+    Entries that are not ``tensors`` of the model, such as the widths of an MLP, describe its parameters: they are
+    compared by value, if both models have them.
     """
     out = {}
     for name in dict.fromkeys((*model, *source)):
@@ -230,12 +235,12 @@ def shape_differences(model: State, source: State, tensors: Collection[str]) -> 
             str(tuple(x[name].tolist() if means else x[name].shape)) if name in x else "absent" for x in (model, source)
         )
         if shape != source_shape and not (means and source_shape == "absent"):
-            out[name] = f"{name} is {source_shape} there, {shape} here"
+            out[name] = f"{name} is {source_shape} in the checkpoint, {shape} here"
     return out
 
 
 def format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
-    """Return the differences in these layers, the first of them if there are many."""
+    """Format the differences in these layers, only the first ones if there are many."""
     layers = set(layers)
     lines = [line for name, line in unlike.items() if module_name(name) in layers]
     suffix = f", and {len(lines) - MAX_LISTED} more" if len(lines) > MAX_LISTED else ""
@@ -243,22 +248,22 @@ def format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
 
 
 def normalization_mismatch(model: State, source: State) -> str:
-    """Return what is wrong if one model normalises observations and the other does not; "" if nothing is."""
+    """Describe the problem if only one of the models normalizes observations; "" if there is none."""
     has_here, has_source = (any(name.startswith(NORMALISER) for name in state) for state in (model, source))
     if has_source == has_here:
         return ""
     if has_source:
-        return "observations are normalised there and not here: set algo.normalize_obs = running"
-    return "observations are normalised here and not there: set algo.normalize_obs = none"
+        return "observations are normalized in the checkpoint but not here: set algo.normalize_obs = running"
+    return "observations are normalized here but not in the checkpoint: set algo.normalize_obs = none"
 
 
 def common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:
-    """Return the fewest names of modules that hold all of ``names`` and none of ``excluded``."""
+    """Return the shortest list of module names that covers all of ``names`` and none of ``excluded``."""
     used = {head for name in excluded for head in ancestor_names(name)}
     return list(dict.fromkeys(next(head for head in ancestor_names(name) if head not in used) for name in names))
 
 
 def ancestor_names(name: str) -> list[str]:
-    """Return the names of the modules around a parameter, from the outermost one, and its own."""
+    """Return the names of the modules around a parameter, outermost first, and its own name."""
     parts = name.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]

@@ -63,7 +63,7 @@ class CudaGraphs:
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
         """Capture ``call``, and replay it once. Each replay advances the device's random generator."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # Other threads may go on using the device meanwhile: only this thread must not synchronise.
+        # Other threads may go on using the device meanwhile: only this thread must not synchronize.
         capturing = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
         try:
             with torch.cuda.device(self.device), capturing:

@@ -63,7 +63,7 @@ def has_amx() -> bool:
 
 
 empty_float32: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
-"""``floats(shape)`` returns uninitialised memory for a compiled function: float32 on the CPU, whatever PyTorch's
+"""``floats(shape)`` returns uninitialized memory for a compiled function: float32 on the CPU, whatever PyTorch's
 defaults are. It takes half the time of ``torch.empty`` with a dtype and a device, and acting calls it 17 times."""
 
 

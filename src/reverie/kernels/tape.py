@@ -275,7 +275,7 @@ def _is_exact(write: Callable[..., Any], names: Sequence[str], outputs: Sequence
 
 
 def _blank(x: Tensor) -> Tensor:
-    """Return a tensor like ``x`` that surely does not hold its values, as uninitialised memory may by chance."""
+    """Return a tensor like ``x`` that surely does not hold its values, as uninitialized memory may by chance."""
     blank = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     return blank.fill_(math.nan if x.is_floating_point() else 0)
 
@@ -350,7 +350,7 @@ class MemoryPool:
         self._memory: dict[int, tuple[bytearray, int]] = {}
 
     def like(self, x: Tensor) -> Tensor:
-        """Return an uninitialised tensor of the same dtype, shape and strides in a free block."""
+        """Return an uninitialized tensor of the same dtype, shape and strides in a free block."""
         size = -(-max(1, x.untyped_storage().nbytes()) // ALIGNED) * ALIGNED
         return torch.frombuffer(self._block(size), dtype=x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
 

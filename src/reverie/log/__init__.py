@@ -1,5 +1,4 @@
-"""Measurements on their way out: the meter, sinks, console, figures, videos, aggregates of seeds.
+"""Output of metrics: meter, sinks, console, figures, videos, aggregates of seeds.
 
-May import core alone.
-Begin with ``sinks.LogOutputs``, which opens all that the settings ask for.
+May import only core. Start reading at ``sinks.LogOutputs``, which opens all enabled outputs.
 """

@@ -36,9 +36,9 @@ from reverie.log.jsonl import metric_series, read_metrics, split_evaluations
 
 AGGREGATES: dict[str, Measure] = {"iqm": iqm, "mean": mean, "median": median}
 READ_METRICS = ("episode/score", "eval/score", "eval/final", "estimate/return", "estimate/discount")
-"""Metrics that are read from the logs."""
+"""Metrics read from the logs."""
 MAX_POINTS = 100
-"""Most points of a curve whose seeds were not measured at the same steps."""
+"""Maximum points of a curve whose seeds were not measured at the same steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Curve:
     source: Literal["evaluation", "training"]
     """Source of the scores: evaluations, or training episodes."""
     steps: np.ndarray
-    """``[K]``: env steps, or updates in a run on recorded data alone."""
+    """``[K]``: env steps, or updates in an offline run."""
     scores: np.ndarray
     """``[S, K]``. A seed that ended early because it reached ``stop_score`` keeps its last score."""
     points: list[Series]
@@ -96,7 +96,7 @@ class MeasurementSettings(NamedTuple):
     unit: str  # of their length: "env steps" or "updates"
     evaluates: bool  # whether there are evaluations during training
     period: float | None  # steps between two evaluations; None if they are due at times
-    early: bool  # whether a score may end a run early
+    early: bool  # whether a score can end a run early
 
 
 class SeedSummary(NamedTuple):
@@ -175,7 +175,7 @@ def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -
     if period is None:
         return steps, scores
     due, first = np.unique(steps // period * period, return_index=True)
-    return due[due > 0], scores[first[due > 0]]  # none is due at step 0: it was due at a shorter period
+    return due[due > 0], scores[first[due > 0]]  # no evaluation is due at step 0: it was due at a shorter period
 
 
 def common_steps(points: Sequence[Series], *, same: bool, extend_last: bool) -> np.ndarray:

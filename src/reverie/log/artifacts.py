@@ -19,11 +19,12 @@ from reverie.core.files import write_json
 from reverie.store.local_objects import LocalObjects, open_objects
 
 Upload = Literal["metrics", "checkpoints", "rows"]
-"""What a tracker gets; each value includes the ones before it."""
+"""Uploads to a tracker; each value includes the previous ones."""
 UPLOADED_FILES = ("config.yaml", "spec.json", "metrics.jsonl", "curve.png", "eval.json", "estimate.json")
-"""Small files of a run folder that a tracker gets."""
+"""Small files of a run folder that are uploaded to a tracker."""
 UPLOAD_FOLDER = ".upload"
-"""Folder in a run folder with copies of the checkpoints being sent: the run may delete the originals meanwhile."""
+"""Folder in a run folder with copies of the checkpoints being sent: the run can delete the originals during the
+upload."""
 AGENT_FILE = "agent.json"
 """File that describes a shared agent (``agent/sharing.py``)."""
 AGENT_FILES = (AGENT_FILE, "config.yaml", "spec.json", "eval.json", "README.md", "*.png", "checkpoints/*.json",
@@ -73,7 +74,7 @@ class Uploads:
         files = [self.run / name for name in UPLOADED_FILES]
         self._send_changed(files + [self.run / "checkpoints" / "best"] * bool(names))
         for name in self.uploaded - names if names else ():
-            with contextlib.suppress(Exception):  # not every place of artifacts can delete
+            with contextlib.suppress(Exception):  # not every artifact store supports deletion
                 self.delete_folder(f"checkpoints/{name}")
         self.uploaded, self._begun = set(names), True
 
@@ -111,7 +112,7 @@ class Uploads:
 
     def _send_changed(self, files: Iterable[Path]) -> None:
         for file in files:
-            if not file.name.startswith("."):  # one that is being written
+            if not file.name.startswith("."):  # a file being written
                 self._send_if_changed(file, file)
 
     def _send_if_changed(self, file: Path, name: Path) -> None:
@@ -128,13 +129,13 @@ class Uploads:
 
 
 def download_run(location: Path | str) -> Path | str:
-    """Return ``location``; if it is of a tracker, the folder below ``runs/`` into which it is downloaded, once.
+    """Return ``location``; for a tracker's location, download it once and return the folder under ``runs/``.
 
     ``runs:/ID`` or ``models:/NAME/3`` (``@alias``, ``/latest``) of MLflow, ``wandb:ENTITY/PROJECT/ARTIFACT:v3`` of W&B,
     ``hf://USER/NAME`` (``@REVISION``) of the Hugging Face Hub.
 
     Raises:
-        ReverieError: it does not exist, it is no reverie run, or the tracker cannot be reached.
+        ReverieError: it does not exist, it is not a reverie run, or the tracker cannot be reached.
     """
     return download_agent(location) if "://" not in str(location) or str(location).startswith("hf://") else location
 
@@ -175,12 +176,12 @@ def tracker_module(name: str, error_prefix: str) -> Iterator[Any]:
         yield tracker
     except ReverieError:
         raise
-    except Exception as error:  # of many kinds: the tracker's, its store's and the network's
+    except Exception as error:  # many types: from the tracker, its store and the network
         title = {"mlflow": "MLflow", "wandb": "Weights & Biases", "huggingface_hub": "the Hugging Face Hub"}[name]
         set_it = ""
         if name == "mlflow":
             title = f"MLflow at {tracker.get_tracking_uri()}"
-            set_it = " Set MLFLOW_TRACKING_URI to the server that has it."
+            set_it = " Set MLFLOW_TRACKING_URI to its server."
         elif name == "huggingface_hub":
             set_it = " Its name is USER/NAME; `hf auth login`, or HF_TOKEN, gives access to private agents."
         message = " ".join([line.strip() for line in str(error).splitlines() if line.strip()][:2])  # without its advice
@@ -264,7 +265,7 @@ def _of_storage(url: str, to: Path | None) -> Path:
 
         return _download_once(folder, fill)
     except FileNotFoundError as error:
-        raise RunError(f"{url} holds no agent: it has no {AGENT_FILE}, which reverie push writes.") from error
+        raise RunError(f"{url} contains no agent: it has no {AGENT_FILE}, which reverie push writes.") from error
     except ReverieError:
         raise
     except objects.exceptions as error:

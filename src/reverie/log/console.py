@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 LINES_PER_HEADER = 25
 LINE_PERIOD, RUN_LINE_PERIOD = 60.0, 30.0
-"""Seconds between two lines where the output is no terminal: of a run, evaluations apart; of each of several runs."""
+"""Seconds between two lines if the output is not a terminal: of a single run, except for evaluations; of each of
+several runs."""
 COLUMNS = 100
 """Width of the lines of a run."""
 OCCASIONAL_METRICS = {"iqm": "eval/score_iqm", "low 95 %": "eval/score_iqm_low", "high 95 %": "eval/score_iqm_high",
                       "estimated by FQE": "estimate/return"}  # fmt: skip
-"""Metrics that are shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the
-estimate from recorded data, labeled so that nobody takes it for an evaluation."""
+"""Metrics shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the estimate
+from a dataset, labeled to distinguish it from an evaluation."""
 
 
 class SpeedMeter:
@@ -55,7 +56,7 @@ class SpeedMeter:
             self._phase, self._marks = phase, [(seconds, steps)]
             return self._rate
         recent = [mark for mark in self._marks if seconds - mark[0] <= 60.0]
-        since, before = (recent or self._marks[-1:])[0]  # without a terminal it is asked about once a minute
+        since, before = (recent or self._marks[-1:])[0]  # without a terminal it is called about once a minute
         if seconds - self._marks[-1][0] >= 1.0:
             self._marks = [*recent, (seconds, steps)]
         if seconds > since and (steps > before or seconds - since > 60.0):
@@ -180,7 +181,7 @@ class ConsoleSink:
             row.add_row(bar, count, f"{self._speed.rate_text()} {unit}/s", f"{self._speed.time_left_text()} left")
         elif steps >= length:
             row.add_row(bar, f"{steps:,} {unit}", "", "done")
-        else:  # a score, patience or a callback ended it, or a signal came
+        else:  # ended by a score, patience, a callback or a signal
             row.add_row(bar, f"{steps:,} of at most {length:,} {unit}", "", "ended early")
         return row
 
@@ -268,7 +269,7 @@ class RunProgress:
         return int(self.values.get("counters/updates", 0))
 
     def begin(self) -> None:
-        """Note that the process was started: the speed is measured from its first entry on."""
+        """Record that the process was started: the speed is measured from its first entry."""
         self.read()
         self.state, self.note, self.speed = "running", "", None
 

@@ -18,7 +18,7 @@ from reverie.core.statistics import Series
 Values = Mapping[str, float | np.ndarray]
 
 LARGEST_STEP = 2**63
-"""Larger whole numbers, of which JSON may have any, are none that a run has written."""
+"""Larger integers, which JSON allows, are not written by a run."""
 FINAL = "eval/final"
 """1 in an evaluation at the end of training, 0 in one during training."""
 
@@ -111,7 +111,7 @@ def split_evaluations(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[s
 def move_future_lines(path: Path, since: int, repeated_values: Values | None = None) -> None:
     """Move the lines of steps after ``since``, and lines of ``since`` with the ``repeated_values``, to another file.
 
-    It is ``metrics-aside.jsonl``. A crash may leave lines in both files, but never in none.
+    It is ``metrics-aside.jsonl``. A crash can leave lines in both files, but never in neither.
     """
     if not path.exists():
         return
@@ -126,7 +126,7 @@ def move_future_lines(path: Path, since: int, repeated_values: Values | None = N
 
 
 def _is_made_again(line: bytes, since: int, repeated_values: Values | None) -> bool:
-    """Return whether ``line`` is of a step after ``since``, or of that step with the ``repeated_values``."""
+    """Return whether the step of ``line`` is after ``since``, or equal to it with the ``repeated_values``."""
     if (row := parse_entry(line)) is None:
         return False
     repeated = row["step"] == since and repeated_values is not None and repeated_values.items() <= row.items()
@@ -134,7 +134,7 @@ def _is_made_again(line: bytes, since: int, repeated_values: Values | None) -> b
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    with open_file(path, LARGEST_LOG) as file:  # one at a time, as a long run has many
+    with open_file(path, LARGEST_LOG) as file:  # one at a time, since a long run has many
         yield from file
 
 

@@ -1,4 +1,4 @@
-"""Figures of runs and of recorded data, drawn without a display."""
+"""Figures of runs and datasets, drawn without a display."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#
 SCORE_METRICS = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
 MAX_TRACES = MAX_DIMENSIONS = 12
-"""Most numbers of a dream, and dimensions of an action, that are shown."""
+"""Maximum numbers of a dream, and dimensions of an action, in a figure."""
 RETURN_LABELS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
 """Axis labels for the scores of several seeds."""
 
@@ -127,7 +127,7 @@ def new_curve_figure(unit: str, ylabel: str) -> tuple[Figure, Axes]:
 def new_panels(
     count: int, columns: int, size: tuple[float, float], margin: tuple[float, float] = (0, 0), title: str = ""
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``count`` panels of ``size``, in inches, and room for ``more`` around them."""
+    """Return a figure with ``count`` panels of ``size``, in inches, and a ``margin`` around them."""
     lines = -(-count // columns)
     figure = Figure(figsize=(size[0] * columns + margin[0], size[1] * lines + margin[1]), layout="constrained")
     grid = list(figure.subplots(lines, columns, squeeze=False).flat)
@@ -180,7 +180,7 @@ def plot_dream_errors(
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
         dashes: Any = {"color": DARK, "linewidth": 1.6, "linestyle": (0, (4, 2)), "label": "last row repeated"}
-        axes.plot(steps, baseline[name], **dashes)  # on top, as it may be equal to the dream
+        axes.plot(steps, baseline[name], **dashes)  # on top, since it can equal the dream
         _mark_horizon(axes, trained_horizon, 0.5, len(error))
         axes.set_title(name, loc="left", fontsize=10, parse_math=False)
         top = max(1e-3, axes.get_ylim()[1])
@@ -307,7 +307,7 @@ def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] 
         return
     shares = counts[:MAX_DIMENSIONS] / np.maximum(1, counts[:MAX_DIMENSIONS].sum(axis=1, keepdims=True))
     image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
-    axes.figure.colorbar(image, ax=axes, label="share of a dimension's actions")
+    axes.figure.colorbar(image, ax=axes, label="fraction of a dimension's actions")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel(f"{name}: part of the range from the low to the high bound, or class")

@@ -159,7 +159,7 @@ class LogOutputs(TrackedRun):
             for user_sink in self.user_sinks:
                 sinks.append(ErrorTolerantSink(user_sink, errors=Exception))
                 stack.callback(sinks[-1].close)
-            stack.callback(self.draw_curve, clock.unit)  # before the trackers close, which get it
+            stack.callback(self.draw_curve, clock.unit)  # before the trackers close, which upload it
             yield sinks
 
     def _iter_sinks(self, clock: Clock, repeated_values: Values | None) -> Iterator[Sink]:
@@ -170,7 +170,7 @@ class LogOutputs(TrackedRun):
             yield ErrorTolerantSink(lines, f"{path / 'metrics.jsonl'} (its entries wait in memory)")
             yield ErrorTolerantSink(VideoSink(path / "videos"), "the video")
             if self.settings["tensorboard"]:
-                since = clock.position + 1 if board.is_dir() else None  # a run may also start over
+                since = clock.position + 1 if board.is_dir() else None  # a run can also start over
                 yield ErrorTolerantSink(TensorBoardSink(board, purge_step=since), "TensorBoard")
             yield from self._trackers()
         if self.settings["console"]:

@@ -43,7 +43,7 @@ def mlflow_experiment_id(client: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """What a tracker has to know of a run, whose folder is ``path``."""
+    """The information about a run, with folder ``path``, that a tracker needs."""
 
     path: Path
     title: str
@@ -76,7 +76,7 @@ class WandbSink:
                 group=os.environ.get("WANDB_RUN_GROUP", run.title),
                 settings=wandb.Settings(silent=True, console="off"),
             )  # fmt: skip
-        except Exception as error:  # of many kinds, some of them private
+        except Exception as error:  # many types, some of them private
             raise RunError(
                 f"Weights & Biases: {error} Log in with 'wandb login', or set WANDB_MODE=offline to upload it later."
             ) from error
@@ -122,16 +122,16 @@ class MlflowSink:
     """Logs to MLflow, to the server or database of MLFLOW_TRACKING_URI.
 
     A thread sends the entries. An entry that could not be sent is sent with the next entry. An entry that MLflow
-    refuses because of its content is dropped and reported.
+    rejects because of its content is dropped and reported.
 
     Raises:
         RunError: MLflow cannot be reached there, or does not accept the run.
     """
 
     MAX_BATCH = 1000
-    """Most metrics per request, which is MLflow's limit."""
+    """Maximum metrics per request, MLflow's limit."""
     TIMEOUT_SECONDS, FILES_TIMEOUT_SECONDS = 20.0, 600.0
-    """Seconds that the end of a run waits for unsent entries, and for files."""
+    """Maximum seconds to wait for unsent entries, and for files, at the end of a run."""
 
     def __init__(self, run: TrackedRun, ident: str | None) -> None:
         """``ident``: id of the MLflow run to resume; None starts a new one."""
@@ -149,7 +149,7 @@ class MlflowSink:
         try:
             self._client: Any = mlflow.MlflowClient()
             self._begin(run)
-        except Exception as error:  # of many kinds: MLflow's, its store's and the network's
+        except Exception as error:  # many types: from MLflow, its store and the network
             raise RunError(
                 f"MLflow at {mlflow.get_tracking_uri()}: {error} Set MLFLOW_TRACKING_URI to a server that is running, "
                 "or to a database such as sqlite:///mlflow.db (pip install 'reverie-rl[mlflow]')."
@@ -201,7 +201,7 @@ class MlflowSink:
                 self._log(metrics=self._pending[: self.MAX_BATCH])
                 del self._pending[: self.MAX_BATCH]
             while self._pending_videos:
-                if self._pending_videos[0].exists():  # older ones may be deleted meanwhile
+                if self._pending_videos[0].exists():  # older ones can be deleted concurrently
                     self._client.log_artifact(self.ident, str(self._pending_videos[0]), "videos")
                 del self._pending_videos[0]
             self._files.sync()
@@ -222,7 +222,7 @@ class MlflowSink:
         repository.delete_artifacts(folder)
 
     def _log(self, **batch: list[Any]) -> None:
-        """Send one batch. A batch that MLflow refuses (HTTP status 400) would be refused again: it counts as done."""
+        """Send one batch. A batch that MLflow rejects (HTTP status 400) would be rejected again: it counts as done."""
         try:
             self._client.log_batch(self.ident, **batch)
         except self._mlflow.exceptions.MlflowException as error:

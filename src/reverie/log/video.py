@@ -30,7 +30,7 @@ MIN_SECONDS = 3
 def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     """Write ``frames`` ``[T, H, W, C]`` uint8, of any size and channel count, as H.264 mp4; return ``path``.
 
-    Small images are enlarged and odd sides padded, as 4:2:0 colour needs even sides. A video shorter than
+    Small images are enlarged and odd sides padded, since 4:2:0 color needs even sides. A video shorter than
     ``MIN_SECONDS`` is slowed down, but not below two frames per second. The file appears once it is complete.
     """
     peak, (height, width) = int(frames.max()), pad_even(upscale(frames[:1])).shape[1:3]
@@ -54,7 +54,7 @@ def encode_mp4(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, 
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
     ) as ffmpeg:
         assert ffmpeg.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended early, and said why
+        with contextlib.suppress(BrokenPipeError):  # ended early with an error message
             for frame in frames:
                 ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
         _, stderr = ffmpeg.communicate()
@@ -66,8 +66,8 @@ def encode_mp4(frames: Iterable[np.ndarray], size: tuple[int, int], path: Path, 
 def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     """Return ``frames`` ``[..., H, W, C]``, uint8 or floats in 0..255, as RGB ``[..., H, W, 3]`` uint8.
 
-    One channel is grey and three are RGB; others are masks, whose colours are mixed where several are set. If the
-    largest value ``peak`` is below 32, values are symbols, as of MiniGrid and MinAtar, and are stretched.
+    One channel is grayscale and three are RGB; others are masks, whose colors are mixed where several are set. If the
+    largest value ``peak`` is below 32, values are symbols, as in MiniGrid and MinAtar, and are stretched.
     """
     peak = int(frames.max(initial=0)) if peak is None else peak
     factor, channels = 255 / peak if 0 < peak < 32 else 1.0, frames.shape[-1]
@@ -82,7 +82,7 @@ def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
 
 
 def palette(count: int) -> np.ndarray:
-    """Return ``count`` distinct colours, ``[count, 3]`` in 0..1."""
+    """Return ``count`` distinct colors, ``[count, 3]`` in 0..1."""
     hues = (np.arange(count) * 0.618034) % 1.0  # golden ratio: consecutive hues are far apart
     return np.array([colorsys.hsv_to_rgb(hue, 0.8, 1.0 - 0.35 * (i % 2)) for i, hue in enumerate(hues)], np.float32)
 
@@ -148,7 +148,7 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, side
     videos = (
         (["truth"] * steps, real),
         ([f"dream: {words}" for words in captions], dreamt),
-        (["difference (grey: none)"] * steps, off.astype(np.uint8)),
+        (["difference (gray: none)"] * steps, off.astype(np.uint8)),
     )
     parts: list[np.ndarray] = []
     for titles, video in videos:

@@ -1,6 +1,6 @@
 """Actors and critics of model-free algorithms: multilayer perceptrons with ReLU on top of the observations.
 
-Weights and biases are initialised as in ``torch.nn.Linear``, uniformly within 1 / sqrt(inputs), as in the authors'
+Weights and biases are initialized as in ``torch.nn.Linear``, uniformly within 1 / sqrt(inputs), as in the authors'
 code of TD3 and in CleanRL.
 """
 

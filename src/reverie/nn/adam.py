@@ -167,7 +167,7 @@ class Adam:
 
 
 def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
-    """Take a step of several optimisers on one loss, with gradients clipped to a norm of ``limit`` all together.
+    """Take a step of several optimizers on one loss, with gradients clipped to a norm of ``limit`` all together.
 
     Return that norm before, ``[]``.
     """

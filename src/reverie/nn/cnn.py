@@ -153,7 +153,7 @@ class Shifted(ImageEncoder):
 
 
 class ConvReLU(nn.Module):
-    """A convolution of channels-last images, and ReLU, initialised as ``torch.nn.Conv2d`` is."""
+    """A convolution of channels-last images, and ReLU, initialized as ``torch.nn.Conv2d`` is."""
 
     def __init__(self, inputs: int, layer: ConvLayer) -> None:
         super().__init__()

@@ -228,7 +228,7 @@ class DenseRSSMConfig(Config):
     layers: Annotated[int, AtLeast(1)] = 1
     """Number of cells one above the other, a divisor of ``deter``: each has its share of h."""
     norm: Norm = "none"
-    """Normalisation before each activation."""
+    """Normalization before each activation."""
     act: Activation = "elu"
     """Activation of the hidden layers."""
     init: Literal["joint", "split"] = "joint"
@@ -276,7 +276,7 @@ class DenseRSSM(StateSpaceModel):
 
     @staticmethod
     def _split(layer: Linear, column: int) -> Tensor:
-        """Initialise the weights of the inputs before and after ``column`` as two layers; return the latter."""
+        """Initialize the weights of the inputs before and after ``column`` as two layers; return the latter."""
         parts = layer.weight.detach().tensor_split([column], 1)
         return [nn.init.xavier_uniform_(part) for part in parts][1]
 

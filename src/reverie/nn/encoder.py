@@ -217,7 +217,7 @@ class DenseCoderConfig(Config):
     class_units: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
     """Widths of a separate network for categorical observations. None: vectors and categoricals share one network."""
     norm: Norm = "none"
-    """Normalisation before each activation."""
+    """Normalization before each activation."""
     cnn_norm: Norm | None = None
     """That of the convolutions; None: norm."""
     act: Activation = "elu"

@@ -51,7 +51,7 @@ class DenseHeadConfig(Config):
     units: Annotated[int, AtLeast(1)] = 400
     """Width of each hidden layer."""
     norm: Norm = "none"
-    """Normalisation before each activation."""
+    """Normalization before each activation."""
     act: Activation = "elu"
     """Activation."""
     init: Initial = "xavier"

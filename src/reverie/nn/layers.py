@@ -1,4 +1,4 @@
-"""The layers of the world model's networks, initialised as in the DreamerV3 authors' code, or as in Keras (``Dense``).
+"""The layers of the world model's networks, initialized as in the DreamerV3 authors' code, or as in Keras (``Dense``).
 
 Parameters are float32. Layers compute in the dtype of their input, so the caller chooses the precision by the input;
 norms always compute in float32.
@@ -138,7 +138,7 @@ class Conv(nn.Module):
 
 
 class DoublingConv(Conv):
-    """Nearest-neighbour upsampling by 2, then :class:`Conv`, in about a third of the multiplications.
+    """Nearest-neighbor upsampling by 2, then :class:`Conv`, in about a third of the multiplications.
 
     A window of 5 x 5 upsampled pixels contains only 3 x 3 different ones. So each of the four parities of the output's
     row and column is a convolution of 3 x 3 on the small image, whose weights are sums of the given ones.

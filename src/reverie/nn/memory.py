@@ -130,7 +130,7 @@ class Transformer(Memory):
     """A causal transformer over the last rows of the episode: Vaswani et al. 2017, norms first as in GPT-2.
 
     What was seen before is the state itself, the inputs of the last rows: nothing of it grows old while the weights
-    change, but for features of images and normalised numbers, which stay as they were.
+    change, but for features of images and normalized numbers, which stay as they were.
     """
 
     from_rows: ClassVar[bool] = True

@@ -39,12 +39,12 @@ CONSTANT_CHECK_ROWS = 1000
 
 @dataclass(frozen=True)
 class NormalizeConfig(Choice, ABC):
-    """Normalisation of vectors: ``(x - mean) / std``, clipped to ``[-clip, clip]``. Subclasses choose the rows used."""
+    """Normalization of vectors: ``(x - mean) / std``, clipped to ``[-clip, clip]``. Subclasses choose the rows used."""
 
     @property
     @abstractmethod
     def clip(self) -> float:
-        """Largest absolute value of a normalised number, above 0."""
+        """Largest absolute value of a normalized number, above 0."""
 
     @property
     def limit(self) -> int | None:
@@ -59,7 +59,7 @@ class Fixed(NormalizeConfig):
     rows: Annotated[int, AtLeast(2)] = 1000
     """Number of rows that the statistics are taken from, summed over all environments; 2 or more."""
     clip: Annotated[float, Above(0)] = 10.0
-    """Largest absolute value of a normalised number, above 0."""
+    """Largest absolute value of a normalized number, above 0."""
 
     @property
     def limit(self) -> int:
@@ -71,7 +71,7 @@ class Running(NormalizeConfig):
     """Statistics of all rows so far, or of a whole data set (:meth:`ObsNormalizer.fit`)."""
 
     clip: Annotated[float, Above(0)] = 10.0
-    """Largest absolute value of a normalised number, above 0."""
+    """Largest absolute value of a normalized number, above 0."""
 
 
 class HostBuffers(nn.Module):
@@ -170,7 +170,7 @@ class Standardizer(Moments):
         add_and_standardize(self.moments, x, self.shift, self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``x`` standardised, ``[..., *shape]``."""
+        """Return ``x`` standardized, ``[..., *shape]``."""
         return (x - self.shift) * self.factor
 
 
@@ -201,7 +201,7 @@ class ObsNormalizer(nn.Module):
         vectors = {key: spec[key] for key in sorted(spec) if spec[key].kind == "vector"}
         if not vectors:
             raise ConfigError(
-                f"normalize_obs = {cfg.to_text()}: only vectors are normalised, but there are none among the "
+                f"normalize_obs = {cfg.to_text()}: only vectors are normalized, but there are none among the "
                 "observations "
                 f"{', '.join(sorted(spec))}. Set normalize_obs = none."
             )
@@ -211,7 +211,7 @@ class ObsNormalizer(nn.Module):
         self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self._each])
 
     def forward(self, obs: Obs) -> Obs:
-        """Return the observations with normalised vectors ``[..., *shape]``; stacked frames count as leading axes."""
+        """Return the observations with normalized vectors ``[..., *shape]``; stacked frames count as leading axes."""
         clip = self.cfg.clip
         return obs | {key: part(obs[key]).clamp(-clip, clip) for key, part in self._each if key in obs}
 
@@ -245,7 +245,7 @@ class ObsNormalizer(nn.Module):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
                     f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change in "
-                    f"{self.count} rows: the normalised values are 0 {frozen}. Leave constants out of observations."
+                    f"{self.count} rows: the normalized values are 0 {frozen}. Leave constants out of observations."
                 )
 
 

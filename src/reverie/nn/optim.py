@@ -1,6 +1,6 @@
-"""Optimisers of all parameters at once: LaProp with adaptive clipping (DreamerV3, R2-Dreamer) and RMSProp (A2C).
+"""Optimizers of all parameters at once: LaProp with adaptive clipping (DreamerV3, R2-Dreamer) and RMSProp (A2C).
 
-The state of an optimiser stays at the same addresses, also when one is loaded: a captured update keeps using it.
+The state of an optimizer stays at the same addresses, also when one is loaded: a captured update keeps using it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
     """Return those of ``parameters`` that are not frozen."""
     params: Tensors = [p for p in parameters if p.requires_grad]
     if len({id(p) for p in params}) < len(params):  # it would be moved twice
-        raise ConfigError("an optimiser was given a parameter more than once: give each once.")
+        raise ConfigError("an optimizer was given a parameter more than once: give each once.")
     return params
 
 
@@ -44,7 +44,7 @@ def advance_schedules(ramps: Iterable[tuple[PiecewiseLinear, Tensor]], step: int
 
 
 def lr_schedules(optim: object) -> list[tuple[PiecewiseLinear, Tensor]]:
-    """Return the ramp of an optimiser's learning rate with its tensor, if it has one; none of PyTorch's optimisers."""
+    """Return the ramp of an optimizer's learning rate with its tensor, if it has one; none of PyTorch's optimizers."""
     return list(getattr(optim, "ramps", ()))
 
 
@@ -63,7 +63,7 @@ def load_moments(moments: Mapping[str, Tensor], state: State) -> None:
         had, has = (tuple(x[name].shape) if name in x else "absent" for x in (state, moments))
         if had != has or (name == "shapes" and not torch.equal(state[name].cpu(), moments[name])):
             raise RunError(
-                f"optimiser state '{name}' is {had if had != has else 'of other parameters'} in the checkpoint, and "
+                f"optimizer state '{name}' is {had if had != has else 'of other parameters'} in the checkpoint, and "
                 f"{has} here: it was saved with other networks. Load it with the settings it was trained with."
             )
     with torch.no_grad():
@@ -104,7 +104,7 @@ class LaPropAGC:
 
         g  <- g / max(1, |g| / (agc max(agc_min_norm, |p|)))      clip against the tensor's norm
         v  <- beta2 v + (1 - beta2) g^2
-        u   = g / (sqrt(v / (1 - beta2^t)) + eps)         normalise first ...
+        u   = g / (sqrt(v / (1 - beta2^t)) + eps)         normalize first ...
         m  <- beta1 m + (1 - beta1) u                     ... then average: this is what makes it LaProp
         p  <- p - lr_t m / (1 - beta1^t)
 
@@ -143,7 +143,7 @@ class LaPropAGC:
         """
         for p in self.params:
             p.grad = None
-        # An actor's loss may also depend on the world model, which has its own optimiser.
+        # An actor's loss may also depend on the world model, which has its own optimizer.
         inputs = [p for p in self.params if p.requires_grad]
         loss.backward(inputs=inputs, retain_graph=keep)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         grads = [p.grad for p in self.params if p.grad is not None]
@@ -151,7 +151,7 @@ class LaPropAGC:
             without = [list(p.shape) for p in self.params if p.grad is None]
             raise RunError(
                 f"{len(without)} of {count_noun(len(self.params), 'parameter')} have no gradient, the first of shape "
-                f"{without[0]}: build the optimiser from the parameters that its loss depends on."
+                f"{without[0]}: build the optimizer from the parameters that its loss depends on."
             )
         all_reduce_mean(grads)
         return grads
@@ -272,7 +272,7 @@ class GlobalRMSpropConfig(Config):
 
 
 class GlobalRMSprop(LaPropAGC):
-    """RMSProp (Tieleman and Hinton 2012), neither centred nor with momentum, in the form of TensorFlow or PyTorch.
+    """RMSProp (Tieleman and Hinton 2012), neither centered nor with momentum, in the form of TensorFlow or PyTorch.
 
     s <- decay s + (1 - decay) g^2,  p <- p - lr g / sqrt(s + eps), or in PyTorch's form lr g / (sqrt(s) + eps).
     """
@@ -305,7 +305,7 @@ def clip_grad_norm(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
 def gradient_steps(
     losses: Mapping[str, Tensor], optims: Mapping[str, LaPropAGC], shared: Collection[str] = ()
 ) -> Metrics:
-    """Take a step of the optimiser of each loss, by name, with gradients that are all computed before the first step.
+    """Take a step of the optimizer of each loss, by name, with gradients that are all computed before the first step.
 
     ``shared`` are the losses of whose graph another one, after them, has a part. Return the metrics of each, as
     ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.

@@ -1,4 +1,4 @@
-"""Preprocessing of rows for networks: vectors are normalised, frames stacked, rewards scaled.
+"""Preprocessing of rows for networks: vectors are normalized, frames stacked, rewards scaled.
 
 Stored rows and scores keep the original values. Preprocessing is applied to batches in learning and to observations in
 acting, with the same statistics.
@@ -206,7 +206,7 @@ def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
 
 
 class PreprocessedPolicy:
-    """A policy that stacks and normalises observations before the inner policy acts on them."""
+    """A policy that stacks and normalizes observations before the inner policy acts on them."""
 
     def __init__(self, preprocess: Preprocessor, inner: Policy[Any], device: torch.device) -> None:
         self.preprocess = preprocess

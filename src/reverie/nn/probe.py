@@ -45,7 +45,7 @@ class Mlp(ProbeHead):
     units: Annotated[int, AtLeast(1)] = 400
     """Width of each."""
     norm: Norm = "none"
-    """Normalisation before each activation."""
+    """Normalization before each activation."""
     act: Activation = "elu"
     """Activation."""
     init: Initial = "xavier"
@@ -68,9 +68,9 @@ class ProbeConfig(Config):
     heads: tuple[ProbeHead, ...] = ()
     """What is predicted, such as mlp('map', inputs='map_coord') mlp('goal.*', units=200); none by default."""
     gradients: bool = False
-    """Whether probes train the latents as well; then they share the world model's optimiser. Not on DreamerV3."""
+    """Whether probes train the latents as well; then they share the world model's optimizer. Not on DreamerV3."""
     optim: GlobalAdamConfig = field(default_factory=GlobalAdamConfig)
-    """Optimiser of the probes."""
+    """Optimizer of the probes."""
 
     def targets(self, spec: ObsSpec) -> list[str]:
         """Return the keys that are predicted, in their order."""

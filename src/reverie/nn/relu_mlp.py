@@ -97,7 +97,7 @@ def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
 class ReluMLP(nn.Module):
     """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
-    All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimisers and target networks
+    All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimizers and target networks
     process a single array. Rows are padded to whole cache lines with zeros, which stay 0.
     """
 

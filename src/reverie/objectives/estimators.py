@@ -174,7 +174,7 @@ def gae_target(**inputs: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class GAE(ValueEstimator):
-    """Generalised advantage estimation. Its targets are those of TDLambda."""
+    """Generalized advantage estimation. Its targets are those of TDLambda."""
 
     function: ClassVar[Callable[..., Tensor]] = staticmethod(gae_target)
     whole_window: ClassVar[bool] = True

@@ -23,8 +23,8 @@ def categorical_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return KL(p || q) = sum_c p_c (ln p_c - ln q_c), summed over the S latents.
 
     Args:
-        log_p: ``[..., S, C]`` normalised log-probabilities.
-        log_q: ``[..., S, C]`` normalised log-probabilities.
+        log_p: ``[..., S, C]`` normalized log-probabilities.
+        log_q: ``[..., S, C]`` normalized log-probabilities.
 
     Returns:
         ``[...]`` in nats.

@@ -65,7 +65,7 @@ def standardize(x: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ActorGradient(Choice, ABC):
-    """What DreamerV2's actor maximises beside its entropy: Hafner et al. (2021), equation 6."""
+    """What DreamerV2's actor maximizes beside its entropy: Hafner et al. (2021), equation 6."""
 
     through_time: ClassVar[bool] = True
     """Whether imagined returns need a gradient with respect to the actions before them."""
@@ -74,7 +74,7 @@ class ActorGradient(Choice, ABC):
 
     @abstractmethod
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
-        """Return the objective ``[...]``, to be maximised.
+        """Return the objective ``[...]``, to be maximized.
 
         Args:
             log_prob: ``[...]`` of the actions taken, in nats, with gradient.

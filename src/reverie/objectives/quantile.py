@@ -29,7 +29,7 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
 
-    Algorithm 1 minimises it. Gradients reach the prediction alone.
+    Algorithm 1 minimizes it. Gradients reach the prediction alone.
 
     Args:
         prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.

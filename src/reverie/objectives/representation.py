@@ -57,7 +57,7 @@ def sinkhorn(scores: Tensor, temperature: float, rounds: int) -> Tensor:
     Args:
         scores: ``[N, K]``.
         temperature: of their softmax, above 0.
-        rounds: how often prototypes and rows are normalised in turn (Cuturi 2013), at least 1.
+        rounds: how often prototypes and rows are normalized in turn (Cuturi 2013), at least 1.
 
     Returns:
         ``[N, K]``, each row a distribution.

@@ -232,7 +232,7 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
 
 
 def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, lam: float) -> Estimate:
-    """Return advantage and target by generalised advantage estimation: Schulman et al. (2016), equation 16.
+    """Return advantage and target by generalized advantage estimation: Schulman et al. (2016), equation 16.
 
     delta_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} - v_t,
     A_t = delta_t + gamma lambda (1 - terminal_{t+1}) (1 - last_{t+1}) A_{t+1}. The target is A_t + v_t, which is that

@@ -32,7 +32,7 @@ from reverie.replay.windows import FirstFlags, Windows
 
 @dataclass(frozen=True, kw_only=True)
 class FractionsConfig(Config):
-    """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalised to sum to 1."""
+    """Fractions of windows drawn in each way, 0 or more. Only their ratios count: they are normalized to sum to 1."""
 
     uniform: Annotated[float, AtLeast(0)] = 1.0
     """Fraction drawn uniformly."""
@@ -44,7 +44,7 @@ class FractionsConfig(Config):
     """Fraction drawn with a preference for ends of episodes."""
 
     def normalize(self) -> dict[str, float]:
-        """Return the fractions above 0, normalised to sum to 1."""
+        """Return the fractions above 0, normalized to sum to 1."""
         values = self.to_dict()
         return {name: value / sum(values.values()) for name, value in values.items() if value > 0}
 
@@ -58,7 +58,7 @@ class BatchSamplerConfig(Config):
     fractions: FractionsConfig = field(default_factory=FractionsConfig)
     """Fractions of all other windows that each way of sampling draws."""
     priority: PriorityConfig = field(default_factory=PriorityConfig)
-    """Settings of prioritised sampling."""
+    """Settings of prioritized sampling."""
     recency_exponent: Annotated[float, AtLeast(0)] = 1.0
     """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
     sequential: bool = False

@@ -28,7 +28,7 @@ PIECE = 2**26
 class ReplayBuffer:
     """Rows of N streams in memory, sampled in windows. A ``Source`` and a ``RowSink``.
 
-    Its behaviour depends only on the rows it holds, their numbers, and its ``state_dict``. A replay that is filled by
+    Its behavior depends only on the rows it holds, their numbers, and its ``state_dict``. A replay that is filled by
     ``begin_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.
     """
 

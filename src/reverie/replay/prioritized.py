@@ -1,4 +1,4 @@
-"""Prioritised experience replay: windows are drawn in proportion to their latest priority, such as the TD error.
+"""Prioritized experience replay: windows are drawn in proportion to their latest priority, such as the TD error.
 
 Source: Schaul et al. 2016, Prioritized Experience Replay, arXiv 1511.05952.
 """
@@ -25,7 +25,7 @@ from reverie.replay.windows import Windows
 
 @dataclass(frozen=True, kw_only=True)
 class PriorityConfig(Config):
-    """Prioritised replay, for the fraction of windows given by ``fractions.priority``."""
+    """Prioritized replay, for the fraction of windows given by ``fractions.priority``."""
 
     alpha: Annotated[float, AtLeast(0)] = 0.6
     """Exponent of priorities, 0 or more: 0 is uniform, 1 proportional (Schaul et al. 2016, equation 1)."""

@@ -205,7 +205,7 @@ class SequentialSampler(Sampler):
     A cursor's next window begins ``window.length`` rows after the last one, so its context rows are the last rows of
     that window. The next window starts from the latents that the learner has just written back to those rows.
 
-    The first window of each cursor is drawn from all windows: otherwise cursors would stay synchronised where all
+    The first window of each cursor is drawn from all windows: otherwise cursors would stay synchronized where all
     episodes have one length. When an episode is over or its rows have been evicted, the cursor continues with an
     episode drawn uniformly from those that hold a window and whose first row is held; if there is none, with any
     window. If the rest of an episode is shorter than a window, its last window is moved back to end with the episode;

@@ -214,7 +214,7 @@ class HostStorage(Storage):
         }
 
     def _memory(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray:
-        """Return an uninitialised array ``[N, capacity, *shape]``."""
+        """Return an uninitialized array ``[N, capacity, *shape]``."""
         return np.empty((self.streams, self.capacity, *shape), dtype)
 
     @cached_property
