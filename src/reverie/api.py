@@ -37,6 +37,7 @@ from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.build import build, with_forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
+from reverie.experiment.env_advice import advise
 from reverie.experiment.memory import check_fits_memory
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
@@ -385,7 +386,11 @@ def check_env(
     settings.algo.check_actions(spec)
     if not report.ok:
         return report
-    report = dataclasses.replace(report, algorithm=settings.name)
+    notes, changes = advise(settings, report.measurements)
+    settings = settings.merge(changes)
+    report = dataclasses.replace(
+        report, findings=(*report.findings, *notes), algorithm=settings.name, changes=changes, run_steps=settings.steps
+    )
     if not estimate_time:
         return report
     try:

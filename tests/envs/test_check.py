@@ -172,6 +172,8 @@ STILL = walk(observation_space=spaces.Box(0, 255, (16, 16, 3), np.uint8),
              seen=lambda self: np.full((16, 16, 3), 99, np.uint8))  # fmt: skip
 FROM_1 = walk(observation_space=spaces.Discrete(7, start=1), seen=lambda self: self.x + 3)
 CALLED_1 = walk(action_space=spaces.Discrete(2, start=1), step=lambda self, action: Walk.step(self, [0, 1][action]))
+SATURATES = walk(action_space=spaces.Box(-1000, 1000, (1,)),
+                 step=lambda self, action: Walk.step(self, 0.5 + np.clip(action[0], -1, 1) / 2))  # fmt: skip
 FOUR = walk(step=lambda self, action: (*Walk.step(self, action)[:3], {}))
 IGNORES_SEED = walk(reset=lambda self, *, seed=None, options=None: Walk.reset(self))
 ENDLESS = walk(step=lambda self, action: (np.zeros(1, np.float32), 1.0, False, False, {}))
@@ -213,6 +215,7 @@ FAULTY = {
     "still pixels": (STILL, "warning still", "the image 'image' did not change"),
     "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),
                   "fault spaces", "action 'action' is unbounded"),
+    "saturates": (SATURATES, "warning saturates", "at index 0 has the same effect at half of its bounds"),
     "mask of 3": (masked(mask=lambda self: [1, 1, 0]), "fault refused", "has 3 values: expected 2, one for each class"),
     "no legal": (masked(mask=lambda self: [abs(self.x) < 2] * 2), "fault refused", "leaves no legal action"),
     "mask of 2.5": (masked(told=lambda self: np.array([1, 2.5])), "fault refused", "expected 1 for legal actions and"),

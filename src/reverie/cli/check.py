@@ -15,7 +15,7 @@ from reverie.cli.agent import progress_bar
 from reverie.cli.bench import format_hours
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import TrustOption, iter_flags, parse
+from reverie.cli.parsing import TrustOption, iter_flags, parse, to_flag
 from reverie.core.discover import version
 from reverie.core.errors import short_repr
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
@@ -75,9 +75,15 @@ def check_env_command(args: list[str]) -> int:
     elif report.algorithm:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
+        words += [text for path, value in report.changes.items() for text in (to_flag(path), f"{value}")]
         print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
     if report.estimated_hours is not None:
-        print(f"  It takes about {format_hours(report.estimated_hours)} on this machine, without evaluations.")
+        hours = format_hours(report.estimated_hours)
+        print(f"  It takes about {hours} on this machine for {report.run_steps:,} steps, without evaluations.")
+    if report.algorithm and not report.memory_problem and (returns := report.measurements["returns"]):
+        print(
+            f"  The mean return should rise above {format_fact(sum(returns) / len(returns))}, that of random actions."
+        )
     if options.json is not None:
         from reverie.core.files import disk_errors_as_run_error, write_json
 
@@ -112,6 +118,8 @@ def format_fact(value: Any) -> str:
     """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
         return f"{format_fact(min(value))} to {format_fact(max(value))}, mean {format_fact(sum(value) / len(value))}"
+    if isinstance(value, dict) and value:
+        return ", ".join(f"{key} {format_fact(number)}" for key, number in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):

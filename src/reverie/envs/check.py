@@ -40,6 +40,9 @@ FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
 """Minimum episodes, and steps in each, for which equal lengths are not a coincidence; image side in pixels above which
 learning is slow; and maximum growth of memory in MB in the second half of the steps."""
 
+FEW_ACTIONS, SLOW = 8, 100.0
+"""Numbers of an action that are compared at their bounds; milliseconds of a reset from which they are not."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnvReport:
@@ -58,6 +61,10 @@ class EnvReport:
     """Algorithms for these actions: ``online``, and ``offline`` for learning from a dataset."""
     algorithm: str = ""
     """The algorithm to start with; "" if there are faults."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Settings to start with, other than the defaults, by path: the findings say why."""
+    run_steps: int = 0
+    """Env steps of a run of this algorithm."""
     estimated_hours: float | None = None
     """Forecast hours of a run on this machine, without evaluations; None if no estimate was requested."""
     memory_problem: str = ""
@@ -93,6 +100,10 @@ class PlayedRow(NamedTuple):
     outcome: Outcome
     obs: dict[str, np.ndarray]
 
+    def equals(self, other: PlayedRow) -> bool:
+        """Return whether outcome and observations are the same."""
+        return self.outcome == other.outcome and all(np.array_equal(x, other.obs[key]) for key, x in self.obs.items())
+
 
 class RandomPlayer:
     """Plays the environment of one slot, which writes its observations to ``arrays``.
@@ -101,7 +112,8 @@ class RandomPlayer:
     """
 
     def __init__(self, slot: Slot, arrays: Mapping[str, np.ndarray], spec: ActionSpec) -> None:
-        self._slot, self._arrays, self._spec, self._rng = slot, arrays, spec, np.random.default_rng(0)
+        self._slot, self._arrays, self._rng = slot, arrays, np.random.default_rng(0)
+        self.spec = spec
         self.cause: np.ndarray | int | None = None  # the latest action, or the seed of a reset
 
     def ask(self, request: str, *args: Any) -> Any:
@@ -117,9 +129,9 @@ class RandomPlayer:
 
     def random_step(self) -> PlayedRow:
         """Take a random action that the mask of the newest row, if any, allows."""
-        flat = self._rng.uniform(-1.0, 1.0, self._spec.width).astype(np.float32)
+        flat = self._rng.uniform(-1.0, 1.0, self.spec.width).astype(np.float32)
         legal = self._arrays.get(MASK_KEY, np.ones(len(flat), bool))
-        for _, cut in self._spec.categorical_slices():
+        for _, cut in self.spec.categorical_slices():
             flat[cut] = 0.0
             flat[cut.start + self._rng.choice(np.flatnonzero(legal[cut]))] = 1.0
         return self.do(flat)
@@ -153,6 +165,7 @@ def run_env_check(
         check.play(steps, watch)
         if not check.single:
             check.play_in_copy()
+        check.compare_actions()
         if worker and not check.single:
             check.play_in_worker()
     except EnvFailure as failed:
@@ -231,6 +244,7 @@ class _Check:
         wrapper.times = {name: [] for name in wrapper.times}
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
         still = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
+        squares = {key: np.zeros(part.shape) for key, part in self.env.obs_spec.items() if part.kind == "vector"}
         rows, legal, until, ended, half = list[Outcome](), list[float](), time.perf_counter() + SECONDS, False, 0.0
         first = self.player.do(None)
         while not rows or (time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else PATIENT)):
@@ -240,6 +254,8 @@ class _Check:
             rows.append(row.outcome)
             ended = ended or any(row.outcome[1:])
             still -= {key for key in still if not np.array_equal(row.obs[key], first.obs[key])}
+            for key, total in squares.items():
+                total += np.square(row.obs[key], dtype=np.float64)
             legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
             half = _resident() if len(rows) == max_steps // 2 else half
             watch(len(rows))
@@ -256,6 +272,8 @@ class _Check:
             "least_reward": float(reward.min()),
             "largest_reward": float(reward.max()),
             "rewards_not_0": int((reward != 0).sum()),
+            "reward_size": float(np.abs(reward[reward != 0]).mean()) if reward.any() else 0.0,
+            "observation_sizes": {key: float(np.sqrt(x.max(initial=0) / len(rows))) for key, x in squares.items()},
             "steps_per_second": len(rows) / spent,
             "ms_per_reset": 1e3 * float(np.mean(resets)),
             "MB_grown": max(0.0, _resident() - half) if half else 0.0,
@@ -302,6 +320,28 @@ class _Check:
         elif state and (wrong := copy.ask("restore", state) or copy.differs_from(self.rows[step + 1 :], step)):
             self.findings.add("state", error=wrong)
         return None
+
+    def compare_actions(self) -> None:
+        """Take numeric actions at their bounds and at half of them: the outcomes should differ."""
+        spec = self.player.spec
+        classes = {index for _, cut in spec.categorical_slices() for index in range(cut.start, cut.stop)}
+        numbers = [index for index in range(spec.width) if index not in classes][:FEW_ACTIONS]
+        is_random = {"generator", "reset", "seed"} & self.findings.keys()
+        if is_random or "masks" in self.measurements or self.measurements["ms_per_reset"] > SLOW:
+            return
+        for index in numbers:
+            full, half, other_half, other = (self.first_step(index, value) for value in (1.0, 0.5, -0.5, -1.0))
+            if full.equals(half) and other.equals(other_half) and not full.equals(other):
+                self.findings.add("saturates", at=index)
+
+    def first_step(self, index: int, value: float) -> PlayedRow:
+        """Return the first row after a reset and a flat action that is ``value`` at ``index``."""
+        self.player.do(1)
+        flat = np.zeros(self.player.spec.width, np.float32)
+        for _, cut in self.player.spec.categorical_slices():
+            flat[cut.start] = 1.0
+        flat[index] = value
+        return self.player.do(flat)
 
     def play_in_worker(self) -> None:
         """Replay the first episode in a worker process."""

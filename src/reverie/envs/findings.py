@@ -42,13 +42,23 @@ warning copies: a second instance of the environment cannot be created: {error}.
     set eval_episodes = 0, eval_envs = 1
 warning state: it does not continue identically from its saved state: {error}. Give it the methods snapshot()
     and restore(state)
+warning saturates: the action at index {at} has the same effect at half of its bounds as at its bounds, in the first
+    step of an episode. Declare the range that has an effect, or a discrete action
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)
 note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
     learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude_keys
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
-note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one
+note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one. Reward
+    progress on the way, or explore without reward first: plan2explore
+note rare: only {count:,} of {steps:,} rewards were not 0: learning may begin late. Reward progress on the way
+note scale: observations are far from 1 in typical size ({values}), so networks learn slowly. Set algo.normalize_obs =
+    running
+note rewards: rewards are far from 1 in typical size ({value:.3g}), so values are learned slowly. Set algo.reward_scale
+    = return_std
+note discount: rewards are sparse and episodes last up to {steps:,} steps, but with algo.{name} = {now:g} rewards count
+    for about {horizon:.0f} steps. Set algo.{name} = {value:g}
 """
 TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
 """Severity and text of each finding, by its name."""
