@@ -34,9 +34,10 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
 from reverie.experiment.arguments import resolve_settings
-from reverie.experiment.build import build, with_forecast
+from reverie.experiment.build import Experiment, build, with_forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
+from reverie.experiment.describe import long_run_text
 from reverie.experiment.memory import check_fits_memory
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
@@ -155,7 +156,7 @@ def train(
 def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (), confirm: Callable[[str], bool] | None = None,
 ) -> TrainResult:  # fmt: skip
     """Train with the settings ``config``, in a new run folder or continuing an existing run.
 
@@ -167,6 +168,7 @@ def train_config(
         eval_env: a function that makes the evaluation environment, or an instance, instead of ``config.eval_env``.
         sinks: additional destinations of the metrics; they are closed at the end.
         callbacks: called after the callbacks that ``config`` names.
+        confirm: asked whether to begin a run that is forecast to take more than 12 hours. None: a warning is logged.
     """
     with join_learners(config) as team:
         if team.rank:
@@ -203,6 +205,7 @@ def train_config(
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
             experiment = with_forecast(experiment) if start is None and team.count == 1 else experiment
+            check_long_run(experiment, confirm)
             run_settings = continued.merge({"threads": experiment.config.threads}).validate()
             return make_learner_experiment(experiment, run_settings, team, folder.path)
 
@@ -225,6 +228,16 @@ def train_config(
         result = run_experiment(build_from, folder, saved_settings(config, env, eval_env), open_outputs, run_callbacks)
         team.end(result)
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
+
+
+def check_long_run(experiment: Experiment, confirm: Callable[[str], bool] | None) -> None:
+    """Warn of a run that is forecast to take more than 12 hours; RunError, and it is closed, if ``confirm`` says no."""
+    text = long_run_text(experiment.config, experiment.forecast)
+    if text and confirm is None:
+        logger.warning(text)
+    elif text and confirm is not None and not confirm(text):
+        experiment.close(failed=True)
+        raise RunError(f"{text}. Pass --yes to begin it")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError
-from reverie.core.hardware import available_memory, has_address_limit
+from reverie.core.hardware import available_address_space, available_memory
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.bench import noise_batch, noise_step
@@ -111,7 +111,7 @@ def forecast_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Ac
     elif not config.offline and config.replay.device == "cpu" and config.replay.storage == "ram":
         # Memory without rows is never used, but a limit of the address space counts it.
         allocated = max_rows(config.replay, config.steps, config.env.num)
-        limit = allocated if has_address_limit() or allocated is None else config.steps
+        limit = allocated and config.steps if available_address_space() is None else allocated
         capacity = config.replay.capacity_rows(row)
         rows = capacity if limit is None else min(capacity, limit)
     return MemoryForecast(int(WORKSPACE * learner.nbytes), row * rows, row)
@@ -119,7 +119,7 @@ def forecast_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Ac
 
 def check_fits_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
     """Raise ConfigError, with a command that fits, if a run on a CPU takes more memory than is available."""
-    free = available_memory()
+    free = min((size for size in (available_memory(), available_address_space()) if size is not None), default=None)
     needed = None if free is None else forecast_memory(config, obs_spec, action_spec)
     if needed is None or free is None or needed.total <= free:
         return
@@ -155,7 +155,7 @@ def _find_changes(
         changes["algo.batch_size"] = batch
         needed = measure()
     if needed is not None and needed.total > free and needed.replay:
-        rows = max(0, free - needed.learning) / needed.row / (4 if has_address_limit() else 1.25)
+        rows = max(0, free - needed.learning) / needed.row / 1.25
         changes["replay.capacity"] = int(float(f"{rows:.1g}"))
         if changes["replay.capacity"] < 1000:
             return None
