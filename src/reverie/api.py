@@ -206,7 +206,7 @@ def train_config(
             )  # fmt: skip
             experiment = with_forecast(experiment) if start is None and team.count == 1 else experiment
             check_long_run(experiment, confirm)
-            run_settings = continued.merge({"threads": experiment.config.threads}).validate()
+            run_settings = with_chosen(continued, experiment.config).validate()
             return make_learner_experiment(experiment, run_settings, team, folder.path)
 
         @contextlib.contextmanager
@@ -228,6 +228,16 @@ def train_config(
         result = run_experiment(build_from, folder, saved_settings(config, env, eval_env), open_outputs, run_callbacks)
         team.end(result)
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
+
+
+CHOSEN = ("threads", "steps", "updates", "replay_ratio", "train_ratio", "learning_starts", "random_steps")
+"""Settings that :func:`build` may choose by the machine, besides the batch size."""
+
+
+def with_chosen(config: ExperimentConfig, built: ExperimentConfig) -> ExperimentConfig:
+    """Return ``config`` with what was chosen by the machine when it was ``built``."""
+    config = config.merge({name: getattr(built, name) for name in CHOSEN})
+    return config if built.learners > 1 else config.merge({"algo.batch_size": built.algo.batch_size})
 
 
 def check_long_run(experiment: Experiment, confirm: Callable[[str], bool] | None) -> None:

@@ -30,7 +30,7 @@ from reverie.experiment.bench import MAX_SECONDS, Forecast, forecast, measure_co
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
-from reverie.experiment.memory import check_fits_memory
+from reverie.experiment.memory import check_fits_memory, fit_default_length
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
 from reverie.experiment.resolve import saved_settings
 from reverie.experiment.warm_start import load_initial
@@ -241,7 +241,8 @@ def build(
         task = envs.training or envs.evaluation or learned  # an environment's actions have bounds
 
         if start == 0 and device == "cpu":
-            check_fits_memory(config, learned.obs_spec, learned.action_spec)
+            config, counted = fit_default_length(config, learned.obs_spec, learned.action_spec)
+            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = make_clock(config, algo), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
