@@ -59,9 +59,8 @@ def test_a_run_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, caps
 
 
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
-FRAMES = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
 GRID = {"grid": ObsPart(kind="categorical", shape=(7, 7, 3), dtype="int64", classes=(11,) * 147)}
-KINDS = {"vector": VECTOR, "image": IMAGE, "frames": FRAMES, "grid": GRID}
+KINDS = {"vector": VECTOR, "image": IMAGE, "grid": GRID}
 ONLINE_TOO = {"gail"}
 """Algorithms for recorded data that collect rows as well."""
 
