@@ -433,6 +433,4 @@ def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float | None:
     if cost is None:
         return None
     cost = dataclasses.replace(cost, env_step_s=1 / report.measurements["steps_per_second"])
-    with torch.device("meta"):
-        window = config.algo.build(*specs, "meta").window
-    return bench.forecast(config, window, cost).hours
+    return bench.forecast(config, bench.learner_window(config, *specs), cost).hours

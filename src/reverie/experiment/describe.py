@@ -114,7 +114,7 @@ def hour_text(config: ExperimentConfig, hours: float) -> str:
 
 def long_run_text(config: ExperimentConfig, forecast: Forecast | None) -> str:
     """Return that a run is forecast to take more than ``LONG_HOURS``, and what takes less; "" if it is not."""
-    if forecast is None or forecast.hours <= LONG_HOURS:
+    if forecast is None or forecast.hours <= LONG_HOURS or config.hours is not None:
         return ""
     length = f"{config.length:,} {config.unit} of {config.name}"
     return f"{length} take about {format_hours(forecast.hours)} on this machine; {hour_text(config, forecast.hours)}"
