@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from reverie.cli import main
+from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment import memory
@@ -55,3 +56,32 @@ def test_a_run_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(memory, "available_memory", lambda: 10_000_000)
     assert main(["train", "dqn", "--env", "reverie/Grid-v0", "--device", "cpu", "--algo.batch-size", "512"]) == 1
     assert "of memory" in capsys.readouterr().err
+
+
+IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}
+GRID = {"grid": ObsPart(kind="categorical", shape=(7, 7, 3), dtype="int64", classes=(11,) * 147)}
+KINDS = {"vector": VECTOR, "image": IMAGE, "grid": GRID}
+ONLINE_TOO = {"gail"}
+"""Algorithms for recorded data that collect rows as well."""
+
+
+@pytest.mark.parametrize("algorithm", sorted(algorithms()))
+def test_without_a_gpu_every_default_run_ends_within_an_hour(algorithm: str) -> None:
+    config = base_config(algorithm, "Mine-v0", device="cpu").merge({"env.id": "Mine-v0"})
+    if config.algo.needs_data and algorithm not in ONLINE_TOO:
+        config = config.merge({"data.path": "data"})
+    actions = CHOICES if "discrete" in config.algo.action_kinds else MOVES
+    for kind, spec in KINDS.items():
+        fitted, counted = memory.fit_default_length(config, spec, actions)
+        assert counted is not None, kind
+        assert memory.nominal_hours(fitted, counted) <= 1.0, kind
+        assert fitted.length >= 100, kind
+        chosen = config.merge({config.unit: config.length + 1})
+        assert memory.fit_default_length(chosen, spec, actions)[0] == chosen
+        if algorithm.startswith(("dreamer", "plan2explore", "r2dreamer")):
+            break  # they take seconds to count
+
+
+def test_a_default_run_on_a_gpu_keeps_its_length() -> None:
+    config = base_config("sac", "Mine-v0", device="cuda").merge({"env.id": "Mine-v0"})
+    assert config.steps == memory.fit_default_length(config, IMAGE, MOVES)[0].steps == 1_000_000

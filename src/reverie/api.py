@@ -34,9 +34,10 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment import bench
 from reverie.experiment.arguments import resolve_settings
-from reverie.experiment.build import build, with_forecast
+from reverie.experiment.build import Experiment, build, with_forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
+from reverie.experiment.describe import long_run_text
 from reverie.experiment.env_advice import advise
 from reverie.experiment.memory import check_fits_memory
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
@@ -156,7 +157,7 @@ def train(
 def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] = (), confirm: Callable[[str], bool] | None = None,
 ) -> TrainResult:  # fmt: skip
     """Train with the settings ``config``, in a new run folder or continuing an existing run.
 
@@ -168,6 +169,7 @@ def train_config(
         eval_env: a function that makes the evaluation environment, or an instance, instead of ``config.eval_env``.
         sinks: additional destinations of the metrics; they are closed at the end.
         callbacks: called after the callbacks that ``config`` names.
+        confirm: asked whether to begin a run that is forecast to take more than 12 hours. None: a warning is logged.
     """
     with join_learners(config) as team:
         if team.rank:
@@ -204,7 +206,8 @@ def train_config(
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
             )  # fmt: skip
             experiment = with_forecast(experiment) if start is None and team.count == 1 else experiment
-            run_settings = continued.merge({"threads": experiment.config.threads}).validate()
+            check_long_run(experiment, confirm)
+            run_settings = with_chosen(continued, experiment.config).validate()
             return make_learner_experiment(experiment, run_settings, team, folder.path)
 
         @contextlib.contextmanager
@@ -226,6 +229,26 @@ def train_config(
         result = run_experiment(build_from, folder, saved_settings(config, env, eval_env), open_outputs, run_callbacks)
         team.end(result)
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
+
+
+CHOSEN = ("threads", "steps", "updates", "replay_ratio", "train_ratio", "learning_starts", "random_steps")
+"""Settings that :func:`build` may choose by the machine, besides the batch size."""
+
+
+def with_chosen(config: ExperimentConfig, built: ExperimentConfig) -> ExperimentConfig:
+    """Return ``config`` with what was chosen by the machine when it was ``built``."""
+    config = config.merge({name: getattr(built, name) for name in CHOSEN})
+    return config if built.learners > 1 else config.merge({"algo.batch_size": built.algo.batch_size})
+
+
+def check_long_run(experiment: Experiment, confirm: Callable[[str], bool] | None) -> None:
+    """Warn of a run that is forecast to take more than 12 hours; RunError, and it is closed, if ``confirm`` says no."""
+    text = long_run_text(experiment.config, experiment.forecast)
+    if text and confirm is None:
+        logger.warning(text)
+    elif text and confirm is not None and not confirm(text):
+        experiment.close(failed=True)
+        raise RunError(f"{text}. Pass --yes to begin it")
 
 
 @contextlib.contextmanager
@@ -415,6 +438,4 @@ def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float | None:
     if cost is None:
         return None
     cost = dataclasses.replace(cost, env_step_s=1 / report.measurements["steps_per_second"])
-    with torch.device("meta"):
-        window = config.algo.build(*specs, "meta").window
-    return bench.forecast(config, window, cost).hours
+    return bench.forecast(config, bench.learner_window(config, *specs), cost).hours

@@ -89,7 +89,9 @@ def vector(run, num_envs=3, **settings):
 def test_a_vector_takes_one_step_for_all_and_begins_anew_in_the_step_after_an_end(nano, monkeypatch):
     agent = reverie.load(nano)
     told = ("reward", "cont")
-    monkeypatch.setattr(agent.algo, "predict_reward_and_cont", lambda latent: dict.fromkeys(told, latent.deter[:, 0].cos()))
+    monkeypatch.setattr(
+        agent.algo, "predict_reward_and_cont", lambda latent: dict.fromkeys(told, latent.deter[:, 0].cos())
+    )
     env = vector(agent, horizon=2, ends="likely")
     assert env.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
     actions = np.array([[0, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 1]])

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from reverie.api import check_long_run
+from reverie.core.errors import RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Window
 from reverie.experiment.bench import Cost, forecast
@@ -53,3 +57,18 @@ def test_the_preset_says_that_it_resizes_images(side: int, is_said: bool) -> Non
     found = describe_forecast(config.merge({"preset": "sac"}), Window(batch=256, length=2), None, spec)
     said = "preset sac; images larger than 84 x 84 are resized to that (env.max_image_size)"
     assert found.startswith(said) == is_said
+
+
+@pytest.mark.parametrize(("hours", "confirmed", "begins"), [(11, None, True), (13, None, True), (13, True, True),
+                                                            (13, False, False)])  # fmt: skip
+def test_a_run_of_more_than_12_hours_is_asked_for(hours: float, confirmed: bool | None, begins: bool) -> None:
+    texts, closed = list[str](), list[bool]()
+    config, window = ExperimentConfig().merge({"steps": 3600, "env.num": 1}), Window(batch=1, length=1)
+    run = forecast(config, window, Cost(update_s=0.0, turn_s=float(hours)))
+    experiment: Any = SimpleNamespace(config=config, forecast=run, close=lambda failed: closed.append(failed))
+    confirm = None if confirmed is None else lambda text: (texts.append(text), confirmed)[1]
+    with (
+        contextlib.nullcontext() if begins else pytest.raises(RunError, match=r"--steps 300 take about an hour.*--yes")
+    ):
+        check_long_run(experiment, confirm)
+    assert (len(texts), closed) == (int(hours > 12 and confirmed is not None), [] if begins else [True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,7 +176,7 @@ def missing_input_question(first: dict[str, str], options: CommonOptions, config
 
 def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
-    result = train_config(config, run=options.run)
+    result = train_config(config, run=options.run, confirm=(lambda text: True) if options.yes else ask)
     if launcher_rank():  # the first learner reports how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
@@ -190,6 +191,11 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
         return 0
     print_line(f"Continue with: reverie train --resume {shlex.quote(str(relative_like(result.run, options.run)))}")
     return 128 + result.signal
+
+
+def ask(text: str) -> bool:
+    """Ask in the terminal whether to begin all the same; without a terminal the answer is no."""
+    return sys.stdin.isatty() and input(f"{text}. Begin it all the same? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:

@@ -114,6 +114,8 @@ class Clock:
     """Updates by which the ratio need not hold, see :class:`UpdateRatio`. None: it holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
     """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
+    max_seconds: float | None = None
+    """Seconds after which the run ends. None: no limit."""
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
@@ -162,9 +164,14 @@ class Clock:
         self.watch.stop = value
 
     @property
+    def out_of_time(self) -> bool:
+        """Whether ``max_seconds`` have passed."""
+        return self.max_seconds is not None and self.seconds >= self.max_seconds
+
+    @property
     def done(self) -> bool:
-        """Whether the run has its length, or ``stop`` is set."""
-        return self.stop or self.position >= self.length
+        """Whether the run has its length, has no time left, or ``stop`` is set."""
+        return self.stop or self.position >= self.length or self.out_of_time
 
     def updates_due(self, windows: int) -> int:
         """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.

@@ -71,22 +71,18 @@ def available_memory() -> int | None:
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         cached = int(re.findall(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)[0])
         limits.append(limit - used + cached)
-    with contextlib.suppress(OSError, ValueError, ImportError, IndexError):
+    return min(limits, default=None)
+
+
+def available_address_space() -> int | None:
+    """Return the bytes that this process may still reserve by its limit, as of ``ulimit -v``; None without a limit."""
+    with contextlib.suppress(OSError, ImportError):
         import resource  # not on Windows
 
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
-            limits.append(limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize())
-    return min(limits, default=None)
-
-
-def has_address_limit() -> bool:
-    """Return whether the address space of this process is limited, as by ``ulimit -v``."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return False
-    return bool(resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY)
+            return limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return None
 
 
 def keep_freed_memory() -> bool:

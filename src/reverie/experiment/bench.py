@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
+from reverie.core.errors import ConfigError
 from reverie.core.hardware import (
     choose_device,
     describe_machine,
@@ -26,6 +27,7 @@ from reverie.core.hardware import (
     synchronize,
 )
 from reverie.core.kernel_dispatch import kernel_status
+from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec
@@ -250,6 +252,32 @@ def forecast(config: ExperimentConfig, window: Window, cost: Cost) -> Forecast:
     )  # fmt: skip
 
 
+def learner_window(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> Window:
+    """Return the window of the learner, without memory for its networks."""
+    with torch.device("meta"):
+        return config.algo.build(obs_spec, action_spec, "meta").window
+
+
+def fit_hours(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, env: Env | None
+) -> ExperimentConfig:
+    """Return ``config`` with a length that takes ``config.hours`` by a forecast, or its own if that is shorter."""
+    assert config.hours is not None
+    cost = measure_cost(config, obs_spec, action_spec, [torch.get_num_threads()], None if config.offline else env)
+    if cost is None:
+        raise ConfigError(f"hours = {config.hours:g}: the learner cannot be timed. Set {config.unit} instead.")
+    window, target, length = learner_window(config, obs_spec, action_spec), TIME_SHARE * config.hours, 100_000.0
+    for _ in range(5):  # the time is proportional to the length, but for the steps before learning starts
+        length *= target / forecast(config.merge({config.unit: max(1, int(length))}), window, cost).hours
+    digit = 10 ** max(0, len(str(int(length))) - 2)
+    chosen = max(1, window.rollout * config.env.num, int(length // digit * digit))
+    logger.info(
+        f"hours = {config.hours:g}: {min(chosen, config.length):,} {config.unit} fit on this machine; twice the time "
+        f"would allow {2 * chosen:,}"
+    )
+    return config.merge({config.unit: min(chosen, config.length)})
+
+
 # ---------------------------------------------------------------- operations
 
 
@@ -348,6 +376,8 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
 
 THREADS_MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
+TIME_SHARE = 0.9
+"""Part of the hours that a forecast run takes: the rest is for evaluations and checkpoints."""
 MAX_SECONDS = 5.0
 """Seconds that :func:`measure_cost` takes at most, but for an update with few windows that takes longer."""
 BATCH_PARTS = (16, 4, 1)

@@ -26,13 +26,13 @@ from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.envs.make import EnvLike
-from reverie.experiment.bench import MAX_SECONDS, Forecast, forecast, measure_cost
+from reverie.experiment.bench import MAX_SECONDS, Forecast, fit_hours, forecast, measure_cost
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
-from reverie.experiment.memory import check_fits_memory
+from reverie.experiment.memory import check_fits_memory, fit_default_length
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
-from reverie.experiment.resolve import saved_settings
+from reverie.experiment.resolve import fit_learning_starts, saved_settings
 from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
@@ -241,8 +241,11 @@ def build(
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
-        if start == 0 and device == "cpu":
-            check_fits_memory(config, learned.obs_spec, learned.action_spec)
+        if start == 0 and config.hours is not None:
+            config = fit_hours_in_memory(config, learned.obs_spec, learned.action_spec, envs.evaluation, device)
+        elif start == 0 and device == "cpu":
+            config, counted = fit_default_length(config, learned.obs_spec, learned.action_spec)
+            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = make_clock(config, algo), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
@@ -274,6 +277,18 @@ def build(
     )  # fmt: skip
 
 
+def fit_hours_in_memory(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, env: Env | None, device: str
+) -> ExperimentConfig:
+    """Return ``config`` with the length for its hours; ConfigError if a run does not fit into memory on a CPU."""
+    if device == "cpu":  # before a learner is timed
+        check_fits_memory(config.merge({config.unit: 1}), obs_spec, action_spec)
+    config = fit_learning_starts(fit_hours(config, obs_spec, action_spec, env), {config.unit})
+    if device == "cpu":
+        check_fits_memory(config, obs_spec, action_spec)
+    return config
+
+
 def make_clock(config: ExperimentConfig, algo: Algorithm) -> Clock:
     """Return the clock of the run, whose position ``algo`` sees."""
     clock = Clock(
@@ -281,6 +296,7 @@ def make_clock(config: ExperimentConfig, algo: Algorithm) -> Clock:
         replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
         on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
         learning_starts=1 if config.offline else max(1, config.learning_starts),
+        max_seconds=None if config.hours is None else 3600 * config.hours,
     )  # fmt: skip
     algo.position = lambda: clock.position
     return clock

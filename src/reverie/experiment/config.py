@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.bounds import AtLeast, Regex
+from reverie.core.bounds import Above, AtLeast, Regex
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
@@ -28,6 +28,8 @@ from reverie.run.evaluate import ScoreMetric
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
+UNBOUNDED = 10**9
+"""Length of a run that ``hours`` is still to choose."""
 END_OF_SCHEDULES = 10**15
 """Env steps after which all exploration schedules have ended."""
 NO_ENV = "none"
@@ -52,6 +54,9 @@ class ExperimentConfig(Config):
     """Env steps of the run: decisions of the policy, summed over all environments; action repeat is not counted."""
     updates: Annotated[int, AtLeast(1)] = 100_000
     """Gradient updates of an offline run, which has no env steps."""
+    hours: Annotated[float | None, Above(0)] = None
+    """Hours that the run takes: its length is chosen by a forecast on this machine, at most `steps` (or `updates`) if
+    those are set, and it ends after these hours at the latest, before a final evaluation. None: no limit."""
     replay_ratio: Annotated[float | None, AtLeast(0)] = None
     """Gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None

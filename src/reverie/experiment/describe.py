@@ -16,6 +16,9 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import replay_bytes
 from reverie.replay.sources import split_window
 
+LONG_HOURS = 12.0
+"""Hours above which a run is not begun without a question."""
+
 
 def describe_experiment(experiment: Any) -> list[str]:
     """Describe what is about to be trained: its data, the time by the learner's speed, and the memory that it takes.
@@ -98,11 +101,23 @@ def describe_forecast(config: ExperimentConfig, window: Window, forecast: Foreca
         threads = count_noun(config.threads or torch.get_num_threads(), "thread")
         machine = f"on this machine, as busy as it is, with {threads}"
         words.append(f"{config.length:,} {config.unit} take about {format_hours(hours)}{env_text} {machine}")
-        if hours > (3 if shrink_frame else 12):
-            an_hour = float(f"{config.length / hours:.1g}")
+        if hours > (3 if shrink_frame else LONG_HOURS):
             smaller = "" if shrink_frame else ", and --preset cpu has small networks and a short run"
-            words.append(f"--{config.unit} {max(1, round(an_hour)):_} take about an hour{smaller}")
+            words.append(f"{hour_text(config, hours)}{smaller}")
     return "; ".join([*words, *([f"published settings: --preset {published}"] if shrink_frame else [])])
+
+
+def hour_text(config: ExperimentConfig, hours: float) -> str:
+    """Return what to set so that a run of so many ``hours`` takes about one."""
+    return f"--{config.unit} {max(1, round(float(f'{config.length / hours:.1g}'))):_} take about an hour"
+
+
+def long_run_text(config: ExperimentConfig, forecast: Forecast | None) -> str:
+    """Return that a run is forecast to take more than ``LONG_HOURS``, and what takes less; "" if it is not."""
+    if forecast is None or forecast.hours <= LONG_HOURS or config.hours is not None:
+        return ""
+    length = f"{config.length:,} {config.unit} of {config.name}"
+    return f"{length} take about {format_hours(forecast.hours)} on this machine; {hour_text(config, forecast.hours)}"
 
 
 def format_hours(hours: float) -> str:

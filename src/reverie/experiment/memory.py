@@ -12,21 +12,28 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
-from reverie.algos.settings import AlgorithmConfig
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError
-from reverie.core.hardware import available_memory, has_address_limit
+from reverie.core.hardware import available_address_space, available_memory
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.bench import noise_batch, noise_step
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import base_config
+from reverie.experiment.config_layers import CPU_SUFFIX, base_config
 from reverie.replay.config import max_rows
 from reverie.replay.storage import row_nbytes
 
 WORKSPACE = 2.0
 """Bytes that an update takes on a CPU for each byte of its tensors: convolutions copy what they read."""
+NOMINAL_RATE, OPERATION_SECONDS = 5e10, 5e-6
+"""Multiplications and additions a second of a CPU core, and the time of an operation besides them: those by which
+default lengths are chosen, so that they are the same for the same command."""
+DEFAULT_HOURS = 1.0
+"""Hours that a run without a GPU takes at most by default."""
+MIN_STEPS, MIN_BATCH, MIN_RATIO = 50_000, 32, 0.05
+"""Above these env steps a default run is shortened; then its batches and its updates per env step get fewer."""
 SMALL_IMAGE = (64, 64)
 """Height and width to which a command that fits resizes images."""
 MIN_BATCH_SIZE = 4
@@ -49,20 +56,27 @@ class MemoryForecast(NamedTuple):
         return self.learning + self.replay
 
 
-class _PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the bytes of the tensors that operations make."""
+class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations, their multiplications and additions, and follows the bytes of the tensors that they make."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.current = self.peak = 0
+        self.current = self.peak = self.operations = self.flop = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        self.operations += 1
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            self.flop += count(*args, **(kwargs or {}), out_val=out)
         for x in out if isinstance(out, tuple | list) else (out,):
             if isinstance(x, Tensor):
                 self._add(x.untyped_storage())
         return out
+
+    def nominal_seconds(self) -> float:
+        """Return the seconds that the operations so far take on a core like that of ``NOMINAL_RATE``."""
+        return self.flop / NOMINAL_RATE + self.operations * OPERATION_SECONDS
 
     def _add(self, storage: Any) -> None:
         key, size = storage._cdata, storage.nbytes()
@@ -78,31 +92,43 @@ class _PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.current)
 
 
-class _Learner(NamedTuple):
+class CountedLearner(NamedTuple):
     """What a learner without memory tells."""
 
     nbytes: int
+    """Most bytes at a time."""
+    update_s: float
+    """Nominal seconds of an update."""
+    act_s: float
+    """Nominal seconds of a decision for all environments."""
     window: Window
     extra_spec: Mapping[str, ColumnSpec]
 
 
-def _measure_learner(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec, envs: int) -> _Learner | None:
+def count_learner(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> CountedLearner | None:
     """Update a learner, and let it act, on the meta device, which has no memory; None if it does not run there."""
+    envs, seconds = max(config.env.num, min(config.eval_envs, config.eval_episodes)), list[float]()
     try:
-        with torch.device("meta"), _PeakMemory() as memory:
-            learner = algo.build(obs_spec, action_spec, "meta")
-            with contextlib.suppress(NotImplementedError):  # at its end, an action is copied to the host
+        with torch.device("meta"), _Counter() as counter:
+            learner = config.algo.build(obs_spec, action_spec, "meta")
+            batch = noise_batch(learner, obs_spec, action_spec)
+            seconds.append(counter.nominal_seconds())
+            with contextlib.suppress(Exception):  # at its end, an action is copied to the host
                 learner.policy.act(noise_step(obs_spec, envs), learner.policy.initial(envs), "eval")
-            learner.update(noise_batch(learner, obs_spec, action_spec))
+            seconds.append(counter.nominal_seconds())
+            learner.update(batch)
+            seconds.append(counter.nominal_seconds())
     except Exception:  # an algorithm of the user's own may do anything
         return None
-    return _Learner(memory.peak, learner.window, learner.extra_spec)
+    built, acted, updated = seconds
+    return CountedLearner(counter.peak, updated - acted, acted - built, learner.window, learner.extra_spec)
 
 
-def forecast_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> MemoryForecast | None:
-    """Forecast the memory of a run on a CPU; None if the learner cannot be measured."""
-    envs = max(config.env.num, min(config.eval_envs, config.eval_episodes))
-    if (learner := _measure_learner(config.algo, obs_spec, action_spec, envs)) is None:
+def forecast_memory(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, counted: CountedLearner | None = None
+) -> MemoryForecast | None:
+    """Forecast the memory of a run on a CPU; None if the learner cannot be ``counted``."""
+    if (learner := counted or count_learner(config, obs_spec, action_spec)) is None:
         return None
     row = int(row_nbytes(row_columns(obs_spec, action_spec, learner.extra_spec)))
     rows = 0
@@ -111,16 +137,18 @@ def forecast_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Ac
     elif not config.offline and config.replay.device == "cpu" and config.replay.storage == "ram":
         # Memory without rows is never used, but a limit of the address space counts it.
         allocated = max_rows(config.replay, config.steps, config.env.num)
-        limit = allocated if has_address_limit() or allocated is None else config.steps
+        limit = allocated and config.steps if available_address_space() is None else allocated
         capacity = config.replay.capacity_rows(row)
         rows = capacity if limit is None else min(capacity, limit)
     return MemoryForecast(int(WORKSPACE * learner.nbytes), row * rows, row)
 
 
-def check_fits_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> None:
+def check_fits_memory(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, counted: CountedLearner | None = None
+) -> None:
     """Raise ConfigError, with a command that fits, if a run on a CPU takes more memory than is available."""
-    free = available_memory()
-    needed = None if free is None else forecast_memory(config, obs_spec, action_spec)
+    free = min((size for size in (available_memory(), available_address_space()) if size is not None), default=None)
+    needed = None if free is None else forecast_memory(config, obs_spec, action_spec, counted)
     if needed is None or free is None or needed.total <= free:
         return
     text = (
@@ -130,6 +158,49 @@ def check_fits_memory(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: 
     )
     changes = _find_changes(config, obs_spec, action_spec, free)
     raise ConfigError(f"{text}, as in: {format_command(config.merge(changes))}" if changes else f"{text}.")
+
+
+def nominal_hours(config: ExperimentConfig, counted: CountedLearner) -> float:
+    """Return the hours of updates and decisions of a run on a nominal CPU core."""
+    updates, decisions = config.planned_counts(counted.window)
+    return (updates * counted.update_s + decisions * counted.act_s) / 3600
+
+
+def fit_default_length(
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec
+) -> tuple[ExperimentConfig, CountedLearner | None]:
+    """Return ``config`` with a run of at most ``DEFAULT_HOURS``, if it is one for a machine without a GPU.
+
+    A length that the user has set stays. Also returns the learner that was counted.
+    """
+    counted = count_learner(config, obs_spec, action_spec)
+    if counted is None or not config.preset.endswith(CPU_SUFFIX):
+        return config, counted
+    base = base_config(config.name, config.env.id, config.preset, config.device)
+    if config.length != getattr(base, config.unit):
+        return config, counted
+    config = _shorten(config, counted, MIN_STEPS)
+    if nominal_hours(config, counted) > DEFAULT_HOURS and not config.algo.on_policy:
+        if config.algo.batch_size > MIN_BATCH:
+            config = config.merge({"algo.batch_size": MIN_BATCH})
+            counted = count_learner(config, obs_spec, action_spec) or counted
+        ratio, hours = config.updates_per_step(counted.window), nominal_hours(config, counted)
+        if hours > DEFAULT_HOURS and ratio > MIN_RATIO and not config.offline:
+            ratio = max(MIN_RATIO, float(f"{ratio / hours:.1g}"))
+            config = config.merge({"replay_ratio": ratio, "train_ratio": None})
+    return _shorten(config, counted), counted
+
+
+def _shorten(config: ExperimentConfig, counted: CountedLearner, least: int = 100) -> ExperimentConfig:
+    """Return ``config`` with a run of ``DEFAULT_HOURS``, but of at least ``least`` steps, if it is longer."""
+    while (hours := nominal_hours(config, counted)) > DEFAULT_HOURS and config.length > least:
+        shorter = 0.9 * config.length / max(hours, 1.01)
+        digit = 10 ** (len(str(int(shorter))) - 1)
+        config = config.merge({config.unit: max(least, int(shorter // digit * digit))})
+        starts = min(config.learning_starts, max(1, config.steps // 4))
+        if not config.algo.on_policy and not config.offline:
+            config = config.merge({"learning_starts": starts, "random_steps": min(config.random_steps, starts)})
+    return config
 
 
 def _find_changes(
@@ -155,7 +226,7 @@ def _find_changes(
         changes["algo.batch_size"] = batch
         needed = measure()
     if needed is not None and needed.total > free and needed.replay:
-        rows = max(0, free - needed.learning) / needed.row / (4 if has_address_limit() else 1.25)
+        rows = max(0, free - needed.learning) / needed.row / 1.25
         changes["replay.capacity"] = int(float(f"{rows:.1g}"))
         if changes["replay.capacity"] < 1000:
             return None

@@ -14,7 +14,7 @@ from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
 from reverie.datasets.format_detection import open_reader
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
-from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.config import DATASET_ENV, NO_ENV, UNBOUNDED, ExperimentConfig
 from reverie.replay.persistent import absolute_store_path
 from reverie.run.folder import SavedConfig, check_module_names
 
@@ -139,6 +139,10 @@ def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> 
     if other_unit in explicit and config.unit not in explicit:
         kind = "on recorded data alone" if config.offline else "that collects rows"
         raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
+    if "hours" in explicit and config.hours is not None:
+        if config.learners > 1:
+            raise ConfigError(f"hours = {config.hours:g} with learners = {config.learners}: set {config.unit} instead.")
+        config = config if config.unit in explicit else config.merge({config.unit: UNBOUNDED})
     starts, steps = config.learning_starts, config.steps
     if config.offline or config.algo.on_policy or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
         return config

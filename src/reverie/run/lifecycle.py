@@ -197,6 +197,8 @@ class RunLifecycle:
         goal, patience, score = self.experiment.stop_score, self.experiment.patience, self.experiment.score
         if self.run.stopped:
             return f"a callback: {self.run.stopped}"
+        if self.clock.out_of_time and self.clock.position < self.clock.length:
+            return f"hours = {self.settings['hours']:g}"
         if goal is not None and self.best is not None and score.is_at_least_as_good(self.best, goal):
             return f"stop_score = {goal:g} (best {score.name} {self.best:g})"
         if patience is not None and self.evals_since_best >= patience:
