@@ -23,7 +23,7 @@ from reverie.algos.fqe import CHOSEN
 from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
-from reverie.nn.actor_critic import NetworkConfig
+from reverie.nn.network import NetworkConfig
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives import returns
 

@@ -20,7 +20,7 @@ from reverie.core.errors import DataError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import dataset_config, open_recorded
-from reverie.nn.actor_critic import Network
+from reverie.nn.network import Network
 from tiny import FEW
 
 TWO = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 3), ("a", 2))})

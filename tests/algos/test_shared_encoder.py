@@ -8,7 +8,7 @@ import torch
 from reverie.core.discover import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
-from reverie.nn.actor_critic import unshared_parameters
+from reverie.nn.network import unshared_parameters
 
 OBS = {
     "eye": ObsPart(kind="image", shape=(16, 18, 3), dtype="uint8"),

@@ -20,9 +20,10 @@ from reverie.kernels.compiler import load_kernels
 from reverie.kernels.inference import MAX_KEYS, get_captures
 from reverie.kernels.registry import KERNELS
 from reverie.nn import actor_critic
-from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork, NetworkConfig
+from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork
 from reverie.nn.cnn import Minatar
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
+from reverie.nn.network import NetworkConfig
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
 

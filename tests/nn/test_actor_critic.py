@@ -9,8 +9,9 @@ from torch import nn
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.kernels.tape import Tape
-from reverie.nn.actor_critic import CriticStack, DeterministicActor, NetworkConfig, ObsConcat, QEnsemble
+from reverie.nn.actor_critic import CriticStack, DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
+from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
-from reverie.nn.actor_critic import CategoricalActor, MixedActor, NetworkConfig
+from reverie.nn.actor_critic import CategoricalActor, MixedActor
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.functional import mask_illegal
+from reverie.nn.network import NetworkConfig
 from reverie.nn.normals import DiagonalNormal
 
 SPEC = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}

@@ -19,8 +19,8 @@ from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
-from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.cnn import Drq, ImageEncoder, Minatar, Nature
+from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig
 
 CHOICE = ActionSpec(parts={"move": ActionPart(kind="categorical", classes=(3,))})

@@ -22,9 +22,9 @@ from reverie.algos.ppo import PPO, PPOConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import ObsConcat
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.memory import LSTM, MEMORY_COLUMN
+from reverie.nn.network import ObsConcat
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueBranch, PolicyValueConfig
 from reverie.nn.optim import GlobalRMSpropConfig, LaPropAGC
 from reverie.nn.relu_mlp import ReluMLP

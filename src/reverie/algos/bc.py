@@ -18,16 +18,10 @@ from reverie.core.protocols import Policy
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
 from reverie.nn.action_kinds import num_classes_per_choice
-from reverie.nn.actor_critic import (
-    CategoricalActor,
-    DeterministicActor,
-    GaussianActor,
-    MemoryNetworkConfig,
-    MixedActor,
-    NetworkConfig,
-)
+from reverie.nn.actor_critic import CategoricalActor, DeterministicActor, GaussianActor, MixedActor
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
+from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean, obs_before
 

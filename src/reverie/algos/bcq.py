@@ -18,10 +18,11 @@ from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
-from reverie.nn.actor_critic import Network, NetworkConfig, ObsConcat, QEnsemble, many_action_values
+from reverie.nn.actor_critic import QEnsemble, many_action_values
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import is_traced
+from reverie.nn.network import Network, NetworkConfig, ObsConcat
 from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.nn.target_network import TargetNetwork

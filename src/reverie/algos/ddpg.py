@@ -17,9 +17,10 @@ from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
-from reverie.nn.actor_critic import DeterministicActor, QEnsemble, share_encoder, unshared_parameters
+from reverie.nn.actor_critic import DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import ActionNoise, NoisyPolicy, OrnsteinUhlenbeck
+from reverie.nn.network import share_encoder, unshared_parameters
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask

@@ -24,8 +24,8 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.adam import Adam
+from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean, obs_before
 

@@ -19,9 +19,10 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update
 from reverie.nn.action_kinds import action_kind, num_classes_per_choice
-from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, Network, QEnsemble
+from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
+from reverie.nn.network import Network
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean, obs_before, squared_error

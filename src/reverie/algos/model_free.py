@@ -18,10 +18,10 @@ from reverie.core.protocols import Policy, RunningStatistics
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
 from reverie.nn.action_kinds import num_continuous
-from reverie.nn.actor_critic import FEATURES, NetworkConfig, are_small
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Drq, images_of
 from reverie.nn.memory import MEMORY_COLUMN, Memory
+from reverie.nn.network import FEATURES, NetworkConfig, are_small
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.replay_memory import Memories, MemoryPolicy

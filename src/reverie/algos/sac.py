@@ -22,18 +22,11 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
-from reverie.nn.actor_critic import (
-    MemoryNetworkConfig,
-    MixedActor,
-    MixedQEnsemble,
-    QEnsemble,
-    TanhGaussianActor,
-    share_encoder,
-    unshared_parameters,
-)
+from reverie.nn.actor_critic import MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
+from reverie.nn.network import MemoryNetworkConfig, share_encoder, unshared_parameters
 from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
 from reverie.nn.target_network import TargetNetwork

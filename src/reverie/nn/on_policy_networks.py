@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Mode, Obs, PolicyOutput, Step
 from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
-from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.exploration import StatelessStorage
 from reverie.nn.functional import mask_illegal
 from reverie.nn.memory import MEMORY_COLUMN, Memory, MemoryModule
+from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.normals import UnclippedNormal
 from reverie.nn.relu_mlp import ReluMLP
 

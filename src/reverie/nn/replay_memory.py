@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from reverie.core.protocols import Annealed, Policy
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step
-from reverie.nn.actor_critic import MemoryInputs
 from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY
+from reverie.nn.network import MemoryInputs
 from reverie.nn.preprocess import inspect_policy
 from reverie.nn.target_network import TargetNetwork
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast, Finite, Within
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.actor_critic import NetworkConfig, ObsConcat
 from reverie.nn.cnn import ImageEncoder, Shifted
 from reverie.nn.functional import linear, norm_mish, sim_norm
+from reverie.nn.network import NetworkConfig, ObsConcat
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,176 @@
+"""Networks of model-free algorithms: observations, through an encoder of images, to a multilayer perceptron with ReLU.
+
+Weights and biases are initialized as in ``torch.nn.Linear``, uniformly within 1 / sqrt(inputs), as in the authors'
+code of TD3 and in CleanRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.core.bounds import AtLeast
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ObsPart, ObsSpec, without_mask
+from reverie.core.types import Obs
+from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
+from reverie.nn.encoder import flat_vector
+from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
+from reverie.nn.relu_mlp import ReluMLP
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkConfig(Config):
+    """An actor or critic: an MLP whose input is vectors, one-hot categoricals and features of images."""
+
+    units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
+    """Widths of the hidden layers, first to last; at least one."""
+    encoder: ImageEncoder | None = None
+    """Encoder of images, or of what an encoder of your own reads, if there are any. None: nature, and drq for
+    continuous actions off-policy; minatar where a side has fewer than 36 pixels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.units:
+            raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryNetworkConfig(NetworkConfig):
+    """An actor or critic that may have a memory. Copies of a critic share it."""
+
+    memory: Memory | None = None
+    """Memory before the perceptrons: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
+    algo.batch_length to their rows."""
+    burn_in: Annotated[int, AtLeast(0)] = 0
+    """Rows before each sequence, which bring its stored state up to date and are not learned from: Kapturowski et al.
+    2019, "Recurrent experience replay in distributed reinforcement learning", section 3."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.burn_in and self.memory is None:
+            raise ConfigError(f"burn_in = {self.burn_in}: there is no memory to bring up to date. Set memory too.")
+
+
+SMALL_SIDE = 36
+"""Pixels of a side of an image below which the default encoder is MinAtar's."""
+
+FEATURES = "(features)"
+"""Key under which networks that share an encoder find its features ``[..., F]``, in place of what it reads."""
+
+
+def are_small(images: ObsSpec) -> bool:
+    """Return whether an image is too small for the encoders of larger ones."""
+    return any(min(part.shape[:2]) < SMALL_SIDE for part in images.values())
+
+
+class ObsConcat(nn.Module):
+    """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
+
+    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        spec = without_mask(spec)
+        encoder: Any = cfg.encoder or (Minatar() if are_small(images_of(spec)) else Nature())
+        self.read: ObsSpec = getattr(encoder, "reads", images_of)(spec)
+        self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in self.read}
+        self.dtype = dtype
+        self.encoder: Any = encoder.build(self.read) if self.read else None
+        self.trunk: Any = None if self.encoder is None else encoder.build_trunk(self.encoder.width)
+        self.width: int = sum(part.width for part in self.vectors.values())
+        if self.encoder is not None:
+            self.width += self.encoder.width if self.trunk is None else self.trunk.width
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
+        parts = [flat_vector(obs[key], part).to(self.dtype) for key, part in self.vectors.items()]
+        if self.encoder is not None:
+            features = obs[FEATURES] if FEATURES in obs else self.encoder(obs, self.dtype)
+            parts.append(features if self.trunk is None else self.trunk(features))
+        return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
+
+    def encode(self, obs: Obs) -> Obs:
+        """Return the observations ``[..., *shape]`` with features in place of what the encoder reads."""
+        features = self.encoder(obs, self.dtype)
+        return {key: x for key, x in obs.items() if key not in self.read} | {FEATURES: features}
+
+
+class MemoryInputs(ObsConcat):
+    """What a memory makes of the vectors of rows ``[B, T]``, or of single rows ``[N]``.
+
+    ``obs`` also holds ``MEMORY_FIRST_KEY``, where episodes begin, and under :attr:`memory_key` the memory's state
+    before each row.
+    """
+
+    memory_key = ""
+    """Name of the state of its memory beside observations: see :class:`~reverie.nn.replay_memory.Memories`."""
+
+    def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
+        super().__init__(spec, cfg, dtype)
+        self.memory: MemoryModule = memory.build(self.width)
+        self.width: int = self.memory.units
+
+    def forward(self, obs: Obs) -> Tensor:
+        """Map observations ``[..., *shape]`` to a vector ``[..., width]``."""
+        return self.with_memory(obs)[0].to(self.dtype)
+
+    def with_memory(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return what the memory makes of rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
+        x, first, state = super().forward(obs).float(), obs[MEMORY_FIRST_KEY], obs[self.memory_key]
+        if first.ndim == 2:
+            return self.memory(x, first, state[:, 0])
+        y, after = self.memory(x.unsqueeze(1), first.unsqueeze(1), state)
+        return y.squeeze(1), after.squeeze(1)
+
+
+def build_inputs(spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> ObsConcat:
+    """Return the inputs of a network, with memory if ``cfg`` has one."""
+    memory = getattr(cfg, "memory", None)
+    return ObsConcat(spec, cfg, dtype) if memory is None else MemoryInputs(spec, cfg, dtype, memory)
+
+
+class Network(nn.Module):
+    """Observations, and maybe another input, through an MLP, or K of them (``copies``) that share only an encoder."""
+
+    def __init__(
+        self,
+        spec: ObsSpec,
+        outputs: int | None,
+        cfg: NetworkConfig,
+        dtype: torch.dtype = torch.float32,
+        *,
+        extra_inputs: int = 0,
+        **settings: Any,
+    ) -> None:
+        """``outputs``: how many; None is one without an axis of its own. ``extra_inputs``: the other input's width.
+
+        ``settings`` are those of :class:`ReluMLP`.
+        """
+        super().__init__()
+        self.inputs: ObsConcat = build_inputs(spec, cfg, dtype)
+        self.body: nn.Module = ReluMLP(self.inputs.width + extra_inputs, cfg.units, outputs or 1, **settings)
+        self.is_scalar: bool = outputs is None
+
+    def forward(self, obs: Obs, *inputs: Tensor, copy: int | None = None) -> Any:
+        """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or those of one ``copy``."""
+        x = self.inputs(obs)
+        y: Tensor = self.body(x, *[part.to(x.dtype) for part in inputs], copy=copy).float()
+        return y.squeeze(-1) if self.is_scalar else y
+
+
+def share_encoder(critic: Any, *others: Any) -> None:
+    """Let the other networks see through the encoder of the critic, whose loss alone trains it: DrQ-v2's algorithm.
+
+    There is no target of the encoder, as there: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
+    """
+    for network in others:
+        network.inputs.encoder = critic.inputs.encoder
+
+
+def unshared_parameters(network: nn.Module, other: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of ``network`` that ``other`` does not have."""
+    shared = {id(p) for p in other.parameters()}
+    return [p for p in network.parameters() if id(p) not in shared]
