@@ -31,7 +31,7 @@ from reverie.nn.normals import HALF_LOG_2PI
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
-from reverie.nn.tdmpc2_networks import LatentEncoder, MishMLP, TDMPC2NetworkConfig
+from reverie.nn.tdmpc2_networks import LatentEncoder, MishMLP, RandomDraws, TDMPC2NetworkConfig
 
 # ---------------------------------------------------------------------- losses
 
@@ -228,22 +228,6 @@ class TDMPC2Objective(nn.Module):
         if explore:
             action = action + std[0, :, 0] * draws.normal(count, self.width, like=action)
         return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1)
-
-
-class RandomDraws:
-    """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
-
-    def normal(self, *shape: int, like: Tensor) -> Tensor:
-        """Return standard normal numbers of this shape."""
-        return torch.randn(shape, device=like.device)
-
-    def pair(self, count: int, like: Tensor) -> Tensor:
-        """Return two different indices below ``count``, ``[2]``."""
-        return torch.rand(count, device=like.device).topk(2).indices
-
-    def gumbel(self, like: Tensor) -> Tensor:
-        """Return standard Gumbel noise of the shape of ``like``."""
-        return -torch.empty_like(like).exponential_().log()
 
 
 class PolicySample(NamedTuple):

@@ -158,3 +158,19 @@ class LatentEncoder(nn.Module):
         """Map observations ``[..., *shape]`` to latents ``[..., L]``."""
         x: Tensor = self.inputs(obs)
         return sim_norm(x, self.simplex) if self.body is None else self.body(x)
+
+
+class RandomDraws:
+    """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
+
+    def normal(self, *shape: int, like: Tensor) -> Tensor:
+        """Return standard normal numbers of this shape."""
+        return torch.randn(shape, device=like.device)
+
+    def pair(self, count: int, like: Tensor) -> Tensor:
+        """Return two different indices below ``count``, ``[2]``."""
+        return torch.rand(count, device=like.device).topk(2).indices
+
+    def gumbel(self, like: Tensor) -> Tensor:
+        """Return standard Gumbel noise of the shape of ``like``."""
+        return -torch.empty_like(like).exponential_().log()
