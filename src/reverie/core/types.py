@@ -5,9 +5,9 @@ One convention holds everywhere. Experience is streams of *rows*, one stream per
     row t:  obs[t]          the observation
             reward[t]       the reward that came with obs[t], caused by action[t-1] (0 where is_first)
             is_first[t]     an episode begins here
-            is_last[t] an episode ends here, for any reason (terminal, time limit, crash) is_terminal[t] ... in a
-            terminal state, whose value is 0 action[t] taken after seeing obs[t]; zeros where is_last, since nothing is
-            taken
+            is_last[t]      an episode ends here, for any reason (terminal, time limit, crash)
+            is_terminal[t]  ... in a terminal state, whose value is 0
+            action[t]       taken after seeing obs[t]; zeros where is_last, which has no action
 
 ``is_terminal`` sets the value of the future to 0; ``is_last`` ends the recursion of returns. They are different.
 
