@@ -380,7 +380,7 @@ def test_a_manifest_lists_no_files_outside_of_its_checkpoint(name, command, stra
         for path in (run / "checkpoints").glob("step-*"):
             reseal(path, {name_there: {"bytes": 200_000_000, "sha256": digest, "spare": True}})
 
-    assert "outside/victim', which is no name of a file in it" in strange(list_victim, command)
+    assert "outside/victim', which is not the name of a file in it" in strange(list_victim, command)
 
 
 SEEDS, SEARCH = (

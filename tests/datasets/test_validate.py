@@ -105,8 +105,8 @@ def broken(rows):
 @pytest.mark.parametrize(
     ("name", "row", "value", "rule"),
     [
-        ("is_first", 0, False, "not is_first, though no episode is running"),
-        ("is_last", 2, True, "not is_first, though no episode is running"),
+        ("is_first", 0, False, "not is_first, although no episode is running"),
+        ("is_last", 2, True, "not is_first, although no episode is running"),
         ("is_terminal", 2, True, "is_terminal without is_last"),
         ("reward", 0, 1.0, "non-zero reward on an is_first row"),
         ("is_last", 5, False, "episode ends without is_last"),

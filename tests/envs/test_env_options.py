@@ -116,7 +116,7 @@ def test_keys_are_chosen_by_pattern():
     assert keys(include_keys="arm/.*") == {"arm/x", "arm/y"}
     assert keys(exclude_keys="arm/.*|q") == {"z"}
     assert keys(include_keys=".*", exclude_keys=".*/x") == {"arm/y", "z"}
-    with pytest.raises(EnvError, match=r"no observations are left to learn from. Available keys, .*: 'arm/x'"):
+    with pytest.raises(EnvError, match=r"no observations are left. Available keys, .*: 'arm/x'"):
         keys(include_keys="nothing")
 
 

@@ -258,7 +258,7 @@ def test_folders_of_something_else_are_left_alone(stage: type[Actor], elsewhere:
         else:
             Path(name).mkdir()
             Path(name, content).write_text("")
-    for name, message in {"file": "no writable", "single": "run of a single seed", "thesis": "is not a run"}.items():
+    for name, message in {"file": "not a writable", "single": "run of a single seed", "thesis": "is not a run"}.items():
         with pytest.raises(RunError, match=message):
             train_seeds(CONFIG, [0], run=name)
     train_seeds(CONFIG, [0], run="all")

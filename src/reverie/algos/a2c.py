@@ -75,7 +75,8 @@ class A2CConfig(OnPolicyConfig):
         super().__post_init__()
         if self.batch_size != 1:
             raise ConfigError(
-                f"batch_size = {self.batch_size}: a batch is one whole rollout. Leave it out and set algo.rollout."
+                f"batch_size = {self.batch_size}: a batch is one whole rollout. Remove this option and set "
+                "algo.rollout."
             )
 
 

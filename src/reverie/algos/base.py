@@ -25,13 +25,13 @@ TrainStep = Callable[[Batch], Update]
 """One gradient step on a batch that lies on the learner's device."""
 
 INTERNAL_PREFIX = "inside/"
-"""Prefix of the names of a world model's latents and values in :meth:`Algorithm.dream`, beside its predictions."""
+"""Name prefix of a world model's latents and values in :meth:`Algorithm.dream`, next to its predictions."""
 
 
 def prediction_name(key: str) -> str:
-    """Return the name of an observation in :meth:`Algorithm.dream`: its key, after ``obs/`` if another has that name.
+    """Return the name of an observation in :meth:`Algorithm.dream`: its key, with prefix ``obs/`` if the name is taken.
 
-    The others are ``reward``, ``cont`` and what begins with ``INTERNAL_PREFIX``.
+    Other names are ``reward``, ``cont`` and names that begin with ``INTERNAL_PREFIX``.
     """
     bare = re.sub("^(obs/)*", "", key)  # obs/reward would be the name of the observation reward, so it becomes another
     return f"obs/{key}" if bare in ("reward", "cont") or bare.startswith(INTERNAL_PREFIX) else key
@@ -83,7 +83,7 @@ class Algorithm(nn.Module):
 
     @property
     def policy(self) -> Policy[Any]:
-        """The policy, which acts with the newest weights: what a subclass has assigned to ``self._policy``."""
+        """The policy, which acts with the newest weights. Subclasses assign it to ``self._policy``."""
         if self._two_mode_modules is None:  # a config with a custom `build` has made this learner
             self.enter_eval_mode()
         return self._policy
@@ -128,7 +128,7 @@ class Algorithm(nn.Module):
         return update
 
     def prepare_batch(self, batch: Batch) -> Batch:
-        """Return what :meth:`train_step` gets of a batch on the learner's device; by default the batch itself."""
+        """Return the argument of :meth:`train_step` for a batch on the learner's device. Default: the batch itself."""
         return batch
 
     def find_nonfinite_optimizer(self) -> str | None:
@@ -154,10 +154,10 @@ class Algorithm(nn.Module):
             vars(module)["training"] = training  # module.train() would take 1 us for each module below it too
 
     def state_value(self, output: PolicyOutput) -> Tensor:
-        """Return what the critic expects of rows ``[N]``, given what the policy chooses their actions by.
+        """Return the critic's values of rows ``[N]``, given the policy's output.
 
         Raises:
-            ConfigError: the algorithm learns no values.
+            ConfigError: the algorithm does not learn a state-value function.
         """
         raise ConfigError(f"{type(self).__name__} does not learn a state-value function.")
 
@@ -200,11 +200,11 @@ class Algorithm(nn.Module):
         return optims
 
     def extra_state(self) -> dict[str, Any]:
-        """Return what a checkpoint must hold besides parameters, buffers and optimizers, such as counters in Python."""
+        """Return the checkpoint state in addition to parameters, buffers and optimizers, such as Python counters."""
         return {}
 
     def load_extra_state(self, state: State) -> None:
-        """Restore what :meth:`extra_state` returned."""
+        """Restore the state that :meth:`extra_state` returned."""
 
     # The next two narrow torch's overloads on purpose: an algorithm is always the root module, never a child.
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
@@ -213,7 +213,7 @@ class Algorithm(nn.Module):
         return {"model": super().state_dict(), **optims, **self.extra_state()}
 
     def load_state_dict(self, state: State) -> None:  # type: ignore[override]
-        """Restore what ``state_dict`` returned."""
+        """Restore the state that ``state_dict`` returned."""
         super().load_state_dict(state["model"])
         for name, optim in self.optimizers().items():
             optim.load_state_dict(state[name])

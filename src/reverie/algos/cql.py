@@ -181,7 +181,7 @@ class CQL(SAC):
 
 @dataclass(frozen=True)
 class ConservativeWeight(Choice):
-    """Weight of the CQL penalty beside the temporal-difference error."""
+    """Weight of the CQL penalty relative to the temporal-difference error."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +228,7 @@ class Mode(Backup):
     """min_i Q'_i(s', a) of the policy's mode: d3rlpy.
 
     The penalty lowers values around the policy's actions, so values of sampled actions, and targets made of them, are
-    lower than that of the mode. The gain is within the noise of seeds, and now and then a run learns nothing
-    (docs/offline.md).
+    lower than that of the mode. The gain is within the noise of seeds, and some runs learn nothing (docs/offline.md).
     """
 
 

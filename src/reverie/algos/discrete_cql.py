@@ -63,8 +63,8 @@ class DiscreteCQLConfig(OfflineConfig, QRDQNConfig):
 
     batch_size: int = 256
     conservative_weight: Annotated[float, AtLeast(0)] = 10.0
-    """Weight alpha of the CQL penalty (equation 4), beside a quantile loss that is summed over N quantiles: Tianshou.
-    The authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
+    """Weight alpha of the CQL penalty (equation 4), relative to a quantile loss summed over N quantiles: Tianshou. The
+    authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
     target_update_interval: int = 500
     """Gradient updates between two updates of the target network: Tianshou."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))

@@ -36,10 +36,10 @@ from reverie.objectives.returns import lambda_return_of_states
 def imagination_loss_v1(
     ac: ImaginationActorCritic, world: WorldModel, start: Latent, reward: RewardFn | None = None
 ) -> ActorCriticLosses:
-    """Equations 7 and 8, from latents ``[B, T, ...]``. They do not count: the H states after them do.
+    """Equations 7 and 8, from latents ``[B, T, ...]``. The loss excludes them and includes the H states after them.
 
     The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
-    ``reward`` is that of imagined states; None: what the world model predicts.
+    ``reward``: the reward of imagined states; None: the world model's prediction.
     """
     dream = imagine(world, ac.actor, start, ac.cfg.horizon, through_time=True)
     feature = dream.feature[1:]  # [H, B, T, F]
@@ -54,7 +54,7 @@ def imagination_loss_v1(
 
 
 class ActorCriticLosses(NamedTuple):
-    """What one imagination says about the policy and its critic."""
+    """The losses of policy and critic on one imagined trajectory."""
 
     actor: Tensor  # [H - 1, B, T]
     critic: Tensor  # [H - 1, B, T]
@@ -117,12 +117,12 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
     def behaviour_losses(
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
-        """Return what each optimizer but the model's minimizes, ``[]`` each, and metrics."""
+        """Return the loss ``[]`` of each optimizer except the world model's, and metrics."""
         losses = imagination_loss_v1(self, self.world, self.start(post))
         return {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, losses.metrics()
 
     def start(self, post: Posterior) -> Latent:
-        """Return the latents to imagine from: where ends are learned, not those of last rows, which may be one.
+        """Return the latents to imagine from; without last rows if ends are learned, since these can be terminal.
 
         The paper imagines from all rows.
         """

@@ -39,8 +39,8 @@ def imagination_loss_v2(
 ) -> BehaviourLosses:
     """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
 
-    Reward, discount and value at t belong to state t; ``cfg.return_estimator`` says what follows from them.
-    ``reward`` is that of imagined states; None: what the world model predicts.
+    Reward, discount and value at t belong to state t; ``cfg.return_estimator`` computes the targets. ``reward``: the
+    reward of imagined states; None: the world model's prediction.
     """
     b, c, dream = behaviour, behaviour.cfg, behaviour.imagine(world, start)
     with torch.set_grad_enabled(b.gradient.through_time):
@@ -66,7 +66,7 @@ def imagination_loss_v2(
 
 
 class BehaviourLosses(NamedTuple):
-    """What one imagination says about a policy and its critic."""
+    """The losses of policy and critic on one imagined trajectory."""
 
     actor: Tensor  # [K, B, T], K actions that count
     critic: Tensor  # [H, B, T]
@@ -100,7 +100,7 @@ class AuxCritic(nn.Module):
 
 
 class Behaviour(nn.Module):
-    """A policy and its critics, trained on what a world model imagines."""
+    """A policy and its critics, trained on imagined trajectories."""
 
     entropy_scale: float | Tensor
 
@@ -128,7 +128,10 @@ class Behaviour(nn.Module):
         }
 
     def learn(self, world: WorldModel, start: Latent, terminal: Tensor, reward: RewardFn | None = None) -> Metrics:
-        """Train on what ``world`` imagines from latents ``[B, T, ...]``, of which ``terminal`` say their ends."""
+        """Train on trajectories that ``world`` imagines from latents ``[B, T, ...]``.
+
+        ``terminal`` marks terminal latents.
+        """
         if self.slow_critic is not None and self.cfg.slow_update_order == "before":
             self.slow_critic.update()
         losses = imagination_loss_v2(self, world, start, terminal, reward)
@@ -233,7 +236,7 @@ class DreamerV2(DenseDreamer):
         """Take one gradient step of each optimizer on rows ``[B, T]``; return losses, metrics and the posterior.
 
         The behavior imagines from latents that were computed before the update of the world model. With several
-        samples, ``context`` and what is returned have as many of each row.
+        samples, ``context`` and the result repeat each row this many times.
         """
         post = self.world.observe(rows, context, self.samples)
         rows = repeat_windows(rows, self.samples)
@@ -249,7 +252,7 @@ class DreamerV2(DenseDreamer):
         return terms, metrics, post
 
     def losses(self, rows: Batch, post: Posterior, terms: dict[str, Tensor]) -> tuple[dict[str, Tensor], Metrics]:
-        """Return what the optimizers of the world model and of the probes minimize, and metrics of what is beside."""
+        """Return the losses of the world model and of the probes, and additional metrics."""
         losses, metrics = {"model": self.total(terms)}, {}
         if self.aux is not None:
             self.aux.slow.update()
@@ -329,7 +332,7 @@ class DreamerV2Config(DenseDreamerConfig):
     """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
     episodes. It needs ``replay.sequential``. False: windows begin with the zero latent."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
-    """Heads beside the model that show what its latents contain; none by default."""
+    """Additional heads that show the information in the latents. Default: none."""
     aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)
     """A critic of recorded rewards that shapes the latents; off by default."""
     reward_norm: RewardNormConfig = field(default_factory=RewardNormConfig)

@@ -94,7 +94,7 @@ REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
 """The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
 
 Terminal states have value 0. So rewards that are all positive favor long episodes, and negative rewards short ones,
-whatever the expert does (the second paper calls it reward bias). Choose by what ends episodes.
+independent of the expert (the second paper calls it reward bias). Choose according to how episodes end.
 """
 
 

@@ -30,7 +30,7 @@ from reverie.objectives.categorical import best_value
 from reverie.objectives.td import Losses, SplitObs, obs_before
 
 ClipFn = Callable[[Tensor], Tensor] | None
-"""What clips the values that targets bootstrap from to what the rewards allow; None: nothing."""
+"""Clips bootstrap values to the range that the rewards allow; None: no clipping."""
 
 
 class ModelFree(Algorithm):
@@ -221,7 +221,7 @@ class OfflineConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedValueConfig(OfflineConfig):
-    """Recorded data, and values that stay within what the rewards allow."""
+    """Settings of offline learners that clip values to the range that the rewards allow."""
 
     bound_values: bool = True
     """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
@@ -230,7 +230,7 @@ class BoundedValueConfig(OfflineConfig):
 
 
 def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
-    """Raise ConfigError if windows of ``length`` rows teach ``memory`` nothing; ``alone``: those of a single row."""
+    """Raise ConfigError if windows of ``length`` rows cannot train ``memory``; ``alone``: windows of a single row."""
     if memory is not None and not memory.from_rows and length == alone:
         raise ConfigError(
             f"networks.memory = {memory.to_text()}, batch_length = {length}: a recurrent memory cannot be trained on "

@@ -188,7 +188,7 @@ class OnPolicy(ModelFree, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyConfig(ValueConfig):
-    """Settings of learners that learn from what their current policy has just done."""
+    """Settings of learners that learn from rollouts of their current policy."""
 
     on_policy: ClassVar[bool] = True
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
@@ -201,7 +201,8 @@ class OnPolicyConfig(ValueConfig):
     networks: PolicyValueConfig = field(default_factory=PolicyValueConfig)
     """Layers of the networks."""
     value_estimator: ValueEstimator = field(default_factory=GAE)
-    """How advantages and targets are computed from the rows of a rollout; all but V-trace fit."""
+    """How advantages and targets are computed from the rows of a rollout; all estimators except V-trace are
+    supported."""
     normalize_advantage: bool = True
     """Normalize the advantages of each minibatch: (A - mean) / std."""
     value_coef: Annotated[float, AtLeast(0)] = 0.5

@@ -56,7 +56,7 @@ class Ensemble(nn.Module):
     def loss(self, post: Posterior, action: Tensor) -> Tensor:
         """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
 
-        ``action``: what each row's predictions are given, ``[B, T, A]``. Pairs of rows may cross the border of two
+        ``action``: the action input of each row's predictions, ``[B, T, A]``. Pairs of rows may cross the border of two
         episodes.
         """
         target = self.target(post)[:, self.cfg.offset :]  # [B, T - offset, outputs]
@@ -65,7 +65,7 @@ class Ensemble(nn.Module):
         return (0.5 * (error.square() + math.log(2 * math.pi)).sum(-1)).flatten(1).mean(1).sum()
 
     def target(self, post: Posterior) -> Tensor:
-        """Return what is predicted, ``[B, T, outputs]``, without gradient."""
+        """Return the prediction targets, ``[B, T, outputs]``, without gradient."""
         latent = post.latent
         targets = {"stoch": latent.stoch.flatten(-2), "deter": latent.deter, "embed": post.embed}
         return targets.get(self.cfg.target, latent.feature).detach().float()
@@ -104,7 +104,7 @@ class ExplorationMixin:
         self.extrinsic_norm: MagnitudeScale = self.cfg.expl_reward_norm.build()
 
     def actor_for(self, mode: Mode) -> DreamerActor:
-        """Return the exploring policy for ``explore``, and that of the task, zero-shot, for ``eval``."""
+        """Return the exploring policy for ``explore``, and the zero-shot task policy for ``eval``."""
         return self.explorer.actor if mode != "eval" else self.actor
 
     def disagreement(self, dream: Trajectory) -> Tensor:
@@ -192,8 +192,8 @@ class ExplorationConfig(Config):
     """Settings that Plan2Explore adds to those of a Dreamer."""
 
     grad_heads: tuple[str, ...] = ("decoder", "cont")
-    """Heads among decoder, reward and cont whose losses also train the latents: without reward, the model is the same
-    whatever the task."""
+    """Heads among decoder, reward and cont whose losses also train the latents: without reward, the model is
+    independent of the task."""
     ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
     """The predictors."""
     intrinsic_scale: float = 1.0

@@ -64,7 +64,10 @@ class Plan2ExploreV3(ExplorationMixin, DreamerV3):
         return total, {f"expl/{k}": v for k, v in metrics.items()} | {"loss/ensemble": ensemble.detach()}
 
     def disagreement(self, dream: Trajectory) -> Tensor:
-        """Return the disagreement about what the action before a state led to, ``[H + 1, ...]``; 0 of the first."""
+        """Return the disagreement about each state's prediction from the previous action, ``[H + 1, ...]``.
+
+        0 for the first.
+        """
         disagreement = self.ensemble.disagreement(dream.feature[:-1], dream.action[:-1])  # [H, B, T]
         return torch.cat([torch.zeros_like(disagreement[:1]), disagreement])
 

@@ -183,7 +183,7 @@ class R2Dreamer(DreamerV3):
 
 @dataclass(frozen=True)
 class RepresentationConfig(Choice):
-    """The loss that makes latents tell of observations."""
+    """The loss with which latents learn to represent observations."""
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         """Return its networks; none by default."""
@@ -197,7 +197,7 @@ class Decoder(RepresentationConfig):
 
 @dataclass(frozen=True)
 class Barlow(RepresentationConfig):
-    """Barlow Twins between embeddings and what a linear layer makes of latents: R2-Dreamer."""
+    """Barlow Twins between embeddings and a linear projection of the latents: R2-Dreamer."""
 
     redundancy: Annotated[float, AtLeast(0)] = 5e-4
     """Weight of the correlations between different numbers."""
@@ -208,7 +208,7 @@ class Barlow(RepresentationConfig):
 
 @dataclass(frozen=True)
 class Infonce(RepresentationConfig):
-    """InfoNCE between embeddings and what a linear layer makes of latents."""
+    """InfoNCE between embeddings and a linear projection of the latents."""
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         return Projector(world, self)

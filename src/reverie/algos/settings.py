@@ -28,7 +28,7 @@ class AlgorithmConfig(Config):
     configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
     action_kinds: ClassVar[frozenset[str]] = frozenset()
     """Kinds of action spaces that it learns (``nn/actor_critic.py: action_kind``), which ``build`` checks. Errors about
-    actions name the algorithms that fit by this; one that does not say is not named, and gets any actions."""
+    actions suggest algorithms by this field; an algorithm without it is not suggested, and accepts all actions."""
     needs_data: ClassVar[bool] = False
     """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
     on_policy: ClassVar[bool] = False

@@ -64,7 +64,7 @@ class TDConfig(ValueConfig):
     value_estimator: ValueEstimator = field(default_factory=TD0)
     """How targets are computed from the rows of a window. The paper uses TD(0)."""
     tau: Annotated[float, Within("(0, 1]")] = 0.005
-    """Step of the target networks towards their networks at each target update; 1 copies them."""
+    """Step size of the target networks per target update; 1 copies the networks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

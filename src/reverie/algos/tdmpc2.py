@@ -172,7 +172,7 @@ class TDMPC2Objective(nn.Module):
     def estimate(self, z: Tensor, actions: Tensor) -> Tensor:
         """Return the values ``[N, S]`` of action sequences ``[H, N, S, A]`` from latents ``[N, L]``.
 
-        sum_t gamma^t r_t + gamma^H Q(z_H, pi(z_H)), where what follows a termination counts nothing.
+        sum_t gamma^t r_t + gamma^H Q(z_H, pi(z_H)), where everything after a termination counts as 0.
         """
         total, alive, discount = torch.zeros((), device=z.device), torch.ones((), device=z.device), 1.0
         for action in actions:
@@ -241,7 +241,7 @@ class PolicySample(NamedTuple):
 
 
 class LatentRollout(NamedTuple):
-    """The world model's latents of a batch and what they are compared with. Time first."""
+    """The world model's latents of a batch and their targets. Time first."""
 
     latent: Tensor  # [H+1, B, L], of the first row, and predicted on from it
     encodings: Tensor  # [H, B, L], of the later rows; without gradient

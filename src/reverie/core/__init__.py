@@ -1,5 +1,5 @@
-"""What every room speaks of: rows, specs, spaces, protocols, settings, errors, clock, seeds.
+"""The common base of all rooms: rows, specs, spaces, protocols, settings, errors, clock, seeds.
 
-Imports no other room. What worker processes need (``spaces``, the codecs, ``specs``) imports no torch.
-Begin with ``types``, the rows; then ``protocols``, and ``config`` for settings.
+Imports no other room. The modules for worker processes (``spaces``, the codecs, ``specs``) import no torch. Start
+reading at ``types``, the rows; then ``protocols``, and ``config`` for settings.
 """

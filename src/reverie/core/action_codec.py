@@ -1,8 +1,8 @@
-"""Actions of any space as the flat arrays that policies return, one action or a column of n, both ways.
+"""Conversion between actions of any space and the flat arrays of policies, for one action or a column of n.
 
 Nested actions have keys such as ``arm/grip``. A bare action is called ``action``.
 
-This file must not import torch: it is imported in worker processes.
+This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from reverie.core.spaces import (
 from reverie.core.specs import ActionPart, ActionSpec
 
 SCALARS = 16
-"""Up to this many numbers Python scales faster than NumPy."""
+"""Up to this many numbers, Python scales faster than NumPy."""
 SLACK = 1e-4
-"""How far rounding alone may put an action outside its bounds, in units of half their distance."""
+"""Tolerance for actions outside their bounds due to rounding, in units of half the range."""
 
 
 class ActionCodec:
@@ -53,12 +53,12 @@ class ActionCodec:
     def __call__(self, flat: np.ndarray) -> Any:
         """Return the action of the space for ``flat`` ``[A]``: the largest class, numbers clipped and scaled.
 
-        Of ``[N, A]`` return N actions, as a vector environment takes them.
+        For ``[N, A]``, return N actions for a vector environment.
         """
         return self._decode(flat)
 
     def unflatten(self, flat: np.ndarray, last: np.ndarray) -> dict[str, np.ndarray]:
-        """Return columns of the actions for ``flat`` ``[n, A]``; zeros in the rows ``last``: nothing is taken there."""
+        """Return columns of the actions for ``flat`` ``[n, A]``; zeros in the rows ``last``, which have no action."""
         out = {}
         for _, path, _, cut, decode in self._leaves:
             name = column("action", path)
@@ -67,9 +67,9 @@ class ActionCodec:
         return out
 
     def flatten(self, rows: Columns, first: int = 0) -> np.ndarray:
-        """Return flat actions ``[n, A]`` float32 of recorded columns; zeros where ``is_last``: nothing is taken there.
+        """Return flat actions ``[n, A]`` float32 of recorded columns; zeros where ``is_last``, which have no action.
 
-        Continuous actions outside their bounds are clipped, as environments do, and counted.
+        Continuous actions outside their bounds are clipped, as in environments, and counted.
         """
         parts = []
         for key, path, leaf, _, _ in self._leaves:
@@ -88,7 +88,7 @@ class ActionCodec:
                 unit: np.ndarray = flat.astype(np.float32, copy=False)
             else:
                 unit = ((flat - (low + high)) / np.where(high > low, high - low, 1.0)).astype(np.float32)
-        if unit[last].any():  # NaN too
+        if unit[last].any():  # also for NaN
             unit = np.where(last[:, None], np.float32(0.0), unit)
         smallest, largest = (float(unit.min()), float(unit.max())) if unit.size else (0.0, 0.0)
         if smallest >= -1.0 and largest <= 1.0:
@@ -159,7 +159,7 @@ def _unflatten_fn(space: Space, leaves: Mapping[Path, tuple[slice, Decode]], pat
 
 def _decoder(space: Space) -> Decode:
     if isinstance(space, spaces.Discrete):
-        start, dtype = space.dtype.type(space.start), space.dtype  # NumPy's integers, as of space.sample()
+        start, dtype = space.dtype.type(space.start), space.dtype  # NumPy integers, as from space.sample()
         if dtype == np.intp and not start:
             return lambda flat: flat.argmax(-1)
         return lambda flat: start + flat.argmax(-1).astype(dtype)
@@ -180,10 +180,10 @@ def _choices(counts: np.ndarray, start: np.ndarray, dtype: Any) -> Decode:
 
 def _unscale_fn(space: spaces.Box) -> Decode:
     low, high, is_integer = space.low, space.high, space.dtype.kind != "f"
-    # The bounds are halved before they are added, as the sum of two large ones would overflow.
+    # The bounds are halved before they are added, since the sum of two large bounds would overflow.
     half_low, half_high = (bound.reshape(-1).astype(np.float64) / 2.0 for bound in (low, high))
     middle, half = half_high + half_low, half_high - half_low
-    # Arrays, as clipping with Python numbers takes twice as long.
+    # Arrays, since clipping with Python numbers takes twice as long.
     unit_low, unit_high = -np.ones_like(half), np.ones_like(half)
 
     def unscale(flat: np.ndarray) -> np.ndarray:
@@ -196,7 +196,7 @@ def _unscale_fn(space: spaces.Box) -> Decode:
 
     def one_by_one(flat: np.ndarray) -> np.ndarray:
         values = [min(max(x, -1.0), 1.0) * by + at for x, (by, at) in zip(flat.tolist(), ranges, strict=True)]
-        if is_integer:  # a number beyond the dtype would become one at its other end
+        if is_integer:  # a number beyond the dtype would wrap around
             values = [min(max(round(x), lower), upper) for x, (lower, upper) in zip(values, limits, strict=True)]
         return np.array(values, space.dtype).reshape(low.shape)
 
@@ -205,6 +205,6 @@ def _unscale_fn(space: spaces.Box) -> Decode:
             return one_by_one(flat) if is_integer or len(ranges) <= SCALARS else unscale(flat)
         return np.array([one_by_one(row) for row in flat]).reshape(-1, *low.shape) if is_integer else unscale(flat)
 
-    # Rounding to the dtype may step over a bound, as float32 does. If both ends stay inside, all between them do.
+    # Rounding to the dtype, such as float32, can exceed a bound. If both ends stay inside, all values between them do.
     inside = all(((low <= end) & (end <= high)).all() for end in (scaled(unit_low), scaled(unit_high)))
     return scaled if inside else lambda flat: np.minimum(np.maximum(scaled(flat), low), high)

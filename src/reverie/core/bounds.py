@@ -1,7 +1,7 @@
-"""What a value must satisfy, declared with a setting: ``steps: Annotated[int, AtLeast(1)] = 1_000_000``.
+"""Bounds of values, declared with a setting: ``steps: Annotated[int, AtLeast(1)] = 1_000_000``.
 
-``Config`` checks every field when it is made; ``AtLeast(1).check("copies", copies)`` checks an argument. Also settings
-that change: ``[[0, 0], [1e4, 3e-4]]`` rises from 0 to 3e-4 over the first 10,000 env steps.
+``Config`` checks every field when it is made; ``AtLeast(1).check("copies", copies)`` checks an argument. Also
+schedules: ``[[0, 0], [1e4, 3e-4]]`` increases from 0 to 3e-4 over the first 10,000 env steps.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from reverie.core.errors import ConfigError, short_repr
 
 @dataclass(frozen=True)
 class Bound:
-    """Base class: what is declared with a field.
+    """Base class of bounds declared with a field.
 
-    Each item of a tuple is checked, each value of a mapping, the top of a ramp, and None never.
+    Each item of a tuple, each value of a mapping, and the maximum of a schedule is checked; None is not.
     """
 
     def check(self, name: str, value: Any) -> None:
-        """Raise ConfigError, which calls the value ``name``, if it does not satisfy this."""
+        """Raise ConfigError about ``name`` if ``value`` violates the bound."""
         items = (
             (value.max_value,)
             if isinstance(value, PiecewiseLinear)
@@ -40,7 +40,7 @@ class Bound:
                 )
 
     def expectation(self, value: Any) -> str:
-        """Return what is expected instead of ``value``, or an empty string."""
+        """Return the expectation that ``value`` violates; "" if it is valid."""
         return ""
 
 
@@ -109,11 +109,11 @@ class Regex(Bound):
 
 
 WeightByPattern = float | dict[str, float]
-"""A number, or numbers by regular expression."""
+"""A number, or several numbers by regular expression."""
 
 
 def match_weight(weights: WeightByPattern, key: str) -> float:
-    """Return the number of the first regular expression that matches the whole ``key``; 1 if none does."""
+    """Return the number of the first regular expression that matches the whole ``key``; 1 if none matches."""
     if not isinstance(weights, Mapping):
         return weights
     return next((weight for pattern, weight in weights.items() if re.fullmatch(pattern, key)), 1.0)
@@ -131,7 +131,7 @@ class PiecewiseLinear:
 
     @classmethod
     def from_points(cls, points: Sequence[Sequence[float]], setting_name: str) -> PiecewiseLinear:
-        """Return the ramp through ``points``. Errors name the setting, ``setting_name``."""
+        """Return the schedule through ``points``. Error messages name the setting ``setting_name``."""
         try:
             pairs = tuple((float(step), float(value)) for step, value in points)
         except (TypeError, ValueError):
@@ -149,12 +149,12 @@ class PiecewiseLinear:
         return repr(self.to_list())
 
     def to_list(self) -> list[list[float]]:
-        """Return lists, as a file holds them."""
+        """Return lists, as in a file."""
         return [list(pair) for pair in self.points]
 
     def value_at(self, step: float) -> float:
         """Return the value at an env step."""
-        import numpy as np  # the start of a command does not wait for it
+        import numpy as np  # imported late, so that commands start faster
 
         steps, values = zip(*self.points, strict=True)
         return float(np.interp(step, steps, values))
@@ -166,9 +166,9 @@ class PiecewiseLinear:
 
 
 ScheduledFloat = float | PiecewiseLinear
-"""A number, or one that changes with env steps."""
+"""A number, or a schedule over env steps."""
 
 
 def initial_value(rate: ScheduledFloat) -> float:
-    """Return the value at the beginning of a run."""
+    """Return the value at the start of a run."""
     return rate.value_at(0) if isinstance(rate, PiecewiseLinear) else rate

@@ -13,7 +13,7 @@ from reverie.core.types import State
 class UpdateRatio:
     """Number of updates due so that ``updates = ratio x env steps``, from the first ``due`` on; fractions are kept.
 
-    With ``slack`` updates and env steps may each be that many updates ahead; if it is infinite, nobody waits.
+    With ``slack``, updates and env steps can each be that many updates ahead; if it is infinite, neither waits.
     """
 
     def __init__(self, ratio: float, slack: float | None = None) -> None:
@@ -24,21 +24,21 @@ class UpdateRatio:
         self.seen: int | None = None
 
     def updates_due(self, env_steps: int) -> int:
-        """Return the updates to make now; with slack at most one, as rows may have arrived after it."""
+        """Return the updates to make now; at most one with slack, since rows can arrive after it."""
         if self.seen is not None:
             self.credit += max(0, env_steps - self.seen) * self.ratio
         self.seen = env_steps
         if not self.one_at_a_time:
             return self.take_whole_updates()
         if self.tolerance == math.inf:
-            self.credit = 0.0  # a run that is resumed with a bound begins without debts
+            self.credit = 0.0  # a run resumed with a bound starts without pending updates
         if self.must_wait:
             return 0
         self.credit -= 1.0
         return 1
 
     def take_whole_updates(self) -> int:
-        """Return all whole updates that are due still; the fraction stays in ``credit``."""
+        """Return all whole updates that are still due; the fraction stays in ``credit``."""
         num_updates = max(0, int(self.credit + 1e-9))  # 10 x 0.1 is one whole update
         if num_updates:
             self.credit = max(0.0, self.credit - num_updates)
@@ -51,7 +51,7 @@ class UpdateRatio:
 
     @property
     def env_steps_allowed(self) -> float:
-        """Env steps that may be taken before the next update, if learning has started."""
+        """Env steps allowed before the next update, if learning has started."""
         if not self.ratio or self.tolerance == math.inf:
             return math.inf
         return math.ceil((max(1.0, self.tolerance) - self.credit) / self.ratio - 1e-9)
@@ -66,7 +66,7 @@ class UpdateRatio:
         self.seen = None
 
     def state_dict(self) -> State:
-        """Return the credit and the env steps at which it was computed. The ratio is left out: it may be changed."""
+        """Return the credit and the env steps at which it was computed. The ratio is not saved, since it can change."""
         return {"credit": self.credit, "seen": self.seen}
 
     def load_state_dict(self, state: State) -> None:
@@ -75,10 +75,10 @@ class UpdateRatio:
 
 
 class Watch:
-    """When a process began a run, and whether the run is to end."""
+    """The start time of a run in this process, and whether the run has to stop."""
 
     is_main = True
-    """Whether this process tells the user about signals: of several learners, one does."""
+    """Whether this process reports signals to the user; only one of several learners does."""
     has_panel = False
     """Whether a panel on the terminal shows ``notice``. Other output would tear the panel."""
     notice = ""
@@ -105,25 +105,25 @@ class Clock:
     replay_ratio: float = 1.0
     learning_starts: int = 0
     action_repeat: int = 1
-    on_policy: bool = False  # whether all windows that there are become updates at once: those of a whole rollout
+    on_policy: bool = False  # whether all available windows become updates at once, for whole rollouts
     pretrain_updates: int = 0
     """Updates that are due at once when learning starts."""
     train_freq: int = 1
-    """Fewest env steps between two turns with updates, which then make all that are due."""
+    """Minimum env steps between two turns with updates, which then make all updates that are due."""
     slack: float | None = None
-    """Updates by which the ratio need not hold, see :class:`UpdateRatio`. None: it holds in every turn."""
+    """Tolerance of the ratio in updates, see :class:`UpdateRatio`. None: the ratio holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
-    """What the length, the logs and the periods count: env steps, or updates where nothing is collected."""
+    """Unit of the length, the logs and the periods: env steps, or updates if no rows are collected."""
     max_seconds: float | None = None
     """Seconds after which the run ends. None: no limit."""
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
-    longest_episode: int = 0  # env steps of the longest episode of training that has ended
+    longest_episode: int = 0  # env steps of the longest finished training episode
     seconds_before: float = 0.0
     ratio: UpdateRatio = field(init=False)
     watch: Watch = field(init=False, repr=False, default_factory=Watch)
-    """Several learners have a common one in its place. No checkpoint holds it."""
+    """Several learners share one. Not saved in checkpoints."""
     last_log: tuple[float, int, int] | None = None
     """Seconds, env steps and updates at the newest log entry of the run; None before the first."""
     last_events: dict[str, float] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Clock:
 
     @property
     def seconds(self) -> float:
-        """Wall-clock seconds of the run, including those before it was resumed."""
+        """Wall-clock seconds of the run, including the time before it was resumed."""
         return self.watch.total_seconds(self.seconds_before)
 
     @property
@@ -170,19 +170,19 @@ class Clock:
 
     @property
     def done(self) -> bool:
-        """Whether the run has its length, has no time left, or ``stop`` is set."""
+        """Whether the run has reached its length or its time limit, or ``stop`` is set."""
         return self.stop or self.position >= self.length or self.out_of_time
 
     def updates_due(self, windows: int) -> int:
         """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.
 
-        Learning starts at ``learning_starts`` windows, then continues while there is one. A run that collects nothing
-        makes one per call, one that learns on-policy as many as there are.
+        Learning starts at ``learning_starts`` windows, then continues while there is a window. An offline run makes one
+        update per call; on-policy learners make one for each available window.
         """
         if self.on_policy:
             return windows
         if not windows:
-            self.ratio.pause()  # a resumed run may have to fill its replay again; learning then starts again
+            self.ratio.pause()  # a resumed run may have to refill its replay; learning then starts again
         if windows < (1 if self.ratio.is_counting else max(1, self.learning_starts)):
             return 0
         if self.unit == "updates":

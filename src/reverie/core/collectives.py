@@ -20,8 +20,8 @@ from torch import Tensor
 class ProcessRanks(Protocol):
     """The ranks of a run. All must make the same calls in the same order."""
 
-    rank: int  # number of this one, from 0
-    count: int  # how many there are
+    rank: int  # number of this rank, from 0
+    count: int  # number of ranks
 
     def average(self, tensors: Sequence[Tensor]) -> None:
         """Replace each of the tensors, of one dtype, by its mean over all ranks."""
@@ -35,7 +35,7 @@ _joined: list[ProcessRanks] = []
 
 @contextmanager
 def use_ranks(ranks: ProcessRanks) -> Iterator[None]:
-    """Exchange with the other ``ranks`` within the context."""
+    """Use ``ranks`` for collective operations inside the context."""
     _joined.append(ranks)
     try:
         yield
@@ -45,7 +45,7 @@ def use_ranks(ranks: ProcessRanks) -> Iterator[None]:
 
 @contextmanager
 def single_rank() -> Iterator[None]:
-    """Act as a single rank within the context, as a rank that evaluates does."""
+    """Act as a single rank inside the context, for example during an evaluation."""
     before, _joined[:] = _joined[:], []
     try:
         yield
@@ -96,7 +96,7 @@ def all_gather_with_grad(x: Tensor) -> Tensor:
 
 
 def clamp_min_across_ranks(x: Tensor, minimum: float) -> Tensor:
-    """Return max(x, minimum) where ``x`` ``[]`` is a mean over rows, and ``minimum`` bounds the mean of all ranks."""
+    """Return max(x, minimum) where ``x`` ``[]`` is a mean over rows, and ``minimum`` limits the mean over all ranks."""
     if not _joined:
         return x.clamp(min=minimum)
     return torch.where(mean_across_ranks(x) > minimum, x, torch.full_like(x, minimum))

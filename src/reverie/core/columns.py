@@ -61,7 +61,7 @@ def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
 
 
 class RingBuffer:
-    """Columns of N streams, each ``[N, slots, ...]``, which may be interleaved in memory and do not move.
+    """Columns of N streams, each ``[N, slots, ...]``, at fixed addresses and optionally interleaved in memory.
 
     Rows are contiguous and evenly spaced. Row r of stream i has the handle ``r N + i`` and is in slot ``r % slots``.
     """
@@ -105,9 +105,9 @@ def gather_rows(ring: RingBuffer, handles: Tensor, length: int, out: Mapping[str
 
 
 def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity: int) -> np.ndarray:
-    """Return the places ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]`` in a flat column.
+    """Return the indices ``[B, T']`` of the rows ``offsets`` ``[T']`` after ``handles`` ``[B]`` in a flat column.
 
-    For rows before row 0 it is that of row 0.
+    Rows before row 0 have the index of row 0.
     """
     row, stream = np.divmod(handles, streams)
     rows = np.maximum(row[:, None] + offsets, 0)

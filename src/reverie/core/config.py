@@ -36,7 +36,7 @@ class Config:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Check each field by its type and by the bounds that are declared with it. Subclasses call this first."""
+        """Check the type and the declared bounds of each field. Subclasses call this first."""
         for name, (hint, bounds) in _declared_fields(type(self)).items():  # type: ignore[arg-type]
             value = getattr(self, name)
             if hint == ScheduledFloat and isinstance(value, list | tuple):
@@ -70,7 +70,7 @@ class Config:
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, key_path)
             elif has_build_method(value) or (has_build_method(old) and not isinstance(old, Config)):
-                # A user's object is taken as it is; values from a file do not change it.
+                # A user's object is used unchanged; values from a file do not modify it.
                 changes[key] = value if has_build_method(value) else old
             else:
                 changes[key] = coerce(value, hints[key], key_path)
@@ -125,7 +125,7 @@ class Choice(Config):
         elif name in kinds:
             kind = kinds[name]
         else:
-            available = f" Available: {', '.join(kinds)}, or 'module:Class' for your own."
+            available = f" Available: {', '.join(kinds)}, or 'module:Class' for a custom class."
             raise ConfigError(f"{error_prefix}: unknown name '{name}'.{did_you_mean(name, kinds)}{available}")
         fields = [f.name for f in dataclasses.fields(kind)]
         if len(args) > len(fields):
@@ -141,7 +141,7 @@ class Choice(Config):
             yield from (kind, *kind._descendants())
 
     def is_importable(self) -> bool:
-        """Return whether another process can import this class: not if a script or a function defines it."""
+        """Return whether another process can import this class, which is not defined in a script or a function."""
         kind = type(self)
         return kind.__module__ != "__main__" and kind.__qualname__ == kind.__name__
 
@@ -156,7 +156,7 @@ class Choice(Config):
 
 @functools.cache
 def _check_declared(cls: type[Any]) -> None:
-    """Raise ConfigError if a class sets fields that ``@dataclass`` does not see."""
+    """Raise ConfigError if a class sets fields that ``@dataclass`` does not recognize."""
     for kind in cls.__mro__:
         if not issubclass(kind, Config) or kind is Config:
             continue
@@ -180,7 +180,7 @@ def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]
         annotations = inspect.get_annotations(kind) if dataclasses.is_dataclass(kind) else {}
         try:
             hints = typing.get_type_hints(kind, include_extras=True) if annotations else {}
-        except NameError:  # a class in a function, or in text that is executed: its types cannot be looked up
+        except NameError:  # a class in a function, or in executed text: its types cannot be resolved
             hints = {}
         for name in annotations:
             hint = hints.get(name, Any)
@@ -191,7 +191,7 @@ def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]
 
 
 def _check_type(value: Any, hint: Any, setting_name: str) -> None:
-    """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` is what its type says."""
+    """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` matches its type."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     if has_build_method(value) or not all(map(_is_checked, options)):
         return
@@ -207,7 +207,7 @@ def _is_checked(option: Any) -> bool:
 
 
 def _setting_names(config: Config, path: str) -> Iterator[str]:
-    """Yield the dotted names of all settings in ``config``, which lies at ``path``."""
+    """Yield the dotted names of all settings in ``config``, prefixed with ``path``."""
     for field in dataclasses.fields(config):
         value, setting_name = getattr(config, field.name), f"{path}.{field.name}" if path else field.name
         yield setting_name
@@ -224,7 +224,7 @@ def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
 
 
 def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return the name, also ``module:Class``, and the positional and named settings that follow it in brackets."""
+    """Return the name or ``module:Class``, and the positional and named settings in parentheses after it."""
     module, colon, rest = text.strip().partition(":")
     has_module = bool(colon and _MODULE.fullmatch(module))
     try:
@@ -238,7 +238,8 @@ def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, 
 def parse_call_expr(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, the positional and the named settings of ``name``, or of ``name(1, setting=2)``.
 
-    SyntaxError if ``text`` is no Python expression, ValueError if it is another one or a setting is no literal.
+    SyntaxError if ``text`` is not a Python expression, ValueError for other expressions or if a setting is not a
+    literal.
     """
     call = ast.parse(text, mode="eval").body
     call = call if isinstance(call, ast.Call) else ast.Call(call, [], [])
@@ -250,7 +251,7 @@ def parse_call_expr(text: str) -> tuple[str, list[Any], dict[str, Any]]:
 
 
 class _Infinity(ast.NodeTransformer):
-    """Replaces the name ``inf``, which ``repr`` writes, by its number."""
+    """Replaces the name ``inf``, which ``repr`` writes, by infinity."""
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Constant(math.inf) if node.id == "inf" else node
@@ -262,12 +263,12 @@ def _snake(name: str) -> str:
 
 
 def has_build_method(value: Any) -> bool:
-    """Return whether ``value`` is a user's object, which has a ``build`` method; settings hold it as it is."""
+    """Return whether ``value`` is a user's object with a ``build`` method, which settings contain unchanged."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
 
 def coerce(value: Any, hint: Any, setting_name: str) -> Any:
-    """Return ``value`` converted to the type ``hint`` if that loses nothing: ``1e5`` to an int, a list to a tuple."""
+    """Convert ``value`` to the type ``hint`` if this is lossless: ``1e5`` to an int, a list to a tuple."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _coerce_union(value, args, hint, setting_name)
@@ -304,7 +305,7 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: st
     if value is None and len(options) < len(args):
         return None
     if len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], Choice):
-        return coerce(value, options[0], setting_name)  # its error says more than the general one below
+        return coerce(value, options[0], setting_name)  # its error is more specific than the general one below
     for option in options:
         try:
             return coerce(value, option, setting_name)
@@ -314,13 +315,13 @@ def _coerce_union(value: Any, args: tuple[Any, ...], hint: Any, setting_name: st
 
 
 def _to_python_scalar(value: Any) -> Any:
-    """Return a NumPy scalar as a Python scalar. NumPy is not imported here: that would slow the start of a command."""
+    """Return a NumPy scalar as a Python scalar. NumPy is not imported here, so that commands start faster."""
     numpy = sys.modules.get("numpy")
     return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def _as_number(value: Any, hint: Any) -> int | float | None:
-    """Return ``value`` as a number, or None. YAML reads ``1e5`` as text, and people also write it for integers."""
+    """Return ``value`` as a number, or None. YAML reads ``1e5`` as text, and users also write it for integers."""
     value = _to_python_scalar(value)
     if hint not in (int, float) or isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -360,7 +361,7 @@ def _to_plain(value: Any) -> Any:
         return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, PurePath):
         return str(value)
-    value = str(value) if isinstance(value, str) else _to_python_scalar(value)  # a text may carry an object
+    value = str(value) if isinstance(value, str) else _to_python_scalar(value)  # a string can carry an object
     if value is not None and not isinstance(value, str | int | float):
         problem = f"a setting is a {type(value).__name__}, {short_repr(value)}"
         raise ConfigError(f"{problem}: expected numbers, text, lists or dictionaries, which can be saved with the run.")

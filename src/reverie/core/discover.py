@@ -1,7 +1,7 @@
-"""Finding algorithms by name: the file name in ``algos/`` is the name on the command line.
+"""Find algorithms by name: the file name in ``algos/`` is the name on the command line.
 
-Listing names runs nothing. Third parties add an algorithm by an entry point of the group ``reverie.algos`` whose object
-is the configuration class. Any other class that Python can import is named ``module:Class``.
+Listing names runs nothing. Third parties add an algorithm with an entry point of the group ``reverie.algos`` that
+refers to the configuration class. Other importable classes are named ``module:Class``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NON_ALGORITHM_FILES = frozenset({
     "__init__", "base", "dense_dreamer", "dreamer", "fqe", "imagination", "model_free", "modes", "on_policy",
     "returns_to_go", "settings", "sizes", "td", "tdmpc2_look", "tdmpc2_planner", "world_model",
 })  # fmt: skip
-"""Files in ``algos/`` that train no policy: shared code, and FQE, which estimates the return of a policy."""
+"""Files in ``algos/`` that do not train a policy: shared code, and FQE, which estimates the return of a policy."""
 
 ROOT = Path(__file__).parents[1]
 
 
 def algorithms() -> dict[str, str]:
-    """Return each algorithm's name and place: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
+    """Return each algorithm's name and location: ``reverie.algos.<name>``, or ``module:Class`` of a third party."""
     builtin = {path.stem: f"reverie.algos.{path.stem}" for path in sorted((ROOT / "algos").glob("*.py"))}
     third_party = {point.name: point.value for point in entry_points_in(GROUP)}
     return third_party | {name: module for name, module in builtin.items() if name not in NON_ALGORITHM_FILES}
@@ -61,7 +61,7 @@ def algorithm_name(config: type[Config]) -> str:
 
 
 def same_algorithm(a: str, b: str) -> bool:
-    """Return whether two names mean the same class, as an entry point's short name and its ``module:Class`` do."""
+    """Return whether two names refer to the same class, such as an entry point's name and its ``module:Class``."""
     if a.replace("-", "_") == b.replace("-", "_"):
         return True
     try:
@@ -73,7 +73,7 @@ def same_algorithm(a: str, b: str) -> bool:
 
 
 def is_importable_algorithm(config: type[Config]) -> bool:
-    """Return whether another process finds ``config`` by its name: not if a script or a function defines it."""
+    """Return whether another process can import ``config``, whose class is not defined in a script or a function."""
     name = algorithm_name(config)
     if ":" in name and not is_importable(config.__module__):
         return False
@@ -86,7 +86,7 @@ def is_importable_algorithm(config: type[Config]) -> bool:
 def module_outline(module: str) -> tuple[str, list[str]]:
     """Return the first line of the docstring of a module such as ``algos.dreamer_v3``, and the keys of ``SIZES``.
 
-    The module may also import that table from another one of the package.
+    The module can also import this table from another module of the package.
     """
     tree = tables = _parse(module)
     for x in tree.body:
@@ -102,7 +102,7 @@ def _parse(module: str) -> ast.Module:
 
 
 def version() -> str:
-    """Return the installed version of this package."""
+    """Return the installed version of reverie."""
     try:
         return distribution("reverie-rl").version
     except PackageNotFoundError:

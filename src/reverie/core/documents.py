@@ -1,4 +1,4 @@
-"""JSON and YAML in the files of runs and data, which may be damaged, or made to keep the reader busy."""
+"""JSON and YAML in files of runs and datasets, which can be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from reverie.core.errors import ConfigError, ReverieError, RunError, did_you_mea
 from reverie.core.files import read_file
 
 LARGEST_YAML = 4_000_000
-"""Bytes that a YAML file may have: a second of reading for each megabyte."""
+"""Maximum size of a YAML file in bytes; reading a megabyte takes a second."""
 MOST_NODES = 500_000
-"""Values in a YAML file, with those that an alias stands for counted each time."""
+"""Maximum number of values in a YAML file, counting values behind an alias each time."""
 
 
 class Unique(yaml.SafeLoader):
-    """Refuses a key that is given twice in one mapping; YAML's own loader takes the last."""
+    """Rejects duplicate keys in a mapping; YAML's own loader uses the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return the mapping of a node; YAMLError if a key is there twice."""
+        """Return the mapping of a node; YAMLError for duplicate keys."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
@@ -49,7 +49,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value that ``text`` describes; YAMLError if its aliases stand for too many."""
+    """Parse ``text``; YAMLError if its aliases expand to too many values."""
     loader = Unique(text)
     try:
         node = loader.get_single_node()
@@ -63,7 +63,10 @@ def parse_yaml(text: str) -> Any:
 
 
 def size_of(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Return the number of values below a node; ``sizes``: those of others. YAMLError if it contains itself."""
+    """Return the number of values below a node; ``sizes``: cached sizes of other nodes.
+
+    YAMLError if it contains itself.
+    """
     if id(node) in sizes:
         if sizes[id(node)] == 0:
             raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a value contains itself.")
@@ -76,7 +79,7 @@ def size_of(node: yaml.Node, sizes: dict[int, int]) -> int:
 
 
 def read_json(path: Path, advice: str = "Restore it from a backup.") -> dict[str, Any]:
-    """Return the object in a JSON file; RunError, which ends with ``advice``, if it is damaged."""
+    """Return the object in a JSON file; RunError with ``advice`` if it is damaged."""
     try:
         content = json.loads(read_file(path))
     except RecursionError:
@@ -84,11 +87,11 @@ def read_json(path: Path, advice: str = "Restore it from a backup.") -> dict[str
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is damaged: {error}. {advice}") from error
     if not isinstance(content, dict):
-        raise RunError(f"{path} is damaged: it holds a {type(content).__name__}, not an object. {advice}")
+        raise RunError(f"{path} is damaged: it contains a {type(content).__name__}, not an object. {advice}")
     return content
 
 
 def near(path: Path) -> str:
-    """Return a hint at files beside ``path`` with almost its name."""
+    """Return a hint at files next to ``path`` with a similar name."""
     siblings = sorted(path.parent.iterdir()) if path.parent.is_dir() else []
     return did_you_mean(path.name, [p.name for p in siblings])

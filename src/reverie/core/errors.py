@@ -1,4 +1,4 @@
-"""Errors that a user can act on: they say what was given, what was expected, and what to do; and their words."""
+"""Errors that a user can act on: what is wrong, what was expected, and what to do; and their formatting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 MAX_VALUE_LENGTH = 100
 """Maximum number of characters of a value in an error message."""
 LIBRARY_PACKAGES = frozenset({"reverie", "gymnasium", "importlib"})
-"""Packages whose lines say nothing about a mistake in the user's code."""
+"""Packages whose traceback lines do not help to find a mistake in the user's code."""
 _REPR = reprlib.Repr()
 _REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 20
 _REPR.maxstring = _REPR.maxother = MAX_VALUE_LENGTH
@@ -30,7 +30,7 @@ class EnvError(ReverieError, ValueError):
 
 
 class UntrustedError(EnvError):
-    """A file names code to run that no installed package offers and that the user has not named."""
+    """A file names code that belongs to no installed package and that the user has not named."""
 
 
 class DataError(ReverieError, ValueError):
@@ -41,7 +41,7 @@ class RowError(DataError):
     """One row is wrong. Code that knows the origin of the rows replaces the number of the row by its location."""
 
     def __init__(self, subject: str, row: int, problem: str, column: str = "obs") -> None:
-        """``subject`` of ``row`` has ``problem``, the rest of the sentence; ``column`` of the rows holds it."""
+        """The message is: ``subject`` of ``row``, then ``problem``. ``column``: the column of the value."""
         super().__init__(subject, row, problem, column)
         self.subject: str = subject
         self.row: int = row
@@ -88,7 +88,7 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
 
 
 def missing_method_error(owner: object, method: str) -> NotImplementedError:
-    """Return the error of a method that the class of ``owner`` must define, and does not."""
+    """Return the error for a method that the class of ``owner`` must define, but does not."""
     return NotImplementedError(f"{type(owner).__name__} does not define {method}(): write it in that class.")
 
 
@@ -98,7 +98,7 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def with_count(remark: str, times: int) -> str:
-    """Return a remark with how often it applies, if more than once."""
+    """Return a remark with its number of occurrences, if more than one."""
     return f"{remark} ({times:,} times)" if times > 1 else remark
 
 
@@ -188,11 +188,11 @@ FLAG_SYNONYMS = {
     r"num-actions": "classes",
     r"estimate-time": "forecast",
 }
-"""Patterns of settings, written as flags, and what other libraries call them."""
+"""Patterns of settings, written as flags, and their names in other libraries."""
 
 
 def suggest_names(name: str, choices: Iterable[str]) -> list[str]:
-    """Return at most four of ``choices`` that ``name`` may mean: by other names, by its last word, or by spelling."""
+    """Return at most four ``choices`` that ``name`` may mean: by synonyms, by its last word, or by spelling."""
     choices, last = list(choices), name.rpartition(".")[2]
     patterns = [pattern for pattern, synonyms in FLAG_SYNONYMS.items() if last in synonyms.split()]
     matches = [choice for choice in choices if any(re.fullmatch(pattern, choice) for pattern in patterns)]

@@ -1,4 +1,4 @@
-"""Files that are complete or do not exist, and paths that are on this machine."""
+"""Files that are complete or do not exist, and checks of local paths."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def check_local(path: Path | str, name: str) -> None:
     """Check that ``path`` is on this machine; ``pathlib`` makes s3:/bucket of s3://bucket."""
     if url := re.match(r"([A-Za-z][\w+.-]+:)//?(.*)", os.fspath(path)):
         raise ConfigError(
-            f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: "
-            "to write one pass it as replay.store_path, to begin a run with its rows as replay.init_from."
+            f"{name} = {url[1]}//{url[2]}: expected a path on this machine. Only a replay store can be at a URL: to "
+            "write one pass it as replay.store_path, to start a run with its rows as replay.init_from."
         )
 
 
 LARGEST_FILE = 64_000_000
-"""Bytes that a file of settings or results may have."""
+"""Maximum bytes of a file of settings or results."""
 LARGEST_LOG = 4_000_000_000
-"""Bytes that ``metrics.jsonl`` may have: an entry every second for three months."""
+"""Maximum bytes of ``metrics.jsonl``: an entry every second for three months."""
 FOREIGN = ("wandb",)
-"""Folders of a run, beside its config.yaml, that others write and whose links lead to their own files."""
+"""Folders of a run, next to its config.yaml, that other programs write, with links to their own files."""
 
 
 def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
-    """Open a file that may come from a stranger, to read: a regular one of at most ``limit`` bytes, else RunError.
+    """Open a potentially untrusted file for reading: a regular file of at most ``limit`` bytes, else RunError.
 
     A named pipe, a device and a sparse file of a terabyte would never end.
     """
@@ -43,25 +43,27 @@ def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
     size = f"has {state.st_size:,} bytes: expected at most {limit:,}"
-    raise RunError(f"{path} {size if stat.S_ISREG(state.st_mode) else 'is no regular file'}. Replace it, or delete it.")
+    raise RunError(
+        f"{path} {size if stat.S_ISREG(state.st_mode) else 'is not a regular file'}. Replace it, or delete it."
+    )
 
 
 def read_file(path: Path, limit: int = LARGEST_FILE) -> bytes:
-    """Return the content of a file, opened as :func:`open_file` says."""
+    """Return the content of a file, opened with :func:`open_file`."""
     with open_file(path, limit) as file:
         return file.read(limit)
 
 
 def check_size(path: Path, limit: int = LARGEST_FILE) -> None:
-    """Check a file that exists as :func:`open_file` does, before it is opened to be changed."""
+    """Check an existing file like :func:`open_file`, before it is opened for writing."""
     open_file(path, limit).close()
 
 
 def check_links(folder: Path) -> None:
-    """Check that what is in a folder of runs are files, folders, and links to what is in it; RunError if not.
+    """Check that a folder of runs contains only files, folders, and links within the folder; RunError otherwise.
 
-    The folder, that of a run, of several seeds or of a search, may be a link itself. Whoever copies one from a stranger
-    would else write where its links lead.
+    The folder (of a run, of several seeds or of a search) can be a link itself. Otherwise links in an untrusted folder
+    could redirect writes to other files.
     """
     root = os.path.realpath(folder)
     for entry in _entries(root):
@@ -69,24 +71,24 @@ def check_links(folder: Path) -> None:
             target = os.path.realpath(entry.path)
             if os.path.commonpath([root, target]) != root:
                 raise RunError(
-                    f"{entry.path} is a link to {target}, outside of the run. Replace it by what it links to; to keep "
-                    "runs on another disk, move the whole folder there and link that."
+                    f"{entry.path} is a link to {target}, outside of the run. Replace it by its target; to keep runs "
+                    "on another disk, move the whole folder there and link it."
                 )
         elif not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
-            raise RunError(f"{entry.path} is neither a file nor a folder, and no part of a run. Delete it.")
+            raise RunError(f"{entry.path} is neither a file nor a folder, and not part of a run. Delete it.")
 
 
 def below(folder: Path, name: str) -> Path:
-    """Return the path of ``name``, which a file holds, in ``folder``; RunError if it leads out of it."""
+    """Return the path in ``folder`` of a ``name`` read from a file; RunError if it leads out of the folder."""
     if "\\" in name or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
-        raise RunError(f"{folder} lists '{name}', which is no name of a file in it, as only a forged one does.")
+        raise RunError(f"{folder} lists '{name}', which is not the name of a file in it: the list was manipulated.")
     return folder / name
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
     """Yield all that is below ``folder``, without what is in the folders :data:`FOREIGN` of its runs."""
     foreign = FOREIGN if os.path.exists(os.path.join(folder, "config.yaml")) else ()
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # a run that goes on deletes some
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # an active run deletes some
         for entry in entries:
             yield entry
             if entry.name not in foreign and entry.is_dir(follow_symlinks=False):
@@ -94,19 +96,19 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def user_folder(variable: str, usual: str) -> Path | None:
-    """Return this library's folder in the one that ``variable`` of the environment names, or else in ``usual``.
+    """Return reverie's folder inside the folder that the environment variable ``variable`` names, or else in ``usual``.
 
-    None if that is relative, as ``~`` is for a user without a home: what the current folder has may be a stranger's.
+    None if it is relative, like ``~`` for a user without a home, since the current folder can be untrusted.
     """
     folder = Path(os.path.expanduser(os.environ.get(variable) or usual))
     return folder / "reverie" if folder.is_absolute() else None
 
 
 def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Write ``content`` to a file beside ``path``, synchronize it with the disk and rename it to ``path``.
+    """Write ``content`` to a file next to ``path``, synchronize it with the disk and rename it to ``path``.
 
-    Parts that are given one by one may be read from ``path`` itself, which stays as it is meanwhile. The folder is made
-    if it is missing. A crash leaves the old content or the new one.
+    Parts from an iterator can be read from ``path`` itself, which is unchanged until the end. A missing folder is
+    created. A crash leaves the old content or the new content.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -120,21 +122,21 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from error  # the name that people know
+        raise OSError(error.errno, error.strerror, str(path)) from error  # the name that users know
 
 
 def disk_error_advice(error: Exception) -> str:
-    """Return what to do about an error of writing: there is no room, or the place cannot be written."""
+    """Return advice for a write error: the disk is full, or the location is not writable."""
     full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
     return "Free space there, or choose another folder." if full else "Choose a writable folder."
 
 
 @contextlib.contextmanager
 def disk_errors_as_run_error(path: Path) -> Iterator[None]:
-    """Convert errors of the disk raised inside to RunError."""
+    """Convert disk errors raised inside the context to RunError."""
     try:
         yield
-    except BrokenPipeError:  # not the disk: the reader of our output has gone
+    except BrokenPipeError:  # not the disk: the reader of the output has ended
         raise
     except OSError as error:
         raise RunError(
@@ -143,11 +145,11 @@ def disk_errors_as_run_error(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Check that ``path`` can be written, or made where it does not exist."""
+    """Check that ``path`` can be written, or created if it does not exist."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        why = f"{nearest} is no writable folder"
-        raise RunError(f"cannot write to {path}: {why}. Use another; to continue a run, copy it there.")
+        why = f"{nearest} is not a writable folder"
+        raise RunError(f"cannot write to {path}: {why}. Use another folder; to continue a run, copy it there.")
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
@@ -180,5 +182,5 @@ def rename_durably(staged: Path, path: Path) -> None:
 
 
 def key_to_filename(name: str) -> str:
-    """Return an observation's key as a file's name: ``a/b`` is ``a.b``; all but letters, digits, _ and - become %2E."""
+    """Return an observation's key as a file name: ``a/b`` is ``a.b``; all but letters, digits, _ and - become %2E."""
     return re.sub(r"[^\w/-]", lambda match: f"%{ord(match[0]):02X}", name).replace("/", ".")

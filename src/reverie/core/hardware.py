@@ -1,4 +1,4 @@
-"""This machine: its devices and memory, its parts, and its speed at matrix products."""
+"""This machine: devices, memory, hardware description, and speed of matrix products."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def num_cores() -> int:
 
 
 def load_triton() -> None:
-    """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: behind that the import crashes.
+    """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: afterwards the import crashes.
 
-    Both contain LLVM. If Mesa is loaded already, PyTorch and ``kernels/gpu.py`` go without Triton.
+    Both contain LLVM. If Mesa is already loaded, PyTorch and ``kernels/gpu.py`` do not use Triton.
     """
     if "triton" not in sys.modules and has_mesa_loaded():
         sys.modules["triton"] = None  # type: ignore[assignment]  # the import raises ModuleNotFoundError from now on
-    with contextlib.suppress(Exception):  # a broken one is not used, as none is (kernels/gpu.py)
+    with contextlib.suppress(Exception):  # a broken installation counts as none (kernels/gpu.py)
         importlib.import_module("triton")
 
 
@@ -113,7 +113,7 @@ GPU_SIZES, CPU_SIZES = (4096, 8192), (512, 1024, 2048)
 
 
 def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the processor's model name; where it has no number, as in some virtual machines, with family and model."""
+    """Return the processor's model name; with family and model if it has no number, as in some virtual machines."""
     with contextlib.suppress(OSError, KeyError):
         facts: dict[str, str] = dict(re.findall(r"^(\w[\w ]*?)[ \t]*:[ \t]*(.+)$", cpuinfo.read_text(), re.MULTILINE))
         name = facts["model name"]
@@ -139,7 +139,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 def peak_memory() -> int:
     """Return the peak resident memory of this process in bytes; 0 if the system does not report it."""
-    with contextlib.suppress(OSError, IndexError):  # this program's only; getrusage may report that of its parent
+    with contextlib.suppress(OSError, IndexError):  # of this program only; getrusage can report the parent's
         return 1024 * int(re.findall(r"^VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[0])
     try:
         import resource  # not on Windows

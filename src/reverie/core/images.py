@@ -1,6 +1,6 @@
-"""Images: renderings as uint8, resizing and grayscale, for one image or many.
+"""Images: rendered frames as uint8, resizing and grayscale, for one image or many.
 
-This file must not import torch: it is imported in worker processes.
+This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from reverie.core.specs import ObsPart
 
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 ROUNDING = 1e-3
-"""By how much floats may exceed 0..1: 16-bit floats are no more precise."""
+"""Tolerance of floats outside 0..1, due to the precision of 16-bit floats."""
 
 
 def last_frame(frame: Any) -> Any:
-    """Return what ``render`` returned, of a list the last frame; None if it is nothing."""
+    """Return the result of ``render``; for a list, its last frame; None if it is empty."""
     return (frame[-1] if frame else None) if isinstance(frame, list) else frame
 
 
 def frame_to_rgb(image: np.ndarray) -> np.ndarray:
-    """Return a rendering, uint8, floats in 0..1 or integers in 0..255, gray or with alpha, as uint8 ``[H, W, 3]``."""
+    """Convert a frame (uint8, floats in 0..1 or integers in 0..255, gray or with alpha) to uint8 ``[H, W, 3]``."""
     if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] not in (1, 3, 4)):
         raise DataError(
             f"the rendered image has shape {image.shape}: expected [H, W], or [H, W, C] with C = 1, 3 or "
@@ -78,11 +78,11 @@ def grayscale(image: np.ndarray) -> np.ndarray:
 
 
 def check_colors(channels: int, subject: str) -> None:
-    """Raise ConfigError unless ``subject``, an image with so many ``channels``, has three colors to make gray."""
+    """Raise ConfigError unless ``subject``, an image with this many ``channels``, is RGB."""
     if channels != 3:
         raise ConfigError(
-            f"{subject} has {channels} channels: expected 3, red, green and blue. Leave it out where channels are "
-            "something else, as in MinAtar; where they are several frames, stack after it (env.frame_stack)."
+            f"{subject} has {channels} channels: expected 3, red, green and blue. Remove this option if channels have "
+            "another meaning, as in MinAtar; if they are several frames, stack after it (env.frame_stack)."
         )
 
 
@@ -120,19 +120,19 @@ class ImageOptions:
             self.spec[key] = part
 
     def applied_to(self, key: str) -> dict[str, Any]:
-        """Return what is done to the image ``key``: resized to height and width, made gray."""
+        """Return the transformations of the image ``key``: its new height and width, and whether it becomes gray."""
         steps = [step for name, step in self._steps if name == key]
         resized = {"resized": list(self.spec[key].shape[:2])} if any(step is not grayscale for step in steps) else {}
         return resized | ({"grayscale": True} if grayscale in steps else {})
 
     def image(self, key: str, image: np.ndarray) -> np.ndarray:
-        """Return the image ``key``, ``[..., H, W, C]``, resized and gray as asked for."""
+        """Return the image ``key``, ``[..., H, W, C]``, resized and converted to gray as configured."""
         for name, step in self._steps:
             image = step(image) if name == key else image
         return image
 
     def __call__(self, obs: dict[str, np.ndarray], prefix: str = "") -> dict[str, np.ndarray]:
-        """Change the images in ``obs``, ``[..., H, W, C]`` under ``prefix`` and their key, and return it."""
+        """Transform the images in ``obs``, ``[..., H, W, C]`` under ``prefix`` and their key, and return ``obs``."""
         for key, step in self._steps:
             obs[prefix + key] = step(obs[prefix + key])
         return obs

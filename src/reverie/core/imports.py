@@ -1,4 +1,4 @@
-"""Importing a user's own classes by name: ``module:Class``."""
+"""Import user classes by name: ``module:Class``."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, UntrustedEr
 from reverie.core.files import read_file, user_folder, write_atomic
 
 GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
-"""Groups of entry points by which an installed package offers its classes to this library or to Gymnasium."""
+"""Entry point groups with which an installed package offers its classes to reverie or Gymnasium."""
 OFFERED = ("reverie", "gymnasium.envs")
-"""Packages whose classes files may name too; those of ``envs/suites.py`` are added."""
+"""Additional packages whose classes files may name; packages of ``envs/suites.py`` are added."""
 INSTALLED = "installed"
-"""Stands in the list of trusted files for the content of an installed one, which only an installer changes."""
+"""Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
 _NAME = re.compile(r"(?<![\w./])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
 
 _trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
@@ -42,7 +42,7 @@ is_trusting: Callable[[], bool] = _trust_var.get
 def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
     """If ``trust`` is true, files may name classes of any module inside the context.
 
-    ``words``: the command line. Any other module then counts as named by a file, wherever it is imported.
+    ``words``: the command line. Other modules then count as named by a file, even if imported elsewhere.
     """
     token = _trust_var.set(trust or is_trusting())
     typed = _typed.set(_typed.get() if words is None else frozenset(_NAME.findall("\n".join(words))))
@@ -54,17 +54,17 @@ def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[N
 
 
 def check_module(name: str, source: object) -> None:
-    """Check a name that a file holds, ``module:Name``, before its module is imported. ``source`` says what the file is.
+    """Check a name read from a file, ``module:Name``, before its module is imported.
 
-    Data and runs come from strangers, so every file's names go through this function. EnvError for a module of Python.
-    UntrustedError unless an installed package offers the module to this library or to Gymnasium, or the user trusts it,
-    now or by having named it himself (``trust_file_of``).
+    ``source`` describes the file. Datasets and runs can be untrusted, so every name in a file is checked by this
+    function. EnvError for a module of Python. UntrustedError unless an installed package offers the module to reverie
+    or Gymnasium, or the user trusts it, now or by having named it (``trust_file_of``).
     """
     module = name.partition(":")[0] if ":" in name else ""
     if not module:
         return
     if module.partition(".")[0] in sys.stdlib_module_names:
-        raise EnvError(f"{source} names '{name}'. '{module}' is a module of Python, and no file may name those.")
+        raise EnvError(f"{source} names '{name}'. '{module}' is a module of Python, which files must not name.")
     if is_remembered(module) or is_offered(module):
         return
     trusted = _read_trusted()
@@ -83,18 +83,18 @@ def check_module(name: str, source: object) -> None:
 
 
 def names_in(value: Any) -> list[str]:
-    """Return the texts in nested arguments that name a module that is there: Gymnasium and others import such an id."""
+    """Return the strings in nested arguments that name an existing module: Gymnasium and others import such an id."""
     return [text for text in texts_in(value) if (match := _NAME.match(text)) and _spec_of(match[1]) is not None]
 
 
 def texts_in(value: Any) -> list[str]:
-    """Return the texts in nested values of settings."""
+    """Return the strings in nested values of settings."""
     inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return [value] if isinstance(value, str) else [text for item in inside for text in texts_in(item)]
 
 
 def is_offered(module: str) -> bool:
-    """Return whether an installed package offers ``module`` to this library or to Gymnasium; nothing is imported."""
+    """Return whether an installed package offers ``module`` to reverie or Gymnasium, without importing anything."""
     if "__main__" in module.split(".") or not is_installed_module(module):
         return False
     offering = (point.module.partition(".")[0] for group in GROUPS for point in entry_points_in(group))
@@ -113,18 +113,18 @@ def _entry_points_on(path: tuple[str, ...], group: str) -> list[EntryPoint]:
 
 
 def _is_elsewhere(point: EntryPoint) -> bool:
-    """Return whether the package of ``point`` is outside the current folder, which may hold data or a run."""
+    """Return whether the package of ``point`` is outside the current folder, which can contain untrusted files."""
     folder = "" if point.dist is None else os.path.realpath(str(point.dist.locate_file("")))
     return folder != os.path.realpath(os.getcwd()) or folder in _installed_folders()
 
 
 def _suites() -> Iterator[str]:
-    suites = importlib.import_module("reverie.envs.suites").SUITES  # by name, as ``core`` may not import ``envs``
+    suites = importlib.import_module("reverie.envs.suites").SUITES  # by name, since ``core`` must not import ``envs``
     yield from (suite.package for suite in suites if suite.register is not None)
 
 
 def trust_file_of(module: str) -> None:
-    """Trust the files of a module as they are now, for this user; nothing happens if that cannot be written."""
+    """Trust the current files of a module for this user; ignored if this cannot be saved."""
     trusted, trust_file = _read_trusted(), _trust_file()
     entries = set() if is_offered(module) else {*_entries(module)}
     if trust_file is not None and entries - trusted:
@@ -134,12 +134,12 @@ def trust_file_of(module: str) -> None:
 
 
 def is_remembered(module: str) -> bool:
-    """Return whether the user trusts the files of ``module`` as they are."""
+    """Return whether the user trusts the current files of ``module``."""
     return is_trusting() or (bool(entries := _entries(module)) and _read_trusted().issuperset(entries))
 
 
 def _read_trusted() -> set[str]:
-    """Return what is trusted: the SHA-256 of a file, a space, and its path."""
+    """Return the trusted entries: the SHA-256 of a file, a space, and its path."""
     try:
         return set() if (path := _trust_file()) is None else {*os.fsdecode(path.read_bytes()).split("\n")} - {""}
     except OSError:
@@ -147,7 +147,7 @@ def _read_trusted() -> set[str]:
 
 
 def _trust_file() -> Path | None:
-    """Return the file that lists it, one in each line; None if the user has no home."""
+    """Return the file with the trusted entries, one per line; None if the user has no home."""
     folder = user_folder("XDG_STATE_HOME", "~/.local/state")
     return folder and folder / "trusted"
 
@@ -162,7 +162,7 @@ def _entries(module: str) -> list[str]:
     for depth, name in enumerate(accumulate(module.split("."), "{}.{}".format)):
         if (spec := _spec_of(name)) is None:
             return []
-        if spec.has_location and spec.origin:  # not of a folder without __init__.py
+        if spec.has_location and spec.origin:  # not for a folder without __init__.py
             file = Path(spec.origin)
             folder = file.parents[depth + (spec.submodule_search_locations is not None)]
             path = os.path.join(os.path.realpath(folder), file.relative_to(folder))
@@ -181,12 +181,12 @@ def _digest(file: Path, module: str) -> str:
 
 
 def _spec_of(module: str) -> ModuleSpec | None:
-    """Return what has been imported as ``module`` or, if nothing has, what would be."""
+    """Return the spec of the imported ``module``, or of the module that would be imported."""
     return getattr(sys.modules.get(module), "__spec__", None) or _find_spec(module, os.getcwd())
 
 
 def _find_spec(module: str, *folders: str) -> ModuleSpec | None:
-    """Return what importing ``module``, from ``sys.path`` or ``folders``, would run; nothing is run."""
+    """Find the spec of ``module`` in ``sys.path`` or ``folders``, without running anything."""
     spec, places = None, [*sys.path, *folders]
     for part in module.split("."):
         spec = PathFinder.find_spec(part, places)
@@ -195,13 +195,13 @@ def _find_spec(module: str, *folders: str) -> ModuleSpec | None:
 
 
 def is_installed_module(module: str) -> bool:
-    """Return whether importing ``module`` runs code of Python or of an installed package, also of an editable one."""
+    """Return whether importing ``module`` runs code of Python or of an installed package, including editable ones."""
     top, places = module.partition(".")[0], _installed_folders()
     hooks = [hook for hook in sys.meta_path if str(getattr(hook, "__module__", "")).startswith("__editable__")]
     specs = [PathFinder.find_spec(top, places), *(hook.find_spec(top, None) for hook in hooks)]
     first_spec = next(filter(None, specs), None)
     other_paths = [path for path in ("", *sys.path) if os.path.realpath(path) not in places]
-    other_spec = PathFinder.find_spec(top, other_paths)  # which may come first
+    other_spec = PathFinder.find_spec(top, other_paths)  # which can take precedence
     if first_spec is None or other_spec is None:
         return first_spec is not None
     return first_spec.loader is not None if other_spec.loader is None else first_spec.origin == other_spec.origin
@@ -222,7 +222,7 @@ def _installed_folders() -> list[str]:
 def ensure_importable(module: str) -> None:
     """Add the current folder, which a console script does not search, to ``sys.path`` for a module found nowhere else.
 
-    That folder may hold other modules, which imported modules would find.
+    The folder can contain other modules, which imported modules would find.
     """
     if os.getcwd() not in sys.path and not is_installed_module(module) and _find_spec(module) is None:
         sys.path.append(os.getcwd())
@@ -240,13 +240,14 @@ def is_importable(module: str) -> bool:
 
 
 def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = ConfigError) -> ModuleType:
-    """Import the module of ``module:Name``, also one in the current folder; else raise ``kind``.
+    """Import the module of ``module:Name``, including modules in the current folder; else raise ``kind``.
 
     Error messages begin with ``error_prefix``.
     """
     module, _, path = name.partition(":")
     ensure_importable(module)
-    if module.endswith(".py") or "/" in module or os.sep in module:  # importing one may even work, under an odd name
+    # importing a path can even work, under a wrong name
+    if module.endswith(".py") or "/" in module or os.sep in module:
         suggestion = f"{Path(module).stem}:{path or 'Class'}"
         raise kind(
             f"{error_prefix}: '{module}' is the path of a file: expected the name of a module, as in '{suggestion}', "
@@ -256,21 +257,21 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
         check_module(name, error_prefix)
     try:
         imported_module = importlib.import_module(module)
-    except Exception as error:  # a user's module may raise anything
+    except Exception as error:  # a user's module can raise anything
         raise kind(
             f"{error_prefix}: module '{module}' cannot be imported ({format_error(error)}). If it is not there: "
             "use the form 'module:Class', and install it, run in the folder of module.py or add that folder to "
             "PYTHONPATH."
         ) from error
-    trust_file_of(module)  # the user has named it, or files that he trusts
+    trust_file_of(module)  # named by the user, or by trusted files
     return imported_module
 
 
 def import_object(name: str, *, what: str, base: type) -> Any:
-    """Return the class ``module:Class``, derived from ``base``; for object, a function will do. ConfigError if not.
+    """Return the class ``module:Class``, derived from ``base``; if ``base`` is object, functions are allowed too.
 
-    It is defined there, or a class in another module of the same package: what a module has imported from elsewhere,
-    such as ``os.system``, is not what its author offers.
+    ConfigError otherwise. It must be defined in the module, or be a class in another module of the same package: names
+    imported from elsewhere, such as ``os.system``, are rejected.
     """
     home = import_module_of(name, what)
     module, _, path = name.partition(":")
@@ -290,13 +291,13 @@ def import_object(name: str, *, what: str, base: type) -> Any:
 
 
 def _subclasses(module: ModuleType, base: type) -> list[str]:
-    """Return the names of a module's own subclasses of ``base``, not of those that it imports."""
+    """Return the names of a module's own subclasses of ``base``, not of imported ones."""
     kinds = {name: kind for name, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, base)}
     return [name for name, kind in kinds.items() if kind.__module__.startswith(module.__name__)]
 
 
 def on_import(module: str, call: Callable[[], None]) -> None:
-    """Call ``call`` once ``module``, a package, is imported: now, if it is already."""
+    """Call ``call`` once the package ``module`` is imported; immediately if it already is."""
     if module in sys.modules:
         call()
     else:
@@ -304,7 +305,7 @@ def on_import(module: str, call: Callable[[], None]) -> None:
 
 
 class _OnImportFinder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: it lets what the others find call a function after it has run."""
+    """Finds nothing itself: it makes modules found by other finders call a function after their import."""
 
     def __init__(self, module: str, call: Callable[[], None]) -> None:
         self._module, self._call, self._looking = module, call, False

@@ -1,4 +1,7 @@
-"""Definitions that a faster kernel may take over. ``reverie.kernels`` has the kernels; without it all runs, slower."""
+"""Definitions that a faster kernel can replace.
+
+``reverie.kernels`` has the kernels; without it everything runs slower.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ SWITCH, ROOM = "REVERIE_KERNELS", "reverie.kernels"
 
 
 class Kernel(NamedTuple):
-    """Another computation of a definition."""
+    """A faster implementation of a definition."""
 
     fits: Callable[..., bool]
-    """Whether ``run`` computes what the definition does for these arguments. Reads no values of tensors."""
+    """Whether ``run`` supports these arguments. Reads no tensor values."""
     run: Callable[..., Any]
 
 
@@ -28,7 +31,7 @@ _loaded, _lock = False, threading.RLock()
 
 
 def accelerated(definition: F) -> F:
-    """Mark a function or method that a kernel may take over; ``.definition`` is the function itself."""
+    """Mark a function or method that a kernel can replace; ``.definition`` is the function itself."""
     if kernels_disabled():
         definition.definition = definition  # type: ignore[attr-defined]
         return definition
@@ -40,7 +43,7 @@ def accelerated(definition: F) -> F:
                 return run(*args, **kwargs)
         return definition(*args, **kwargs)
 
-    kernels = [] if _loaded else [Kernel(_load, call)]  # the first call of all loads the table, then calls again
+    kernels = [] if _loaded else [Kernel(_load, call)]  # the first call loads the table, then calls again
     _kernels[call] = kernels
     call.definition = definition  # type: ignore[attr-defined]
     return cast(F, call)
@@ -53,12 +56,12 @@ def kernels_disabled() -> bool:
 
 def _load(*_: Any, **__: Any) -> bool:
     global _loaded
-    with _lock:  # a second thread waits until the rows are there
+    with _lock:  # a second thread waits until the table is loaded
         if not _loaded:
             is_enabled = not kernels_disabled() and find_spec(ROOM) is not None
             rows = (
                 importlib.import_module(f"{ROOM}.registry").KERNELS if is_enabled else []
-            )  # the one line that knows of kernels
+            )  # the only line that depends on kernels
             _loaded = True
             for definition, kernels in _kernels.items():
                 kernels[:] = [kernel for of, kernel in rows if of is definition]
@@ -66,18 +69,18 @@ def _load(*_: Any, **__: Any) -> bool:
 
 
 def kernel_status(device: Any) -> str:
-    """Return which kernels are used on a ``torch.device``, or why none are: for reports."""
+    """Describe which kernels are used on a ``torch.device``, or why none are, for reports."""
     return str(importlib.import_module(f"{ROOM}.registry").kernels_status(device))
 
 
 def kernel_problem() -> str:
-    """Return why there are no compiled kernels, though the user wants them; else an empty string."""
+    """Return why there are no compiled kernels, although they are enabled; else ""."""
     return str(importlib.import_module(f"{ROOM}.compiler").compile_problem()) if find_spec(ROOM) else ""
 
 
 @contextmanager
 def use_only_kernels(*chosen: Kernel) -> Iterator[None]:
-    """Use these kernels alone, or none, within: for tests and measurements."""
+    """Use only these kernels, or none, inside the context, for tests and measurements."""
     _load()
     before = {call: kernels[:] for call, kernels in _kernels.items()}
     for call, kernels in before.items():

@@ -1,4 +1,4 @@
-"""One writer at a time: a file lock that the system releases when the process ends, however it ends."""
+"""One writer at a time: a file lock that the system releases when the process ends for any reason."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ open_lock_fds: set[int] = set()
 
 
 def close_inherited_locks() -> None:
-    """Close the parent's lock files in a forked process, which may outlive the parent."""
+    """Close the parent's lock files in a forked process, which can outlive the parent."""
     for descriptor in open_lock_fds:
         with contextlib.suppress(OSError):
-            os.close(descriptor)  # the lock itself stays the parent's
+            os.close(descriptor)  # the lock itself remains with the parent
     open_lock_fds.clear()
 
 
@@ -34,9 +34,9 @@ os.register_at_fork(after_in_child=close_inherited_locks)
 
 @contextlib.contextmanager
 def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
-    """Within, no other process enters the lock of the same ``path``, a file that names its process.
+    """Hold the exclusive lock of ``path``, a file that names its process, inside the context.
 
-    ``guarded``: what only one process may write, ``instead``: what else to choose, both for messages.
+    ``guarded``: what the lock protects; ``instead``: an alternative to choose; both for messages.
     """
     descriptor = None
     while descriptor is None:
@@ -45,13 +45,13 @@ def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            path.unlink()  # while locked: a process that has opened this file notices in ``_try_lock``
+            path.unlink()  # while locked: a process that has opened this file detects it in ``_try_lock``
         os.close(descriptor)
         open_lock_fds.discard(descriptor)
 
 
 def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
-    """Open and lock the file; return its descriptor, or None if its last owner deleted it meanwhile."""
+    """Open and lock the file; return its descriptor, or None if its last owner has deleted it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -71,7 +71,7 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     if not mine:
         os.close(descriptor)
         return None
-    with contextlib.suppress(OSError):  # a full disk: who holds the lock is only needed for messages
+    with contextlib.suppress(OSError):  # a full disk: the owner is only needed for messages
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode())
     open_lock_fds.add(descriptor)
@@ -88,14 +88,14 @@ def _read_owner(path: Path) -> str:
 
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder that one process writes; delete the unfinished files that a killed one left there."""
+    """Hold the lock of a folder that only one process writes; delete unfinished files of killed processes."""
     with file_lock(folder / LOCK_FILE_NAME, folder, "another run folder"):
         delete_temporary_files(folder)
         yield
 
 
 def lock_beside(target: Path) -> AbstractContextManager[None]:
-    """Return the lock of a file or folder that does not exist yet: ``.name.lock`` beside it; makes its folder."""
+    """Return the lock of a file or folder that does not exist yet: ``.name.lock`` next to it. Creates its folder."""
     with disk_errors_as_run_error(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     return file_lock(target.with_name(f".{target.name}.lock"), target, "another name")

@@ -1,4 +1,4 @@
-"""The library's logger ``"reverie"``, which reports to users.
+"""The logger ``"reverie"``, which reports to users.
 
 Progress has level INFO and goes to standard output; problems have level WARNING and go to standard error. A program
 with its own logging takes over with ``logger.handlers.clear()`` and ``logger.propagate = True``.
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TextIO
 
 NO_READER_ERRORS = (errno.EPIPE, errno.EIO)
-"""Errors of writing when there is no reader any more: a closed pipe, a closed terminal."""
+"""Write errors when there is no reader any more: a closed pipe, a closed terminal."""
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
@@ -27,7 +27,7 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
 
 @contextlib.contextmanager
 def survive_broken_pipe(stream: TextIO) -> Iterator[None]:
-    """Ignore that ``stream`` has lost its reader: redirect it to the null device, so that the run goes on."""
+    """Ignore that ``stream`` has lost its reader: redirect it to the null device, so that the run continues."""
     try:
         yield
     except OSError as error:

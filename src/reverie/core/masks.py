@@ -1,6 +1,6 @@
-"""Masks of legal actions, ``[A]`` bool over the flat action: true where a class is legal, and where it is continuous.
+"""Masks of legal actions, ``[A]`` bool over the flat action: true for legal classes and continuous elements.
 
-This file must not import torch: it is imported in worker processes.
+This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ EXCLUDE_ADVICE = f"To go without masks, set env.exclude_keys = {MASK_KEY}."
 class MaskCodec:
     """Converts an environment's legal actions to a mask ``[A]``.
 
-    Each part of the action has a flag for each class: ``[n]`` for ``Discrete(n)``; for several choices one array after
-    the other, or a list of arrays. ``Dict`` and ``Tuple`` actions have a ``Dict`` or ``Tuple`` of parts; in a part that
-    is absent or None, all classes are legal. A single array of A flags is accepted, too.
+    Each part of the action has a flag for each class: ``[n]`` for ``Discrete(n)``; for several choices, concatenated
+    arrays or a list of arrays. ``Dict`` and ``Tuple`` actions have a ``Dict`` or ``Tuple`` of parts; in a part that is
+    absent or None, all classes are legal. A single array of A flags is also accepted.
     """
 
     def __init__(self, space: Space) -> None:
-        """``space``: of the actions."""
+        """``space``: the action space."""
         self.spec: ActionSpec = ActionCodec(space).spec
         cuts = self.spec.slices()
         keys = {"/".join(map(str, path)) or "action": path for path, _ in iter_leaves(space)}
         self._parts = [(key, keys[key], cuts[key]) for key, part in self.spec.parts.items() if part.classes]
 
     def __call__(self, value: Any) -> np.ndarray:
-        """Return the mask; DataError names the part that does not fit."""
+        """Return the mask; DataError names an invalid part."""
         flat = np.ones(self.spec.width, bool)
         if isinstance(value, np.ndarray) and value.shape == flat.shape and value.dtype != object:
             flat &= _flags(value, "of the action")
@@ -75,17 +75,17 @@ def _flags(values: np.ndarray, owner: str) -> np.ndarray:
 def ensure_legal_choice(
     mask: np.ndarray, spec: ActionSpec, last: np.ndarray | bool, first: int | None = None
 ) -> np.ndarray:
-    """Return masks ``[..., A]`` in which each choice has a legal class: where it has none in a ``last`` row, all are.
+    """Return masks ``[..., A]`` in which each choice has a legal class: without one in a ``last`` row, all are legal.
 
-    DataError if it has none in another row. ``first``: number of the first row; None: there is one row.
+    DataError if there is none in another row. ``first``: number of the first row; None: there is only one row.
     """
     for key, cut in spec.categorical_slices():
         none = ~mask[..., cut].any(-1)
         if none.any():
             if (wrong := none & ~np.asarray(last)).any():
                 problem = (
-                    f"leaves no legal action (part '{key}'), and the episode goes on: expected at least one, or the "
-                    f"end of the episode. {EXCLUDE_ADVICE}"
+                    f"leaves no legal action (part '{key}'), but the episode continues: expected at least one legal "
+                    f"action, or the end of the episode. {EXCLUDE_ADVICE}"
                 )
                 if first is None:
                     raise DataError(f"the {MASK_KEY} {problem}")
@@ -105,7 +105,7 @@ def check_mask_shape(obs: ObsSpec, action: ActionSpec) -> None:
 
 
 def check_action_legal(mask: np.ndarray, action: np.ndarray, last: np.ndarray, spec: ActionSpec, first: int) -> None:
-    """Raise DataError if a recorded action ``[n, A]`` was illegal by its row's mask; not in ``last`` rows ``[n]``."""
+    """Raise DataError if a recorded action ``[n, A]`` is illegal by its row's mask, except in ``last`` rows ``[n]``."""
     for key, cut in spec.categorical_slices():
         wrong = ~last & (action[:, cut] > 0.5).any(-1) & ~((action[:, cut] > 0.5) & mask[:, cut]).any(-1)
         if wrong.any():

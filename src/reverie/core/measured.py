@@ -1,4 +1,4 @@
-"""What the metrics of an update mean, and access to them by attributes."""
+"""The definitions of the metrics of an update, and access to them by attributes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class Measured(dict[str, Tensor]):
-    """The metrics of an update by their names in the logs; ``measured.loss_critic`` is ``measured["loss/critic"]``.
+    """The metrics of an update by their logged names; ``measured.loss_critic`` is ``measured["loss/critic"]``.
 
-    They are detached, and on the learner's device. A name that others continue is a mapping:
+    They are detached, and on the learner's device. A prefix of other names is a mapping:
     ``measured.loss_reconstruction["image"]`` is ``measured["loss/reconstruction/image"]``. AttributeError if the update
-    has no such metric. What differs by algorithm is in the docstring of its loss.
+    has no such metric. For differences between algorithms see the docstrings of their losses.
     """
 
     # ------------------------------------------------------------------ losses
@@ -21,14 +21,14 @@ class Measured(dict[str, Tensor]):
     """Loss of the policy."""
     loss_critic: Tensor
     """Loss of the critics: of temporal differences E[w L(Q(s, a) - y)], summed over the critics, without penalties; of
-    on-policy learners E[(V - target)^2]; of world models that of the value head on imagined rows."""
+    on-policy learners E[(V - target)^2]; of world models, the loss of the value head on imagined rows."""
     loss_value: Tensor
     """IQL: expectile loss of the value network, equation 5."""
     loss_temperature: Tensor
     """SAC: E[-alpha (ln pi(a | s) + target entropy)]."""
     loss_bc: Tensor
-    """Imitation of the dataset's actions beside another loss: E[(pi(s) - a)^2] of TD3+BC, E[-ln G(a | s)] of discrete
-    BCQ with the regularizer of its logits."""
+    """Imitation of the dataset's actions in addition to another loss: E[(pi(s) - a)^2] of TD3+BC, E[-ln G(a | s)] of
+    discrete BCQ with the regularizer of its logits."""
     loss_conservative: Tensor
     """CQL penalty: its weight times ``train/conservative_gap``, less the threshold with lagrange, over all critics."""
     loss_lagrange_multiplier: Tensor
@@ -42,8 +42,8 @@ class Measured(dict[str, Tensor]):
     loss_consistency: Tensor
     """TD-MPC2: mean squared error of predicted latents."""
     loss_reconstruction: Tensor | Mapping[str, Tensor]
-    """-ln p of each observation by key: a sum of squares, or that of classes; of BCQ the mean squared error of decoded
-    actions."""
+    """-ln p of each observation by key: a sum of squares, or the classification loss; of BCQ the mean squared error of
+    decoded actions."""
     loss_reward: Tensor
     """-ln p of the rewards of replayed rows; of TD-MPC2 a cross entropy."""
     loss_cont: Tensor
@@ -108,11 +108,11 @@ class Measured(dict[str, Tensor]):
     """PPO: KL divergence of the policy that acted from the present one, estimated as E[rho - 1 - ln rho] (Schulman
     2020)."""
     train_clip_fraction: Tensor
-    """PPO: share of the ratios outside of the clip range."""
+    """PPO: fraction of the ratios outside of the clip range."""
     train_conservative_gap: Tensor
     """CQL: soft maximum of Q less Q of the dataset's actions, which the penalty lowers."""
     train_below_floor: Tensor
-    """Cal-QL: share of the policy's actions whose values are below the floor."""
+    """Cal-QL: fraction of the policy's actions whose values are below the floor."""
     train_lagrange_multiplier: Tensor
     """CQL with lagrange: the multiplier, which is the weight of the penalty."""
     train_divergence: Tensor
@@ -122,7 +122,7 @@ class Measured(dict[str, Tensor]):
     train_agent_prob: Tensor
     """GAIL: mean D of the agent's actions."""
     train_gail_reward: Tensor
-    """GAIL: mean reward of the agent's actions from the discriminator, which SAC learns from."""
+    """GAIL: mean reward of the agent's actions from the discriminator, which SAC maximizes."""
     train_scale: Tensor
     """TD-MPC2: the scale of values."""
 
@@ -138,9 +138,9 @@ class Measured(dict[str, Tensor]):
     train_reward_std: Tensor
     """Standard deviation of imagined rewards."""
     train_normalized_reward: Tensor
-    """DreamerV2: mean imagined reward after its norm."""
+    """DreamerV2: mean imagined reward after normalization."""
     train_normalized_reward_std: Tensor
-    """Its standard deviation."""
+    """Standard deviation of this reward."""
     train_cont: Tensor
     """DreamerV3: mean imagined probability to continue, discount included."""
     train_return: Tensor
@@ -150,26 +150,26 @@ class Measured(dict[str, Tensor]):
     train_return_max: Tensor
     """Largest scaled return."""
     train_return_rate: Tensor
-    """Share of scaled returns whose absolute value is 1 or more."""
+    """Fraction of scaled returns whose absolute value is 1 or more."""
     train_return_scale: Tensor
     """DreamerV3: scale of returns, the running range between their percentiles, at least ``return_norm_limit``."""
     train_probe: Mapping[str, Tensor]
-    """How right the probes are: ``KEY_accuracy`` of classes, the share of right ones; ``KEY_mse`` of numbers, the mean
-    squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
+    """Accuracy of the probes: ``KEY_accuracy`` of classes, the fraction of correct ones; ``KEY_mse`` of numbers, the
+    mean squared error (``mse_goals`` of PyDreamer, summed over two coordinates, is twice that)."""
     train_mask_false_legal: Tensor
-    """Share of illegal actions that are predicted to be legal."""
+    """Fraction of illegal actions that are predicted to be legal."""
     train_mask_false_illegal: Tensor
-    """Share of legal actions that are predicted to be illegal."""
+    """Fraction of legal actions that are predicted to be illegal."""
     expl_train: Mapping[str, Tensor]
-    """Plan2Explore: of exploring, what ``train/`` says of the task; ``reward`` is the weighted disagreement."""
+    """Plan2Explore: the metrics of ``train/`` for the exploring policy; ``reward`` is the weighted disagreement."""
     expl_loss: Mapping[str, Tensor]
     """Plan2Explore: losses of the exploring policy and critic."""
     expl_opt: Mapping[str, Tensor]
-    """Plan2Explore-V3: of the optimizer of ensemble and exploring behavior, what ``opt/`` says of the other."""
+    """Plan2Explore-V3: the metrics of ``opt/`` for the optimizer of ensemble and exploring behavior."""
 
     # ------------------------------------------------------------------ optimizers
     opt_loss: Tensor | Mapping[str, Tensor]
-    """The weighted sum of losses that an optimizer minimizes; by name where there are several."""
+    """The weighted sum of losses that an optimizer minimizes; by name if there are several."""
     opt_grad_norm: Tensor | Mapping[str, Tensor]
     """Norm of the gradient before clipping; absent where ``target_kl`` of PPO stops."""
     opt_grad_rms: Tensor

@@ -1,8 +1,8 @@
-"""Observations of any space as the arrays that learners see, by key; one observation or a column of n, both ways.
+"""Conversion between observations of any space and the arrays of learners, for one observation or a column of n.
 
 Nested observations have keys such as ``arm/camera``. A bare observation is called ``image`` or ``observation``.
 
-This file must not import torch: it is imported in worker processes.
+This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
@@ -45,18 +45,17 @@ class ObsCodec:
         self.leaves: list[Leaf] = [
             _leaf(key, path, inner, channel_axis) for key, path, inner in keyed_leaves if keep(key)
         ]
-        """The leaves that are kept."""
+        """The selected leaves."""
         self._encoders = [(leaf.key, leaf.path, leaf.encode) for leaf in self.leaves]
         self.spec: dict[str, ObsPart] = {leaf.key: leaf.part for leaf in self.leaves}
         if not self.spec:
             available = ", ".join(f"'{key}'" for key in keys) or "none"
             raise EnvError(
-                "no observations are left to learn from. Available keys, before env.include_keys and env.exclude_keys: "
-                f"{available}."
+                f"no observations are left. Available keys, before env.include_keys and env.exclude_keys: {available}."
             )
 
     def __call__(self, obs: Any, without: Collection[str] = ()) -> dict[str, np.ndarray]:
-        """Return the arrays of one observation by key, as ``spec`` describes them, ``without`` some."""
+        """Return the arrays of one observation by key, as described by ``spec``, ``without`` some."""
         out = {}
         for key, path, encode in self._encoders:
             if key in without:
@@ -91,26 +90,26 @@ class ObsCodec:
             if leaf.part.shape == () and values.shape[1:] == (1,):
                 values = values[:, 0]
             if leaf.part.kind == "categorical" and values.dtype.kind == "f" and (values == np.rint(values)).all():
-                values = values.astype(np.int64)  # tables may hold class numbers as floats
+                values = values.astype(np.int64)  # tables can store class indices as floats
             out[f"obs/{leaf.key}"] = convert_rows(leaf.encode, (values,), 1, f"observation '{leaf.key}'", first)
         return out
 
     def decode(self, rows: Columns) -> dict[str, np.ndarray]:
-        """Return ``rows`` with the columns of the space in place of those that ``encode`` makes."""
+        """Return ``rows`` with the columns of the space instead of the columns of ``encode``."""
         out = {name: values for name, values in rows.items() if name.partition("/")[0] != "obs"}
         for leaf in self.leaves:
             name, stored = column("obs", leaf.path), f"obs/{leaf.key}"
-            values = leaf.decode(rows[stored if stored in rows else "obs"])  # what is alone may have no name
+            values = leaf.decode(rows[stored if stored in rows else "obs"])  # a single observation can have no name
             out[name] = values if isinstance(leaf.space, spaces.Text) else cast(values, leaf.space.dtype, name)
         return out
 
     def filtered_space(self) -> Space:
-        """Return the space with the leaves that are kept alone."""
+        """Return the space with only the selected leaves."""
         return _drop_leaves(self.space, (), {leaf.path for leaf in self.leaves})
 
 
 def default_key(space: Space) -> str:
-    """Return the key of an observation that is alone: it is called by its kind."""
+    """Return the key of a single observation, which is named by its kind."""
     return "image" if isinstance(space, spaces.Box | spaces.MultiBinary) and looks_like_image(space) else "observation"
 
 
@@ -120,7 +119,7 @@ def _leaf(key: str, path: Path, space: Space, channel_axis: ChannelAxis) -> Leaf
     try:
         return Leaf(key, path, space, *(mask_conversion(space) if key == MASK_KEY else conversion(space, channel_axis)))
     except EnvError as error:
-        remedy = f"Leave it out with env.exclude_keys = '{key}', or convert it with a wrapper around the environment."
+        remedy = f"Exclude it with env.exclude_keys = '{key}', or convert it with a wrapper around the environment."
         raise EnvError(f"observation '{key}' {error}. {remedy}") from None
 
 

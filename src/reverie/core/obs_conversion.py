@@ -1,8 +1,7 @@
-"""Observation spaces without nesting, as the arrays that learners see: images, vectors, class numbers, masks, text.
+"""Conversion of leaf observation spaces to the arrays of learners: images, vectors, class indices, masks, text.
 
-:func:`conversion` returns what a space becomes, with the functions there and back.
-
-This file must not import torch: it is imported in worker processes.
+:func:`conversion` returns the spec of a space and the functions in both directions. This file must not import torch:
+worker processes import it.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ Decode = Callable[[np.ndarray], Any]
 """The inverse: takes ``[..., *part.shape]`` and returns ``[..., *space.shape]``."""
 Conversion = tuple[ObsPart, Encode, Decode]
 INTEGERS = "biu"
-"""Kinds of NumPy dtypes of class numbers and pixels."""
+"""Kinds of NumPy dtypes of class indices and pixels."""
 HANDFUL, FEW, SMALL = 64, 1024, 1e38
-"""Limits of ``is_surely_finite``. Up to ``HANDFUL`` numbers Python sums faster than NumPy. More than ``FEW`` would wake
-threads of a BLAS. A sum below ``SMALL`` fits float32."""
+"""Limits of ``is_surely_finite``. Up to ``HANDFUL`` numbers, Python sums faster than NumPy. More than ``FEW`` would
+wake BLAS threads. A sum below ``SMALL`` fits in float32."""
 TINY = float(np.finfo(np.float32).tiny)
-"""Least normal number of float32. A float image needs bounds whose distance lies between this and ``SMALL``."""
+"""Smallest normal float32 number. The range of a float image must be between this and ``SMALL``."""
 
 
 def conversion(space: Space, channel_axis: ChannelAxis) -> Conversion:
-    """Return what a leaf space becomes, with the functions there and back."""
+    """Return the spec of a leaf space, and the conversion functions in both directions."""
     if isinstance(space, spaces.MultiBinary) and len(space.shape) == 3:
         return _image(spaces.Box(0, 1, space.shape, np.uint8), channel_axis)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
@@ -47,7 +46,7 @@ def conversion(space: Space, channel_axis: ChannelAxis) -> Conversion:
 
 
 def mask_conversion(space: Space) -> Conversion:
-    """Return what a mask of legal actions becomes, with the functions there and back."""
+    """Return the spec of an action mask, and the conversion functions in both directions."""
     shape = space.shape or ()
 
     def encode(value: Any, lead: int) -> np.ndarray:
@@ -74,7 +73,7 @@ def _as_float32(values: np.ndarray, lead: int) -> np.ndarray:
         return values.astype(np.float32, copy=False)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         array = values.astype(np.float32, copy=False)
-        if np.isfinite(np.add.reduce(array, axis=None)):  # many times faster than each number
+        if np.isfinite(np.add.reduce(array, axis=None)):  # many times faster than checking each number
             return array
     wrong = np.argwhere(~np.isfinite(array))
     if len(wrong):
@@ -84,7 +83,7 @@ def _as_float32(values: np.ndarray, lead: int) -> np.ndarray:
 
 
 def is_surely_finite(array: np.ndarray) -> bool:
-    """Return True only if ``array`` is small and its sum proves all numbers finite, faster than ``np.isfinite``."""
+    """Return True only if ``array`` is small and its sum proves all numbers finite. Faster than ``np.isfinite``."""
     if array.dtype.kind != "f" or array.size > FEW:
         return False
     if array.size <= HANDFUL:
@@ -127,7 +126,7 @@ def _channels_first(shape: tuple[int, ...]) -> bool:
 
 
 def _image(space: spaces.Box, channel_axis: ChannelAxis) -> Conversion:
-    """Return the conversion to ``[H, W, C]``; the frames of a stack become channels, as of ``env.frame_stack``."""
+    """Return the conversion to ``[H, W, C]``; stacked frames become channels, as with ``env.frame_stack``."""
     low, high, encode, decode = _float_pixels(space) if space.dtype.kind == "f" else _byte_pixels(space)
     rank, dtype = len(space.shape), "float32" if space.dtype.kind == "f" else "uint8"
     image_shape = space.shape if rank > 2 else (*space.shape, 1)
@@ -171,7 +170,7 @@ def _float_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
 
 
 def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
-    """Return the conversion to uint8: the declared bounds are stretched to 0..255, so that 0/1 planes show."""
+    """Return the conversion to uint8: the declared bounds are scaled to 0..255, so that 0/1 planes are visible."""
     low, high, shape, dtype = int(space.low.min()), int(space.high.max()), space.shape, space.dtype
     table = np.rint(np.arange(high - low + 1) * (255 / max(1, high - low))).astype(np.uint8)
     plain = (low, high) == (0, 255)
@@ -195,7 +194,7 @@ def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
 def _categories(counts: np.ndarray, start: np.ndarray) -> Conversion:
     shape = counts.shape
     if (total := int(counts.astype(np.float64).sum())) > MOST_CLASSES:
-        raise EnvError(f"has {total:,} classes, and networks see them one-hot: expected at most {MOST_CLASSES:,}")
+        raise EnvError(f"has {total:,} classes, which networks encode one-hot: expected at most {MOST_CLASSES:,}")
     part = ObsPart(kind="categorical", shape=shape, dtype="int64", classes=tuple(map(int, counts.reshape(-1))))
     low, count = (int(start), int(counts)) if shape == () else (0, 0)
 

@@ -1,4 +1,4 @@
-"""Waiting of OpenMP's threads. It is set before PyTorch is imported, so this module imports nothing heavy."""
+"""Spinning of OpenMP threads. It is set before PyTorch is imported, so this module has no heavy imports."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ SPIN, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 """Environment variables that libgomp reads once, when it is loaded."""
 
 SPIN_ITERATIONS = 1000
-"""Iterations of the waiting loop that take about as long as waking a sleeping thread."""
+"""Iterations of the spin loop that take about as long as waking a sleeping thread."""
 
 
 def limit_openmp_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
     """Let waiting threads spin for :data:`TURNS` iterations and then sleep, unless the user has set how they wait.
 
-    The default is 300,000, with which two processes that both wait slow each other to a standstill. It has no effect
-    once PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
+    The default is 300,000, with which two spinning processes slow each other down drastically. It has no effect once
+    PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
     """
     if SPIN not in environment and POLICY not in environment:
         environment[SPIN] = str(SPIN_ITERATIONS)

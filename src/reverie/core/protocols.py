@@ -29,22 +29,25 @@ class Env(Protocol):
 
     @property
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:
-        """What ``env.log_info`` names of the episodes that end with the current rows, by environment."""
+        """The ``env.log_info`` values of the episodes that end with the current rows, by environment."""
 
     @property
     def max_episode_steps(self) -> int | None:
-        """Most steps of an episode that the environment is known to allow; None: not known."""
+        """Maximum episode length that the environment declares; None: unknown."""
 
     def reset(self, seed: int | None = None) -> Step:
         """Start N new episodes; every row is ``is_first``."""
 
     def step(self, action: Tensor) -> Step:
-        """Take ``action`` ``[N, A]``. An ``is_last`` row is followed by an ``is_first`` row, whatever the action."""
+        """Take ``action`` ``[N, A]``.
+
+        An ``is_last`` row is followed by an ``is_first`` row, whose action is ignored.
+        """
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
         """End the episodes of the environments ``numbers``, or all, with the current rows ``step``; return the rows.
 
-        Those that end are ``is_last``, so that the next step begins new episodes.
+        Rows that end an episode are ``is_last``, so that the next step begins new episodes.
         """
 
     def send(self, action: Tensor) -> None:
@@ -63,7 +66,7 @@ class Env(Protocol):
         """Return an image of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
 
     def close(self) -> None:
-        """Release windows, processes and memory. May be called twice."""
+        """Release windows, processes and memory. Can be called twice."""
 
 
 @runtime_checkable
@@ -74,13 +77,13 @@ class Restorable(Protocol):
     """Number of restarts after a failure of an environment, since this object was made."""
 
     def snapshot(self) -> list[bytes | None]:
-        """Return for each of N environments its serialized state, or None if it has none that can be saved.
+        """Return the serialized state of each of N environments, or None if it cannot be saved.
 
-        If a step is under way this waits for it; ``receive`` still returns its rows.
+        Waits for a pending step; ``receive`` still returns its rows.
         """
 
     def restore(self, snapshots: Sequence[bytes | None], step: Step) -> Step:
-        """Continue from ``snapshots``, taken when ``step`` held the current rows. Return the rows that are current now.
+        """Continue from ``snapshots``, taken when ``step`` were the current rows. Return the current rows.
 
         An environment without a usable snapshot begins a new episode: its current row becomes ``is_last``.
         """
@@ -120,10 +123,10 @@ class Inspectable(Protocol):
 
 @runtime_checkable
 class Memoryless(Protocol):
-    """What a ``Policy`` offers besides, if it can say that its actions do not depend on earlier rows."""
+    """Optional method of a ``Policy`` whose actions may be independent of earlier rows."""
 
     def memoryless(self, mode: Mode) -> bool:
-        """Return whether actions in ``mode`` depend on the current row alone, so that rows may come in any order."""
+        """Return whether actions in ``mode`` depend only on the current row, so that rows can be in any order."""
 
 
 @runtime_checkable
@@ -134,9 +137,9 @@ class RunningStatistics(Protocol):
         """Update with newly collected rows, before the policy acts on them. Every row comes once, in order."""
 
     def fit(self, rows: Batch) -> None:
-        """Take the statistics of rows ``[N, n]`` that exist before collecting: n rows each of N streams.
+        """Initialize the statistics from rows ``[N, n]`` that exist before collecting: n rows each of N streams.
 
-        Statistics that have rows, such as another run's, stay; bounds of values widen.
+        Existing statistics, such as another run's, are kept; bounds of values are widened.
         """
 
 
@@ -155,10 +158,13 @@ class Learner(Protocol):
         """Make one gradient step, without waiting for the device."""
 
     def exploration(self, env_steps: int) -> float | None:
-        """Return how much the policy explores after ``env_steps``: an epsilon or a deviation, if it has one."""
+        """Return the policy's exploration parameter at ``env_steps``: an epsilon or a standard deviation, if any."""
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Return costly diagnostics, made at intervals: videos ``[T, H, W, C]`` uint8, curves; ``{}`` if none."""
+        """Return expensive diagnostics, computed periodically: videos ``[T, H, W, C]`` uint8, curves.
+
+        ``{}`` if none.
+        """
 
     def state_dict(self) -> State:
         """Return the whole state of the learner: weights, optimizers, targets, normalizers, counters."""
@@ -181,14 +187,14 @@ class BatchSource(Protocol):
 
 
 class RowStorage(Protocol):
-    """Rows of several streams, numbered by stream: what :class:`RowAnnotator` needs of a storage."""
+    """Rows of several streams, numbered by stream: the storage interface of :class:`RowAnnotator`."""
 
     streams: int
     count: int
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest row held."""
+        """Number of the oldest stored row."""
 
     def read(
         self, start: int, stop: int, names: list[str] | None = None, stream: int | None = None
@@ -213,7 +219,7 @@ class RowSink(Protocol):
     """Receives rows as they are collected."""
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
-        """Add one row to each of N streams: what was seen, the action ``[N, A]`` then taken, the policy's extras."""
+        """Add one row to each of N streams: observation, the action ``[N, A]`` taken after it, the policy's extras."""
 
 
 class MeterLike(Protocol):
@@ -237,7 +243,7 @@ class Sink(Protocol):
 
 
 class Stateful(Protocol):
-    """An object that a checkpoint can hold."""
+    """An object that can be part of a checkpoint."""
 
     def state_dict(self) -> State:
         """Return nested mappings of tensors and plain JSON values."""
@@ -248,13 +254,13 @@ class Stateful(Protocol):
 
 @runtime_checkable
 class StatefulWithFiles(Protocol):
-    """A ``Stateful`` that also saves files: data too large to hold in memory twice, or neither tensors nor JSON."""
+    """A ``Stateful`` that also saves files: data too large to be in memory twice, or neither tensors nor JSON."""
 
     prunable: bool
-    """Whether checkpoints other than the newest may leave out these files if they are large."""
+    """Whether checkpoints other than the newest can omit these files if they are large."""
 
     def save_files(self, folder: Path) -> None:
         """Write files into ``folder``, which exists and is empty."""
 
     def load_files(self, folder: Path) -> None:
-        """Load what ``save_files`` wrote. ``folder`` may be missing, as in an older checkpoint."""
+        """Load what ``save_files`` wrote. ``folder`` can be missing, as in an older checkpoint."""

@@ -16,14 +16,14 @@ from reverie.core.types import FLAGS
 Rows = dict[str, np.ndarray]
 
 FLAGS_ADVICE = (
-    "is_last marks the last row of every episode, is_terminal as well where it terminated, and a reward belongs to the "
-    "row that the action led to. `reverie data validate` lists such rows, --write-valid writes the good episodes"
+    "is_last marks the last row of every episode, is_terminal also if it terminated, and a reward belongs to the row "
+    "after its action. `reverie data validate` lists such rows, --write-valid writes the valid episodes"
 )
 EPISODE_END_ADVICE = (
-    "Check what marks the ends of episodes: a column for episode has one value in all steps of an episode (a timestamp "
-    "or a step number has another in each), and a flag is true in the last step only"
+    "Check the columns that mark the ends of episodes: a column for episode has one value in all steps of an episode "
+    "(a timestamp or a step number has another in each), and a flag is true in the last step only"
 )
-"""What to do about data of which most rows are episodes without a step."""
+"""Advice for a dataset in which most rows are episodes without a step."""
 
 
 def stepless_error(rows: int, stepless: int) -> str:
@@ -31,19 +31,22 @@ def stepless_error(rows: int, stepless: int) -> str:
     if 2 * stepless <= rows:
         return ""
     which = f"{stepless:,} of the {rows:,} rows are episodes of a single row"
-    return f"{which}, without a step, from which nothing can be learned. {EPISODE_END_ADVICE}"
+    return f"{which}, without a step, which cannot be used for learning. {EPISODE_END_ADVICE}"
 
 
 # ---------------------------------------------------------------- rules
 
 
 def find_rule_violations(rows: Rows, ended: bool = True) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield rules of flags and rewards, and the rows that break them, ``[n]``; ``ended``: no episode ran before."""
+    """Yield rules on flags and rewards, and the rows that violate them, ``[n]``.
+
+    ``ended``: no episode was running before.
+    """
     first, last, terminal = (rows[name] for name in FLAGS)
     before = np.empty_like(last)
     before[0], before[1:] = ended, last[:-1]
     yield "is_first, but the row before it is not is_last", first & ~before
-    yield "not is_first, though no episode is running", ~first & before
+    yield "not is_first, although no episode is running", ~first & before
     yield "is_terminal without is_last", terminal & ~last
     yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
 
@@ -58,7 +61,8 @@ def check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> No
         if not values.ndim or len(values) != rows:
             raise DataError(
                 f"{prefix}: column '{name}' has shape {list(values.shape)}, but 'is_first' has {rows} rows: expected "
-                "as many in each column. An episode of n steps has n + 1 rows; the last has the final observation."
+                "the same number in each column. An episode of n steps has n + 1 rows; the last has the final "
+                "observation."
             )
         kinds = "b" if name in FLAGS else "biuf" if name == "reward" else ""
         if kinds and (values.ndim > 1 or values.dtype.kind not in kinds):
@@ -72,7 +76,7 @@ def check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> No
 def iter_checked_rows(
     parts: Iterable[Rows], needed: Iterable[str], source: str, *, flags: bool = True
 ) -> Iterator[Rows]:
-    """Yield ``parts``, consecutive rows of one stream, as they are, if they are right; else raise DataError.
+    """Yield ``parts``, consecutive rows of one stream, unchanged after checking them; else raise DataError.
 
     ``needed`` are the columns of observations and actions, ``source`` the dataset; ``flags``: check
     ``find_rule_violations``.
@@ -105,14 +109,14 @@ def episode_rows(
     """Return an episode of n steps as its n + 1 rows, columns ``[n + 1, ...]`` by name.
 
     Args:
-        obs: observations ``[n + 1, ...]``, of which the last is what the last action led to. Several are a mapping;
-            ``{"arm": ...}`` becomes the column ``obs/arm``.
+        obs: observations ``[n + 1, ...]``; the last one follows the last action. Several are a mapping; ``{"arm":
+            ...}`` becomes the column ``obs/arm``.
         action: actions ``[n, ...]``, or several of them as a mapping.
-        reward: ``[n]``, what each action was answered with.
+        reward: ``[n]``, the reward for each action.
         terminal: whether the episode terminated; else it was truncated.
 
     Raises:
-        DataError: the lengths do not fit together, or there is no step.
+        DataError: the lengths do not match, or there is no step.
     """
     obs_columns, action_columns = _columns(obs, "obs"), _columns(action, "action")
     reward = np.asarray(reward)
@@ -121,9 +125,9 @@ def episode_rows(
         expected = steps + 1 if name in obs_columns else steps
         if not values.ndim or len(values) != expected or not steps:
             raise DataError(
-                f"{name} has shape {list(values.shape)} in an episode with rewards of shape "
-                f"{list(reward.shape)}: expected n >= 1 rewards [n], n actions [n, ...], and n + 1 "
-                "observations [n + 1, ...], of which the last is what the last action led to."
+                f"{name} has shape {list(values.shape)} in an episode with rewards of shape {list(reward.shape)}: "
+                "expected n >= 1 rewards [n], n actions [n, ...], and n + 1 observations [n + 1, ...], with the last "
+                "one after the last action."
             )
     flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
     flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
@@ -153,14 +157,14 @@ def iter_episodes(parts: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def concat_rows(pieces: list[Rows]) -> Rows:
-    """Return the pieces concatenated."""
+    """Concatenate the pieces."""
     if len(pieces) == 1:
         return pieces[0]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def group_episodes(episodes: Iterable[Rows], size: int) -> Iterator[Rows]:
-    """Yield whole episodes, as many together as have ``size`` bytes."""
+    """Yield groups of whole episodes with about ``size`` bytes."""
     pending: list[Rows] = []
     pending_bytes = 0
     for rows in episodes:

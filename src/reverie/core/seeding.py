@@ -16,7 +16,8 @@ from reverie.core.types import State
 def derived_seeds(seed: int, start: int = 0, rank: int = 0) -> dict[str, int]:
     """Return a seed for each random component. The first four do not depend on ``start``, nor on the learner's rank.
 
-    Evaluations in training use ``evaluation``, one that confirms an early stop ``confirmation``, the last ``test``.
+    Evaluations during training use ``evaluation``, the confirmation of ``stop_score`` uses ``confirmation``, the final
+    one ``test``.
     """
     fixed = np.random.SeedSequence(seed, spawn_key=(0,)).generate_state(4)
     moving = np.random.SeedSequence(seed, spawn_key=(1, start, rank) if rank else (1, start)).generate_state(4)

@@ -1,4 +1,4 @@
-"""Signals that end a run, and pending interrupts: Python drops what a handler raises inside a library's callback."""
+"""Signals that end a run, and pending interrupts: Python drops exceptions of a handler inside a library's callback."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import signal
 import sys
 
 PARENT_PID_VAR = "REVERIE_PARENT_PID"
-"""Environment variable with the id of the process that has started this one, and passes its signals on."""
+"""Environment variable with the id of the parent process, which passes on its signals."""
 PARENT_PID: list[int] = []
-"""Holds that id, in a process that :func:`die_with_parent` found to be such a child."""
+"""The parent's id, in a process that :func:`die_with_parent` recognized as a child."""
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; the signal of schedulers at the end of a job, and Slurm's optional one before it (``--signal=B:USR1@60``);
@@ -27,9 +27,9 @@ def check_signals() -> None:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Return whether a signal raised ``error``; a user's code that is called raises all others, SystemExit too.
+    """Return whether a signal raised ``error``; called user code raises all other errors, including SystemExit.
 
-    While the library handles SIGINT itself, a KeyboardInterrupt of a signal is pending or holds its number.
+    While reverie handles SIGINT, a KeyboardInterrupt from a signal is pending or contains its number.
     """
     if not isinstance(error, KeyboardInterrupt):
         return error in PENDING_EXCEPTIONS
@@ -38,7 +38,7 @@ def is_interrupt(error: BaseException) -> bool:
 
 
 def die_with_parent() -> None:
-    """In a child process ask the system to send SIGTERM when the parent ends for whatever reason. On Linux only."""
+    """In a child process, ask the system to send SIGTERM when the parent ends for any reason. Linux only."""
     if (parent_pid := os.environ.pop(PARENT_PID_VAR, None)) is None:  # not for the child's own children
         return
     PARENT_PID.append(int(parent_pid))
@@ -46,5 +46,5 @@ def die_with_parent() -> None:
         set_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(set_signal, signal.SIGTERM)
-        if os.getppid() != PARENT_PID[0]:  # it ended before the request
+        if os.getppid() != PARENT_PID[0]:  # the parent ended before the request
             raise SystemExit(128 + signal.SIGTERM)

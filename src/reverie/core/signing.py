@@ -1,4 +1,4 @@
-"""Signatures of this user's files, so that pickles of strangers are told apart: HMAC-SHA256 with a key of his own."""
+"""Signatures of this user's files, to distinguish untrusted pickles: HMAC-SHA256 with the user's own key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY_BYTES = 32
 
 
 def sign(parts: Iterable[bytes]) -> str:
-    """Return the signature of a file's ``parts``; "" if the user has no home that can be written."""
+    """Return the signature of a file's ``parts``; "" if the user has no writable home."""
     if (key := _key()) is None:
         return ""
     signed = hmac.new(key, digestmod="sha256")
@@ -30,7 +30,7 @@ def is_mine(parts: Iterable[bytes], claimed: str) -> bool:
 
 
 def _key() -> bytes | None:
-    """Return the user's key, made at first; the first of several processes makes it."""
+    """Return the user's key, created on first use by the first of several processes."""
     folder = user_folder("XDG_STATE_HOME", "~/.local/state")
     if folder is None:
         return None

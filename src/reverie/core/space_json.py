@@ -60,7 +60,7 @@ SPACE_PARSERS: dict[str, Callable[[Mapping[str, Any], str], Space]] = {
 def space_to_json(space: Space, short: bool = False) -> str:
     """Return ``space`` as JSON text, which ``space_from_json`` and the Minari library can read.
 
-    ``short`` writes equal numbers once, for places that hold few characters; Minari cannot read that.
+    ``short`` writes equal numbers once, for locations with limited length; Minari cannot read this.
     """
     return json.dumps(_space_to_dict(space, short))
 
@@ -86,5 +86,5 @@ def _space_to_dict(space: Space, short: bool) -> dict[str, Any]:
 
 
 def _once(array: np.ndarray) -> np.ndarray:
-    """Return the number that all elements are, ``[]``, or else the array."""
+    """Return the common value of all elements, ``[]``, or else the array."""
     return array.reshape(-1)[0] if array.size and (array == array.reshape(-1)[0]).all() else array

@@ -1,10 +1,10 @@
-"""Gymnasium spaces: what is nested in them, and the columns that their recorded values become.
+"""Gymnasium spaces: their nesting, and the columns of their recorded values.
 
 Nested ``Dict`` and ``Tuple`` spaces become keys such as ``arm/camera`` and ``sensors/0``; a *leaf* is a space inside
 them that is neither. Columns of recorded values are called ``obs`` or ``obs/<key>``, and ``action`` or
 ``action/<key>``. ``core/obs_codec.py`` and ``core/action_codec.py`` convert values to the arrays that learners see.
 
-This file must not import torch: it is imported in worker processes.
+This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Path = tuple[Any, ...]
 Columns = Mapping[str, np.ndarray]
 
 NUMBERS = "biuf"
-"""Kinds of NumPy dtypes that are numbers; truth values count."""
+"""Kinds of NumPy dtypes that are numbers, including bool."""
 MOST_CLASSES = 2**24
-"""Classes of an observation or action, together: networks see them one-hot."""
+"""Maximum total number of classes of an observation or action, which networks encode one-hot."""
 ROUNDING = 1e-6
-"""Relative, and below 1 absolute, distance of a float32 number from the whole number that it stands for."""
+"""Tolerance for the distance of a float32 number from the integer it represents: relative, and absolute below 1."""
 
 
 # ---------------------------------------------------------------- nested spaces
@@ -45,7 +45,7 @@ def is_nested(space: Space) -> bool:
 
 
 def iter_leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
-    """Yield the path and the space of each leaf; ``path`` is that of ``space``."""
+    """Yield the path and the space of each leaf; ``path``: the path of ``space``."""
     if not is_nested(space):
         yield path, space
     for name, inner in children(space):
@@ -80,7 +80,7 @@ def columns_to_nested(space: Space, columns: Columns, root: str) -> Any:
 
 
 def get_at_path(value: Any, path: Path) -> Any:
-    """Return what lies at ``path`` in nested dictionaries and tuples, or in a nested space; DataError if nothing does.
+    """Return the value at ``path`` in nested dictionaries and tuples, or in a nested space; DataError if it is missing.
 
     The error continues a sentence that names the whole path.
     """
@@ -96,7 +96,7 @@ def get_at_path(value: Any, path: Path) -> Any:
 
 
 def replaced(value: Any, path: Path, leaf: Any) -> Any:
-    """Return ``value``, nested dictionaries and tuples, with ``leaf`` at ``path``; it is not changed itself."""
+    """Return ``value``, nested dictionaries and tuples, with ``leaf`` at ``path``, as a copy."""
     if not path:
         return leaf
     inner = replaced(value[path[0]], path[1:], leaf)
@@ -145,7 +145,7 @@ def cast(values: np.ndarray, dtype: Any, name: str, first: int = 0) -> np.ndarra
         if dtype.kind == "f":
             out = values.astype(dtype)
             wrong = np.isfinite(values) & ~np.isfinite(out)
-            if values.dtype.kind in "iu":  # an identifier, which must not become its neighbor
+            if values.dtype.kind in "iu":  # an identifier, which must not be rounded to a neighbor
                 wrong |= out.astype(values.dtype) != values
         else:
             out = (np.rint(values) if values.dtype.kind == "f" else values).astype(dtype)

@@ -19,7 +19,7 @@ ObsKind = Literal["image", "vector", "categorical", "mask"]
 ActionKind = Literal["categorical", "continuous"]
 
 EXTRAS = "extras/"
-"""Prefix of the names of extra columns in stored rows, which the policy stores and updates overwrite."""
+"""Name prefix of extra columns in stored rows, which the policy stores and updates overwrite."""
 
 VERSION_COLUMN = "version"
 """Column of rows from actors: the number of updates of the policy that chose the action."""
@@ -33,10 +33,10 @@ class ObsPart:
     """One key of the observation.
 
     Four kinds exist. An ``image`` is ``[H, W, C]``, ``uint8`` in 0..255 or ``float32`` in ``low..high``. A ``vector``
-    holds ``float32`` numbers of any shape. A ``categorical`` holds ``int64`` class indices of any shape, with
-    ``classes`` giving the number of classes of each element in flat order; the index -1 means "missing". A ``mask``
-    ``[A]`` of ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is
-    continuous. Networks do not read it: it restricts the distributions of actions.
+    has ``float32`` numbers of any shape. A ``categorical`` has ``int64`` class indices of any shape, with ``classes``
+    giving the number of classes of each element in flat order; the index -1 means "missing". A ``mask`` ``[A]`` of
+    ``bool`` has a flag for each element of the flat action, true where it is legal, and where it is continuous.
+    It is not a network input: it restricts the action distributions.
     """
 
     kind: ObsKind
@@ -66,7 +66,7 @@ ObsSpec = Mapping[str, ObsPart]
 
 
 def without_mask(spec: ObsSpec) -> dict[str, ObsPart]:
-    """Return the parts that networks read: all but the mask of legal actions."""
+    """Return the network inputs: all parts except the action mask."""
     return {key: part for key, part in spec.items() if part.kind != "mask"}
 
 
@@ -78,9 +78,9 @@ class ActionPart:
     classes: tuple[int, ...] = ()
     size: int = 0
     low: tuple[float, ...] = ()
-    """Continuous: the values in the environment that -1 stands for. Empty: unknown, as in recorded data."""
+    """Continuous: the environment's values that correspond to -1. Empty: unknown, as in some datasets."""
     high: tuple[float, ...] = ()
-    """Continuous: the values that 1 stands for."""
+    """Continuous: the environment's values that correspond to 1."""
 
     def __post_init__(self) -> None:
         if self.width < 1:
@@ -131,7 +131,7 @@ class ColumnSpec:
     fill_value: float = 0.0
     """Extra columns: value of rows for which nothing was stored."""
     in_checkpoints: bool = True
-    """Whether checkpoints hold the column. If not, it is blank after resuming, or computed from the rows again."""
+    """Whether checkpoints save the column. If not, it is blank after resuming, or computed again from the rows."""
 
     @property
     def nbytes(self) -> int:
@@ -146,9 +146,9 @@ Signature = Mapping[str, dict[str, dict[str, Any]]]
 """``{"observation": {key: part}, "action": {key: part}}``, each part a mapping of its fields, fit for JSON."""
 
 BOUNDS = {"low", "high"}
-"""Names of the fields that hold bounds."""
+"""Names of the fields with bounds."""
 BOUNDS_RTOL = 1e-5
-"""Relative difference up to which bounds are the same: float32 and float64 hold them, and messages show six digits."""
+"""Relative tolerance for equal bounds, which are stored as float32 or float64 and printed with six digits."""
 
 
 def spec_to_dict(obs: ObsSpec, action: ActionSpec) -> Signature:
@@ -160,7 +160,7 @@ def spec_to_dict(obs: ObsSpec, action: ActionSpec) -> Signature:
 def diff_specs(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
     """Return how two signatures differ, one line for each part; ``labels`` names both, such as "the data", "the agent".
 
-    Bounds of actions count where both are known.
+    Bounds of actions are compared if both are known.
     """
     out: list[str] = []
     for space_name in ("observation", "action"):
@@ -176,7 +176,7 @@ def diff_specs(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]
 
 
 def diff_bounds(a: Signature, b: Signature, labels: tuple[str, str]) -> list[str]:
-    """Return one line, as :func:`diff_specs` does, for each vector of which both declare bounds, and other ones."""
+    """Return one line, like :func:`diff_specs`, for each vector whose declared bounds differ."""
     a_parts, b_parts = a.get("observation", {}), b["observation"]
     both = {
         key: (a_parts[key].get("declared_bounds"), b_parts[key].get("declared_bounds"))

@@ -28,9 +28,9 @@ Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 CONFIDENCE = 0.95
 """Nominal coverage of intervals. Percentile intervals of few scores contain the true value less often than that."""
 MIN_RUNS = 3
-"""Smallest number of runs for an interval: a bootstrap of one or two scores says nothing about the next one."""
+"""Smallest number of runs for an interval: a bootstrap of one or two scores is not informative."""
 RESAMPLES = 2000
-"""Number of bootstrap samples; the 2.5 % that an interval leaves out at either end are then 2.5 +- 0.35 %."""
+"""Number of bootstrap samples; the 2.5 % outside an interval at either end are then 2.5 +- 0.35 %."""
 FINAL_RESAMPLES = 50_000
 """The same for scores at the end of training, as many as rliable draws; each point of a curve uses fewer."""
 BLOCK = 500_000
@@ -91,7 +91,7 @@ def interval(
         *samples: ``[R]`` or ``[R, M]`` each, resampled independently.
         confidence: nominal coverage, in (0, 1).
         resamples: number of bootstrap samples.
-        seed: of a generator of its own, so the same scores always have the same interval.
+        seed: of a separate random generator, so that the same scores always have the same interval.
 
     Returns:
         ``(low, high)`` in the shape of ``measure``; NaN with fewer than :data:`LEAST` runs or a number not finite.

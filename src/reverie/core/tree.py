@@ -65,7 +65,7 @@ def check_same_shape(**tensors: Tensor) -> None:
 
 
 def check_tensor_shapes(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
-    """Check that all ``tensors`` that are given have this shape. Compiled functions get only their addresses."""
+    """Check that all given ``tensors`` have this shape, since compiled functions receive only their addresses."""
     for name, x in tensors.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}.")

@@ -5,9 +5,9 @@ One convention holds everywhere. Experience is streams of *rows*, one stream per
     row t:  obs[t]          the observation
             reward[t]       the reward that came with obs[t], caused by action[t-1] (0 where is_first)
             is_first[t]     an episode begins here
-            is_last[t]      an episode ends here, for whatever cause (terminal, time limit, crash)
+            is_last[t]      an episode ends here, for any reason (terminal, time limit, crash)
             is_terminal[t]  ... in a terminal state, whose value is 0
-            action[t]       taken after seeing obs[t]; zeros where is_last, since nothing is taken
+            action[t]       taken after seeing obs[t]; zeros where is_last, which has no action
 
 ``is_terminal`` sets the value of the future to 0; ``is_last`` ends the recursion of returns. They are different.
 
@@ -40,13 +40,13 @@ Metrics = dict[str, Tensor]
 
 Mode = Literal["explore", "eval", "random"]
 """``explore`` samples actions from the policy, ``eval`` takes the mode of its distribution. ``random`` is ``explore``
-where the caller takes an action of its own: the state and its extras count, and any action will do."""
+when the caller chooses its own action: only the state and its extras matter."""
 
 State = Mapping[str, Any]
 """A ``state_dict``: nested mappings of tensors and plain JSON values."""
 
 FLAGS = ("is_first", "is_last", "is_terminal")
-"""The columns of rows that say where episodes begin and end."""
+"""The columns that mark where episodes begin and end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Step:
 
 
 class QValues(NamedTuple):
-    """The values of all classes of actions, of which the highest is chosen."""
+    """The values of all action classes; the class with the highest value is chosen."""
 
     values: Tensor  # [N, A]
     classes: tuple[int, ...]  # the number of classes of each choice
@@ -117,7 +117,7 @@ class Batch:
         return self.reward.shape[0], self.reward.shape[1]
 
     def check(self, window: Window | None = None) -> None:
-        """Check the flags' type and all shapes, in microseconds; DataError if they do not fit.
+        """Check the flags' type and all shapes, in microseconds; DataError if they do not match.
 
         With context rows, the number of rows must be that of ``window``; otherwise 2 or more, for a transition, unless
         the learner's own windows are of a single row.
@@ -149,7 +149,7 @@ class Batch:
         return Batch(**mapped)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return this batch on another device, or itself if it is there already. Does not wait for the copy."""
+        """Return this batch on another device, or itself if it is already there. Does not wait for the copy."""
         target, fixed = torch.device(device), (self.action, self.reward, self.weight, self.index)
         flags = (self.is_first, self.is_last, self.is_terminal)
         if all(x.device == target for x in (*fixed, *flags, *self.obs.values(), *self.extras.values())):
@@ -215,10 +215,10 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
 class Update:
     """The result of one gradient step."""
 
-    metrics: Metrics  # by their names in the logs: core/measured.py
+    metrics: Metrics  # by their logged names: core/measured.py
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
-    rollout_done: Tensor | None = None  # [] bool, on-policy: nothing more is to be learned from the rollout
+    rollout_done: Tensor | None = None  # [] bool, on-policy: the rollout is used up
 
     @property
     def measured(self) -> Measured:
@@ -237,9 +237,9 @@ class Window:
     context: int = 0
     """K, the number of rows before those that are sampled as well; a batch then has K + T rows."""
     crosses_episodes: bool = False
-    """Whether a window may continue from one episode into the next."""
+    """Whether a window can continue from one episode into the next."""
     context_crosses: bool = False
-    """Whether the context rows may be of earlier episodes than the first learned row. The learner resets at each
+    """Whether the context rows can be from earlier episodes than the first learned row. The learner resets at each
     ``is_first``. The stream's first row is repeated where rows before it are missing."""
     carries: bool = False
     """Whether the learner carries its state from each batch to the next by itself, where windows go on, and resets it
@@ -250,7 +250,7 @@ class Window:
     """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
     length. The context is before these, and no part of batches. 0: rows are replayed."""
     epochs: int = 1
-    """How often each row of a rollout is learned from; 0: all of them once, in a single batch of all windows."""
+    """Number of passes over each rollout; 0: one pass, in a single batch of all windows."""
 
     @property
     def rows(self) -> int:
@@ -259,5 +259,5 @@ class Window:
 
     @property
     def num_free_rows(self) -> int:
-        """Number of rows at the window's beginning that may be of another episode, or before the stream's first row."""
+        """Number of rows at the window's start that can be from another episode, or before the stream's first row."""
         return self.context if self.context_crosses else 0

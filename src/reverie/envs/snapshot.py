@@ -1,11 +1,14 @@
 """The state of one environment in mid-episode, as bytes, and how to restore it in a newly made environment.
 
-For each layer, from the outermost wrapper to the environment itself, the first of these methods that applies: 1. Its
-own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well. 2. Its
-fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the fields are
-saved as in ``NATIVE_STATE_HANDLERS``. Local functions and rendering objects are not saved: the new environment keeps
-its own. An environment cannot be saved if it contains objects that pickle would create again (``EzPickle``) or cannot
-pickle, arrays that share memory, local functions that may have state, or values in ``__slots__``. State outside of the
+For each layer, from the outermost wrapper to the environment itself, the first of these methods that applies:
+
+1. Its own ``snapshot() -> state`` and ``restore(state)``, if its class has both. Its ``np_random`` is saved as well.
+2. Its fields, pickled, all layers together so that shared objects stay shared. Emulators and simulators among the
+   fields are saved as in ``NATIVE_STATE_HANDLERS``. Local functions and rendering objects are not saved: the new
+   environment keeps its own.
+
+An environment cannot be saved if it contains objects that pickle would create again (``EzPickle``) or cannot pickle,
+arrays that share memory, local functions that may have state, or values in ``__slots__``. State outside of the
 environment is not saved: module globals, files, a server.
 """
 

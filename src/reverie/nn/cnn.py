@@ -222,9 +222,9 @@ class ConvStack(nn.Module):
 
 
 class ShiftedConvolutions(ConvStack):
-    """ConvStack over pixels in [-0.5, 0.5] of images that are moved at random; no ReLU follows the last.
+    """ConvStack over pixels in [-0.5, 0.5] of randomly shifted images; the last one has no ReLU.
 
-    What they give is flattened channel by channel, as in the authors' code.
+    The output is flattened channel by channel, as in the authors' code.
     """
 
     offset = -0.5

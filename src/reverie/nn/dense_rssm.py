@@ -232,8 +232,8 @@ class DenseRSSMConfig(Config):
     act: Activation = "elu"
     """Activation of the hidden layers."""
     init: Literal["joint", "split"] = "joint"
-    """Initial weights of layers that read two things, such as h and the observation: drawn as of one layer, or split as
-    of two, with orthogonal weights of h in the cell, as in PyDreamer (functions.py: init_weights_tf2)."""
+    """Initial weights of layers with two inputs, such as h and the observation: initialized as one layer, or split into
+    two, with orthogonal weights of h in the cell, as in PyDreamer (functions.py: init_weights_tf2)."""
 
     @property
     def classes(self) -> int:

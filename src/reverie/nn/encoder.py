@@ -231,10 +231,11 @@ class DenseEncoderConfig(DenseCoderConfig):
     """The encoder of DreamerV1 and V2."""
 
     outputs: Annotated[int, AtLeast(0)] = 0
-    """Width of a linear layer after the dense ones; 0: none. After that of ``class_units`` follows an activation."""
+    """Width of a linear layer after the dense layers; 0: none. The layer of ``class_units`` is followed by an
+    activation."""
     encode_reward: bool = False
-    """Encode the reward that came with the observation, and whether it is terminal, as well: each is a plane beside
-    images, and a number beside each element of categorical observations."""
+    """Also encode the reward received with the observation, and whether it is terminal: each as an additional plane of
+    images, and as an additional number for each element of categorical observations."""
 
     def build(self, spec: ObsSpec) -> DenseEncoder:
         """Return an encoder of the keys in ``spec`` that match ``keys``; images must be larger than the kernels."""

@@ -150,7 +150,7 @@ class MaskHead(nn.Module):
 
 
 class ConstantHead(nn.Module):
-    """Predicts the same probability always: that of going on, where the ends of episodes are not learned."""
+    """Predicts a constant continuation probability, for models that do not learn the ends of episodes."""
 
     def __init__(self, prob: float) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ class MemoryModule(Protocol):
 
 
 MEMORY_FIRST_KEY = f"{MEMORY_COLUMN}/first"
-"""Name beside observations of where episodes begin, for networks with memory."""
+"""Name of the flag among the observations that marks where episodes begin, for networks with memory."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class MemoryInputs(ObsConcat):
     """
 
     memory_key = ""
-    """Name of the state of its memory beside observations: see :class:`~reverie.nn.replay_memory.Memories`."""
+    """Name of its memory state among the observations: see :class:`~reverie.nn.replay_memory.Memories`."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
         super().__init__(spec, cfg, dtype)
@@ -118,7 +118,7 @@ class MemoryInputs(ObsConcat):
         return self.with_memory(obs)[0].to(self.dtype)
 
     def with_memory(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return what the memory makes of rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
+        """Return the memory output for rows ``[B, T]`` or ``[N]``, and its state after each, ``[..., S]``."""
         x, first, state = super().forward(obs).float(), obs[MEMORY_FIRST_KEY], obs[self.memory_key]
         if first.ndim == 2:
             return self.memory(x, first, state[:, 0])

@@ -28,7 +28,7 @@ CONSTANT_ATOL = 1e-30
 """Absolute limit: a standard deviation up to this counts as 0. Its inverse is still finite in float32."""
 
 CHUNK_ROWS = 8192
-"""Number of rows that are converted to float64 at once: those of a data set may not fit into memory."""
+"""Number of rows converted to float64 at once: a whole dataset may not fit into memory."""
 
 PERCENTILES = (5.0, 95.0)
 """Percentiles of the returns, low and high, between which :class:`PercentileScale` takes the range."""
@@ -244,8 +244,8 @@ class ObsNormalizer(nn.Module):
             if len(index := np.argwhere(constant_mask(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
-                    f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change in "
-                    f"{self.count} rows: the normalized values are 0 {frozen}. Leave constants out of observations."
+                    f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change "
+                    f"in {self.count} rows: the normalized values are 0 {frozen}. Remove constants from observations."
                 )
 
 

@@ -68,7 +68,7 @@ class PolicyValueBranch(nn.Module):
         return 0 if self.memory is None else self.memory.width
 
     def with_memory(self, x: Tensor, first: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return what the perceptron reads, given the inputs ``[..., width]``, and the state after them."""
+        """Return the inputs of the MLP, given the inputs ``[..., width]``, and the state after them."""
         if self.memory is None or first is None or state is None:
             return x, state
         y, states = self.memory(x.float(), first, state)
@@ -104,7 +104,7 @@ class PolicyActor(PolicyValueBranch):
 
 
 class PolicyValueOutput(NamedTuple):
-    """What the networks say of rows ``[B, T]``."""
+    """The network outputs for rows ``[B, T]``."""
 
     policy: Any
     """Distribution over actions ``[B, T, A]``, with ``sample``, ``mode``, ``log_prob`` and ``entropy``."""

@@ -23,7 +23,7 @@ Tensors = list[Tensor]
 
 
 def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
-    """Return those of ``parameters`` that are not frozen."""
+    """Return the ``parameters`` that are not frozen."""
     params: Tensors = [p for p in parameters if p.requires_grad]
     if len({id(p) for p in params}) < len(params):  # it would be moved twice
         raise ConfigError("an optimizer was given a parameter more than once: give each once.")
@@ -183,7 +183,7 @@ class LaPropAGC:
         return self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
 
     def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
-        """Return what is subtracted from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
+        """Return the update to subtract from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
         self.momentum.lerp_(u, 1 - self.cfg.beta1)
         correction: Tensor = 1 - self.cfg.beta1**self.updates
         return self.momentum * (rate / correction)

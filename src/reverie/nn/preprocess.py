@@ -201,7 +201,9 @@ class PreprocessState(NamedTuple):
 def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
     """Return the output from which ``policy`` chooses actions; ConfigError if it does not expose it."""
     if not isinstance(policy, Inspectable):
-        raise ConfigError(f"{type(policy).__name__} does not expose its action distribution: it has no method tell().")
+        raise ConfigError(
+            f"{type(policy).__name__} does not expose its action distribution: it has no method inspect()."
+        )
     return policy.inspect(step, state)
 
 

@@ -1,4 +1,4 @@
-"""Probes: heads that predict observations from latents beside the world model, to show what these contain."""
+"""Probes: additional heads that predict observations from latents, to show the information in them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ProbeHead(Choice, ABC):
     keys: Annotated[str, Regex()] = ""
     """Regular expression: vectors and categoricals whose whole key matches it are predicted, each by its own layers."""
     inputs: Annotated[str, Regex()] = ""
-    """Regular expression: vectors and categoricals that are inputs beside the latents; empty: none."""
+    """Regular expression: vectors and categoricals that are inputs in addition to the latents. Empty: none."""
 
     @abstractmethod
     def build(self, inputs: int, outputs: int) -> nn.Module:
@@ -61,8 +61,8 @@ class Mlp(ProbeHead):
 class ProbeConfig(Config):
     """Heads of the latents, one for each vector or categorical observation that they predict.
 
-    The world model neither reads nor reconstructs what they predict; what they are given it does, unless left out of
-    ``encoder.keys`` and ``decoder.keys``.
+    The world model neither encodes nor reconstructs their targets; it does encode and reconstruct their inputs, unless
+    excluded from ``encoder.keys`` and ``decoder.keys``.
     """
 
     heads: tuple[ProbeHead, ...] = ()

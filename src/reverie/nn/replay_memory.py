@@ -58,7 +58,7 @@ class Memories:
         """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, with the states before them.
 
         Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
-        be written back. Losses read windows from row 0 or from row 1 on: a target's other states are left out.
+        be written back. Losses read windows from row 0 or from row 1 on: a target's other states are omitted.
         """
         obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY_COLUMN])
         missing, states = batch.shape[1] - burn_in - 2, {}

@@ -31,7 +31,7 @@ def cumulative_ratios(log_ratio: Tensor, steps: Tensor, terminal: Tensor) -> Ten
 def effective_sample_size(log_ratio: Tensor, steps: Tensor) -> float:
     """Return (sum_i rho_i)^2 / sum_i rho_i^2 of the ratios of whole episodes: Kong (1992); 0 if pi takes none of them.
 
-    So many episodes of pi itself would tell as much. Arguments are those of :func:`cumulative_ratios`.
+    This many episodes of pi itself would be equally informative. Arguments are those of :func:`cumulative_ratios`.
     """
     last = cumulative_ratios(log_ratio, steps, torch.ones_like(steps, dtype=torch.bool))[:, -1]  # [E]
     return float(last.sum().square() / last.square().sum()) if last.any() else 0.0

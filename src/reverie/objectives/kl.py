@@ -115,7 +115,7 @@ class BalancedKL(KLLoss):
     average: bool = True
     """Compare the mean of all rows with ``nats``, not each row."""
     forward: bool = False
-    """Use KL(prior || post) in place of KL(post || prior); not in the paper."""
+    """Use KL(prior || post) instead of KL(post || prior); not in the paper."""
 
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
         """See :class:`KLLoss`."""

@@ -65,7 +65,7 @@ def standardize(x: Tensor, mask: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ActorGradient(Choice, ABC):
-    """What DreamerV2's actor maximizes beside its entropy: Hafner et al. (2021), equation 6."""
+    """The objective of DreamerV2's actor, in addition to its entropy: Hafner et al. (2021), equation 6."""
 
     through_time: ClassVar[bool] = True
     """Whether imagined returns need a gradient with respect to the actions before them."""

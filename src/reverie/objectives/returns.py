@@ -96,7 +96,7 @@ def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam
 
 
 class ImaginedEstimate(NamedTuple):
-    """What the imagined states 0 ... H say about their critic and their policy, which has K actions that count."""
+    """Targets of critic and policy from the imagined states 0 ... H, with K actions that count."""
 
     target: Tensor  # [H, ...], of the values of states 0 ... H - 1
     outcome: Tensor  # [K, ...], the return after the actions at states 0 ... K - 1
