@@ -10,12 +10,13 @@ import torch
 from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
-from reverie.algos.tdmpc2 import SIZES, RandomDraws, TDMPC2Config, with_size
+from reverie.algos.tdmpc2 import SIZES, TDMPC2Config, with_size
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.types import Batch
 from reverie.kernels import inference
 from reverie.kernels.registry import KERNELS
+from reverie.nn.tdmpc2_networks import RandomDraws
 
 FEW = {
     "steps": 60, "learning_starts": 30, "random_steps": 30, "replay_ratio": 0.2, "env.num": 1,
@@ -101,7 +102,7 @@ def test_a_plan_finds_what_its_model_rewards():
     )
     o.two_values = lambda critic, z, action: torch.zeros(2, *z.shape[:-1])
     ended = torch.full((), -1.0)
-    o.ends = lambda z: ended.expand(z.shape[:-1])
+    o.termination_logits = lambda z: ended.expand(z.shape[:-1])
     torch.manual_seed(0)
     _, mean = o.plan(z, torch.zeros(3, 3, 3), explore=False)
     assert mean.min() > 0.8

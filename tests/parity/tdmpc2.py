@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import tdmpc2
-from reverie.algos.tdmpc2 import TDMPC2, RandomDraws, TDMPC2Config
+from reverie.algos.tdmpc2 import TDMPC2, TDMPC2Config
 from reverie.algos.tdmpc2_planner import Plan
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -26,7 +26,7 @@ from reverie.nn.cnn import Shifted
 from reverie.nn.functional import shift_images
 from reverie.nn.normalization import percentiles
 from reverie.nn.number_distributions import LogTwoHot
-from reverie.nn.tdmpc2_networks import LatentEncoder, TDMPC2NetworkConfig
+from reverie.nn.tdmpc2_networks import LatentEncoder, RandomDraws, TDMPC2NetworkConfig
 from reverie.objectives.transforms import symlog, two_hot
 
 from .comparison import MISSING, Comparison
