@@ -125,8 +125,8 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     env = make_vector_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
-        specs = env.obs_spec, env.action_spec
-        return bench.benchmark(fit_default_length(config, *specs)[0], *specs, env=env)
+        config, _ = fit_default_length(config, env.obs_spec, env.action_spec)
+        return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()
 
