@@ -39,7 +39,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
 from reverie.experiment.describe import long_run_text
 from reverie.experiment.env_advice import advise
-from reverie.experiment.memory import check_fits_memory
+from reverie.experiment.memory import check_fits_memory, fit_default_length
 from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
@@ -430,7 +430,8 @@ def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float | None:
     assert report.action_spec is not None
     specs = report.obs_spec, report.action_spec
     if choose_device(config.device) == "cpu":
-        check_fits_memory(config, *specs)
+        config, counted = fit_default_length(config, *specs)
+        check_fits_memory(config, *specs, counted)
     with preserve_num_threads():
         if config.threads:
             torch.set_num_threads(config.threads)

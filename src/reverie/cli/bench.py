@@ -113,16 +113,19 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Run the benchmark that ``options`` ask for."""
     from reverie.core.hardware import choose_device
     from reverie.experiment import bench
+    from reverie.experiment.memory import fit_default_length
 
     print_kernel_problem(choose_device(config.device))
     if options.has_shape:
         print(f"measuring {options.algorithm} on random data ...", flush=True)
-        return bench.benchmark(config, *specs_from_flags(options))
+        specs = specs_from_flags(options)
+        return bench.benchmark(fit_default_length(config, *specs)[0], *specs)
     from reverie.envs.slot_vector_env import make_vector_env
 
     env = make_vector_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
+        config, _ = fit_default_length(config, env.obs_spec, env.action_spec)
         return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()
