@@ -25,6 +25,7 @@ from reverie.envs.dummy import Count
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.noise import env_rate, noise_batch
 from tiny import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}
@@ -112,7 +113,7 @@ def test_rate_of_environments_counts_decisions_only(monkeypatch: pytest.MonkeyPa
     looks = [0.0] + [1.0] * 8 + [1e9]  # eight turns a second: two episodes of three decisions and an end
     clock = Ticks(*looks)
     monkeypatch.setattr(bench.time, "perf_counter", clock)
-    rate = bench.env_rate(env, seconds=8.5)
+    rate = env_rate(env, seconds=8.5)
     env.close()
     assert rate * clock.now == pytest.approx(2 * 6)
 
@@ -151,7 +152,7 @@ def test_turns_of_rollouts_are_learned_from_when_they_are_whole(three_envs: Any)
     algo, specs = PPOConfig(rollout=8, batch_size=6, epochs=2), (three_envs.obs_spec, three_envs.action_spec)
     learner = algo.build(*specs)
     config = ExperimentConfig(algo=algo, device="cpu", env=EnvConfig(num=3))
-    assert bench.noise_batch(learner, *specs).shape == (6, 1)
+    assert noise_batch(learner, *specs).shape == (6, 1)
     assert bench.measure_turns(config, learner, three_envs, seconds=0.0).update_s > 0
 
 
@@ -300,7 +301,7 @@ def test_the_cost_of_a_learner_that_refuses_random_data_is_unknown(monkeypatch: 
 
 def test_noise_can_be_learned_from() -> None:
     learner = TINY.build(MIXED, BOTH)
-    batch = bench.noise_batch(learner, MIXED, BOTH)
+    batch = noise_batch(learner, MIXED, BOTH)
     assert batch.shape == (2, learner.window.rows)
     assert batch.action[..., :2].sum(-1).eq(1).all()  # one-hot
     assert batch.extras["deter"].abs().max() <= 1

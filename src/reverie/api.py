@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import torch
 
 from reverie.agent.loading import load
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, compatible_algorithms
 from reverie.core.errors import ConfigError, RunError
-from reverie.core.hardware import choose_device
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
 from reverie.core.seeding import preserve_num_threads, preserve_rng_state
@@ -32,15 +30,13 @@ from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
-from reverie.experiment import bench
 from reverie.experiment.arguments import resolve_settings
-from reverie.experiment.build import Experiment, build, with_forecast
+from reverie.experiment.build import build, with_forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
-from reverie.experiment.describe import long_run_text
-from reverie.experiment.env_advice import advise
-from reverie.experiment.memory import check_fits_memory, fit_default_length
-from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
+from reverie.experiment.describe import check_long_run
+from reverie.experiment.env_advice import advise, estimate_hours
+from reverie.experiment.resolve import resolve_env, saved_settings, with_chosen, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
@@ -231,26 +227,6 @@ def train_config(
         return dataclasses.replace(result, load_agent=functools.partial(load, result.run, env=env, algo=config.algo))
 
 
-CHOSEN = ("threads", "steps", "updates", "replay_ratio", "train_ratio", "learning_starts", "random_steps")
-"""Settings that :func:`build` may choose by the machine, besides the batch size."""
-
-
-def with_chosen(config: ExperimentConfig, built: ExperimentConfig) -> ExperimentConfig:
-    """Return ``config`` with what was chosen by the machine when it was ``built``."""
-    config = config.merge({name: getattr(built, name) for name in CHOSEN})
-    return config if built.learners > 1 else config.merge({"algo.batch_size": built.algo.batch_size})
-
-
-def check_long_run(experiment: Experiment, confirm: Callable[[str], bool] | None) -> None:
-    """Warn of a run that is forecast to take more than 12 hours; RunError, and it is closed, if ``confirm`` says no."""
-    text = long_run_text(experiment.config, experiment.forecast)
-    if text and confirm is None:
-        logger.warning(text)
-    elif text and confirm is not None and not confirm(text):
-        experiment.close(failed=True)
-        raise RunError(f"{text}. Pass --yes to begin it")
-
-
 @contextlib.contextmanager
 def training_lock() -> Iterator[None]:
     """Hold this process's training lock; RunError if another training run holds it."""
@@ -420,23 +396,3 @@ def check_env(
         return dataclasses.replace(report, estimated_hours=estimate_hours(settings, report))
     except ConfigError as error:
         return dataclasses.replace(report, memory_problem=str(error))
-
-
-def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float | None:
-    """Return the hours that a run will take in the environment of ``report``; None if its learner cannot be timed.
-
-    ConfigError if the run does not fit into memory.
-    """
-    assert report.action_spec is not None
-    specs = report.obs_spec, report.action_spec
-    if choose_device(config.device) == "cpu":
-        config, counted = fit_default_length(config, *specs)
-        check_fits_memory(config, *specs, counted)
-    with preserve_num_threads():
-        if config.threads:
-            torch.set_num_threads(config.threads)
-        cost = bench.measure_cost(config, *specs, [torch.get_num_threads()])
-    if cost is None:
-        return None
-    cost = dataclasses.replace(cost, env_step_s=1 / report.measurements["steps_per_second"])
-    return bench.forecast(config, bench.learner_window(config, *specs), cost).hours

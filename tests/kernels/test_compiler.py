@@ -17,7 +17,7 @@ import torch
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.kernel_dispatch import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.bench import noise_batch
+from reverie.experiment.noise import noise_batch
 from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
 from tiny import NETWORKS

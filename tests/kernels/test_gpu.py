@@ -14,7 +14,7 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.bench import noise_batch
+from reverie.experiment.noise import noise_batch
 from reverie.kernels import gpu
 from reverie.nn import functional
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from reverie.core.errors import count_noun
+from reverie.core.errors import RunError, count_noun
 from reverie.core.hardware import available_memory
 from reverie.core.kernel_dispatch import kernel_problem
+from reverie.core.logger import logger
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.bench import Forecast
@@ -129,3 +131,13 @@ def format_bytes(size: int) -> str:
     """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
     unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
     return f"{size / unit:.2f} {name}"
+
+
+def check_long_run(experiment: Any, confirm: Callable[[str], bool] | None) -> None:
+    """Warn of a run that is forecast to take more than 12 hours; RunError, and it is closed, if ``confirm`` says no."""
+    text = long_run_text(experiment.config, experiment.forecast)
+    if text and confirm is None:
+        logger.warning(text)
+    elif text and confirm is not None and not confirm(text):
+        experiment.close(failed=True)
+        raise RunError(f"{text}. Pass --yes to begin it")

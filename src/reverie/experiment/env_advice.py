@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from reverie.core.hardware import choose_device
+from reverie.core.seeding import preserve_num_threads
+from reverie.envs.check import EnvReport
 from reverie.envs.findings import Finding, Findings
+from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.memory import check_fits_memory, fit_default_length
 
 SMALL, LARGE = 0.1, 10.0
 """Typical sizes of observations and rewards below and above which networks learn slowly."""
@@ -49,3 +57,23 @@ def _is_far_from_1(size: float) -> bool:
 def _effective_horizon(discount: float) -> float:
     """Return the number of steps within which rewards count, 1 / (1 - discount)."""
     return 1.0 / max(1.0 - discount, 1e-9)
+
+
+def estimate_hours(config: ExperimentConfig, report: EnvReport) -> float | None:
+    """Return the hours that a run will take in the environment of ``report``; None if its learner cannot be timed.
+
+    ConfigError if the run does not fit into memory.
+    """
+    assert report.action_spec is not None
+    specs = report.obs_spec, report.action_spec
+    if choose_device(config.device) == "cpu":
+        config, counted = fit_default_length(config, *specs)
+        check_fits_memory(config, *specs, counted)
+    with preserve_num_threads():
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        cost = bench.measure_cost(config, *specs, [torch.get_num_threads()])
+    if cost is None:
+        return None
+    cost = dataclasses.replace(cost, env_step_s=1 / report.measurements["steps_per_second"])
+    return bench.forecast(config, bench.learner_window(config, *specs), cost).hours

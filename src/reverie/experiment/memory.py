@@ -19,9 +19,9 @@ from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_address_space, available_memory
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
-from reverie.experiment.bench import noise_batch, noise_step
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import CPU_SUFFIX, base_config
+from reverie.experiment.noise import noise_batch, noise_step
 from reverie.replay.config import max_rows
 from reverie.replay.storage import row_nbytes
 

@@ -157,3 +157,13 @@ def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> 
     logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
     random = config.random_steps if "random_steps" in explicit else min(config.random_steps, soon)
     return config.merge({"learning_starts": soon, "random_steps": random})
+
+
+CHOSEN = ("threads", "steps", "updates", "replay_ratio", "train_ratio", "learning_starts", "random_steps")
+"""Settings that :func:`build` may choose by the machine, besides the batch size."""
+
+
+def with_chosen(config: ExperimentConfig, built: ExperimentConfig) -> ExperimentConfig:
+    """Return ``config`` with what was chosen by the machine when it was ``built``."""
+    config = config.merge({name: getattr(built, name) for name in CHOSEN})
+    return config if built.learners > 1 else config.merge({"algo.batch_size": built.algo.batch_size})
