@@ -435,7 +435,7 @@ def test_what_needs_both_kinds_of_rows_gets_both() -> None:
 
 
 @pytest.mark.parametrize(("words", "given", "said"), [
-    ("--data a --steps 7", {"data": "a", "steps": 7}, "steps has no effect on a run on recorded data alone"),
+    ("--data a --steps 7", {"data": "a", "steps": 7}, "steps has no effect on a run on a dataset alone"),
     ("--env Acrobot-v1 --updates 7", {"env": "A-v0", "updates": 7}, "updates has no effect on a run that collects"),
 ])  # fmt: skip
 def test_a_length_in_the_other_unit_is_refused(capsys, words, given, said):

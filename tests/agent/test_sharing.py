@@ -144,4 +144,4 @@ def test_a_damaged_description_hides_no_other_agent(content, tmp_path, capsys):
 def test_a_pipe_among_agents_ends_no_list(tmp_path, capsys):
     os.mkfifo(tmp_path / "agent.json")
     assert main(["list", str(tmp_path)]) == 1
-    assert "agent.json is no regular file" in capsys.readouterr().err
+    assert "agent.json is not a regular file" in capsys.readouterr().err

@@ -201,7 +201,7 @@ def test_what_must_be_said(tmp_path):
     with pytest.raises(ConfigError, match=f"no column is assigned to action, reward.*{proposal}.*replace COLUMN by"):
         open_reader(str(save(tmp_path / "e", values)), ReadOptions(columns={"obs.pair": ["t", "number"]}))
     for named, said in [
-        ({}, "for obs, action, reward.*obs: observation.state, action: action, reward: next.reward, terminal: next.d"),
+        ({}, "to obs, action, reward.*obs: observation.state, action: action, reward: next.reward, terminal: next.d"),
         (MAPPING | {"action": "actoin"}, "no column 'actoin'. Did you mean 'action'"),
         (MAPPING | {"obs.b": "action"}, "both obs and obs.b are named"),
         (MAPPING | {"prize": "action"}, "data.columns.prize = action: expected one column for .* such as obs.camera"),

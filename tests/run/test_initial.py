@@ -220,7 +220,7 @@ def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_obse
     assert had["critic_optim"]["updates"] > 0 == found["critic_optim"]["updates"]
     assert said[1] == "re-initialized: objective.actor, objective.target_actor, optimizers"
     assert "200 rows" in said[2]
-    with pytest.raises(RunError, match="'preprocess', nothing fits"):
+    with pytest.raises(RunError, match="'preprocess', nothing matches"):
         train(tmp_path / "not", steps=20, **LIVED | {"env": Renamed}, **parts)
     said = train(tmp_path / "other", steps=20, **LIVED | {"env": Renamed}, **parts | {"init_modules": "."})
     assert any("observation 'other' (vector (3,)) is missing in the run" in line for line in said)
@@ -250,7 +250,7 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
     with logged() as said:
         reverie.train(mine, run=tmp_path / "mine", init_from=str(base), **small)
     assert said[1] == "re-initialized: world.encoder, world.rssm.posterior.first, head, optimizers"
-    assert "world.encoder.mlp.0.weight is (64, 4) there, (9, 4) here" in said[2]
+    assert "world.encoder.mlp.0.weight is (64, 4) in the checkpoint, (9, 4) here" in said[2]
     with logged() as said:
         reverie.train(tiny, run=tmp_path / "back", init_from=str(tmp_path / "mine"), **small)
     assert said[1] == "re-initialized: world.encoder, world.rssm.posterior.first, optimizers"

@@ -110,7 +110,7 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
     check_module_names(SavedConfig(algorithm="", experiment=learned), f"the run {path}")
     was = config.merge(learned)
     if was.offline != config.offline or (config.offline_fraction and not was.offline_fraction):
-        kinds = "recorded data alone" if was.offline else "recorded and collected rows"
+        kinds = "a dataset alone" if was.offline else "a dataset and collected rows"
         raise RunError(
             f"{path} was trained on {kinds if was.offline_fraction else 'collected rows'}, which cannot change when it "
             "continues. "
@@ -137,7 +137,7 @@ def fit_learning_starts(config: ExperimentConfig, explicit: Collection[str]) -> 
     """
     other_unit = "steps" if config.offline else "updates"
     if other_unit in explicit and config.unit not in explicit:
-        kind = "on recorded data alone" if config.offline else "that collects rows"
+        kind = "on a dataset alone" if config.offline else "that collects rows"
         raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
     if "hours" in explicit and config.hours is not None:
         if config.learners > 1:
