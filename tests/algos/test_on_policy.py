@@ -65,7 +65,7 @@ def test_surrogate_by_hand():
     """Where the ratio left the range to the good side there is no gradient; to the bad side there is."""
     change = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.1]).log().requires_grad_()
     advantage = torch.tensor([2.0, -2.0, 2.0, -2.0, 3.0])
-    loss = clipped_surrogate(change=change, advantage=advantage, clip=torch.tensor(0.2))
+    loss = clipped_surrogate(log_ratio=change, advantage=advantage, clip=torch.tensor(0.2))
     torch.testing.assert_close(loss, torch.tensor([-2.4, 3.0, -1.0, 1.6, -3.3]))
     loss.sum().backward()
     torch.testing.assert_close(change.grad, torch.tensor([0.0, 3.0, -1.0, 0.0, -3.3]))

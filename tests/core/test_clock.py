@@ -29,7 +29,7 @@ def test_updates_are_the_floor_of_ratio_times_steps(ratio, envs, turns, start):
 
 
 def test_with_slack_the_updates_of_a_block_of_steps_are_made_one_by_one():
-    clock = Clock(length=1000, replay_ratio=0.5, slack=2.0)
+    clock = Clock(length=1000, replay_ratio=0.5, tolerance=2.0)
     clock.updates_due(windows=1)
     clock.env_steps += 16
     assert [clock.updates_due(windows=1) for _ in range(12)] == [1] * 9 + [0] * 3  # 8 that are due, and up to 2 ahead

@@ -89,7 +89,7 @@ def test_a_run_outlives_a_learner_and_a_node_and_saves_at_a_signal(cluster, tmp_
         wait(lambda: log.read_text().count("continuing") == 1, command)
         line = next(line for line in log.read_text().splitlines() if "was lost" in line)
         assert "learner 1 of 2" in line
-        assert "(ended by SIGKILL): all start again from checkpoint step-" in line
+        assert "(ended by SIGKILL): all restart from checkpoint step-" in line
         begun = line.rpartition("-")[2]
         assert f"continuing {run} from env step {int(begun):,}" in log.read_text()
 

@@ -81,8 +81,8 @@ def imagination_loss(ac: ActorCritic, dream: Trajectory, reward: Tensor, cont: T
     with torch.no_grad():
         v = torch.cat([value.mean(), ac.critic(dream.feature[-1:]).mean()])  # [H+1, B, T]
         slow = ac.slow_critic(dream.feature).mean()  # [H+1, B, T]
-        weight = cont.cumprod(0)[:-1]  # [H, B, T], that a state is reached at all
-        returns = lambda_return(reward, cont, v, c.lam, dim=0)  # [H, B, T]: equation 5
+        weight = cont.cumprod(0)[:-1]  # [H, B, T], discount times the probability to get here
+        returns = lambda_return(reward, cont, v, c.lam, dim=0)  # [H, B, T], the imagined returns: equation 5
         ac.return_scale.update(returns)
         offset, scale = ac.return_scale()
         advantage = (returns - v[:-1]) / scale  # [H, B, T]

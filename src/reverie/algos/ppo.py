@@ -37,12 +37,13 @@ class PPOObjective(OnPolicyObjective):
         register_scheduled(self, "clip", cfg.clip_range)
 
     def forward(self, batch: Batch) -> Losses:
-        """Equation 9, negated: the clipped surrogate, c1 times the value's squared error, -c2 times the entropy."""
+        """Equation 9, negated: PPO's clipped loss, c1 times the value's squared error, -c2 times the entropy."""
         clip, evaluation = self.clip, self.evaluate_actions(batch)
-        change = (evaluation.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)  # [B, T]
-        actor = clipped_surrogate(change=change, advantage=self.advantage(batch), clip=clip)
-        ratio = change.detach().exp()
-        means = {"approx_kl": ratio - 1 - change.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
+        # [B, T]; 0 at last rows, which have no action
+        log_ratio = (evaluation.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)
+        actor = clipped_surrogate(log_ratio=log_ratio, advantage=self.advantage(batch), clip=clip)
+        ratio = log_ratio.detach().exp()
+        means = {"approx_kl": ratio - 1 - log_ratio.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
         return self.losses(
             batch, evaluation, actor, self.clipped_value(evaluation.value, batch.extras["value"]), **means
         )

@@ -58,7 +58,7 @@ class TD3Objective(TDObjective):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) min_i Q'_i(s', a~), a~ = pi'(s') + clipped noise: equations 10 and 14."""
+        """Return TD3's target, y = r + gamma (1 - terminal) min_i Q'_i(s', pi'(s') + clipped noise): eq. 10, 14."""
         c, obs = self.cfg, obs_after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
         noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)

@@ -11,20 +11,20 @@ from reverie.core.types import State
 
 
 class UpdateRatio:
-    """Number of updates due so that ``updates = ratio x env steps``, from the first ``due`` on; fractions are kept.
+    """The replay ratio: ``updates = ratio x env steps`` from the first :meth:`updates_due` on; fractions are kept.
 
-    With ``slack``, updates and env steps can each be that many updates ahead; if it is infinite, neither waits.
+    With a ``tolerance``, updates and env steps can each be that many updates ahead; if it is infinite, neither waits.
     """
 
-    def __init__(self, ratio: float, slack: float | None = None) -> None:
+    def __init__(self, ratio: float, tolerance: float | None = None) -> None:
         self.ratio = ratio
-        self.one_at_a_time: bool = slack is not None
-        self.tolerance: float = slack or 0.0
+        self.one_at_a_time: bool = tolerance is not None
+        self.tolerance: float = tolerance or 0.0
         self.credit: float = 0.0
         self.seen: int | None = None
 
     def updates_due(self, env_steps: int) -> int:
-        """Return the updates to make now; at most one with slack, since rows can arrive after it."""
+        """Return the updates to make now; at most one with a tolerance, since rows can arrive after it."""
         if self.seen is not None:
             self.credit += max(0, env_steps - self.seen) * self.ratio
         self.seen = env_steps
@@ -62,7 +62,7 @@ class UpdateRatio:
         return self.seen is not None
 
     def pause(self) -> None:
-        """Stop counting until the next call of ``due``; the fraction is kept."""
+        """Stop counting until the next :meth:`updates_due`; the fraction is kept."""
         self.seen = None
 
     def state_dict(self) -> State:
@@ -110,7 +110,7 @@ class Clock:
     """Updates that are due at once when learning starts."""
     train_freq: int = 1
     """Minimum env steps between two turns with updates, which then make all updates that are due."""
-    slack: float | None = None
+    tolerance: float | None = None
     """Tolerance of the ratio in updates, see :class:`UpdateRatio`. None: the ratio holds in every turn."""
     unit: Literal["steps", "updates"] = "steps"
     """Unit of the length, the logs and the periods: env steps, or updates if no rows are collected."""
@@ -132,7 +132,7 @@ class Clock:
     """Value of ``updates`` once all updates reported as due have been made."""
 
     def __post_init__(self) -> None:
-        self.ratio = UpdateRatio(self.replay_ratio, self.slack)
+        self.ratio = UpdateRatio(self.replay_ratio, self.tolerance)
 
     @property
     def frames(self) -> int:
@@ -174,7 +174,9 @@ class Clock:
         return self.stop or self.position >= self.length or self.out_of_time
 
     def updates_due(self, windows: int) -> int:
-        """Return the number of updates to make now if ``windows`` windows can be sampled; 0 until learning starts.
+        """Return the number of updates due by ``replay_ratio`` if ``windows`` windows can be sampled.
+
+        It is 0 until learning starts.
 
         Learning starts at ``learning_starts`` windows, then continues while there is a window. An offline run makes one
         update per call; on-policy learners make one for each available window.

@@ -204,7 +204,7 @@ class MinariReader(Reader):
 
     def origin(self, row: int, column: str) -> str:
         for index in range(self.count):
-            rows = len(self.read_outcome(index, "rewards")) + 1
+            rows = len(self.read_array(index, "rewards")) + 1
             if row < rows > 1:
                 return f"index {row - (column in OF_OUTCOMES)} in episode_{index}"
             row -= rows if rows > 1 else 0
@@ -215,8 +215,8 @@ class MinariReader(Reader):
         """Return one array of an episode, ``[T + 1, ...]`` if it is an observation, else ``[T, ...]``."""
 
     @abstractmethod
-    def read_outcome(self, index: int, name: str) -> np.ndarray:
-        """Return rewards, terminations or truncations of an episode, ``[T]``."""
+    def read_array(self, index: int, name: str) -> np.ndarray:
+        """Return a numeric array of a Minari episode, such as ``rewards`` ``[T]``."""
 
     @abstractmethod
     def seed(self, index: int) -> int | None:
@@ -224,7 +224,7 @@ class MinariReader(Reader):
 
     def _rows(self, index: int, met: Counter[str]) -> Rows | None:
         names = ("rewards", "terminations", "truncations")
-        rewards, terminations, truncations = (self.read_outcome(index, name) for name in names)
+        rewards, terminations, truncations = (self.read_array(index, name) for name in names)
         steps, rows = len(rewards), dict[str, np.ndarray]()
         for leaf in self.leaves:
             values = self.values(index, leaf)
@@ -283,14 +283,14 @@ class MinariHdf5Reader(MinariReader):
         name = "/".join(leaf.path)
         is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
         if not (is_text or is_compressed):
-            return self.read_outcome(index, name)
+            return self.read_array(index, name)
         stored = self.file[f"episode_{index}/{name}"][()]
         if is_compressed:
             return decode_images([bytes(picture) for picture in stored])
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in stored], object)
 
-    def read_outcome(self, index: int, name: str) -> np.ndarray:
-        """Return any numeric dataset with h5py's low-level API, since there are thousands of them."""
+    def read_array(self, index: int, name: str) -> np.ndarray:
+        """Read a numeric dataset with h5py's low-level API, since there are thousands of them."""
         from h5py import h5d, h5s
 
         dataset = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
@@ -328,7 +328,7 @@ class MinariArrowReader(MinariReader):
             raise DataError(f"{folder} contains no episode, but {METADATA} says there are {self.count:,}. {AGAIN}.")
         return self.arrow.concat_tables([read_table(file) for file in files])
 
-    def read_outcome(self, index: int, name: str) -> np.ndarray:
+    def read_array(self, index: int, name: str) -> np.ndarray:
         return np.asarray(self._column(index, (name,)).to_numpy(zero_copy_only=False)[:-1])
 
     def _column(self, index: int, path: tuple[str, ...]) -> Any:

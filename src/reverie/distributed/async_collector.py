@@ -64,7 +64,7 @@ class AsyncCollector:
         probe = make_vector_env(config.env.merge({"num": 1}), seed=seeds["env"], factory=factory)
         probe.close()
         self.algo: Algorithm = algo.build(probe.obs_spec, probe.action_spec, device, seeds["algo"])
-        self.clock: Clock = Clock(length=config.steps, slack=math.inf, replay_ratio=1.0)
+        self.clock: Clock = Clock(length=config.steps, tolerance=math.inf, replay_ratio=1.0)
         window = self.algo.window
         replays, feed, _ = build_actor_collector(
             factory, DeviceMeter(), config, self.algo, probe, window, seeds, None, self.clock

@@ -292,7 +292,7 @@ def fit_hours_in_memory(
 def make_clock(config: ExperimentConfig, algo: Algorithm) -> Clock:
     """Return the clock of the run, whose position ``algo`` sees."""
     clock = Clock(
-        length=config.length, unit=config.unit, slack=config.slack, train_freq=config.train_freq,
+        length=config.length, unit=config.unit, tolerance=config.tolerance, train_freq=config.train_freq,
         replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
         on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
         learning_starts=1 if config.offline else max(1, config.learning_starts),

@@ -188,7 +188,7 @@ class ExperimentConfig(Config):
         return self.offline_fraction == 1.0
 
     @property
-    def slack(self) -> float | None:
+    def tolerance(self) -> float | None:
         """Tolerance of the ratio in updates; None if the ratio holds in every turn, as without actors."""
         return None if not self.actors else math.inf if self.ratio_tolerance is None else self.ratio_tolerance
 

@@ -34,20 +34,20 @@ def reinforce(
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
 
 
-def clipped_surrogate(*, change: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
-    """Return -min(rho A, clip(rho, 1 - eps, 1 + eps) A): PPO, Schulman et al. 2017, arXiv:1707.06347, equation 7.
+def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Tensor) -> Tensor:
+    """Return PPO's clipped loss, -min(rho A, clip(rho, 1 - eps, 1 + eps) A): arXiv:1707.06347, equation 7.
 
     Args:
-        change: ``[...]`` ln rho = ln pi(a|s) - ln mu(a|s), where mu is the policy that acted; with gradient.
+        log_ratio: ``[...]`` ln rho = ln pi(a|s) - ln pi_old(a|s), where pi_old is the policy that acted; with gradient.
         advantage: ``[...]``; it is detached here.
         clip: eps.
 
     Returns:
         ``[...]``.
     """
-    check_same_shape(change=change, advantage=advantage)
-    ratio, gain = change.exp(), advantage.detach()
-    return -torch.minimum(ratio * gain, ratio.clamp(1 - clip, 1 + clip) * gain)  # type: ignore[arg-type]  # numbers or tensors
+    check_same_shape(log_ratio=log_ratio, advantage=advantage)
+    ratio, advantage = log_ratio.exp(), advantage.detach()
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)  # type: ignore[arg-type]  # numbers or tensors
 
 
 def standardize(x: Tensor, mask: Tensor) -> Tensor:

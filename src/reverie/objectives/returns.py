@@ -53,9 +53,9 @@ def transition_mask(last: Tensor) -> Tensor:
 
 
 def lambda_return(reward: Tensor, cont: Tensor, value: Tensor, lam: float | Tensor, dim: int = 1) -> Tensor:
-    """Return the lambda-return of every row but the last: DreamerV3 (Hafner et al. 2025), equation 5.
+    """Return the lambda-return of every row but the last, the imagined returns of DreamerV3 (2025), equation 5.
 
-    R_t = r_{t+1} + c_{t+1} [(1 - lambda_{t+1}) v_{t+1} + lambda_{t+1} R_{t+1}],  R_T = v_T.
+    R_t = r_{t+1} + c_{t+1} [(1 - lambda_{t+1}) v_{t+1} + lambda_{t+1} R_{t+1}],  R_{T-1} = v_{T-1}.
 
     Args:
         reward: ``[..., T, ...]`` with time along ``dim``, the reward that came with each row.
@@ -69,15 +69,15 @@ def lambda_return(reward: Tensor, cont: Tensor, value: Tensor, lam: float | Tens
     """
     check_same_shape(reward=reward, cont=cont, value=value)
     lam = lam * torch.ones_like(reward)  # in the dtype of the rewards, as 1 - lam is to be rounded there
-    r, c, v, keep = (x.narrow(dim, 1, x.shape[dim] - 1) for x in (reward, cont, value, lam))
-    return accumulate(r + c * (1 - keep) * v, c * keep, value.select(dim, -1), dim)
+    r, c, v, lam = (x.narrow(dim, 1, x.shape[dim] - 1) for x in (reward, cont, value, lam))
+    return accumulate(r + c * (1 - lam) * v, c * lam, value.select(dim, -1), dim)
 
 
 def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam: float, dim: int = 1) -> Tensor:
     """Return the lambda-return of every state but the last, where a value includes its own state's reward.
 
-    V_t = r_t + gamma_t [(1 - lambda) v_{t+1} + lambda V_{t+1}],  V_T = v_T: DreamerV2 (Hafner et al. 2021), equation 4,
-    and the code of DreamerV1 (2020), whose equation 6 is a finite sum of the same returns.
+    V_t = r_t + gamma_t [(1 - lambda) v_{t+1} + lambda V_{t+1}],  V_{T-1} = v_{T-1}: DreamerV2 (Hafner et al. 2021),
+    equation 4, and the code of DreamerV1 (2020), whose equation 6 is a finite sum of the same returns.
 
     Args:
         reward: ``[..., T, ...]`` with time along ``dim``, the reward of each state.

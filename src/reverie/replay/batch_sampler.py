@@ -177,7 +177,7 @@ class BatchSampler:
         if self.priorities is None:
             return handles, None
         weights = np.ones(batch, np.float32)
-        if len(drawn):  # (1 / (M q))^beta over their maximum, with M windows (Schaul et al. 2016, section 3.4)
+        if len(drawn):  # importance weights (1 / P)^beta over the batch maximum: Schaul et al. 2016, 3.4
             probability = self.probability(drawn.numpy())
             weights[new:] = (probability.min() / probability) ** self.priorities.beta()
             self.priorities.drawn += len(drawn)

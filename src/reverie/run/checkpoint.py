@@ -68,11 +68,11 @@ class Checkpoints:
         self.folder: Path = Path(folder)
         self.keep = keep
         self._found: Path | None = None  # the checkpoint that ``latest`` has just verified
-        self._state: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is intact
-        self._slim: set[str] = set()  # names of checkpoints without large prunable files
+        self._problems: dict[str, str] = {}  # the problem of each verified checkpoint, "" if it is intact
+        self._pruned: set[str] = set()  # names of checkpoints without large prunable files
 
     def save(self, step: int, parts: Mapping[str, Stateful], *, diverged: bool = False) -> Path:
-        """Write ``<folder>/step-<step>`` from the state of ``parts``, delete old checkpoints, and return the new path.
+        """Write a checkpoint, ``<folder>/step-<step>``, from the state of ``parts``; delete old ones; return its path.
 
         A ``diverged`` state goes to ``diverged-<step>`` instead, for inspection only: ``latest`` ignores it. If the
         disk is full or not writable, this raises RunError and earlier checkpoints are untouched.
@@ -87,8 +87,8 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staged, ignore_errors=True)
             raise RunError(f"cannot write checkpoint {final}: {error}. {disk_error_advice(error)}") from error
-        self._state[final.name] = ""
-        self._slim.discard(final.name)
+        self._problems[final.name] = ""
+        self._pruned.discard(final.name)
         self._prune(final)
         return final
 
@@ -130,7 +130,7 @@ class Checkpoints:
         """
         wrong: dict[Path, str] = {}
         for path in reversed([*self._moved_aside(), *self.paths()]):
-            problem = self._state[path.name] = checkpoint_problem(path)
+            problem = self._problems[path.name] = checkpoint_problem(path)
             if not problem:
                 for bad, why in wrong.items():
                     logger.warning(f"checkpoint {bad.name} cannot be used ({why}): using {path.name} instead")
@@ -198,17 +198,17 @@ class Checkpoints:
         """Prune the newest and the best of all intact checkpoints but ``written``, and delete the others."""
         paths = self.paths()
         for path in paths:
-            if path.name not in self._state:
-                self._state[path.name] = checkpoint_problem(path)
-        intact = [path for path in paths if not self._state[path.name]]
+            if path.name not in self._problems:
+                self._problems[path.name] = checkpoint_problem(path)
+        intact = [path for path in paths if not self._problems[path.name]]
         newest = {path.name for path in intact[-self.keep :]}
         for path in (path for path in intact if path != written):
             try:
                 if path.name not in newest and path != self.best():
                     _delete(path)
-                elif path.name not in self._slim:
+                elif path.name not in self._pruned:
                     prune_checkpoint(path)
-                    self._slim.add(path.name)
+                    self._pruned.add(path.name)
             except OSError as error:
                 logger.warning(f"cannot delete {path.name}: {error}. The run continues, and tries again later")
 
@@ -294,7 +294,7 @@ def export_checkpoint(path: Path, to: Path, spare: bool) -> None:
 
 
 def write_checkpoint(staged: Path, step: int, parts: Mapping[str, Stateful]) -> None:
-    """Write the state of ``parts`` and its manifest to the empty or new folder ``staged``."""
+    """Write a checkpoint, the state of ``parts`` and its manifest, to the empty or new folder ``staged``."""
     tensors: dict[str, Tensor] = {}
     state = {part: encode_state(stateful.state_dict(), part, tensors) for part, stateful in parts.items()}
     staged.mkdir(parents=True, exist_ok=True)
