@@ -146,7 +146,7 @@ def test_what_is_no_callback_is_refused_before_anything_is_written(given: Any, m
 
 
 def test_objects_do_not_reach_the_processes_of_seeds(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"callbacks = .*Recorder.*: each run has its own process .* 'module:Class"):
+    with pytest.raises(ConfigError, match=r"callbacks = .*Recorder.*: each run has its own process, .* 'module:Class"):
         reverie.train_seeds(settings(steps=60), run=tmp_path / "run", callbacks=[Recorder()])
 
 

@@ -54,7 +54,7 @@ def test_replay_agrees_with_a_list_of_rows(life, data):
         life.add(data.draw(st.lists(chance, min_size=life.streams, max_size=life.streams)))
         valid = life.valid()
         assert len(life.replay) == len(valid)
-        all_starts = life.replay.batch_sampler.windows.at(np.arange(len(valid)))
+        all_starts = life.replay.batch_sampler.windows.handles_at(np.arange(len(valid)))
         assert {(int(h) % life.streams, int(h) // life.streams) for h in all_starts} == valid
         if valid and data.draw(st.booleans()):
             batch = life.replay.sample()

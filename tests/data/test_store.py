@@ -48,7 +48,13 @@ def test_a_row_counts_and_is_read_once_it_is_committed(opened, tmp_path):
     fill(store, 20, 22)
     assert_rows(store.pending(), stacked(range(19, 22)))  # the newest of a flush may still be changed
     (segment,) = opened().segments
-    assert (segment.name, segment.streams, segment.rows, segment.kept, segment.parent) == (name, STREAMS, 19, 0, None)
+    assert (segment.name, segment.streams, segment.rows, segment.first_kept, segment.parent) == (
+        name,
+        STREAMS,
+        19,
+        0,
+        None,
+    )
     assert dict(segment.columns) == COLUMNS
     found, damaged = contents(opened(), segment)
     assert_rows(found, stacked(range(19)))

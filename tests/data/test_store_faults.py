@@ -35,9 +35,9 @@ import sys
 sys.path[:0] = [{tests!r}]
 from store_rows import COLUMNS, STREAMS, row
 from reverie.store import zarr
-from reverie.store.store import Store
+from reverie.store.store import ReplayStore
 zarr.CHUNK_BYTES = 8 * 48
-store = Store(sys.argv[1])
+store = ReplayStore(sys.argv[1])
 last = store.segments[-1] if store.segments else None
 store.begin(COLUMNS, STREAMS, first=last.rows if last else 0, parent=(last.name, last.rows) if last else None)
 print("ready", flush=True)

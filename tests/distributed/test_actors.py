@@ -126,7 +126,7 @@ def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"actor 0 failed before it acted: .*no licence"):
+    with pytest.raises(RunError, match=r"actor 0 failed before its first step: .*no licence"):
         reverie.train("dqn", run=tmp_path, steps=100,
                       **(QUICK | {"env": elsewhere_missing, "actors": 1}))  # fmt: skip
 
@@ -285,6 +285,6 @@ def test_windows_of_all_actors_are_equally_likely_and_get_their_feedback(monkeyp
 
 
 def test_slack_is_of_actors_alone() -> None:
-    assert ExperimentConfig().slack is None
-    assert ExperimentConfig(actors=1).slack == 100
-    assert ExperimentConfig(actors=1, ratio_tolerance=None).slack == float("inf")
+    assert ExperimentConfig().tolerance is None
+    assert ExperimentConfig(actors=1).tolerance == 100
+    assert ExperimentConfig(actors=1, ratio_tolerance=None).tolerance == float("inf")

@@ -97,7 +97,7 @@ class Failing(Walk):
     def step(self, action: int) -> Any:
         if Walk.steps_of_all % 7 == 6:
             Walk.steps_of_all += 1
-            raise OSError("a wheel came off")
+            raise OSError(f"wheel {Walk.steps_of_all} came off")  # never the same failure twice
         return super().step(action)
 
 

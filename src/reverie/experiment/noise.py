@@ -69,7 +69,9 @@ class NoiseEnv:
     max_episode_steps = None
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, envs: int) -> None:
-        self.obs_spec, self.action_spec, self.num_envs = obs_spec, action_spec, envs
+        self.obs_spec: ObsSpec = obs_spec
+        self.action_spec: ActionSpec = action_spec
+        self.num_envs: int = envs
         self.exact_rewards: Sequence[float] = ()
         self.episode_info: dict[int, dict[str, float]] = {}
         self._step = noise_step(obs_spec, envs)

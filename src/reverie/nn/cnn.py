@@ -172,11 +172,11 @@ class ConvReLU(nn.Module):
 
 
 class ConvStack(nn.Module):
-    """ConvStack over pixels scaled to [0, 1], flattened; images of equal size and range share a stack."""
+    """Convolutions over pixels scaled to [0, 1], flattened; images of equal size and range share a stack."""
 
-    offset = 0.0
+    offset: float = 0.0
     """Added to the scaled pixels."""
-    relu_last = True
+    relu_last: bool = True
     """Whether ReLU follows the last convolution."""
 
     def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], name: str) -> None:
@@ -222,13 +222,13 @@ class ConvStack(nn.Module):
 
 
 class ShiftedConvolutions(ConvStack):
-    """ConvStack over pixels in [-0.5, 0.5] of randomly shifted images; the last one has no ReLU.
+    """Convolutions over pixels in [-0.5, 0.5] of randomly shifted images; the last one has no ReLU.
 
     The output is flattened channel by channel, as in the authors' code.
     """
 
-    offset = -0.5
-    relu_last = False
+    offset: float = -0.5
+    relu_last: bool = False
 
     def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], pad: int) -> None:
         super().__init__(spec, layers, "shifted")
