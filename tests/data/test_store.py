@@ -48,7 +48,8 @@ def test_a_row_counts_and_is_read_once_it_is_committed(opened, tmp_path):
     fill(store, 20, 22)
     assert_rows(store.pending(), stacked(range(19, 22)))  # the newest of a flush may still be changed
     (segment,) = opened().segments
-    assert (segment.name, segment.streams, segment.rows, segment.first_kept, segment.parent) == (
+    identity = (segment.name, segment.streams, segment.rows, segment.first_kept, segment.parent)
+    assert identity == (name, STREAMS, 19, 0, None)
         name,
         STREAMS,
         19,
