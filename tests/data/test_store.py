@@ -50,12 +50,6 @@ def test_a_row_counts_and_is_read_once_it_is_committed(opened, tmp_path):
     (segment,) = opened().segments
     identity = (segment.name, segment.streams, segment.rows, segment.first_kept, segment.parent)
     assert identity == (name, STREAMS, 19, 0, None)
-        name,
-        STREAMS,
-        19,
-        0,
-        None,
-    )
     assert dict(segment.columns) == COLUMNS
     found, damaged = contents(opened(), segment)
     assert_rows(found, stacked(range(19)))

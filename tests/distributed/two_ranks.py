@@ -103,7 +103,7 @@ def shown(agent, seed, envs):
 
 def trained(agent, batches, envs):
     """The learner's tensors, and the metrics of the last of its updates."""
-    for optim in agent.optimisers().values():
+    for optim in agent.optimizers().values():
         if isinstance(optim, Adam):
             optim.settings = optim.settings._replace(eps=EPS)
         else:
@@ -111,7 +111,7 @@ def trained(agent, batches, envs):
     with one_number_a_draw():
         for i, batch in enumerate(batches):
             if agent.running_statistics is not None:
-                agent.running_statistics.watch(shown(agent, i, envs))
+                agent.running_statistics.update_statistics(shown(agent, i, envs))
             update = agent.update(batch)
     return contracts.learned(agent), update.metrics
 
