@@ -17,6 +17,7 @@ from torch.utils.flop_counter import flop_registry
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_address_space, available_memory
+from reverie.core.seeding import preserve_rng_state
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.config import ExperimentConfig
@@ -109,7 +110,7 @@ def count_learner(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Acti
     """Update a learner, and let it act, on the meta device, which has no memory; None if it does not run there."""
     envs, seconds = max(config.env.num, min(config.eval_envs, config.eval_episodes)), list[float]()
     try:
-        with torch.device("meta"), _Counter() as counter:
+        with preserve_rng_state(), torch.device("meta"), _Counter() as counter:
             learner = config.algo.build(obs_spec, action_spec, "meta")
             batch = noise_batch(learner, obs_spec, action_spec)
             seconds.append(counter.nominal_seconds())
