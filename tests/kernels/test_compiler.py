@@ -130,7 +130,7 @@ def test_a_damaged_library_is_not_loaded(copying: Path, cache: Path, left: int) 
 def test_a_compilation_that_is_killed_leaves_nothing_to_be_loaded(use, cache: Path, library: Path) -> None:
     """The whole process, in the middle of writing; by its only compiler, since a second one would outlive it."""
     use(f'{WHERE_TO}head -c 5000 "{library}" > "$out"\nkill -9 $PPID\n')
-    code = "import os; os.cpu_count = lambda: 1; from reverie.kernels import compiler; compiler.kernels()"
+    code = "import os; os.cpu_count = lambda: 1; from reverie.kernels import compiler; compiler.load_kernels()"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     assert list(cache.glob("*.so")) == []
     use(f'{WHERE_TO}cp "{library}" "$out"\n')
