@@ -175,8 +175,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    own = [name for name in globals() if name.startswith("__")]
-    return sorted({*__all__, *own, "__version__"})
+    dunders = [name for name in globals() if name.startswith("__")]
+    return sorted({*__all__, *dunders, "__version__"})
 
 
 def _register() -> None:
