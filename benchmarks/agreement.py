@@ -41,7 +41,7 @@ LEARNERS = {
     "dqn": "DQN",
     "double_dqn": "DQN, double",
     "dueling_dqn": "DQN, dueling",
-    "prioritised_dqn": "DQN, prioritised",
+    "prioritized_dqn": "DQN, prioritized",
     "qr_dqn": "QR-DQN",
     "double_qr_dqn": "QR-DQN, double",
     "bc": "BC",

@@ -6,7 +6,7 @@
 A kernel stays if some headline takes at least 1.15 times as long without it. Those for GPUs stay as well, which cannot
 be measured here, and oneDNN's products, which are for AMD's processors (`product.py`). Each headline is a process of
 its own on one thread, in which every kernel that it calls is switched off in turn, in a copy that never sees it: with,
-without, with, without. Compared are the least times of a call, which neighbours disturb least: of the processor, but
+without, with, without. Compared are the least times of a call, which neighbors disturb least: of the processor, but
 for the store, which waits for a disk. V and I are the settings of update.py. Kernels of one group are switched off
 together: one is of no use without the other, or each is too small to be told from noise.
 """
@@ -129,7 +129,7 @@ def acts(learner: Any, obs: Any) -> Call:
     return lambda: learner.policy.act(step, state, "explore")
 
 
-def normalised() -> Call:
+def normalized() -> Call:
     """A step of PPO with the settings of MuJoCo: statistics of the row, and an action."""
     settings = {"normalize_obs": "running", "reward_scale": "return_std"}
     learner = algorithm_config("ppo")().merge(settings).build(MUJOCO, FORCES, "cpu")
@@ -214,7 +214,7 @@ HEADLINES: dict[str, Callable[[], Call]] = {
     "act V": lambda: acts(build("V"), VECTOR),
     "act I": lambda: acts(build("I"), IMAGE),
     "act td3": lambda: acts(small("td3", FORCES), MUJOCO),
-    "step ppo": normalised,
+    "step ppo": normalized,
     **{name: partial(updates, name, MUJOCO, FORCES) for name in ("ddpg", "td3", "sac", "cql", "iql", "bc")},
     **{
         name: partial(updates, name, MUJOCO, CHOICE)
@@ -265,7 +265,7 @@ def ready(make: Callable[[], Call], warm_up: int = 5, seconds: float = 2.0) -> C
 
 
 def least_of(call: Call, calls: int, seconds: float, clock: Callable[[], float]) -> float:
-    """The least seconds of a call, over groups of so many for about ``seconds``: what neighbours disturb least."""
+    """The least seconds of a call, over groups of so many for about ``seconds``: what neighbors disturb least."""
     best, end = math.inf, clock() + seconds
     while best == math.inf or clock() < end:
         begun = clock()

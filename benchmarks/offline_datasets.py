@@ -9,7 +9,7 @@ checkpoint by evaluation; `medium` the earliest that made half of the way from `
 from the space. Agents of continuous actions draw from their policies, those of discrete ones take a random action one
 time in ten. `mixed` holds a third of the steps of each of the others, whole episodes. All of them are Minari datasets,
 `<folder>/<environment>-<level>`, and are the same for the same seed and machine; those that exist are kept. What they
-hold is written to the JSON: learning scores are normalised by the mean returns of `random` and `expert`.
+hold is written to the JSON: learning scores are normalized by the mean returns of `random` and `expert`.
 """
 
 from __future__ import annotations

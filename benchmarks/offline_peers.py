@@ -4,7 +4,7 @@
     python benchmarks/offline_peers.py [--env Pendulum-v1] [--levels mixed] [--systems d3rlpy] [cql iql ...] [--jobs 2]
 
 The same files, which each worker (`peers/offline_*.py`) reads itself, and the same work (`offline_work.py`): updates,
-batches, hidden layers, learning rates, discount. Observations are normalised for everybody, since ours are, and actions
+batches, hidden layers, learning rates, discount. Observations are normalized for everybody, since ours are, and actions
 scaled to [-1, 1]; time limits are truncations. What else an algorithm needs, each library has from its own defaults.
 Episodes are played here, in one environment for all, with the policy's best actions. Each library has a virtual
 environment of its own under `--where`, made once, the one of `model_free_peers.py`. Rows are written as they come, and

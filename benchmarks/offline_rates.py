@@ -26,7 +26,7 @@ def offline(name: str, *tasks: str, note: str = "") -> System:
 
 
 SYSTEMS = {
-    OURS: System("reverie", TASKS, script="reverie", note="observations are normalised in each update, its default"),
+    OURS: System("reverie", TASKS, script="reverie", note="observations are normalized in each update, its default"),
     "tianshou": offline(
         "tianshou", "bc", "td3_bc", "bcq", "cql", "discrete_bcq", "discrete_cql", "discrete_crr",
         note="CQL with a multiplier that is learned and calibrated, discrete CRR with the term of CQL, its defaults",

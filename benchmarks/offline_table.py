@@ -32,10 +32,10 @@ def offline_table(rows: Sequence[Row], datasets: Datasets) -> list[str]:
         for level in levels:
             there = {name: alike([r for r in found if (r["algorithm"], r["level"]) == (name, level)])
                      for name in dict.fromkeys(row["algorithm"] for row in found)}  # fmt: skip
-            scores = {name: normalised([r["score"] for r in rows], env, datasets) for name, rows in there.items()}
+            scores = {name: normalized([r["score"] for r in rows], env, datasets) for name, rows in there.items()}
             for name, cell in marked(scores).items():
                 cells.setdefault(name, []).append(cell + again(there[name]))
-        data = [one(normalised([datasets[env][level]["return"]], env, datasets)) for level in levels if env in datasets]
+        data = [one(normalized([datasets[env][level]["return"]], env, datasets)) for level in levels if env in datasets]
         body = [["the data", *data]] if data else []
         body += [[f"`{name}`", *cells[name]] for name in cells]
         lines += ["", said(env, found, datasets), "", *grid(["", *levels], body)]
@@ -59,7 +59,7 @@ def offline_peers_table(rows: Sequence[Row], ours: Sequence[Row], datasets: Data
         there = alike([r for r in every if (r["env"], r["level"], r["algorithm"], r["updates"])
                        == (env, level, algorithm, updates)])  # fmt: skip
         scores = {system: [r["score"] for r in there if r["system"] == system] for system in systems}
-        cells = marked({system: normalised(found, env, datasets) for system, found in scores.items()})
+        cells = marked({system: normalized(found, env, datasets) for system, found in scores.items()})
         body.append([env, level, f"`{algorithm}`{again(there)}", *(cells[system] for system in systems)])
     return grid(["environment", "data", "algorithm", *(TITLES.get(s, s) for s in systems)], body)
 
@@ -90,7 +90,7 @@ def estimates_table(rows: Sequence[Row]) -> list[str]:
     return grid(["environment", "data", "algorithm", "estimated", "played"], body)
 
 
-def normalised(scores: Iterable[float], env: str, datasets: Datasets) -> list[float]:
+def normalized(scores: Iterable[float], env: str, datasets: Datasets) -> list[float]:
     """0 of random actions, 100 of the expert's mean return; as they are where these are not known."""
     known = datasets.get(env, {})
     if not {"random", "expert"} <= known.keys():

@@ -102,7 +102,7 @@ TASKS = {
     "pendulum": Task("Pendulum-v1", 200_000, 24_576, {"algo.networks.log_std": 0.0}),
     "pendulum_half": Task("Pendulum-v1", 200_000),
     "acrobot": Task("Acrobot-v1", 100_000, 0, RAW),
-    "acrobot_normalised": Task("Acrobot-v1", 300_000),
+    "acrobot_normalized": Task("Acrobot-v1", 300_000),
     "lunar_lander": Task("LunarLander-v3", 1_000_000),
     "cheetah": Task("HalfCheetah-v5", 1_000_000, 40_960),
     "breakout": Task("MinAtar/Breakout-v1", 1_000_000, 65_536),
@@ -139,7 +139,7 @@ def settings_of(task: Task, config: ExperimentConfig, seed: int, steps: int, epi
     return {
         "env": task.env, "envs": config.env.num, "seed": seed, "steps": steps, "episodes": episodes,
         "rollout": c.rollout, "batch_size": c.batch_size, "epochs": c.epochs, "discount": c.discount,
-        "lambda": c.value_estimator.lam, "lr": lr, "clip": clip, "normalise": c.normalize_obs is not None,
+        "lambda": c.value_estimator.lam, "lr": lr, "clip": clip, "normalize": c.normalize_obs is not None,
         "factor": getattr(c.reward_scale, "factor", 1.0), "entropy": c.entropy_coef, "log_std": c.networks.log_std,
     } | images  # fmt: skip
 

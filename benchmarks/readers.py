@@ -10,7 +10,7 @@ load     seconds until all is in memory: of ours a dataset that can be sampled f
          The first time takes memory that is new to the process, the median of the others memory that it has had.
 peak     the most memory while it was read the first time, beyond what the process had, over the bytes of our rows.
 shard    of RL Unplugged, made here: microseconds a transition, and what the 500,000 of a real one come to. Looked
-         through first, then decoded; neighbours share frames in ``ordered`` ones and not in ``shuffled`` ones.
+         through first, then decoded; neighbors share frames in ``ordered`` ones and not in ``shuffled`` ones.
 peers    with --peers: Tianshou's buffer and d3rlpy's dataset of the same arrays, each in an environment of its own.
          d3rlpy joins the T + 1 observations of Minari's episodes to T actions, so what it loads is another thing.
 """

@@ -4,7 +4,7 @@
     python benchmarks/reliability.py [--parts kills calls files full] [--kills 50] [--stride 1] [--jobs 2]
 
 A short run on CartPole with the smallest DreamerV3 that saves every 50 env steps. Each part compares with a run that
-nobody disturbed, by a SHA-256 over the weights, the optimiser, the latents and every row of the replay.
+nobody disturbed, by a SHA-256 over the weights, the optimizer, the latents and every row of the replay.
 
 kills   SIGKILL at random moments; each is resumed once and must end as the undisturbed run, bit for bit.
 calls   SIGKILL at each system call with which a checkpoint or a chunk or the manifest of the store is written (every

@@ -264,13 +264,13 @@ def drawn(rows: list[dict[str, Any]], path: Path) -> None:
 
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     for axes, learners in zip(figure.subplots(1, len(LEARNERS), sharey=True), LEARNERS, strict=True):
-        for colour, ratio in enumerate(RATIOS):
+        for color, ratio in enumerate(RATIOS):
             for envs, style in zip(ENVS, ("--", "-"), strict=True):
                 line = [r for r in rows if (r["learners"], r["replay_ratio"], r["envs"]) == (learners, ratio, envs)]
                 updates = "1" if ratio == 1 else f"1/{1 / ratio:.0f}"
                 label = f"{updates} update an env step;\n{envs} env{'s' * (envs > 1)} an actor"
                 steps = [r["env_steps_per_second"] for r in line]
-                axes.loglog([r["actors"] for r in line], steps, style, color=f"C{colour}", label=label)
+                axes.loglog([r["actors"] for r in line], steps, style, color=f"C{color}", label=label)
         axes.set(title=f"{learners} learner{'s' * (learners > 1)}", xlabel="actors")
         axes.grid(alpha=0.3)
     figure.axes[0].set(ylabel="env steps a second, predicted")

@@ -110,7 +110,7 @@ def peers_table(result: Result) -> list[str]:
     cells, shown = [], [key for key in ("ratio", "ratio_cpu") if any(key in r for r in rows)]
     for r in rows:
         times = [time(r.get(key), unit) for key, unit in TIMES.items()]
-        ratios = [f"{r[key]:.1f}" if r.get(key) else "-" for key in shown]  # of neighbours in time, not of the medians
+        ratios = [f"{r[key]:.1f}" if r.get(key) else "-" for key in shown]  # of neighbors in time, not of the medians
         size = f"{r['parameters'] / 1e6:.2f}M" if r.get("parameters") else "-"
         memory = f"{r['peak_gb']:.2f} GB" if r.get("peak_gb") else "-"
         cells.append([r["setting"], r["system"], size, *times[:2], *ratios, *times[2:], memory])
@@ -184,7 +184,7 @@ ON_POLICY = {
     "pendulum": "Pendulum-v1, initial deviation of 1",
     "pendulum_half": "Pendulum-v1",
     "acrobot": "Acrobot-v1, not normalized",
-    "acrobot_normalised": "Acrobot-v1",
+    "acrobot_normalized": "Acrobot-v1",
     "lunar_lander": "LunarLander-v3",
     "cheetah": "HalfCheetah-v5",
     "breakout": "MinAtar/Breakout-v1",
@@ -285,19 +285,19 @@ def precision_table(result: Mapping[str, Any]) -> list[str]:
 
 
 def threads_table(result: Result) -> list[str]:
-    """One row a setting and way of waiting, one column a neighbour; in brackets, against the fastest without one."""
-    neighbours = list(dict.fromkeys(r["neighbour"] for r in result["rows"]))
+    """One row a setting and way of waiting, one column a neighbor; in brackets, against the fastest without one."""
+    neighbors = list(dict.fromkeys(r["neighbor"] for r in result["rows"]))
     best: dict[str, float] = {}
     cells: dict[tuple[str, int, str], dict[str, float]] = {}
     for r in result["rows"]:
-        cells.setdefault((r["setting"], r["threads"], r["spin"]), {})[r["neighbour"]] = r["update_s"]
-        if r["neighbour"] == "idle":
+        cells.setdefault((r["setting"], r["threads"], r["spin"]), {})[r["neighbor"]] = r["update_s"]
+        if r["neighbor"] == "idle":
             best[r["setting"]] = min(r["update_s"], best.get(r["setting"], float("inf")))
     rows = []
     for (name, threads, spin), times in cells.items():
-        shown = [f"{time(times[n])} ({times[n] / best[name]:.1f})" if n in times else "-" for n in neighbours]
+        shown = [f"{time(times[n])} ({times[n] / best[name]:.1f})" if n in times else "-" for n in neighbors]
         rows.append([name, str(threads), "-" if threads == 1 else spin, *shown])
-    return grid(["setting", "threads", "spin", *(BESIDE.get(n, n) for n in neighbours)], rows)
+    return grid(["setting", "threads", "spin", *(BESIDE.get(n, n) for n in neighbors)], rows)
 
 
 BESIDE = {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long one update takes: world model, actor and critic, optimiser included.
+"""How long one update takes: world model, actor and critic, optimizer included.
 
     python benchmarks/update.py [--settings V I] [--precision float32 bfloat16] [--threads 2] [--repeat 9]
 

@@ -4,7 +4,7 @@
     python benchmarks/update_peers.py [--systems sheeprl rllib torchrl ...] [--settings V I] [--where FOLDER]
 
 Each system gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
-(`peers/update_*.py`); ours runs before and after every other one, and a ratio compares neighbours only, so that a
+(`peers/update_*.py`); ours runs before and after every other one, and a ratio compares neighbors only, so that a
 machine that drifts does not show. Settings as in `update.py`: batch 16x64, H = 15, float32, on the CPU. DreamerV1 and
 V2 have settings of their own, with the papers' sizes and batch 16x50; their rows are in `dreamers_peers.json`:
 
@@ -78,7 +78,7 @@ SYSTEMS = {
     "sheeprl": System(
         ("sheeprl==0.8.4", "lightning==2.6.6", "gymnasium==1.4.0", "numpy==2.4.6"),
         {
-            "dreamer_v3_5": "the same architecture, losses and optimiser",
+            "dreamer_v3_5": "the same architecture, losses and optimizer",
             "dreamer_v3": OLD,
             "dreamer_v2": "the same architecture; gradients go through the imagination in vain",
             "dreamer_v1": "the same architecture",
@@ -104,15 +104,15 @@ SYSTEMS = {
     "r2dreamer": System(
         ("torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6", "omegaconf==2.3.0", "tensorboard==2.20.0"),
         {
-            "eager": "the same architecture, losses and optimiser; the replay left out",
+            "eager": "the same architecture, losses and optimizer; the replay left out",
             "compiled": "the same with its `torch.compile`; the replay left out",
-            "r2dreamer": "the same architecture, losses and optimiser; the replay left out",
+            "r2dreamer": "the same architecture, losses and optimizer; the replay left out",
         },
         "https://github.com/NM512/r2dreamer",
     ),
     "tdmpc2": System(
         ("tensordict==0.8.3", "numpy==2.4.6", "pyyaml==6.0.3"),
-        {"tdmpc2": "the same architecture, losses and optimisers; acts for one environment at a time; no replay"},
+        {"tdmpc2": "the same architecture, losses and optimizers; acts for one environment at a time; no replay"},
         "https://github.com/nicklashansen/tdmpc2",
     ),
     "pydreamer": System(

@@ -1,4 +1,4 @@
-"""Runs whose networks see rows normalised, stacked and with scaled rewards, from the first step to the loaded agent."""
+"""Runs whose networks see rows normalized, stacked and with scaled rewards, from the first step to the loaded agent."""
 
 import contextlib
 import copy
@@ -61,7 +61,7 @@ def test_running_statistics_are_of_every_row_that_was_lived(tmp_path: Path) -> N
     train(config, run=tmp_path / "run")
     rows, model = stored(tmp_path / "run"), learned(tmp_path / "run")
     seen = rows["obs/observation"].reshape(-1).astype(np.float64)
-    count, mean, spread = model["preprocess.normaliser.parts.0.moments"][:, 0].tolist()
+    count, mean, spread = model["preprocess.normalizer.parts.0.moments"][:, 0].tolist()
     assert count == len(seen) > 120
     assert mean == pytest.approx(seen.mean())
     assert np.sqrt(spread / count) == pytest.approx(seen.std())
@@ -80,10 +80,10 @@ def test_a_replay_that_begins_with_rows_gives_its_statistics(tmp_path: Path) -> 
     with contextlib.closing(built):
         built.store.check_writable()
         built.begin()
-        normaliser = built.algo.preprocess.normaliser
+        normalizer = built.algo.preprocess.normalizer
         held = built.replay.storage.read(built.replay.oldest, built.replay.count)["obs/observation"]
-        assert normaliser.count == held.size > 80
-        assert float(normaliser.parts[0].shift) == pytest.approx(held.mean(), rel=1e-5)
+        assert normalizer.count == held.size > 80
+        assert float(normalizer.parts[0].shift) == pytest.approx(held.mean(), rel=1e-5)
 
 
 def test_scores_and_rows_keep_true_rewards(tmp_path: Path) -> None:

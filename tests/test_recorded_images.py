@@ -173,4 +173,4 @@ def test_data_of_stacked_frames_say_how_to_learn_from_them() -> None:
     spec = {"image": ObsPart(kind="image", shape=(84, 84, 4), dtype="uint8")}
     assert stacks_in(spec, single).endswith("--env.frame-stack 4 --algo.frame-stack 1.")
     assert not stacks_in(spec, stacked)
-    assert ImageOptions(spec, None, True).spec == spec  # they are grey
+    assert ImageOptions(spec, None, True).spec == spec  # they are gray

@@ -198,7 +198,7 @@ def test_a_file_that_the_user_has_named_is_trusted_from_then_on_and_no_other(str
     there.mkdir()
     (stranger / "alias").symlink_to(stranger)
     monkeypatch.chdir(there)
-    for path in ("stranger.py", "package", "spread"):  # each would import its neighbours from this folder
+    for path in ("stranger.py", "package", "spread"):  # each would import its neighbors from this folder
         (there / path).symlink_to(stranger / path)
     assert not any(map(trusted, names))
     (there / "stranger.py").unlink()
@@ -403,7 +403,7 @@ def test_what_installed_packages_offer_to_files():
 # ---------------------------------------------------------------- files are trusted, not folders
 
 
-def test_a_trusted_package_is_no_licence_for_what_lies_below_it(stranger):
+def test_a_trusted_package_is_no_license_for_what_lies_below_it(stranger):
     (stranger / "proj" / "runs" / "got").mkdir(parents=True)
     (stranger / "proj" / "__init__.py").touch()
     (stranger / "proj" / "runs" / "got" / "evil.py").write_text(EVIL)

@@ -27,7 +27,7 @@ def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, copy)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
     compiler = tmp_path / "cc"
-    compiler.write_text('#!/bin/sh\nexec cc "$@" -O1\n')  # optimising takes three quarters of the time
+    compiler.write_text('#!/bin/sh\nexec cc "$@" -O1\n')  # optimizing takes three quarters of the time
     compiler.chmod(0o755)
     env = os.environ | {"REVERIE_WHEEL": "1", "CC": str(compiler)}
     subprocess.run([*pip, "-w", str(tmp_path), str(copy)], check=True, env=env)

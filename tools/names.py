@@ -29,7 +29,7 @@ trusting reading_ noted noticed heard felt thought called named_ word words_ say
 """
 PARTICIPLE = re.compile(r"^_?[a-z]{3,}(ed|own|een|eld|aid|old|ept|ound|ought|iven|aken|ade|itten|osen)$")
 TERMS = """
-shared packed padded cached nested fixed masked weighted discounted normalised seed seeded embed stacked batched
+shared packed padded cached nested fixed masked weighted discounted normalized seed seeded embed stacked batched
 recorded terminated truncated timed trained squared embedded need speed feed frozen hidden broken written_bytes unused
 expected observed required requested elapsed closed failed finished started loaded saved sampled sorted reversed
 clipped scaled shifted dropped capped sealed accelerated registered threshold fold scaffold hold old gold bold

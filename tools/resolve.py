@@ -94,7 +94,7 @@ def resolve(platform: str, python: str, extras: list[str], pins: bool = True) ->
 
 
 def names(lines: Iterable[str]) -> set[str]:
-    """Return the normalised names of ``name==version`` lines."""
+    """Return the normalized names of ``name==version`` lines."""
     return {re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in lines if "==" in line}
 
 

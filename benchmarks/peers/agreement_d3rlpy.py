@@ -299,12 +299,12 @@ def discrete_bcq(ours: Ours) -> Learner:
     # patch: its clone has an encoder of its own, as ours and the authors'
     m.imitator._encoder = copy.deepcopy(m.imitator._encoder)
     m.optim.optim.add_param_group({"params": list(m.imitator._encoder.parameters())})
-    # patch: the clone's logits are regularised, not its log-probabilities
+    # patch: the clone's logits are regularized, not its log-probabilities
     m.imitator.forward = lambda x: SimpleNamespace(logits=m.imitator._fc(m.imitator._encoder(x)))
     names = {"td_loss": "loss/critic", "imitator_loss": "loss/bc"}
     nets = _values(impl)
     nets["network.body"].append(Linears([m.imitator], m.optim.optim))
-    note = "the clone shares no layers with the values, and its logits are regularised"
+    note = "the clone shares no layers with the values, and its logits are regularized"
     return Learner(nets, updating(impl, names, NO_NOISE), note)
 
 
@@ -314,7 +314,7 @@ def bc(ours: Ours) -> Learner:
 
 
 def discrete_bc(ours: Ours) -> Learner:
-    """Without its regularisation."""
+    """Without its regularization."""
     return _cloning(made(DiscreteBCConfig, ours, beta=0.0))
 
 

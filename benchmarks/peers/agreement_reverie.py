@@ -49,7 +49,7 @@ class Task:
     settings: Mapping[str, Any]
     discrete: bool = False
     weighted: bool = False
-    """Rows have weights, as a prioritised replay gives them."""
+    """Rows have weights, as a prioritized replay gives them."""
     actor: float = SCALE
     """First weights of the actor, times the usual ones."""
 
@@ -79,7 +79,7 @@ TASKS = {
     "dqn": dqn(),
     "double_dqn": dqn(double=True),
     "dueling_dqn": dqn(dueling=True),
-    "prioritised_dqn": Task("dqn", {**ONE, **HARD, "kappa": float("inf")}, discrete=True, weighted=True),
+    "prioritized_dqn": Task("dqn", {**ONE, **HARD, "kappa": float("inf")}, discrete=True, weighted=True),
     "qr_dqn": quantiles("qr_dqn"),
     "double_qr_dqn": quantiles("qr_dqn", double=True),
     "bc": Task("bc", ONE | PLAIN),

@@ -54,7 +54,7 @@ Names = Mapping[str, str]
 
 
 class Parts:
-    """Networks, spaces and optimisers of our sizes."""
+    """Networks, spaces and optimizers of our sizes."""
 
     def __init__(self, ours: Ours):
         self.obs, self.size, self.rows, self.units = ours["obs"], ours["actions"], ours["rows"], ours["units"]
@@ -125,12 +125,12 @@ def updating(
     half: Sequence[str] = (),
     truncation: bool = True,
     copies: bool = False,
-    prioritised: bool = False,
+    prioritized: bool = False,
 ) -> Callable[[int, Transitions], Mapping[str, Any]]:
     """Its update with our draws.
 
     Half of each loss in ``half``; ``copies``: targets become their networks after every second update, as ours do;
-    ``prioritised``: with the priorities that it hands back.
+    ``prioritized``: with the priorities that it hands back.
     """
 
     def update(k: int, t: Transitions) -> Mapping[str, Any]:
@@ -141,7 +141,7 @@ def updating(
         if copies and k % 2:
             made._update_lagged_network_weights()
         found = {name: value / (2 if name in half else 1) for name, value in found.items()}
-        return found | {"priority": priorities[0]} if prioritised else found
+        return found | {"priority": priorities[0]} if prioritized else found
 
     return update
 
@@ -244,7 +244,7 @@ def _dqn(model: nn.Module, p: Parts, double: bool = False, huber: float | None =
                huber_loss_delta=huber)  # fmt: skip
     made._iter = 1
     names, half = {"loss": "loss/critic"}, [] if huber else ["loss/critic"]
-    update = updating(made, names, half=half, copies=True, prioritised=huber is None)
+    update = updating(made, names, half=half, copies=True, prioritized=huber is None)
     return Learner(_valued(made, model, 1.0 if huber else 2.0), update)
 
 
@@ -258,7 +258,7 @@ def double_dqn(ours: Ours) -> Learner:
     return dqn(ours, double=True)
 
 
-def prioritised_dqn(ours: Ours) -> Learner:
+def prioritized_dqn(ours: Ours) -> Learner:
     """With weights, and priorities that it hands back."""
     learner = dqn(ours, huber=None)
     learner.note = "squared errors, as its Huber loss leaves weights out; losses halved"
@@ -433,7 +433,7 @@ LEARNERS: dict[str, Callable[[Ours], Learner]] = {
     "dqn": dqn,
     "double_dqn": double_dqn,
     "dueling_dqn": dueling_dqn,
-    "prioritised_dqn": prioritised_dqn,
+    "prioritized_dqn": prioritized_dqn,
     "double_qr_dqn": quantiles,
     "bc": bc,
     "discrete_bc": discrete_bc,

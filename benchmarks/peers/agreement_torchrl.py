@@ -213,7 +213,7 @@ NETS = {
 
 
 def nets(loss: Any, adams: Mapping[str, torch.optim.Optimizer], times: float = 1.0) -> dict[str, list[Net]]:
-    """Those that these optimisers step, and their targets; the loss of critics is so many times ours."""
+    """Those that these optimizers step, and their targets; the loss of critics is so many times ours."""
     found: dict[str, list[Net]] = {}
     for its, adam in adams.items():
         name, delayed, copies = NETS[its]
@@ -226,7 +226,7 @@ def nets(loss: Any, adams: Mapping[str, torch.optim.Optimizer], times: float = 1
 
 
 def adams_of(p: Parts, loss: Any, *names: str) -> dict[str, torch.optim.Optimizer]:
-    """An optimiser for each of its networks."""
+    """An optimizer for each of its networks."""
     return {name: p.adam(getattr(loss, f"{name}_params")) for name in names}
 
 

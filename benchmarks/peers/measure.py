@@ -76,9 +76,9 @@ class Subject:
     """A learner with a batch of noise at hand."""
 
     parameters: int
-    """What the optimisers train; no targets."""
+    """What the optimizers train; no targets."""
     update: Callable[[], object]
-    """World model, actor, critic, optimisers and target, once."""
+    """World model, actor, critic, optimizers and target, once."""
     actor: Callable[[int], Callable[[], object]]
     """For so many environments, the function that decides once."""
 

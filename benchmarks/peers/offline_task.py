@@ -34,7 +34,7 @@ class Episode:
     """T steps as they were recorded, but for units."""
 
     obs: np.ndarray
-    """``[T + 1, D]`` float32, normalised."""
+    """``[T + 1, D]`` float32, normalized."""
     action: np.ndarray
     """``[T, A]`` float32 in [-1, 1], or ``[T]`` int64."""
     reward: np.ndarray
@@ -45,7 +45,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A dataset, normalised for everybody alike, and how to get there and back."""
+    """A dataset, normalized for everybody alike, and how to get there and back."""
 
     episodes: Sequence[Episode]
     mean: np.ndarray
@@ -118,7 +118,7 @@ class Work:
 
 Update = Callable[[], object]
 Act = Callable[[np.ndarray], np.ndarray]
-"""The best actions ``[N, A]`` or ``[N]`` for normalised observations ``[N, D]``."""
+"""The best actions ``[N, A]`` or ``[N]`` for normalized observations ``[N, D]``."""
 Build = Callable[[Work, Recorded], tuple[Update, Act]]
 
 

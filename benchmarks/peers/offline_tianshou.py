@@ -38,7 +38,7 @@ TEMPERATURE_RATE = 1e-4
 
 
 class Parts:
-    """Networks, spaces and optimisers of these sizes."""
+    """Networks, spaces and optimizers of these sizes."""
 
     def __init__(self, work: Work, width: int, actions: int, discrete: bool) -> None:
         self.work, self.width, self.actions = work, width, actions
@@ -65,7 +65,7 @@ class Parts:
 
 
 def bc(p: Parts) -> OfflineAlgorithm:
-    """Behaviour cloning."""
+    """Behavior cloning."""
     actor = p.scores() if isinstance(p.space, Discrete) else p.deterministic()
     bound = None if isinstance(p.space, Discrete) else "clip"
     policy = ImitationPolicy(actor=actor, action_space=p.space, action_bound_method=bound)

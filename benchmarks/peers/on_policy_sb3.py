@@ -63,7 +63,7 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
     kinds = {"wrapper_class": wrapped, "env_kwargs": raw(s)}
     given = {"factor": s["factor"], "atari": s.get("atari", False)}
     envs = make_vec_env(s["env"], n_envs=s["envs"], seed=s["seed"], wrapper_kwargs=given, **kinds)
-    if s["normalise"]:
+    if s["normalize"]:
         envs = VecNormalize(envs, gamma=s["discount"])
     nets: dict[str, Any] = {"log_std_init": s["log_std"]}
     if s.get("filters"):
@@ -85,7 +85,7 @@ def main(s: dict[str, Any]) -> dict[str, Any]:
         return found
     given = {"factor": 1, "atari": s.get("atari", False)}
     fresh = make_vec_env(s["env"], n_envs=1, seed=10_000 + s["seed"], wrapper_kwargs=given, **kinds)
-    if s["normalise"]:
+    if s["normalize"]:
         fresh = VecNormalize(fresh, training=False, norm_reward=False)
         fresh.obs_rms = envs.obs_rms
     scores, _ = evaluate_policy(model, fresh, n_eval_episodes=s["episodes"], return_episode_rewards=True)

@@ -28,7 +28,7 @@ class Fire(gymnasium.Wrapper):
 
 def wrapped(env: gymnasium.Env, factor: float, atari: bool = False) -> gymnasium.Env:
     """Actions of [-1, 1] and smaller rewards, as our policy and learner see them; images ``[C, H, W]``."""
-    if atari:  # life loss as everywhere else, four grey frames, the signs of rewards
+    if atari:  # life loss as everywhere else, four gray frames, the signs of rewards
         env = Fire(wrappers.AtariPreprocessing(env, noop_max=30, frame_skip=4, terminal_on_life_loss=True))
         env = wrappers.TransformReward(wrappers.FrameStackObservation(env, 4), np.sign)
     elif isinstance(env.observation_space, gymnasium.spaces.Dict):  # MiniGrid's: its symbols alone
@@ -47,9 +47,9 @@ def raw(s: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(s: dict[str, Any]) -> gymnasium.Env:
-    """One environment of the settings; normalised ones as CleanRL wraps them."""
+    """One environment of the settings; normalized ones as CleanRL wraps them."""
     env = wrapped(gymnasium.make(s["env"], **raw(s)), s["factor"], s.get("atari", False))
-    if s["normalise"]:
+    if s["normalize"]:
         env = wrappers.NormalizeObservation(env)
         env = wrappers.TransformObservation(env, lambda obs: np.clip(obs, -10, 10), env.observation_space)
         env = wrappers.NormalizeReward(env, gamma=s["discount"])

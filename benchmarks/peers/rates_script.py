@@ -88,7 +88,7 @@ class Critic(nn.Module):
 
 
 def adam(*modules: nn.Module) -> torch.optim.Adam:
-    """One optimiser of these."""
+    """One optimizer of these."""
     return torch.optim.Adam([p for module in modules for p in module.parameters()], lr=RATE)
 
 

@@ -154,7 +154,7 @@ def dqn() -> Step:
 
 
 def bc() -> Step:
-    """Behaviour cloning: squared error."""
+    """Behavior cloning: squared error."""
     loss = BCLoss(deterministic(), loss_function="l2")
     of_actor = torch.optim.Adam(loss.parameters(), lr=RATE)
 

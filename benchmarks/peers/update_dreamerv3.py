@@ -19,7 +19,7 @@ CONTEXT = 1
 """Rows in front of each window, whose latents begin it."""
 RNG = np.random.default_rng(0)
 TRAINED = ("enc/", "dyn/", "dec/", "rew/", "con/", "pol/", "val/")
-"""What its optimiser trains; the rest is targets, statistics and the optimiser itself."""
+"""What its optimizer trains; the rest is targets, statistics and the optimizer itself."""
 
 
 def spaces(s: Sizes) -> tuple[dict[str, elements.Space], dict[str, elements.Space]]:

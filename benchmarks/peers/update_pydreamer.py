@@ -1,4 +1,4 @@
-"""PyDreamer: its DreamerV2, by `training_step` and the optimisers of its `train.py`, without its logging."""
+"""PyDreamer: its DreamerV2, by `training_step` and the optimizers of its `train.py`, without its logging."""
 
 from __future__ import annotations
 

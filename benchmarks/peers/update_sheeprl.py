@@ -111,7 +111,7 @@ class Setup:
         return [self.optimizer(settings.optimizer, model) for settings, model in pairs]
 
     def optimizer(self, settings: dict, *modules: torch.nn.Module) -> torch.optim.Optimizer:
-        """Its optimiser of these modules."""
+        """Its optimizer of these modules."""
         params = [p for module in modules for p in module.parameters()]
         return self.fabric.setup_optimizers(hydra.utils.instantiate(settings, params=params, _convert_="all"))
 
@@ -135,7 +135,7 @@ class Setup:
 
 
 def of_2025(setting: str) -> Subject:
-    """One optimiser for all; latents of the replay begin the windows."""
+    """One optimizer for all; latents of the replay begin the windows."""
     x = Setup("dreamer_v3_5", setting)
     optim = x.optimizer(x.cfg.algo.optimizer, x.world, x.actor, x.critic)
     data, moments, (target,) = batch(x.sizes, LENGTH + 1), x.moments, x.targets
@@ -151,7 +151,7 @@ def of_2025(setting: str) -> Subject:
 
 
 def of_2023(setting: str) -> Subject:
-    """Three optimisers; every window begins from nothing."""
+    """Three optimizers; every window begins from nothing."""
     x = Setup("dreamer_v3", setting)
     algo, continuous = x.cfg.algo, x.sizes.continuous
     optims, moments, (target,) = x.optimizers(), x.moments, x.targets

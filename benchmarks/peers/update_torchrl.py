@@ -1,4 +1,4 @@
-"""TorchRL: its DreamerV3Loss, optimiser and stepper, eager, around its own modules wired as its documentation does."""
+"""TorchRL: its DreamerV3Loss, optimizer and stepper, eager, around its own modules wired as its documentation does."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ REDRAWN = re.compile(r"\r\x1b\[2K(?:\x1b\[1A\x1b\[2K)+")
 
 
 def shown(words: list[str], steps: int, folder: Path) -> str:
-    """Return what the terminal shows of ``reverie train`` once it has made ``steps``: text with codes of colours."""
+    """Return what the terminal shows of ``reverie train`` once it has made ``steps``: text with codes of colors."""
     terminal, end = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(LINES)}
     command = [sys.executable, "-m", "reverie", "train", *words]

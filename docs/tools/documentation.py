@@ -456,7 +456,7 @@ def command_line() -> str:
 
 
 def printed(call: Callable[[], Any]) -> str:
-    """Return what a call prints, without colours."""
+    """Return what a call prints, without colors."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         call()
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).rstrip()

@@ -32,7 +32,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from reverie.core.statistics import interval, iqm
-from reverie.log.plot import GREY, ORANGE, style_axes
+from reverie.log.plot import GRAY, ORANGE, style_axes
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -92,7 +92,7 @@ def seeds_in(axes: Axes, found: Sequence[Sequence[Sequence[float]]], points: int
     steps = np.linspace(max(s[0, 0] for s in seeds), max(s[0, -1] for s in seeds), points)
     scores = np.stack([np.interp(steps, *s) for s in seeds])
     for number, (x, y) in enumerate(seeds):
-        axes.plot(x, y, color=GREY, alpha=0.55, lw=0.9, label=None if number else f"each of {len(seeds)} seeds")
+        axes.plot(x, y, color=GRAY, alpha=0.55, lw=0.9, label=None if number else f"each of {len(seeds)} seeds")
     axes.plot(steps, [iqm(column) for column in scores.T], color=ORANGE, lw=2.2, label="interquartile mean")
     if len(seeds) > 2:
         low, high = np.array([interval(iqm, column) for column in scores.T]).T
@@ -130,14 +130,14 @@ def levels(rows: Rows, name: str) -> Figure:
 def bars(axes: Axes, names: Sequence[str], scores: Sequence[Sequence[float]]) -> None:
     """Draw each seed as a dot, and a mark at their mean."""
     for place, values in enumerate(scores):
-        axes.plot([place] * len(values), values, "o", color=GREY, ms=4)
+        axes.plot([place] * len(values), values, "o", color=GRAY, ms=4)
         axes.plot([place - 0.25, place + 0.25], [np.mean(values)] * 2, color=ORANGE, lw=2.2)
     axes.set_xticks(range(len(names)), [name.replace("-", "-\n") for name in names])
     axes.margins(x=0.15, y=0.1)
 
 
 OF_PPO = {
-    "cartpole": "CartPole-v1", "pendulum_half": "Pendulum-v1", "acrobot_normalised": "Acrobot-v1",
+    "cartpole": "CartPole-v1", "pendulum_half": "Pendulum-v1", "acrobot_normalized": "Acrobot-v1",
     "lunar_lander": "LunarLander-v3", "cheetah": "HalfCheetah-v5", "breakout": "MinAtar/Breakout-v1",
     "doors": "MiniGrid-DoorKey-6x6", "doors_memory": "MiniGrid-DoorKey-6x6, LSTM", "cue": "Cue, no memory",
     "cue_memory": "Cue, LSTM", "cue_window": "Cue, transformer",
@@ -302,7 +302,7 @@ def made_from(path: Path) -> str:
 
 
 def save(image: Image.Image, path: Path, hashed: str) -> None:
-    """Write a PNG of few colours, with the hash of what it was made from."""
+    """Write a PNG of few colors, with the hash of what it was made from."""
     path.parent.mkdir(parents=True, exist_ok=True)
     info = PngInfo()
     info.add_text(KEY, hashed)

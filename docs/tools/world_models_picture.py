@@ -17,10 +17,10 @@ PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.png"
 PLAIN, LEARNED, ACTING = "#e8e8e8", "#cfe2f3", "#fce5cd"
 
 
-def box(axes: Axes, x: float, y: float, text: str, colour: str = LEARNED) -> None:
+def box(axes: Axes, x: float, y: float, text: str, color: str = LEARNED) -> None:
     """A box around a word."""
     shape = FancyBboxPatch(
-        (x - 0.62, y - 0.24), 1.24, 0.48, boxstyle="round,pad=0.04", facecolor=colour, edgecolor="#666"
+        (x - 0.62, y - 0.24), 1.24, 0.48, boxstyle="round,pad=0.04", facecolor=color, edgecolor="#666"
     )
     axes.add_patch(shape)
     axes.text(x, y, text, ha="center", va="center", fontsize=8.5)

@@ -89,8 +89,8 @@ def agent_of(algo, actions, tmp_path, masks=False, seeing=True, **env):
     with torch.no_grad():
         for parameter in learner.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    if (preprocess := getattr(learner, "preprocess", None)) is not None and preprocess.normaliser is not None:
-        preprocess.normaliser.add({"state": torch.randn(99, 2, 2) * 5 + 2, "more": torch.rand(99)})
+    if (preprocess := getattr(learner, "preprocess", None)) is not None and preprocess.normalizer is not None:
+        preprocess.normalizer.add({"state": torch.randn(99, 2, 2) * 5 + 2, "more": torch.rand(99)})
     return Agent(config, learner, flat, make, None, tmp_path, tmp_path / "step-0", 40)
 
 
@@ -139,7 +139,7 @@ def test_policies_act_as_their_agents(name, deterministic, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "deterministic"), [("dqn", False), ("dqn_choices", True), ("ppo_gru", False)])
-def test_masks_frames_and_normalisation_are_inside(name, deterministic, tmp_path):
+def test_masks_frames_and_normalization_are_inside(name, deterministic, tmp_path):
     algo, kind = CASES[name]
     prepared = {"frame_stack": 3, "frame_stack_keys": "state|more", "normalize_obs": "running"}
     if name != "ppo_gru":

@@ -180,7 +180,7 @@ def test_probes_are_extracted_and_asked(mapped, tmp_path):
     assert mapped.probe(state) == {}
 
 
-def test_a_state_is_steered_towards_what_the_probe_shall_say(mapped, tmp_path):
+def test_a_state_is_steered_toward_what_the_probe_shall_say(mapped, tmp_path):
     rows = mapped.load_episode(0)
     state, given = mapped.observe(rows.slice_time(0, 3)), {"map_coord": rows.obs["map_coord"][0, 2].numpy()}
     other = np.full((5, 5), 3)

@@ -204,7 +204,7 @@ def test_graphs_of_a_gpu_learn_what_updates_learn():
 
 
 @replaying
-def test_optimisers_hold_all_that_is_learned_by_its_settings_and_are_renewed(name):
+def test_optimizers_hold_all_that_is_learned_by_its_settings_and_are_renewed(name):
     before = CONFIGS[name].to_dict()
     changes = {k: 0.9 * v for k, v in before.items() if k == "tau" or k == "lr" or k.endswith("_lr")}
     agent = build(name, **changes | ({"target_update_interval": 3} if "target_update_interval" in before else {}))
@@ -316,11 +316,11 @@ def lived(spec: str, count: int, seed: int = 0):
 
 
 def by_hand(agent: ModelFree, data: Batch) -> Batch:
-    """The last rows of ``data``, each observation normalised, with the two before it, and rewards over a deviation."""
-    length, obs, normaliser = data.shape[1] - 2, {}, agent.preprocess.normaliser
+    """The last rows of ``data``, each observation normalized, with the two before it, and rewards over a deviation."""
+    length, obs, normalizer = data.shape[1] - 2, {}, agent.preprocess.normalizer
     for key, x in data.obs.items():
-        if key in normaliser.keys:
-            part = normaliser.parts[normaliser.keys.index(key)]
+        if key in normalizer.keys:
+            part = normalizer.parts[normalizer.keys.index(key)]
             mean, std = (torch.as_tensor(value).float() for value in part.mean_and_std())
             x = ((x - mean) / std).clamp(-10, 10)
         windows = torch.stack([x[:, lag : lag + length] for lag in range(3)], 2)  # [B, T, 3, *shape]
@@ -375,10 +375,10 @@ def test_replays_see_statistics_that_have_moved(name, functions):
     torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
 
 
-def test_normalising_that_was_asked_for_needs_vectors_and_a_default_does_not():
+def test_normalizing_that_was_asked_for_needs_vectors_and_a_default_does_not():
     pixels = {"image": SPECS["everything"]["image"]}
     assert all(OFFLINE[name].normalize_obs is not None for name in OFFLINE)
-    assert OFFLINE["td3_bc"].merge(TINY).build(pixels, MOVES).preprocess.normaliser is None
+    assert OFFLINE["td3_bc"].merge(TINY).build(pixels, MOVES).preprocess.normalizer is None
     with pytest.raises(ValueError, match="normalize_obs"):
         TD3Config().merge(TINY | {"normalize_obs": "running"}).build(pixels, MOVES)
 
@@ -486,7 +486,7 @@ def test_a_part_that_is_frozen_stays_and_the_rest_learns():
 
 
 class More(TD3):
-    """Has a network and an optimiser of its own, of PyTorch's or of this library's."""
+    """Has a network and an optimizer of its own, of PyTorch's or of this library's."""
 
     def __init__(self, make, *given):
         super().__init__(*given)
@@ -506,7 +506,7 @@ class More(TD3):
 
 
 @pytest.mark.parametrize("make", [lambda p: Adam(p, 1e-3), torch.optim.Adam], ids=["Adam", "PyTorch"])
-def test_optimisers_of_ones_own_are_saved(make):
+def test_optimizers_of_ones_own_are_saved(make):
     found = []
     for stop in (None, 2):
         torch.manual_seed(0)
@@ -523,7 +523,7 @@ def test_optimisers_of_ones_own_are_saved(make):
 
 
 @pytest.mark.parametrize("graph", [True, False])
-def test_a_network_that_no_optimiser_has_is_told(graph):
+def test_a_network_that_no_optimizer_has_is_told(graph):
     agent = More(None, SPECS["vector"], MOVES, TD3Config().merge(TINY | {"graph": graph}), torch.device("cpu"))
     agent.train_step = super(More, agent).train_step
     with pytest.raises(ConfigError, match=r"More: no optimizer has 1 parameter, .*: head.weight. Give .*optims\["):

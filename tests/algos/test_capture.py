@@ -262,7 +262,7 @@ def replace_tensor(agent):
 
 
 class Adding(Mean):
-    """Adds up rewards in a module and in a tensor that belongs to none, as the moments of an optimiser do."""
+    """Adds up rewards in a module and in a tensor that belongs to none, as the moments of an optimizer do."""
 
     captures_on_cpu = True
 

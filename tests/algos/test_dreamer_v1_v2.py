@@ -49,15 +49,15 @@ def test_noise_may_fall_along_a_ramp():
 
 
 def test_the_actors_gradient_follows_the_actions():
-    kinds = {actions: type(build_earlier("v2", actions).behaviour.gradient) for actions in ACTIONS}
+    kinds = {actions: type(build_earlier("v2", actions).behavior.gradient) for actions in ACTIONS}
     assert kinds == {"discrete": Reinforce, "continuous": Dynamics, "mixed": Reinforce}
-    assert build_earlier("v2", actor_gradient="dynamics").behaviour.gradient == Dynamics()
-    assert build_earlier("v2_mixed").behaviour.gradient == Mixed(0.3)
+    assert build_earlier("v2", actor_gradient="dynamics").behavior.gradient == Dynamics()
+    assert build_earlier("v2_mixed").behavior.gradient == Mixed(0.3)
 
 
 def test_the_slow_critic_is_copied_at_once_and_then_moved_now_and_then():
     agent = build_earlier("v2_mixed")
-    slow, fast = agent.behaviour.slow_critic.model.out.weight, agent.critic.out.weight
+    slow, fast = agent.behavior.slow_critic.model.out.weight, agent.critic.out.weight
     for seed, becomes in enumerate((lambda old: fast, lambda old: old, lambda old: (old + fast) / 2)):
         before = slow.clone()
         agent.update(batch(agent, seed=seed))
@@ -217,7 +217,7 @@ def test_weights_begin_as_in_pydreamer():
         bound(layers[0].bias, inputs**-0.5)
     bound(agent.critic.out.weight, 200**-0.5)
     bound(torch.cat([x.weight for x in agent.actor.parts[0].outputs]), 200**-0.5)
-    torch.testing.assert_close(agent.behaviour.slow_critic.model.state_dict(), agent.critic.state_dict())
+    torch.testing.assert_close(agent.behavior.slow_critic.model.state_dict(), agent.critic.state_dict())
     assert (agent.critic.mlp[1].weight == 1).all()
     rssm = agent.world.rssm
     for weight, place in ((rssm.input.weight, rssm.width), (rssm.posterior.first.weight, 64)):

@@ -1,4 +1,4 @@
-"""Parts, losses, optimisers and learners of one's own in place of DreamerV3's: they work, or what is wrong is named."""
+"""Parts, losses, optimizers and learners of one's own in place of DreamerV3's: they work, or what is wrong is named."""
 
 import copy
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ def test_a_large_state_of_ones_own_cell_is_stored_as_it_is():
     assert latent.deter.min() > 65_504
 
 
-# ---------------------------------------------------------------- losses and optimisers
+# ---------------------------------------------------------------- losses and optimizers
 
 
 def own(learner):
@@ -76,7 +76,7 @@ class WithHead(DreamerV3):
         return terms | {"reward": terms["reward"] + error.square()}, metrics
 
 
-def test_parameters_that_are_in_no_optimiser_are_named():
+def test_parameters_that_are_in_no_optimizer_are_named():
     agent = own(WithHead)
     with pytest.raises(ConfigError, match=r"^WithHead: no optimizer has 2 parameters.*: head.weight, head.bias. Give"):
         agent.update(batch(agent))

@@ -71,7 +71,7 @@ def test_surrogate_by_hand():
     torch.testing.assert_close(change.grad, torch.tensor([0.0, 3.0, -1.0, 0.0, -3.3]))
 
 
-def test_advantages_are_standardised_over_what_counts():
+def test_advantages_are_standardized_over_what_counts():
     x, mask = torch.tensor([[1.0, 2.0, 99.0], [4.0, 99.0, 99.0]]), torch.tensor([[1, 1, 0], [1, 0, 0]]).bool()
     kept = x[mask]
     torch.testing.assert_close(standardize(x, mask)[mask], (kept - kept.mean()) / kept.std())
@@ -184,7 +184,7 @@ def test_masked_actions_have_no_probability_and_no_gradient(spec, memory):
         assert not bias[0, 0, cut.start].any()
 
 
-# ---------------------------------------------------------------- optimisers
+# ---------------------------------------------------------------- optimizers
 
 
 @pytest.mark.parametrize("form", ["torch", "tensorflow"])

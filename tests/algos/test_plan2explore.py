@@ -61,7 +61,7 @@ def test_on_v3_the_task_is_learned_as_by_dreamer_v3():
 
 
 @pytest.mark.parametrize(("base", "task"), [("v1", DreamerV1Config), ("v2", DreamerV2Config), ("v3", DreamerV3Config)])
-def test_a_run_without_exploring_goes_on_with_the_tasks_behaviour_and_all_moments(base, task):
+def test_a_run_without_exploring_goes_on_with_the_tasks_behavior_and_all_moments(base, task):
     agent = build_p2e(base)
     torch.manual_seed(0)
     agent.update(batch(agent))
@@ -91,14 +91,14 @@ def test_on_v3_disagreement_rewards_the_action_before():
 
 
 @bases
-def test_it_explores_with_one_behaviour_and_is_evaluated_with_the_other(base):
+def test_it_explores_with_one_behavior_and_is_evaluated_with_the_other(base):
     agent = build_p2e(base)
     agent.policy.noisy = False  # V1's default is random actions now and then
-    for head, favourite in ((agent.explorer.actor, 1), (agent.actor, 3)):
-        [*head.parts[0].parameters()][-1].data[favourite] = 1e4  # the bias
-    for mode, favourite in (("explore", 1), ("eval", 3)):
+    for head, favorite in ((agent.explorer.actor, 1), (agent.actor, 3)):
+        [*head.parts[0].parameters()][-1].data[favorite] = 1e4  # the bias
+    for mode, favorite in (("explore", 1), ("eval", 3)):
         action, _ = agent.policy.act(shown(batch(agent)), agent.policy.initial(3), mode)
-        assert action.argmax(-1).tolist() == [favourite] * 3
+        assert action.argmax(-1).tolist() == [favorite] * 3
 
 
 @bases
@@ -107,11 +107,11 @@ def test_rewards_do_not_reach_the_world_model_while_it_explores_without_them(bas
     for agent, sign in zip(agents, (1, -1), strict=True):
         rows = batch(agent)
         torch.manual_seed(0)
-        for _ in range(3):  # the task's behaviour may see a new reward one update later
+        for _ in range(3):  # the task's behavior may see a new reward one update later
             agent.update(replace(rows, reward=sign * rows.reward))
     one, other = (agent.state_dict()["model"] for agent in agents)
     differ = {name for name in one if not torch.equal(one[name], other[name])}
-    task = ("behaviour.",) if base == "v2" else ("actor.", "critic.", "slow_critic.", "return_scale.")
+    task = ("behavior.",) if base == "v2" else ("actor.", "critic.", "slow_critic.", "return_scale.")
     for part in ("world.reward.", task[0]):
         assert any(name.startswith(part) for name in differ)
     assert all(name.startswith(("world.reward.", *task)) for name in differ), differ

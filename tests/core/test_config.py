@@ -107,17 +107,17 @@ def test_numpys_numbers_and_paths_are_saved_as_plain_values() -> None:
 
 
 @dataclass(frozen=True)
-class Colour(Choice):
+class Color(Choice):
     """Several kinds."""
 
 
 @dataclass(frozen=True)
-class Plain(Colour):
+class Plain(Color):
     """No settings."""
 
 
 @dataclass(frozen=True)
-class Mixed(Colour, base=True):  # a base of kinds, and none itself
+class Mixed(Color, base=True):  # a base of kinds, and none itself
     share: float = 0.5
 
 
@@ -143,23 +143,23 @@ class Dark(Shade):
 
 @dataclass(frozen=True, kw_only=True)
 class Wall(Config):
-    colour: Colour = Plain()
+    color: Color = Plain()
     shade: Shade = Dark()
 
 
 def test_kinds_are_named_in_small_letters():
-    assert Colour.variants() == {"plain": Plain, "rgb_mix": RGBMix, "pastel": Pastel}
-    assert type(Colour.parse("rgb_mix")) is RGBMix
-    assert type(Colour.parse("pastel")) is Pastel
+    assert Color.variants() == {"plain": Plain, "rgb_mix": RGBMix, "pastel": Pastel}
+    assert type(Color.parse("rgb_mix")) is RGBMix
+    assert type(Color.parse("pastel")) is Pastel
 
 
 @pytest.mark.parametrize(
-    "colour", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5), RGBMix(math.inf), RGBMix(-math.inf)]
+    "color", [Plain(), RGBMix(), RGBMix(0.25, 4), RGBMix(-1.5), RGBMix(math.inf), RGBMix(-math.inf)]
 )
-def test_a_kind_survives_a_file(colour):
-    wall = Wall(colour=colour)
+def test_a_kind_survives_a_file(color):
+    wall = Wall(color=color)
     assert Wall().merge(yaml.safe_load(yaml.safe_dump(wall.to_dict()))) == wall
-    assert Wall().merge({"colour": colour}) == wall
+    assert Wall().merge({"color": color}) == wall
 
 
 def test_every_kind_of_every_algorithm_is_read_as_it_is_written() -> None:
@@ -197,32 +197,32 @@ class Another:
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
     """A module in the folder from which the library is used, with a kind of the user's own."""
-    (tmp_path / "own_colours.py").write_text(OWN)
-    (tmp_path / "broken_colours.py").write_text("1 / 0")
+    (tmp_path / "own_colors.py").write_text(OWN)
+    (tmp_path / "broken_colors.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     yield
-    sys.modules.pop("own_colours", None)
+    sys.modules.pop("own_colors", None)
 
 
 @pytest.mark.usefixtures("own_module")
 def test_a_kind_of_the_users_own_says_where_it_is():
-    wall = Wall().merge({"shade": "own_colours:Own(level=3)"})
-    assert wall.to_dict()["shade"] == "own_colours:Own(level=3)"
+    wall = Wall().merge({"shade": "own_colors:Own(level=3)"})
+    assert wall.to_dict()["shade"] == "own_colors:Own(level=3)"
     assert Wall().merge(wall.to_dict()) == wall
-    assert Wall().merge({"shade": " own_colours:Own "}).shade.level == 1
+    assert Wall().merge({"shade": " own_colors:Own "}).shade.level == 1
     assert Wall(shade=Dark()).to_dict()["shade"] == f"{__name__}:Dark"
 
 
 def test_a_kind_that_is_there_need_not_be_imported(monkeypatch):
     monkeypatch.setattr(Pastel, "__module__", "__main__")  # as in a script
-    assert type(Colour.parse("__main__:Pastel(0.1, depth=2)")) is Pastel
+    assert type(Color.parse("__main__:Pastel(0.1, depth=2)")) is Pastel
     assert Pastel(0.1, 2).to_text() == "__main__:Pastel(share=0.1, depth=2)"
 
 
 @pytest.mark.parametrize("text", ["rgb_mix(0.25, 4)", "rgb_mix(depth=4, share=0.25)", " rgb_mix( 0.25, depth=4.0 )"])
 def test_kinds_are_written_as_people_write_them(text):
-    assert Wall().merge({"colour": text}).colour == RGBMix(0.25, 4)
+    assert Wall().merge({"color": text}).color == RGBMix(0.25, 4)
 
 
 @pytest.mark.usefixtures("own_module")
@@ -236,13 +236,13 @@ def test_kinds_are_written_as_people_write_them(text):
         (Outer(), {"depths": [1, "a"]}, r"depths\[1\] = 'a'"),
         (Outer(), {"inner.act": "sillu"}, "inner.act = 'sillu': expected one of 'silu', 'relu'. Did you mean 'silu'"),
         (Outer(), {"steps": -1}, "steps = -1: expected 0 or more"),
-        (Wall(), {"colour": "rgb_mixx"}, "colour = 'rgb_mixx': unknown .*Did you mean 'rgb_mix'. Available: plain"),
-        (Wall(), {"colour": "rgb_mix(1, 2, 3)"}, "expected at most 2 settings: share, depth"),
-        (Wall(), {"colour": "rgb_mix(dept=3)"}, r"'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
-        (Wall(), {"colour": "__import__('os').system('x')"}, r"expected one of name, name\(setting=value\), module:C"),
-        (Wall(), {"shade": "own_colours:Another()"}, "has no subclass of Shade with that name"),
-        (Wall(), {"shade": "no_colours:Own(1)"}, "'no_colours' cannot be imported .* run in the folder of module.py"),
-        (Wall(), {"shade": "broken_colours:Own"}, r"\(ZeroDivisionError: .* \(.*broken_colours.py:1 in <module>\)"),
+        (Wall(), {"color": "rgb_mixx"}, "color = 'rgb_mixx': unknown .*Did you mean 'rgb_mix'. Available: plain"),
+        (Wall(), {"color": "rgb_mix(1, 2, 3)"}, "expected at most 2 settings: share, depth"),
+        (Wall(), {"color": "rgb_mix(dept=3)"}, r"'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
+        (Wall(), {"color": "__import__('os').system('x')"}, r"expected one of name, name\(setting=value\), module:C"),
+        (Wall(), {"shade": "own_colors:Another()"}, "has no subclass of Shade with that name"),
+        (Wall(), {"shade": "no_colors:Own(1)"}, "'no_colors' cannot be imported .* run in the folder of module.py"),
+        (Wall(), {"shade": "broken_colors:Own"}, r"\(ZeroDivisionError: .* \(.*broken_colors.py:1 in <module>\)"),
     ],
 )
 def test_what_is_wrong_is_named(config, values, message):

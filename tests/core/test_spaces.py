@@ -116,7 +116,7 @@ def test_bare_spaces_have_one_part(space, key, part):
     [((3, 64, 48), (64, 48, 3)), ((12, 96, 64), (96, 64, 12)), ((64, 48, 3), (64, 48, 3)), ((7, 7, 20), (7, 7, 20)),
      ((3, 64, 3), (3, 64, 3)), ((5, 7, 20), (5, 7, 20))],
 )  # fmt: skip
-def test_channels_first_is_recognised(shape, expected):
+def test_channels_first_is_recognized(shape, expected):
     assert ObsCodec(spaces.Box(0, 255, shape, np.uint8)).spec == {"image": image(*expected)}
 
 
@@ -253,7 +253,7 @@ SPACES = {
     "first": spaces.Box(0, 255, (3, 36, 34), np.uint8),
     "stack": spaces.Box(0, 255, (2, 36, 34, 3), np.uint8),
     "stack, first": spaces.Box(0, 255, (2, 3, 5, 6), np.uint8),
-    "grey": spaces.Box(0, 255, (5, 6), np.uint8),
+    "gray": spaces.Box(0, 255, (5, 6), np.uint8),
     "planes": spaces.Box(0, 1, (5, 6, 4), np.int64),
     "planes of bytes": spaces.Box(0, 1, (5, 5, 4), np.uint8),
     "few": spaces.Box(-3, 7, (5, 6, 3), np.int8),

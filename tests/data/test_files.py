@@ -70,8 +70,8 @@ for at in range(1, counted + 2):
 
 
 @pytest.mark.skipif(sys.platform != "linux" or shutil.which("cc") is None, reason="needs Linux and a C compiler")
-def test_everything_is_synchronised_before_anything_is_renamed(tmp_path):
-    """Killed before each call: 3 files opened and written, 3 synchronised, 3 renamed, their folder synchronised."""
+def test_everything_is_synchronized_before_anything_is_renamed(tmp_path):
+    """Killed before each call: 3 files opened and written, 3 synchronized, 3 renamed, their folder synchronized."""
     library, folder = tmp_path / "faults.so", tmp_path / "files"
     folder.mkdir()
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(FAULTS), "-o", str(library), "-ldl"], check=True)
@@ -81,5 +81,5 @@ def test_everything_is_synchronised_before_anything_is_renamed(tmp_path):
     done = subprocess.run([sys.executable, str(script), "13"], env={**os.environ, **setting},
                           capture_output=True, text=True, check=True)  # fmt: skip
     found = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    placed = [0] * 10 + [1, 2, 3]  # when the k-th call does not come: opened, written, synchronised; then one by one
+    placed = [0] * 10 + [1, 2, 3]  # when the k-th call does not come: opened, written, synchronized; then one by one
     assert found == [*((-9, n) for n in placed), (0, 3)]

@@ -13,7 +13,7 @@ from reverie.replay.config import ReplayConfig
 
 CASES = {
     "uniform": {},
-    "prioritised": {"fractions.uniform": 0, "fractions.priority": 1},
+    "prioritized": {"fractions.uniform": 0, "fractions.priority": 1},
     "recent": {"fractions.uniform": 0, "fractions.recency": 1},
     "ends": {"fractions.uniform": 0, "fractions.episode_ends": 1},
     "mixed": {"fractions.priority": 1, "fractions.recency": 1, "fractions.episode_ends": 1},
@@ -23,7 +23,7 @@ CASES = {
 }
 KNOWN = {
     "uniform": [22547863, 1586952421, 3440279522, 1906095477],
-    "prioritised": [344017041, 779708395, 1684591768, 3623271905],
+    "prioritized": [344017041, 779708395, 1684591768, 3623271905],
     "recent": [527956176, 1341718385, 1887860796, 35696730],
     "ends": [3378447916, 3377313694, 1340747574, 726634032],
     "mixed": [3520652327, 469400536, 2878756355, 3187379993],

@@ -121,12 +121,12 @@ def test_a_loop_of_ones_own() -> None:
 def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
     """A simulator that only the main process can reach."""
     if multiprocessing.parent_process() is not None:
-        raise OSError("no licence")
+        raise OSError("no license")
     return gymnasium.make("CartPole-v1")
 
 
 def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"actor 0 failed before its first step: .*no licence"):
+    with pytest.raises(RunError, match=r"actor 0 failed before its first step: .*no license"):
         reverie.train("dqn", run=tmp_path, steps=100,
                       **(QUICK | {"env": elsewhere_missing, "actors": 1}))  # fmt: skip
 

@@ -22,7 +22,7 @@ from reverie.nn.adam import Adam  # noqa: E402
 
 UPDATES = 4
 EPS = 1e-2
-"""Of all optimisers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
+"""Of all optimizers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
 error of one that is 0, as for any other."""
 OF_ROWS = ("_std", "_min", "_max", "return_rate", "mask_false", "probe")
 """Metrics that are no mean over rows; over ranks their mean is told."""

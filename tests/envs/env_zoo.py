@@ -166,7 +166,7 @@ def nan_in_second():
 def only_in_main():
     """Can be made in the parent process alone."""
     if multiprocessing.parent_process() is not None:
-        raise OSError("no licence for a second seat")
+        raise OSError("no license for a second seat")
     return Seeded()
 
 

@@ -212,8 +212,8 @@ def test_rewards_of_several_agents_or_objectives(reward):
 
 
 @pytest.mark.parametrize("channels", [2, 4, 7, 12])
-def test_grey_of_what_has_no_three_colors(channels, said):
-    """Stacks of grey frames stay as they are, which is said; the wrapper is asked for by name, and refuses."""
+def test_gray_of_what_has_no_three_colors(channels, said):
+    """Stacks of gray frames stay as they are, which is said; the wrapper is asked for by name, and refuses."""
     space = spaces.Box(0, 255, (8, 9, channels), np.uint8)
 
     def make():

@@ -66,7 +66,7 @@ def play(*wrappers, count=5, space=IMAGES, obs=None, id="", **options):
 )  # fmt: skip
 def test_a_short_name_does_what_the_option_of_that_name_does(wrappers, options):
     (seen, *ends), (expected, *others) = play(*wrappers), play(**options)
-    most = int(len(options) == 4)  # greyscale first, or resized first: they differ by rounding
+    most = int(len(options) == 4)  # grayscale first, or resized first: they differ by rounding
     np.testing.assert_allclose(seen["image"].astype(int), expected["image"].astype(int), rtol=0, atol=most)
     assert ends == others
 
@@ -107,7 +107,7 @@ PLACE = {"space": spaces.Box(-4, 4, (2,)), "obs": [np.array([t, 1], np.float32) 
 @pytest.mark.parametrize(
     ("wrappers", "expected"),
     [
-        (["normalise(1, std=[2, 4])"], [0.5, 0]),
+        (["normalize(1, std=[2, 4])"], [0.5, 0]),
         (["time_limit(9)", "time_aware"], [2, 1, 2]),
         (["stack(2)", "flatten"], [1, 1, 2, 1]),
         (["flatten", "stack(2)"], [[1, 1], [2, 1]]),
@@ -136,7 +136,7 @@ def test_rewards_in_the_order_of_the_list():
         ("no_ops(3)", "action 0 to be NOOP"),
         ("rescale_action(-1.0, 1.0)", "TypeError: RescaleAction requires a Box"),
         (f"{__name__}:Picky", "OSError: no eyes"),
-        ("normalise", "missing a required argument: 'mean'.*use algo.normalize_obs = running"),
+        ("normalize", "missing a required argument: 'mean'.*use algo.normalize_obs = running"),
         ("gymnasium.wrappers:NormalizeObservation", "would have separate statistics.*use algo.normalize_obs = running"),
     ],
 )  # fmt: skip
@@ -158,7 +158,7 @@ def test_the_command_line_tells_a_misfit_in_one_line(tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_codes_of_minigrid_are_no_colours():
+def test_codes_of_minigrid_are_no_colors():
     for wrapper in ("grayscale", "resize(14, 14)"):
         with pytest.raises(EnvError, match="MiniGrid's images contain codes"):
             play(wrapper, id="MiniGrid-Empty-5x5-v0")

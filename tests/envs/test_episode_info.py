@@ -1,4 +1,4 @@
-"""Numbers of an environment's info in the logs: what is summarised, where it goes, and what is said of mistakes."""
+"""Numbers of an environment's info in the logs: what is summarized, where it goes, and what is said of mistakes."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ def stepped(env, count):
 
 
 @BOTH
-def test_numbers_are_summarised_over_each_episode(make, vectorization):
+def test_numbers_are_summarized_over_each_episode(make, vectorization):
     env = make(env_zoo.Judged, num=2, vectorization=vectorization, log_info=ALL)
     logged = stepped(env, 10)
     assert logged[4] == logged[9] == {0: OF_FOUR, 1: OF_FOUR}

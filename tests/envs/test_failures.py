@@ -288,7 +288,7 @@ def test_an_observation_outside_its_space_in_the_second_env(make):
 
 
 def test_a_worker_that_cannot_be_made_says_why():
-    with pytest.raises(EnvError, match=r"environment [01] .*could not be created: OSError: no licence for a second"):
+    with pytest.raises(EnvError, match=r"environment [01] .*could not be created: OSError: no license for a second"):
         make_vector_env(EnvConfig(num=2, vectorization="async"), seed=0, factory=env_zoo.only_in_main)
 
 

@@ -71,7 +71,7 @@ def test_grids_are_drawn_with_minigrids_own_tiles(full):
     assert make_renderer(env.env, {"mission": next(iter(env.obs_spec.values()))}) is None  # parts were left out
 
 
-def test_planes_are_drawn_in_minatars_own_colours():
+def test_planes_are_drawn_in_minatars_own_colors():
     pytest.importorskip("minatar")
     env = make_flat(EnvConfig(id="MinAtar/Breakout-v1"), None, 0, True)
     paint = make_renderer(env.env, env.obs_spec)

@@ -35,7 +35,7 @@ def test_same_as_the_direct_sum(sizes, monkeypatch):
 
 
 @pytest.mark.parametrize("place", [(0, 0), (4, 7), (8, 8)])
-def test_one_pixel_is_seen_by_its_neighbours_alone(place, monkeypatch):
+def test_one_pixel_is_seen_by_its_neighbors_alone(place, monkeypatch):
     monkeypatch.setattr(kernels_of_images, "MIN_TILES", 1)
     x = torch.zeros(1, 9, 9, 16)
     x[0, place[0], place[1]] = 1.0

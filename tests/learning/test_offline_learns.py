@@ -70,7 +70,7 @@ def trained(config, updates, spec=ACTION):
         obs_spec=OBS, action_spec=spec, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
     )
     replay.extend({k: v[None] for k, v in columns.items()})
-    agent.preprocess.normaliser and agent.preprocess.normaliser.fit({"state": torch.from_numpy(columns["obs/state"])})
+    agent.preprocess.normalizer and agent.preprocess.normalizer.fit({"state": torch.from_numpy(columns["obs/state"])})
     torch.manual_seed(0)
     for _ in range(updates):
         batch = replay.sample()

@@ -12,12 +12,12 @@ from reverie.log.plot import plot_dream_traces, plot_learning_curve, plot_seeds_
 pytestmark = pytest.mark.usefixtures("drawn")
 
 
-def colours(png):
+def colors(png):
     """All RGB values of a picture."""
     return {tuple(row) for row in np.asarray(Image.open(png).convert("RGB")).reshape(-1, 3).tolist()}
 
 
-BLUE, ORANGE, GREY = (59, 111, 182), (217, 119, 43), (138, 143, 152)
+BLUE, ORANGE, GRAY = (59, 111, 182), (217, 119, 43), (138, 143, 152)
 
 
 def test_curve_shows_training_and_evaluation(tmp_path):
@@ -25,7 +25,7 @@ def test_curve_shows_training_and_evaluation(tmp_path):
     log = logged(tmp_path / "m.jsonl", zip(range(0, 1000, 10), scores, strict=True))
     png = plot_learning_curve(log, tmp_path / "curve.png", "dreamer_v3 on X")
     assert png == tmp_path / "curve.png"
-    assert {BLUE, ORANGE} <= colours(png)
+    assert {BLUE, ORANGE} <= colors(png)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.png", "m.jsonl"]
 
 
@@ -33,7 +33,7 @@ def test_curve_shows_training_and_evaluation(tmp_path):
 def test_traces_of_any_width(tmp_path, dims):
     truth = np.random.default_rng(0).normal(size=(20, dims))
     png = plot_dream_traces(tmp_path / "t.png", truth, truth + 0.1, 5, [f"x{i}" for i in range(dims)], "dream")
-    assert ORANGE in colours(png)
+    assert ORANGE in colors(png)
 
 
 DARK = (61, 67, 75)
@@ -55,7 +55,7 @@ def test_an_evaluation_at_the_end_has_a_mark_of_its_own(tmp_path):
             rows.append((step, {"eval/score": score, "eval/score_iqm": score, **ends}))
         rows[-1][1][FINAL] = mark
         png = plot_learning_curve(logged(tmp_path / f"{name}.jsonl", rows), tmp_path / f"{name}.png")
-        pictures[name] = DARK in colours(png)
+        pictures[name] = DARK in colors(png)
     assert pictures == {"apart": True, "again": False}
 
 
@@ -72,9 +72,9 @@ def test_curves_of_seeds_with_their_interval(tmp_path):
         return plot_seeds_curve(tmp_path / name, aggregate(runs, how), title="bc on a$b_$")  # not a formula
 
     png = drawn("a.png", [-9.0, 0.0, 9.0])
-    assert {ORANGE, DARK} <= colours(png)
+    assert {ORANGE, DARK} <= colors(png)
     assert shaded(png)
     training = drawn("b.png", [-9.0, 0.0, 9.0], evaluates=False, final=None)
-    assert BLUE in colours(training)
-    assert not {ORANGE, DARK} & colours(training)
+    assert BLUE in colors(training)
+    assert not {ORANGE, DARK} & colors(training)
     assert not shaded(drawn("c.png", [-9.0, 0.0]))

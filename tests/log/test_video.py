@@ -47,9 +47,9 @@ def test_dream_video_marks_what_was_imagined_and_what_is_wrong():
     prediction[:, 3] = 200.0
     video = dream_video(truth, prediction, context=2)
     assert (video.dtype, len(video)) == (np.uint8, 4)
-    for t, colour in enumerate([OBSERVED_COLOR, OBSERVED_COLOR, IMAGINED_COLOR, IMAGINED_COLOR]):
-        assert (video[t] == colour).all(axis=-1).any()
+    for t, color in enumerate([OBSERVED_COLOR, OBSERVED_COLOR, IMAGINED_COLOR, IMAGINED_COLOR]):
+        assert (video[t] == color).all(axis=-1).any()
         assert not (video[t] == (IMAGINED_COLOR if t < 2 else OBSERVED_COLOR)).all(axis=-1).any()
     middle = video.shape[2] // 2
-    assert (video[2, :, middle] == 128).all(axis=-1).any()  # no error: grey
+    assert (video[2, :, middle] == 128).all(axis=-1).any()  # no error: gray
     assert (video[3, :, middle] == 178).all(axis=-1).any()  # 100 too bright

@@ -35,7 +35,7 @@ def test_against_definition(warmup, on_gpu):
     rng = np.random.default_rng(0)
     shapes = [(4, 3), (5,), (2, 2, 3)]
     start = [rng.normal(size=s).astype(np.float32) for s in shapes]
-    start[1][:] = 0  # a zero-initialised tensor is clipped against 1e-3
+    start[1][:] = 0  # a zero-initialized tensor is clipped against 1e-3
     grads = [[(rng.normal(size=s) * 10 ** rng.uniform(-3, 2)).astype(np.float32) for s in shapes] for _ in range(6)]
     params = [torch.nn.Parameter(torch.from_numpy(p.copy())) for p in start]
     cfg = LaPropAGCConfig(lr=0.01, warmup=warmup)

@@ -26,7 +26,7 @@ def rows():
 
 
 @pytest.fixture
-def behaviour():
+def behavior():
     rng = np.random.default_rng(1)
     return {k: torch.from_numpy(rng.normal(size=(3, 8))) for k in ("log_pi", "log_mu")}
 
@@ -38,7 +38,7 @@ def targets(estimator, rows):
     return torch.where(there, estimator(batch, rows["value"][:, 1:], rows["discount"]), rows["value"][:, :-1])
 
 
-def test_estimates(rows, behaviour):
+def test_estimates(rows, behavior):
     for estimator, expected in (
         (TD0(), returns.td0(**rows)), (TD1(), returns.td1(**rows)), (NStep(2), returns.n_step(**rows, n=2)),
         (TDLambda(0.7), returns.td_lambda(**rows, lam=0.7)),
@@ -50,10 +50,10 @@ def test_estimates(rows, behaviour):
         assert (advantage[~returns.transition_mask(rows["last"])] == 0).all()
     expected = returns.gae(**rows, lam=0.7)
     torch.testing.assert_close(targets(GAE(0.7), rows), expected.target)
-    assert all(map(torch.equal, GAE(0.7).estimate(**rows, **behaviour), expected))
+    assert all(map(torch.equal, GAE(0.7).estimate(**rows, **behavior), expected))
     settings = {"lam": 0.9, "rho_max": 2.0, "c_max": 0.5}
-    expected = returns.vtrace(**rows, **behaviour, **settings)
-    assert all(map(torch.equal, VTrace(**settings).estimate(**rows, **behaviour), expected))
+    expected = returns.vtrace(**rows, **behavior, **settings)
+    assert all(map(torch.equal, VTrace(**settings).estimate(**rows, **behavior), expected))
 
 
 def test_targets_keep_the_gradient_they_are_given(rows):
@@ -78,9 +78,9 @@ def test_rows_is_the_least_window(rows):
 @pytest.mark.parametrize("call", [
     lambda rows, log_pi: targets(VTrace(), rows), lambda rows, log_pi: VTrace().estimate(**rows, log_pi=log_pi),
 ])  # fmt: skip
-def test_vtrace_needs_to_know_how_likely_each_action_was(call, rows, behaviour):
+def test_vtrace_needs_to_know_how_likely_each_action_was(call, rows, behavior):
     with pytest.raises(ConfigError, match="log-probabilities"):
-        call(rows, behaviour["log_pi"])
+        call(rows, behavior["log_pi"])
 
 
 @dataclass(frozen=True)

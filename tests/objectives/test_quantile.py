@@ -1,4 +1,4 @@
-"""The quantile Huber loss against its definition over all pairs, what it minimises, and what QR-DQN does around it."""
+"""The quantile Huber loss against its definition over all pairs, what it minimizes, and what QR-DQN does around it."""
 
 from __future__ import annotations
 

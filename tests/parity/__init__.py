@@ -4,7 +4,7 @@
 
 Builds our agent with the recorded sizes, loads the recorded weights, runs our code on the recorded batch with every
 sample replaced by its mode, and compares every recorded tensor: outputs, loss terms, imagined trajectories, the
-gradient of every parameter, metrics, and all parameters after three optimiser steps. Prints the largest relative error
+gradient of every parameter, metrics, and all parameters after three optimizer steps. Prints the largest relative error
 of each tensor (relative to the tensor's own largest magnitude). Exits 1 if one is over its tolerance, 2 if the file
 cannot be compared.
 """

@@ -19,7 +19,7 @@ from torch import Tensor
 from reverie.algos import dreamer_v1, dreamer_v2
 from reverie.algos.dense_dreamer import DenseDreamer
 from reverie.algos.dreamer_v1 import DreamerV1, DreamerV1Config
-from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config
+from reverie.algos.dreamer_v2 import Behavior, DreamerV2, DreamerV2Config
 from reverie.algos.imagination import Trajectory, open_loop
 from reverie.algos.plan2explore import Plan2Explore, Plan2ExploreConfig, previous_actions
 from reverie.algos.world_model import Context
@@ -329,7 +329,7 @@ class Recording:
             result.add(f"grad/{path}", ours, theirs, "update", self.rounding(path))
 
     optim_names: ClassVar[dict[str, str]] = {}
-    """Our names of optimisers to theirs, where they differ."""
+    """Our names of optimizers to theirs, where they differ."""
 
     def rounding(self, path: str) -> float:
         """The largest gradient of a parameter's network, if its own is but the rounding error of that; else 0."""
@@ -370,11 +370,11 @@ class Recording:
     def rate(self, path: str) -> float:
         """The learning rate of a parameter."""
         name = self.table[path].split(".")
-        part = name[1] if name[0] == "behaviour" else name[0]
+        part = name[1] if name[0] == "behavior" else name[0]
         return float(self.agent.optims[{"world": "model"}.get(part, part.removeprefix("slow_"))].cfg.lr)
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
-        """The forward pass under the authors' names, and the loss of each optimiser."""
+        """The forward pass under the authors' names, and the loss of each optimizer."""
         raise NotImplementedError
 
     def update(self, rows: Batch, context: Context, number: int) -> tuple[Tensors, Any]:
@@ -389,7 +389,7 @@ def mode(policy: JointDistribution) -> Tensor:
         if isinstance(part, Categoricals):
             out.append(straight_through(part.probs, part.probs.argmax(-1)).flatten(-2))
         else:
-            out.append(part.mode() + 0 * part.std)  # a gradient of 0, as without one the optimiser would complain
+            out.append(part.mode() + 0 * part.std)  # a gradient of 0, as without one the optimizer would complain
     return torch.cat(out, -1)
 
 
@@ -538,16 +538,16 @@ class RecordingV2(Recording):
         yield from self.names_of_rssm(agent)
         yield from self.names_of_coders(agent)
         cfg = agent.cfg
-        heads = [("reward", "world.reward", "out", cfg.reward), ("critic", "behaviour.critic", "out", cfg.critic)]
+        heads = [("reward", "world.reward", "out", cfg.reward), ("critic", "behavior.critic", "out", cfg.critic)]
         heads += [("discount", "world.cont", "logit", cfg.cont)] * cfg.learn_cont
-        heads += [("target_critic", "behaviour.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_update_interval)
+        heads += [("target_critic", "behavior.slow_critic.model", "out", cfg.critic)] * bool(cfg.slow_update_interval)
         for network, ours, out, head in heads:
             yield from chain(f"{network}/dense", f"{network}/norm", f"{ours}.mlp", head.layers, head.norm)
             yield from layer(f"{network}/out/out", f"{ours}.{out}")
-        yield from chain("actor/dense", "actor/norm", "behaviour.actor.mlp", cfg.actor.layers, cfg.actor.norm)
-        yield from layer("actor/out/out", "behaviour.actor.parts.0.outputs.0")
+        yield from chain("actor/dense", "actor/norm", "behavior.actor.mlp", cfg.actor.layers, cfg.actor.norm)
+        yield from layer("actor/out/out", "behavior.actor.parts.0.outputs.0")
         if self.variant["act"]["kind"] != "categorical":
-            yield from layer("actor/out/std", "behaviour.actor.parts.0.outputs.1")
+            yield from layer("actor/out/std", "behavior.actor.parts.0.outputs.1")
 
     @staticmethod
     def names_of_rssm(agent: DreamerV2) -> Iterator[tuple[str, str]]:
@@ -580,30 +580,30 @@ class RecordingV2(Recording):
             yield from layer(f"decoder/dense_{theirs[key]}/out", f"world.decoder.outputs.{i}")
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
-        """The forward pass under the authors' names, and the loss of each optimiser."""
+        """The forward pass under the authors' names, and the loss of each optimizer."""
         agent = self.agent
         self.draw(1)
         post = agent.world.observe(rows, context)
         terms, _ = agent.world_model_loss(rows, post)
-        losses = dreamer_v2.imagination_loss_v2(agent.behaviour, agent.world, post.latent.detach(), rows.is_terminal)
+        losses = dreamer_v2.imagination_loss_v2(agent.behavior, agent.world, post.latent.detach(), rows.is_terminal)
         with torch.no_grad():
             values = self.world_values(rows, post) | self.open_loop(post.latent.map(lambda x: x[:, -1]))
             values["loss/discount"] = values.pop("loss/cont")
-            dreamt = self.dream_values(agent.behaviour, losses.dream, post.stats, losses.terms)
+            dreamt = self.dream_values(agent.behavior, losses.dream, post.stats, losses.terms)
             values |= {f"imag/{k}": v for k, v in dreamt.items()}
             values |= {"imag/actor_loss": losses.actor.mean(), "imag/critic_loss": losses.critic.mean()}
         return values, {"model": agent.total(terms), "actor": losses.actor.mean(), "critic": losses.critic.mean()}
 
-    def dream_values(self, behaviour: Behaviour, dream: Trajectory, stats: Tensor, terms: Tensors) -> Tensors:
-        """Imagined trajectories of a behaviour under the authors' names, whose actions lead to their states."""
+    def dream_values(self, behavior: Behavior, dream: Trajectory, stats: Tensor, terms: Tensors) -> Tensors:
+        """Imagined trajectories of a behavior under the authors' names, whose actions lead to their states."""
         feature, rssm = dream.feature, self.agent.world.rssm
         latent = rssm.split(feature)
         all_stats = torch.cat([stats[None], rssm.p(latent.deter[1:])])
-        policy = behaviour.actor(feature[:-2])
-        values = self.latent_values(latent, all_stats) | self.policy_values(feature, behaviour.actor) | {
+        policy = behavior.actor(feature[:-2])
+        values = self.latent_values(latent, all_stats) | self.policy_values(feature, behavior.actor) | {
             "feat": self.feature(feature), "action": torch.cat([torch.zeros_like(dream.action[:1]), dream.action[:-1]]),
             "reward_raw": terms["reward"], "reward": terms["normalized_reward"],
-            "value": behaviour.critic(feature).mean(),
+            "value": behavior.critic(feature).mean(),
             "value_slow": terms["slow_value"], "target": terms["target"], "discount": terms["discount"],
             "weight": terms["weight"], "policy_entropy": policy.entropy(),
             "policy_logp": policy.log_prob(dream.action[:-2]),
@@ -615,7 +615,7 @@ class RecordingV2(Recording):
         agent = self.agent
         self.draw(number)
         _, m, post = agent.learn(rows, context)
-        named = self.behaviour_metrics(agent.behaviour, m) | {
+        named = self.behavior_metrics(agent.behavior, m) | {
             "discount_loss": m["loss/cont"], "reward_loss": m["loss/reward"], "model_kl": m["train/kl"],
             "post_ent": m["train/posterior_entropy"], "prior_ent": m["train/prior_entropy"], "kl_loss": m["loss/kl"],
             **{f"{key}_loss": m[f"loss/reconstruction/{ours}"] for key, ours in self.keys.items()
@@ -624,15 +624,15 @@ class RecordingV2(Recording):
             **{f"{self.optim_names.get(name, name)}_grad_norm": m[f"opt/grad_norm/{name}"] for name in agent.optims},
         }  # fmt: skip
         out = {f"metric/{k}": v for k, v in named.items()}
-        return out | {"rewnorm_mag": agent.behaviour.reward_norm.magnitude}, post
+        return out | {"rewnorm_mag": agent.behavior.reward_norm.magnitude}, post
 
     @staticmethod
-    def behaviour_metrics(behaviour: Behaviour, m: Tensors) -> Tensors:
-        """The metrics of a behaviour under the authors' names."""
+    def behavior_metrics(behavior: Behavior, m: Tensors) -> Tensors:
+        """The metrics of a behavior under the authors' names."""
         entropies = [v for k, v in m.items() if k.startswith("train/entropy/")]
         return {
-            "actor_ent": sum(entropies), "actor_ent_scale": behaviour.cfg.entropy_coef, "critic": m["train/value"],
-            "actor_grad_mix": getattr(behaviour.gradient, "mix", None), "critic_slow": m["train/slow_value"],
+            "actor_ent": sum(entropies), "actor_ent_scale": behavior.cfg.entropy_coef, "critic": m["train/value"],
+            "actor_grad_mix": getattr(behavior.gradient, "mix", None), "critic_slow": m["train/slow_value"],
             "critic_target": m["train/target"], "reward_mean": m["train/reward"], "reward_std": m["train/reward_std"],
             "reward_normed_mean": m["train/normalized_reward"], "reward_normed_std": m["train/normalized_reward_std"],
         }  # fmt: skip
@@ -735,7 +735,7 @@ class RecordingP2E(RecordingV2):
         return [self.agent.actor, self.agent.explorer.actor]
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
-        """The forward pass under the authors' names, and the loss of each optimiser."""
+        """The forward pass under the authors' names, and the loss of each optimizer."""
         agent, (values, losses) = self.agent, super().outputs(rows, context)
         self.draw(1)
         post = agent.world.observe(rows, context)
@@ -776,7 +776,7 @@ class RecordingP2E(RecordingV2):
         out, post = super().update(rows, context, number)
         agent.learn = learn  # type: ignore[method-assign]
         m = {k.removeprefix("expl/"): v for k, v in found["all"][1].items() if k.startswith("expl/")}
-        out |= {f"metric/expl_{k}": v for k, v in self.behaviour_metrics(agent.explorer, m).items()}
+        out |= {f"metric/expl_{k}": v for k, v in self.behavior_metrics(agent.explorer, m).items()}
         norms = {"intr": agent.intrinsic_norm, "extr": agent.extrinsic_norm}
         return out | {f"{k}_rewnorm_mag": norm.magnitude for k, norm in norms.items()}, post
 
@@ -903,7 +903,7 @@ class RecordingV1(Recording):
         return lambda mean: next(latents), pick
 
     def outputs(self, rows: Batch, context: Context) -> tuple[Tensors, Tensors]:
-        """The forward pass under the authors' names, and the loss of each optimiser."""
+        """The forward pass under the authors' names, and the loss of each optimizer."""
         agent = self.agent
         self.draw(1)
         post = agent.world.observe(rows, context)

@@ -170,7 +170,7 @@ class Recording:
         """The largest gradient of the parameter's network, if its own is but the rounding error of that; else 0.
 
         When every action is its distribution's mean, the gradient of that mean is 0 in exact arithmetic. What is
-        recorded then is rounding, 1e-7 of its neighbours.
+        recorded then is rounding, 1e-7 of its neighbors.
         """
         network = {k: np.abs(v).max(initial=0.0) for k, v in self.under(f"grad/{path.split('/')[0]}/").items()}
         largest = float(max(network.values(), default=0.0))
@@ -178,7 +178,7 @@ class Recording:
         return largest if 0 < own < 1e-6 * largest else 0.0
 
     def drift(self, path: str) -> float:
-        """How far the optimiser may carry such a parameter: it makes steps of the learning rate out of any noise."""
+        """How far the optimizer may carry such a parameter: it makes steps of the learning rate out of any noise."""
         rates = [self.agent["opt.lr"] * min(1.0, i / max(1, self.agent["opt.warmup"])) for i in range(3)]
         return 2 * sum(rates) if self.noise(path) else 0.0
 

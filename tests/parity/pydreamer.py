@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos import dreamer_v2
-from reverie.algos.dreamer_v2 import BehaviourLosses, DreamerV2, DreamerV2Config
+from reverie.algos.dreamer_v2 import BehaviorLosses, DreamerV2, DreamerV2Config
 from reverie.algos.world_model import Context
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
@@ -44,7 +44,7 @@ FIXED = {"amp": False, "model": "dreamer"}
 CELLS = {"gru": "keras_gru", "gru_layernorm": "normed_gates_gru", "gru_layernorm_dv2": "bare_layer_norm_gru"}
 """Their names of cells to ours."""
 NAMES = {"model": "", "probe": "_probe", "actor": "_actor", "critic": "_critic"}
-"""Our optimisers, and how the names of their gradient norms end."""
+"""Our optimizers, and how the names of their gradient norms end."""
 GOALS = ("goal_direction", "goals_direction")
 CONSTANT = 0.5 * math.log(2 * math.pi)
 """Our losses of normals have it for each number, theirs have not."""
@@ -123,7 +123,7 @@ class RecordingPyDreamer(Recording):
         self.conf, self.variant, self.arrays = meta["conf"], meta["variant"], arrays
         self.settings = Settings(meta["conf"], RUN, FIXED)
         self.samples, self.probe = self.conf["iwae_samples"], self.conf["probe_model"]
-        self.forgotten = bool(self.conf.get("probe_gradients"))  # theirs gives these probes to no optimiser
+        self.forgotten = bool(self.conf.get("probe_gradients"))  # theirs gives these probes to no optimizer
         self.forgotten_grads: dict[str, Tensor | None] = {}
         self.agent = self.load()
 
@@ -142,8 +142,8 @@ class RecordingPyDreamer(Recording):
 
         if c["image_encoder"] or c["image_decoder"]:
             side = c["image_size"]
-            colours = ObsPart(kind="image", shape=(side, side, c["image_channels"]), dtype="uint8")
-            spec["image"] = grid("image") if c["image_categorical"] else colours
+            colors = ObsPart(kind="image", shape=(side, side, c["image_channels"]), dtype="uint8")
+            spec["image"] = grid("image") if c["image_categorical"] else colors
         if c["vecobs_size"]:
             spec["vecobs"] = vector(c["vecobs_size"])
         if "map" in self.probe:
@@ -168,14 +168,14 @@ class RecordingPyDreamer(Recording):
             "reward_support": tuple(s["reward_decoder_categorical"] or ()),
         }  # fmt: skip
         s.left -= {"image_weight", "image_categorical", "image_size", "image_channels", "vecobs_size"}
-        return DreamerV2Config().merge(values | self.parts() | self.actions() | self.beside() | self.optimisers())
+        return DreamerV2Config().merge(values | self.parts() | self.actions() | self.beside() | self.optimizers())
 
     def parts(self) -> dict[str, Any]:
         """Settings of the world model's parts and of the critic."""
         s, units, classes = self.settings, self.variant["hidden_dim_for_400"], self.settings["stoch_discrete"]
         depth, norm = s["cnn_depth"], "layer" if self.conf["layer_norm"] else "none"
         if "dense" in (s["image_encoder"], s["image_decoder"]) and not self.conf["image_categorical"]:
-            raise ConfigError("recorded with dense coders of an image of colours, which we do not have.")
+            raise ConfigError("recorded with dense coders of an image of colors, which we do not have.")
         values: dict[str, Any] = {
             "rssm.deter": s["deter_dim"], "rssm.hidden": s["hidden_dim"], "rssm.stoch": s["stoch_dim"],
             "rssm.latent": f"categorical({classes})" if classes else "gaussian('double_sigmoid', 0.1)",
@@ -222,8 +222,8 @@ class RecordingPyDreamer(Recording):
         s.left -= {k for k in s.left if k.startswith(("map_", "goals_", "probe_"))}
         return values
 
-    def optimisers(self) -> dict[str, Any]:
-        """Settings of the optimisers."""
+    def optimizers(self) -> dict[str, Any]:
+        """Settings of the optimizers."""
         s, values = self.settings, {}
         for name in ("model", "probe", "actor", "critic"):
             behaves = name in ("actor", "critic")
@@ -287,12 +287,12 @@ class RecordingPyDreamer(Recording):
         for theirs, ours, head in (("reward", "reward.out", cfg.reward), ("terminal", "cont.logit", cfg.cont)):
             last = p.mlp(f"wm.decoder.{theirs}.model.model", f"world.{ours.split('.')[0]}.mlp", head.layers, norm)
             p.layer(last, f"world.{ours}", sign=-1 if theirs == "terminal" else 1)  # of ending, of going on
-        critics = [("ac.critic", "behaviour.critic"), ("ac.critic_target", "behaviour.slow_critic.model")]
+        critics = [("ac.critic", "behavior.critic"), ("ac.critic_target", "behavior.slow_critic.model")]
         if agent.aux is not None:
             critics += [("wm.ac_aux.critic", "aux.critic"), ("wm.ac_aux.critic_target", "aux.slow.model")]
         for theirs, ours in critics:
             p.layer(p.mlp(f"{theirs}.model", f"{ours}.mlp", 4, norm), f"{ours}.out")
-        last, outputs = p.mlp("ac.actor.model", "behaviour.actor.mlp", 4, norm), "behaviour.actor.parts.0.outputs"
+        last, outputs = p.mlp("ac.actor.model", "behavior.actor.mlp", 4, norm), "behavior.actor.parts.0.outputs"
         for part in ("weight", "bias"):
             names = tuple(f"{outputs}.{i}.{part}" for i in range(len(agent.actor.parts[0].outputs)))
             p.put(f"{last}.{part}", names, lambda *x: torch.cat(x))
@@ -526,21 +526,21 @@ class RecordingPyDreamer(Recording):
         """Observations of repeated rows ``[B * I, T, ...]`` as theirs, ``[T, B, ...]``."""
         return x[:: self.samples].transpose(0, 1)
 
-    def dream_side(self, losses: BehaviourLosses) -> Tensors:
+    def dream_side(self, losses: BehaviorLosses) -> Tensors:
         """Imagined trajectories, at the present weights."""
-        behaviour, feature, t = self.agent.behaviour, losses.dream.feature, losses.terms
-        hidden = behaviour.actor.mlp(feature)
-        policy, gamma = behaviour.actor.heads(hidden[:-1]), self.agent.cfg.discount
+        behavior, feature, t = self.agent.behavior, losses.dream.feature, losses.terms
+        hidden = behavior.actor.mlp(feature)
+        policy, gamma = behavior.actor.heads(hidden[:-1]), self.agent.cfg.discount
         action, ends, slow, reward = (
             losses.dream.action[:-1],
             1 - t["discount"],
             t["slow_value"],
             t["normalized_reward"],
         )
-        online = behaviour.critic(feature).mean()
+        online = behavior.critic(feature).mean()
         values = {
             "features": feature, "actions": action, "rewards": reward, "terminals": ends, "value": slow,
-            "actor_raw": torch.cat([layer(hidden) for layer in behaviour.actor.parts[0].outputs], -1),
+            "actor_raw": torch.cat([layer(hidden) for layer in behavior.actor.parts[0].outputs], -1),
             "value_online": online, "value_advantage": reward[1:] + gamma * (1 - ends[1:]) * slow[1:] - slow[:-1],
             "value_advantage_gae": t["advantage"], "value_target": t["target"], "value_weight": t["weight"][:-1],
             "policy_entropy": policy.entropy(), "policy_logp": policy.log_prob(action),
@@ -573,8 +573,8 @@ class RecordingPyDreamer(Recording):
                 self.forgotten_grads = dict(zip(names, grads, strict=True))
             return result
 
-        def dream(*args: Any) -> BehaviourLosses:
-            result: BehaviourLosses = dreaming(*args)
+        def dream(*args: Any) -> BehaviorLosses:
+            result: BehaviorLosses = dreaming(*args)
             with torch.no_grad():
                 found.update(self.dream_side(result))
             return result

@@ -55,7 +55,7 @@ class Recording:
         opt = self.meta["optimizer"]
         for name in ("amsgrad", "weight_decay", "centered", "momentum"):
             if opt.get(name):
-                raise ConfigError(f"recorded with {name} = {opt[name]} of the optimiser, which we lack.")
+                raise ConfigError(f"recorded with {name} = {opt[name]} of the optimizer, which we lack.")
 
     def under(self, prefix: str) -> dict[str, np.ndarray]:
         """Arrays below a prefix, without it."""
@@ -103,7 +103,7 @@ class Recording:
         recording, kind = self, A2C if m["algorithm"] == "A2C" else PPO
 
         class Recorded(kind):  # type: ignore[misc, valid-type]
-            """The learner with the recorded network and optimiser."""
+            """The learner with the recorded network and optimizer."""
 
             def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
                 return recording.network()
@@ -114,7 +114,7 @@ class Recording:
         return Recorded(self.obs_spec, self.action_spec, config, torch.device("cpu"))
 
     def optim(self, parameters: list[nn.Parameter]) -> LaPropAGC:
-        """Our optimiser with the recorded settings."""
+        """Our optimizer with the recorded settings."""
         opt, clip = self.meta["optimizer"], self.meta["max_grad_norm"] or 0.0
         if opt["class"] == "Adam":
             beta1, beta2 = opt["betas"]

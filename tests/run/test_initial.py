@@ -39,14 +39,14 @@ def train(run: Path, algorithm: str = "td3_bc", **more: Any) -> list[str]:
 
 
 def learner(run: Path) -> dict[str, Any]:
-    """Networks and optimisers; statistics go on with what is lived."""
+    """Networks and optimizers; statistics go on with what is lived."""
     state = dict(load(run, env="Pendulum-v1").algo.state_dict())
     return state | {"model": {k: v for k, v in state["model"].items() if not k.startswith("preprocess.")}}
 
 
 def seen(run: Path) -> torch.Tensor:
     """What observations are multiplied by."""
-    return load(run, env="Pendulum-v1").algo.state_dict()["model"]["preprocess.normaliser.parts.0.factor"]
+    return load(run, env="Pendulum-v1").algo.state_dict()["model"]["preprocess.normalizer.parts.0.factor"]
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_ppo_begins_with_the_clone_of_an_expert(tmp_path):
     ]
     scores = [json.loads((run / "eval.json").read_text())["score"]["mean"] for run in (clone, tuned)]
     assert scores[0] == scores[1] > 80
-    assert model(tuned)["preprocess.normaliser.parts.0.moments"][0, 0] == rows + 16
+    assert model(tuned)["preprocess.normalizer.parts.0.moments"][0, 0] == rows + 16
 
 
 def test_of_another_algorithm_the_actor_is_taken_and_its_target_follows(offline, tmp_path):
@@ -210,7 +210,7 @@ class Renamed(gymnasium.ObservationWrapper):
         return {"other": observation}
 
 
-def test_parts_are_taken_without_optimisers_and_statistics_only_of_the_same_observations(offline, tmp_path):
+def test_parts_are_taken_without_optimizers_and_statistics_only_of_the_same_observations(offline, tmp_path):
     parts = {"init_from": str(offline), "init_modules": [r"objective\.critic", "preprocess"]}
     said = train(tmp_path / "run", steps=20, **LIVED, **parts)
     critics = {"objective.critic.body.theta", "objective.target_critic.model.body.theta"}

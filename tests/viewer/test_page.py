@@ -72,7 +72,7 @@ def row(number):
 
 
 def drawn(page, side):
-    """Whether the picture has more than one colour."""
+    """Whether the picture has more than one color."""
     pixels = page.locator(f"#{side} canvas").evaluate(
         "c => [...new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)]"
     )

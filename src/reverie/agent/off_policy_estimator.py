@@ -92,10 +92,10 @@ class OffPolicyEstimator:
         self.truncated_weight: float = float(np.where(ended, 0.0, self.discount ** (lengths - 1.0))[stepped].mean())
         self.fqe: FQE = config.build(obs_spec, action_spec, str(algo.device), seed, self._units())
         self.behavior_fqe: FQE = config.build(obs_spec, action_spec, str(algo.device), seed + 1, self._units())
-        for normaliser in (self.fqe.preprocess.normaliser, self.behavior_fqe.preprocess.normaliser):
-            if normaliser is not None:
-                rows = dataset.storage.read(0, dataset.count, [f"obs/{key}" for key in normaliser.keys], copy=False)
-                normaliser.fit({key: torch.from_numpy(rows[f"obs/{key}"][0]) for key in normaliser.keys})
+        for normalizer in (self.fqe.preprocess.normalizer, self.behavior_fqe.preprocess.normalizer):
+            if normalizer is not None:
+                rows = dataset.storage.read(0, dataset.count, [f"obs/{key}" for key in normalizer.keys], copy=False)
+                normalizer.fit({key: torch.from_numpy(rows[f"obs/{key}"][0]) for key in normalizer.keys})
         truncated = dataset.column("is_last") & ~dataset.column("is_terminal")
         self.unfollowed: np.ndarray = dataset.column("is_last") | np.append(truncated[1:], False)
         """Whether no recorded action follows the row's action, ``[n]``: FQE of the behavior policy omits such rows."""

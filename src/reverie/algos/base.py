@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.modes import Optimiser, check_all_parameters_trained, find_bad_moment, reads_training_flag
+from reverie.algos.modes import Optimizer, check_all_parameters_trained, find_bad_moment, reads_training_flag
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.collectives import is_distributed, mean_across_ranks
 from reverie.core.errors import ConfigError, missing_method_error
@@ -185,16 +185,16 @@ class Algorithm(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 
-    def optimizers(self) -> dict[str, Optimiser]:
+    def optimizers(self) -> dict[str, Optimizer]:
         """Return each optimizer that this learner and its modules hold as attributes, or in a dictionary.
 
         Their names end with ``optim``: ``actor_optim`` is ``self.optims["actor"]``.
         """
-        optims: dict[str, Optimiser] = {}
+        optims: dict[str, Optimizer] = {}
         for module_name, module in self.named_modules():
             for key, value in vars(module).items():
                 for name, optim in value.items() if isinstance(value, dict) else ((key, value),):
-                    if isinstance(optim, Optimiser) and not any(optim is optimizer for optimizer in optims.values()):
+                    if isinstance(optim, Optimizer) and not any(optim is optimizer for optimizer in optims.values()):
                         suffix = "" if name.endswith("optim") else "_optim"
                         optims[f"{module_name}.{name}".lstrip(".") + suffix] = optim
         return optims

@@ -1,6 +1,6 @@
 """BCQ: Fujimoto, Meger, Precup, "Off-policy deep reinforcement learning without exploration", ICML 2019.
 
-Actions are sampled from a generative model of the dataset's actions and perturbed a little towards higher values. The
+Actions are sampled from a generative model of the dataset's actions and perturbed a little toward higher values. The
 best of a few such actions is taken, both to act and in the critics' targets.
 """
 

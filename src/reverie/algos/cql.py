@@ -251,7 +251,7 @@ class CQLConfig(OfflineConfig, SACConfig):
     num_samples: Annotated[int, AtLeast(1)] = 10
     """N, number of actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
     cql_temperature: Annotated[float, Above(0)] = 1.0
-    """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); towards 0 it is the maximum."""
+    """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); toward 0 it is the maximum."""
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
     value_floor: Literal["monte_carlo"] | None = None

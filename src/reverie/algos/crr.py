@@ -172,7 +172,7 @@ class CRRBaseConfig(Config):
     critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critic."""
     tau: Annotated[float, Within("(0, 1]")] = 1.0
-    """Step of the targets towards their networks at each target update; 1 copies them."""
+    """Step of the targets toward their networks at each target update; 1 copies them."""
     target_update_interval: Annotated[int, AtLeast(1)] = 100
     """Gradient updates between two updates of the target networks."""
 

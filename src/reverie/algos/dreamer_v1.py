@@ -110,11 +110,11 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
         """Take one gradient step of each optimizer on rows ``[B, T]``; return the model's losses and metrics."""
         post = self.world.observe(rows, context)
         terms, metrics = self.world_model_loss(rows, post)
-        losses, extra = self.behaviour_losses(rows, context, post)
+        losses, extra = self.behavior_losses(rows, context, post)
         shared = [name for name in losses if name.endswith("actor")]  # by the critic's, which comes after it
         return terms, metrics | extra | gradient_steps({"model": self.total(terms), **losses}, self.optims, shared)
 
-    def behaviour_losses(
+    def behavior_losses(
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
         """Return the loss ``[]`` of each optimizer except the world model's, and metrics."""

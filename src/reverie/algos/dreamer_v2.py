@@ -35,14 +35,14 @@ from reverie.objectives.returns import ImaginedReturn, NextReward, StateReward
 
 
 def imagination_loss_v2(
-    behaviour: Behaviour, world: WorldModel, start: Latent, terminal: Tensor, reward: RewardFn | None = None
-) -> BehaviourLosses:
+    behavior: Behavior, world: WorldModel, start: Latent, terminal: Tensor, reward: RewardFn | None = None
+) -> BehaviorLosses:
     """Imagine, and compute the losses of actor and critic: equations 4 to 6. Updates the reward norm.
 
     Reward, discount and value at t belong to state t; ``cfg.return_estimator`` computes the targets. ``reward``: the
     reward of imagined states; None: the world model's prediction.
     """
-    b, c, dream = behaviour, behaviour.cfg, behaviour.imagine(world, start)
+    b, c, dream = behavior, behavior.cfg, behavior.imagine(world, start)
     with torch.set_grad_enabled(b.gradient.through_time):
         raw = world.reward(dream.feature).mean() if reward is None else reward(dream)  # [H+1, B, T]
         b.reward_norm.update(raw)
@@ -62,10 +62,10 @@ def imagination_loss_v2(
     metrics |= {f"train/{k}_std": means[k].detach().std(correction=0) for k in ("reward", "normalized_reward")}
     metrics |= {"loss/actor": actor.detach().mean(), "loss/critic": critic.detach().mean()}
     means |= {"discount": discount, "weight": weight, "advantage": returns.advantage}
-    return BehaviourLosses(actor, critic, metrics, dream, means)
+    return BehaviorLosses(actor, critic, metrics, dream, means)
 
 
-class BehaviourLosses(NamedTuple):
+class BehaviorLosses(NamedTuple):
     """The losses of policy and critic on one imagined trajectory."""
 
     actor: Tensor  # [K, B, T], K actions that count
@@ -99,7 +99,7 @@ class AuxCritic(nn.Module):
         return returns.weight[:-1] * self.critic(feature[:-1]).loss(returns.target)
 
 
-class Behaviour(nn.Module):
+class Behavior(nn.Module):
     """A policy and its critics, trained on imagined trajectories."""
 
     entropy_scale: float | Tensor
@@ -176,7 +176,7 @@ class DreamerV2(DenseDreamer):
         self.world: WorldModel = WorldModel(cfg.probe.model_parts(obs_spec), action_spec, cfg)
         width = self.world.rssm.feature_width
         self.samples: int = cfg.posterior_samples
-        self.behaviour: Behaviour = Behaviour(width, action_spec, cfg)
+        self.behavior: Behavior = Behavior(width, action_spec, cfg)
         self.probe: Probe | None = Probe(obs_spec, width, cfg.probe) if cfg.probe.heads else None
         self.aux: AuxCritic | None = AuxCritic(width, cfg.aux) if cfg.aux.weight else None
         self.to(device)
@@ -186,22 +186,22 @@ class DreamerV2(DenseDreamer):
             start = Context(self.world.rssm.initial(rows, self.world.dtype), torch.zeros(rows, action_spec.width))
             for name, x in zip(CARRIED_BUFFERS, (*start.latent, start.action), strict=True):
                 self.register_buffer(name, x.to(device), persistent=False)
-        self.behaviour.make_optims()
+        self.behavior.make_optims()
         trained = [*self.world.parameters(), *(self.aux.parameters() if self.aux else ())]
         if self.probe is not None and cfg.probe.gradients:
             trained += self.probe.parameters()
-        self.optims: dict[str, LaPropAGC] = {"model": cfg.model_optim.build(trained), **self.behaviour.optims}
+        self.optims: dict[str, LaPropAGC] = {"model": cfg.model_optim.build(trained), **self.behavior.optims}
         if self.probe is not None and not cfg.probe.gradients:
             self.optims["probe"] = cfg.probe.optim.build(self.probe.parameters())
         self._policy = LatentPolicy(self, noisy=bool(cfg.exploration_noise))
 
     @property
     def actor(self) -> DreamerActor:  # type: ignore[override]  # others have it as an attribute
-        return self.behaviour.actor
+        return self.behavior.actor
 
     @property
     def critic(self) -> ScalarHead:  # type: ignore[override]
-        return self.behaviour.critic
+        return self.behavior.critic
 
     def train_step(self, batch: Batch) -> Update:
         terms, metrics, post = self.learn(batch, self.carried_context())
@@ -244,7 +244,7 @@ class DreamerV2(DenseDreamer):
         losses, loss_metrics = self.losses(rows, post, terms)
 
         def dream() -> Metrics:
-            return self.behaviour.learn(self.world, post.latent.detach(), rows.is_terminal)
+            return self.behavior.learn(self.world, post.latent.detach(), rows.is_terminal)
 
         metrics |= loss_metrics | (dream() if self.cfg.imagine_with == "same" else {})
         metrics |= gradient_steps(losses, self.optims)

@@ -186,7 +186,7 @@ class DreamerV3(ActorCritic, Dreamer):
         return Update(metrics=metrics, priority=priority, extras=extras)
 
     def learn(self, context: Context, batch: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Take one gradient step on rows ``[B, T]``, then move the slow critic towards the critic."""
+        """Take one gradient step on rows ``[B, T]``, then move the slow critic toward the critic."""
         losses = self.losses(context, batch)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
         self.slow_critic.update()

@@ -148,7 +148,7 @@ class FQEConfig(OfflineConfig, ValueConfig):
     the outcomes of single transitions by heart, and its values of actions that are rare in the data grow and grow. The
     paper bounds the class of functions instead."""
     tau: Annotated[float, Within("(0, 1]")] = 0.1
-    """Step of the target critic towards the critic at each target update; 1 copies it. The remaining error shrinks by a
+    """Step of the target critic toward the critic at each target update; 1 copies it. The remaining error shrinks by a
     factor of about 1 - tau (1 - discount) per update, so a small tau takes long."""
     target_update_interval: Annotated[int, AtLeast(1)] = 1
     """Gradient updates between two updates of the target network. The paper's regressions are tau = 1 with many updates

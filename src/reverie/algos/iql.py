@@ -150,7 +150,7 @@ class IQLConfig(OfflineConfig, TDConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     expectile: Annotated[float, Within("(0, 1)")] = 0.7
-    """Tau: V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, towards 1 their maximum.
+    """Tau: V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, toward 1 their maximum.
     The paper has 0.9 for AntMaze."""
     beta: Annotated[float, Within("[0, inf]")] = 3.0
     """Inverse temperature of the actor's weights exp(beta A): 0 imitates all actions alike. The paper has 10 for

@@ -12,7 +12,7 @@ from reverie.core.errors import ConfigError, count_noun
 from reverie.nn.adam import Adam
 from reverie.nn.optim import LaPropAGC
 
-Optimiser = Adam | LaPropAGC | torch.optim.Optimizer
+Optimizer = Adam | LaPropAGC | torch.optim.Optimizer
 
 
 def reads_training_flag(module: nn.Module) -> bool:
@@ -23,7 +23,7 @@ def reads_training_flag(module: nn.Module) -> bool:
 
 
 def check_all_parameters_trained(
-    learner: nn.Module, optims: Mapping[str, Optimiser], before: Mapping[str, int]
+    learner: nn.Module, optims: Mapping[str, Optimizer], before: Mapping[str, int]
 ) -> None:
     """Raise ConfigError unless, after the first update, each parameter is in an optimizer, frozen, or was written to.
 
@@ -48,7 +48,7 @@ def check_all_parameters_trained(
         )
 
 
-def find_bad_moment(optims: Mapping[str, Optimiser]) -> str | None:
+def find_bad_moment(optims: Mapping[str, Optimizer]) -> str | None:
     """Return the name of an optimizer that holds NaN or infinity, so that a parameter may never move; or None.
 
     One gradient whose square float32 does not hold is enough. Reads all moments and waits for the device.

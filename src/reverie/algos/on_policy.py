@@ -216,7 +216,7 @@ class OnPolicyConfig(ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.value_estimator.needs_behaviour:
+        if self.value_estimator.needs_behavior:
             raise ConfigError(
                 f"value_estimator = {self.value_estimator.to_text()}: expected one that needs rows alone."
             )

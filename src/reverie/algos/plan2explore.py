@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.dreamer_v2 import Behaviour, DreamerV2, DreamerV2Config, RewardNormConfig
+from reverie.algos.dreamer_v2 import Behavior, DreamerV2, DreamerV2Config, RewardNormConfig
 from reverie.algos.imagination import Trajectory
 from reverie.algos.world_model import (
     Context,
@@ -128,14 +128,14 @@ class Plan2Explore(ExplorationMixin, DreamerV2):
     """The learner of Plan2Explore: world model, task behavior, ensemble, exploring behavior, in this order."""
 
     cfg: Plan2ExploreConfig
-    explorer: Behaviour
+    explorer: Behavior
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Plan2ExploreConfig, device: torch.device
     ) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         self.make_ensemble(action_spec)
-        self.explorer = Behaviour(self.world.rssm.feature_width, action_spec, cfg)
+        self.explorer = Behavior(self.world.rssm.feature_width, action_spec, cfg)
         self.to(device)
         self.explorer.make_optims()
         self.optims["ensemble"] = cfg.ensemble_optim.build(self.ensemble.parameters())
@@ -153,8 +153,8 @@ class Plan2Explore(ExplorationMixin, DreamerV2):
         start = post.latent.detach()
         for key, value in self.explorer.learn(self.world, start, rows.is_terminal, self.intrinsic_reward).items():
             prefix, _, name = key.rpartition("/")
-            optimised = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
-            metrics[f"{prefix}/explore_{name}" if optimised else f"expl/{key}"] = value
+            optimized = key.startswith("opt/")  # opt/loss/actor is opt/loss/explore_actor
+            metrics[f"{prefix}/explore_{name}" if optimized else f"expl/{key}"] = value
         return terms, metrics, post
 
 

@@ -41,10 +41,10 @@ class Plan2ExploreV1(ExplorationMixin, DreamerV1):
             explore_critic=cfg.critic_optim.build(self.explorer.critic.parameters()),
         )
 
-    def behaviour_losses(
+    def behavior_losses(
         self, rows: Batch, context: Context | None, post: Posterior
     ) -> tuple[dict[str, Tensor], Metrics]:
-        losses, metrics = super().behaviour_losses(rows, context, post)
+        losses, metrics = super().behavior_losses(rows, context, post)
         explored = imagination_loss_v1(self.explorer, self.world, self.start(post), self.intrinsic_reward)
         ensemble = self.ensemble.loss(post, previous_actions(rows, context))
         losses |= {"ensemble": ensemble, "explore_actor": explored.actor.mean()}

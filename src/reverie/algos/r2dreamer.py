@@ -147,7 +147,7 @@ class R2Dreamer(DreamerV3):
         self.optim: LaPropAGC = cfg.optim.build([p for part in parts for p in part.parameters()])
 
     def learn(self, context: Context, rows: Batch) -> tuple[WorldModelLosses, Metrics]:
-        """Move the slow networks towards the others, then take one gradient step on rows ``[B, T]``."""
+        """Move the slow networks toward the others, then take one gradient step on rows ``[B, T]``."""
         self.slow_critic.update()
         self.representation.before_update()
         losses = self.losses(context, rows)

@@ -69,8 +69,8 @@ class TDConfig(ValueConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         chosen, fit = self.value_estimator, self.estimators
-        if not isinstance(chosen, fit) or chosen.needs_behaviour:
-            kinds = [k for k, v in fit.variants().items() if not v.needs_behaviour]
+        if not isinstance(chosen, fit) or chosen.needs_behavior:
+            kinds = [k for k, v in fit.variants().items() if not v.needs_behavior]
             raise ConfigError(
                 f"value_estimator = {chosen.to_text()}: {self.algorithm} expects one of {', '.join(kinds)}, or your "
                 "own "

@@ -125,7 +125,7 @@ class TDMPC2Objective(nn.Module):
 
     @torch.no_grad()
     def update_scale(self, value: Tensor) -> None:
-        """Move the scale towards the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
+        """Move the scale toward the range of values ``[B]`` between percentiles 5 and 95, at least 1."""
         low, high = percentiles(all_gather(value), PERCENTILES)
         self.scale.lerp_((high - low).clamp(min=1), self.cfg.tau)
 

@@ -89,7 +89,7 @@ class LatentWorld:
     def observe(self, batch: Batch, context: Context | None = None) -> Posterior:
         """Encode rows ``[B, T]``; the reward of each is predicted from the row before it."""
         p, obs = self.learner.preprocess, batch.obs
-        obs = obs if p.normaliser is None else p.normaliser(obs)
+        obs = obs if p.normalizer is None else p.normalizer(obs)
         if p.frames is not None:
             if context is not None:
                 raise ConfigError(

@@ -183,7 +183,7 @@ def machine_lines(report: Report) -> list[Line]:
     if report.speed.gflop is not None:
         lines.append(("update", f"{report.speed.gflop:,.1f} GFLOP", "matrix products and convolutions"))
     if report.matrix_rate_share is not None:
-        lines.append(("utilisation", f"{report.matrix_rate_share:.0%}", f"of the {report.precision} rate"))
+        lines.append(("utilization", f"{report.matrix_rate_share:.0%}", f"of the {report.precision} rate"))
     return lines
 
 

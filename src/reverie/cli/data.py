@@ -52,12 +52,12 @@ class DataInfoCommand(DatasetCommand):
     def __call__(self) -> None:
         from reverie.datasets.dataset import read_progress
         from reverie.datasets.replay_store import StoreReader
-        from reverie.datasets.summary import summarise
+        from reverie.datasets.summary import summarize
 
         with self.open() as reader:
             info = reader.info()
             with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
-                summary = summarise(track_progress(reader.as_recorded()), info.action)
+                summary = summarize(track_progress(reader.as_recorded()), info.action)
             print_sections(dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
                 print_sections(store_sections(reader.store))

@@ -73,8 +73,8 @@ def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 
 def grayscale(image: np.ndarray) -> np.ndarray:
     """Return the luma ``[..., H, W, 1]`` of colors ``[..., H, W, 3]`` (ITU-R BT.601), in the dtype of ``image``."""
-    grey = image @ LUMA
-    return (np.rint(grey) if image.dtype == np.uint8 else grey).astype(image.dtype)[..., None]
+    gray = image @ LUMA
+    return (np.rint(gray) if image.dtype == np.uint8 else gray).astype(image.dtype)[..., None]
 
 
 def check_colors(channels: int, subject: str) -> None:
@@ -90,14 +90,14 @@ class ImageOptions:
     """Resizes images and converts them to grayscale; ``spec`` describes the result."""
 
     def __init__(
-        self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, grey: bool,
+        self, spec: Mapping[str, ObsPart], size: tuple[int, int] | None, gray: bool,
         max_size: tuple[int, int] | None = None,
     ) -> None:  # fmt: skip
         """``max_size``: that to which larger images are resized if there is no ``size``."""
         self.spec: dict[str, ObsPart] = dict(spec)
         self._steps: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = []
         images = {key: part for key, part in spec.items() if part.kind == "image"}
-        if (size or grey) and not images:
+        if (size or gray) and not images:
             option = "resize" if size else "grayscale"
             available = ", ".join(map(repr, sorted(spec)))
             raise ConfigError(
@@ -109,12 +109,12 @@ class ImageOptions:
             if target := size or (max_size if is_large else None):  # also where it fits: a later rendering may not
                 self._steps.append((key, functools.partial(resize, size=target)))
                 part = replace(part, shape=(*target, part.shape[2]))
-            if grey and part.shape[2] not in (1, 3):
+            if gray and part.shape[2] not in (1, 3):
                 logger.warning(
                     f"env.grayscale leaves the image '{key}' as it is: it has {part.shape[2]} channels, not red, green "
                     "and blue"
                 )
-            elif grey and part.shape[2] == 3:
+            elif gray and part.shape[2] == 3:
                 self._steps.append((key, grayscale))
                 part = replace(part, shape=(*part.shape[:2], 1))
             self.spec[key] = part

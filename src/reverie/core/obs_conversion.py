@@ -114,8 +114,8 @@ def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
         return TINY <= float(space.high.max()) - float(space.low.min()) < SMALL
     if len(space.shape) in (3, 4):
         return int(space.high.max()) - int(space.low.min()) <= 255
-    grey = space.dtype == np.uint8 and len(space.shape) == 2
-    return bool(grey and space.low.min() == 0 and space.high.max() == 255)
+    gray = space.dtype == np.uint8 and len(space.shape) == 2
+    return bool(gray and space.low.min() == 0 and space.high.max() == 255)
 
 
 def _channels_first(shape: tuple[int, ...]) -> bool:

@@ -122,7 +122,7 @@ class Summary:
         return lines
 
 
-def summarise(parts: Iterable[Rows], action: Space) -> Summary:
+def summarize(parts: Iterable[Rows], action: Space) -> Summary:
     """Return the summary of all rows; ``action`` is the action space."""
     summary = Summary(actions=[ActionStatistics(name, leaf) for name, leaf in columns_in(action, "action")])
     for episode in iter_episodes(parts):

@@ -39,15 +39,15 @@ SINGLE_COLOR_OBJECTS = {"empty": "red", "wall": "grey", "goal": "green", "lava":
 COLORED_OBJECTS = ("floor", "key", "ball", "box")
 CARRIABLE_OBJECTS = ("key", "ball", "box")
 CELL_KINDS = np.array([
-    *((OBJECT_TO_IDX[name], COLOR_TO_IDX[colour], 0) for name, colour in SINGLE_COLOR_OBJECTS.items()),
-    *((OBJECT_TO_IDX[name], colour, 0) for name in COLORED_OBJECTS for colour in range(len(COLOR_TO_IDX))),
+    *((OBJECT_TO_IDX[name], COLOR_TO_IDX[color], 0) for name, color in SINGLE_COLOR_OBJECTS.items()),
+    *((OBJECT_TO_IDX[name], color, 0) for name in COLORED_OBJECTS for color in range(len(COLOR_TO_IDX))),
     *product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), range(len(STATE_TO_IDX))),
 ])  # fmt: skip
 """Codes of all distinguishable cells, ``[K, 3]``; the empty cell comes first."""
 CELL_KIND_INDEX = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), np.int64)
 """Index of the kind by object, color and state."""
-for _number, (_object, _colour, _state) in enumerate(CELL_KINDS):
-    CELL_KIND_INDEX[_object, slice(None) if _number < len(SINGLE_COLOR_OBJECTS) else _colour, _state] = _number
+for _number, (_object, _color, _state) in enumerate(CELL_KINDS):
+    CELL_KIND_INDEX[_object, slice(None) if _number < len(SINGLE_COLOR_OBJECTS) else _color, _state] = _number
 
 
 def _kind_of(codes: np.ndarray) -> np.ndarray:

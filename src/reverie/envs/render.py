@@ -64,9 +64,9 @@ def draw_minatar(planes: np.ndarray) -> np.ndarray:
     """Draw MinAtar's planes ``[H, W, C]``, 0 to 255, in its colors, the last one on top; uint8 ``[H, W, 3]``."""
     import seaborn  # type: ignore[import-untyped]  # comes with MinAtar
 
-    colours = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
+    colors = np.array([(0, 0, 0), *seaborn.color_palette("cubehelix", planes.shape[-1])])
     numbers = (planes > 127.5) * np.arange(1, planes.shape[-1] + 1)
-    return np.asarray(np.rint(colours[numbers.max(-1)] * 255).astype(np.uint8))
+    return np.asarray(np.rint(colors[numbers.max(-1)] * 255).astype(np.uint8))
 
 
 def clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ def _acrobot(env: Any, obs: np.ndarray) -> None:
 
 
 def _mujoco(env: Any, obs: np.ndarray) -> None:
-    """Set positions and velocities; leading positions that the observation lacks (distance travelled) are 0."""
+    """Set positions and velocities; leading positions that the observation lacks (distance traveled) are 0."""
     positions, velocities = env.model.nq, env.model.nv
     state = np.concatenate([np.zeros(positions + velocities - len(obs)), obs])
     env.set_state(state[:positions], state[positions:])

@@ -183,7 +183,7 @@ class TanhReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
 SHORT: dict[str, type[Any]] = {
     "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
     "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
-    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalise": NormalizeFixed, "one_hot": OneHot,
+    "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalize": NormalizeFixed, "one_hot": OneHot,
     "flatten": wrappers.FlattenObservation, "time_aware": wrappers.TimeAwareObservation,
     "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
 }  # fmt: skip

@@ -21,7 +21,7 @@ from reverie.nn.target_network import TargetNetwork
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, read_saved_config, read_spec, spec_changes
 
-NORMALISER = "preprocess.normaliser."
+NORMALIZER = "preprocess.normalizer."
 """Name prefix of the observation normalization statistics."""
 MAX_LISTED = 4
 """Maximum number of parameters listed in a message."""
@@ -70,10 +70,10 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
         if isinstance(learner, ModelFree):
             learner.reset_lr_schedules()
         logger.info(f"starting with the agent of {path}")
-    normaliser = learner.preprocess.normaliser if isinstance(learner, ModelFree) else None
-    if normaliser is not None:
+    normalizer = learner.preprocess.normalizer if isinstance(learner, ModelFree) else None
+    if normalizer is not None:
         first = (
-            f"the statistics of {path}, of {count_noun(normaliser.count, 'row')}" if normaliser.count else "new rows"
+            f"the statistics of {path}, of {count_noun(normalizer.count, 'row')}" if normalizer.count else "new rows"
         )
         logger.info(f"observations are normalized by {first}")
 
@@ -146,20 +146,20 @@ class PartialLoad:
         """Load the matching parts of another learner's state, or raise RunError."""
         current = self.state_dict()
         model, source = current["model"], {self._to_own_name(name): value for name, value in state["model"].items()}
-        normalised = normalization_mismatch(model, source)
+        normalized = normalization_mismatch(model, source)
         if not self.statistics:
-            source = {name: value for name, value in source.items() if not name.startswith(NORMALISER)}
+            source = {name: value for name, value in source.items() if not name.startswith(NORMALIZER)}
         unlike = shape_differences(model, source, self.tensors)
         names = [name for name in model if name in self.tensors and self._wants(name)]
         unfit = {module_name(name) for name in unlike}
         self.taken = [name for name in names if module_name(name) not in unfit]
-        if problems := self._problems(source, unlike) + [normalised] * bool(normalised and not self.patterns):
+        if problems := self._problems(source, unlike) + [normalized] * bool(normalized and not self.patterns):
             raise RunError(f"init_from = '{self.config.init_from}': {'; '.join(problems)}.")
         self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.taken}})
         self._follow(model)
         missed = unfit & {module_name(name) for name in names if self.patterns or name in source}
         self.remarks += [f"does not match, re-initialized: {format_differences(unlike, missed)}"] * bool(missed)
-        self.remarks += [normalised] * bool(normalised)
+        self.remarks += [normalized] * bool(normalized)
 
     def _to_own_name(self, name: str) -> str:
         """Translate a parameter name of the checkpoint to this learner."""
@@ -169,7 +169,7 @@ class PartialLoad:
     def _wants(self, name: str) -> bool:
         if self.patterns:
             return any(re.match(pattern, name) for pattern in self.patterns)
-        return self.related or name.startswith((self.actor_prefix, NORMALISER))
+        return self.related or name.startswith((self.actor_prefix, NORMALIZER))
 
     def _problems(self, source: State, unlike: Mapping[str, str]) -> list[str]:
         """Return why these parts cannot be loaded; [] if they can."""
@@ -249,7 +249,7 @@ def format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
 
 def normalization_mismatch(model: State, source: State) -> str:
     """Describe the problem if only one of the models normalizes observations; "" if there is none."""
-    has_here, has_source = (any(name.startswith(NORMALISER) for name in state) for state in (model, source))
+    has_here, has_source = (any(name.startswith(NORMALIZER) for name in state) for state in (model, source))
     if has_source == has_here:
         return ""
     if has_source:

@@ -140,7 +140,7 @@ def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, fact
 
 
 def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
-    """See ``nn.normalise``: NumPy and PyTorch take as long for one row as MuJoCo for a step of HalfCheetah."""
+    """See ``nn.normalize``: NumPy and PyTorch take as long for one row as MuJoCo for a step of HalfCheetah."""
     library: Any = load_kernels()
     library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], CONSTANT_RTOL, CONSTANT_ATOL,
         shift.data_ptr(),

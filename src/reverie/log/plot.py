@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, ComparedSetting
 
 
-BLUE, ORANGE, GREY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
+BLUE, ORANGE, GRAY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 SCORE_METRICS = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
 MAX_TRACES = MAX_DIMENSIONS = 12
@@ -62,13 +62,13 @@ def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path |
     if not len(middle[0]) and not len(final[0]):
         return None
     figure, axes = new_curve_figure(aggregate.unit, RETURN_LABELS[curve.source])
-    colour = ORANGE if curve.source == "evaluation" else BLUE
+    color = ORANGE if curve.source == "evaluation" else BLUE
     for number, series in enumerate(curve.points):
         label = f"each of {count_noun(len(curve.points), 'seed')}" if not number and len(series[0]) else None
-        axes.plot(*series, line_style(series), color=GREY, alpha=0.55, linewidth=0.9, label=label)
+        axes.plot(*series, line_style(series), color=GRAY, alpha=0.55, linewidth=0.9, label=label)
     if len(middle[0]):
-        axes.plot(*middle[:2], line_style(middle), color=colour, linewidth=2.2, label="interquartile mean of the seeds")
-        _band(axes, middle, label="its 95 % interval", color=colour)
+        axes.plot(*middle[:2], line_style(middle), color=color, linewidth=2.2, label="interquartile mean of the seeds")
+        _band(axes, middle, label="its 95 % interval", color=color)
     if len(final[0]):
         _finals(axes, final)
     _finish(axes, title)
@@ -85,9 +85,9 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | No
     for axes, env in zip(grid, groups, strict=True):
         style_axes(axes, "steps", "return, interquartile mean of the seeds")
         for number, setting in enumerate(s for s in drawn if s.comparison_key == env):
-            colour = f"C{number % 10}"
-            axes.plot(*setting.curve[:2], line_style(setting.curve), color=colour, linewidth=2, label=setting.name)
-            _band(axes, setting.curve, label="_", color=colour)
+            color = f"C{number % 10}"
+            axes.plot(*setting.curve[:2], line_style(setting.curve), color=color, linewidth=2, label=setting.name)
+            _band(axes, setting.curve, label="_", color=color)
         _finish(axes, env)
     return save_figure(figure, png)
 
@@ -106,9 +106,9 @@ def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: T
     for axes, (name, log) in zip(grid, logs.items(), strict=True):
         style_axes(axes, name, "score")
         words = not all(isinstance(settings[name], int | float) for _, settings in finished)
-        for trials, colour, mark, label in ((pruned, GREY, "x", "pruned"), (finished, ORANGE, "o", "finished")):
+        for trials, color, mark, label in ((pruned, GRAY, "x", "pruned"), (finished, ORANGE, "o", "finished")):
             values = [str(settings[name]) if words else settings[name] for _, settings in trials]
-            axes.plot(values, [score for score, _ in trials], mark, color=colour, label=label)
+            axes.plot(values, [score for score, _ in trials], mark, color=color, label=label)
         if log:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
@@ -157,7 +157,7 @@ def plot_dream_traces(
     for i, axes in enumerate(grid):
         style_axes(axes, "step" if i >= num_traces - columns else "", "")
         axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
-        axes.plot(steps, truth[:, i], color=GREY, linewidth=2.5, label="truth")
+        axes.plot(steps, truth[:, i], color=GRAY, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
         _mark_horizon(axes, trained_horizon, context - 0.5, len(steps) - context)
         axes.set_title(names[i], loc="left", fontsize=10, parse_math=False)
@@ -277,7 +277,7 @@ def plot_dataset(
     """
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
     grid = figure.add_gridspec(1 + len(actions), 2)
-    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GREY)):
+    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GRAY)):
         axes = style_axes(figure.add_subplot(grid[0, column]), f"{name} of an episode", "episodes")
         counts, edges = histogram(values, min(40, max(5, len(values) // 5)))
         if len(counts) == 1:  # one bar, wide enough to be seen

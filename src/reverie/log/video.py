@@ -75,8 +75,8 @@ def to_rgb(frames: np.ndarray, peak: int | None = None) -> np.ndarray:
     if channels == 1:
         light = np.repeat(light, 3, axis=-1)
     elif channels != 3:
-        colours = palette(channels)  # [C, 3]
-        mixed = light @ colours / light.sum(-1, keepdims=True).clip(min=1e-6)  # [..., 3] in 0..1
+        colors = palette(channels)  # [C, 3]
+        mixed = light @ colors / light.sum(-1, keepdims=True).clip(min=1e-6)  # [..., 3] in 0..1
         light = mixed * light.max(-1, keepdims=True)
     return light.clip(0, 255).astype(np.uint8)
 
@@ -109,12 +109,12 @@ def pad_even(frames: np.ndarray) -> np.ndarray:
     return np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
-def border(frames: np.ndarray, colours: Sequence[tuple[int, int, int]], width: int = 4) -> np.ndarray:
-    """Return ``[T, H, W, 3]`` with a border of ``colours[t]`` around image t; images grow by ``2 * width``."""
+def border(frames: np.ndarray, colors: Sequence[tuple[int, int, int]], width: int = 4) -> np.ndarray:
+    """Return ``[T, H, W, 3]`` with a border of ``colors[t]`` around image t; images grow by ``2 * width``."""
     out = np.pad(frames, ((0, 0), (width, width), (width, width), (0, 0)))
-    for picture, colour in zip(out, colours, strict=True):
-        picture[:width] = picture[-width:] = colour
-        picture[:, :width] = picture[:, -width:] = colour
+    for picture, color in zip(out, colors, strict=True):
+        picture[:width] = picture[-width:] = color
+        picture[:, :width] = picture[:, -width:] = color
     return out
 
 
@@ -143,7 +143,7 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, side
     side = max(96, min(256, 768 // truth.shape[0]))
     real, dreamt = (upscale(to_rgb(x, peak), side) for x in (truth, prediction))
     off = (dreamt.astype(np.int16) - real.astype(np.int16)) // 2 + 128
-    colours = [OBSERVED_COLOR if t < context else IMAGINED_COLOR for t in range(steps)]
+    colors = [OBSERVED_COLOR if t < context else IMAGINED_COLOR for t in range(steps)]
     captions = [f"sees frame {t + 1}" if t < context else f"imagines step {t + 1 - context}" for t in range(steps)]
     videos = (
         (["truth"] * steps, real),
@@ -152,7 +152,7 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, side
     )
     parts: list[np.ndarray] = []
     for titles, video in videos:
-        row = tile(np.stack([border(v, colours) for v in video]))
+        row = tile(np.stack([border(v, colors) for v in video]))
         strips = {title: caption(title, row.shape[2]) for title in titles}
         parts.append(np.concatenate([np.stack([strips[title] for title in titles]), row], axis=1))
     return tile(np.stack(parts)) if side_by_side else np.concatenate(parts, axis=1)

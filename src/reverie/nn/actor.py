@@ -112,7 +112,7 @@ class JointDistribution:
         return torch.cat([p.sample() for p in self.parts.values()], -1)
 
     def rsample(self) -> Tensor:
-        """Return a sample with gradient, ``[..., A]``: reparameterised, or straight-through of classes."""
+        """Return a sample with gradient, ``[..., A]``: reparameterized, or straight-through of classes."""
         return torch.cat([p.rsample() for p in self.parts.values()], -1)
 
     def mode(self) -> Tensor:

@@ -95,7 +95,7 @@ class Drq(ImageEncoder):
         encoder.offset = -0.5
         for part in encoder.modules():
             if isinstance(part, ConvReLU):
-                part.initialise()
+                part.initialize()
         return encoder
 
     def build_trunk(self, width: int) -> Trunk:
@@ -165,7 +165,7 @@ class ConvReLU(nn.Module):
         self.bias: nn.Parameter = nn.Parameter(like.bias.detach())
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Draw orthogonal weights with the gain of a ReLU, and set biases to 0."""
         nn.init.orthogonal_(self.weight.flatten(1), math.sqrt(2))  # a view
         self.bias.zero_()

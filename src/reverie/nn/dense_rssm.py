@@ -108,7 +108,7 @@ STD: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Gaussian(LatentDistribution):
-    """Normal variables, reparameterised: Hafner et al. (2020). Statistics are mean and deviation ``[..., S, 2]``."""
+    """Normal variables, reparameterized: Hafner et al. (2020). Statistics are mean and deviation ``[..., S, 2]``."""
 
     std: Literal["softplus", "sigmoid", "sigmoid2", "double_sigmoid"] = "softplus"
     """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2), double_sigmoid(x) is

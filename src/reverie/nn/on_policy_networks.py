@@ -57,10 +57,10 @@ class PolicyValueBranch(nn.Module):
             width = inputs.width if self.memory is None else self.memory.units
         self.body: ReluMLP = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
         if cfg.orthogonal:
-            self.body.initialise(gain)
+            self.body.initialize(gain)
             for part in self.modules():
                 if isinstance(part, ConvReLU):
-                    part.initialise()
+                    part.initialize()
 
     @property
     def width(self) -> int:

@@ -106,7 +106,7 @@ class Preprocessor(nn.Module):
         rewards are scaled by running statistics.
         """
         super().__init__()
-        self.normaliser: ObsNormalizer | None = (
+        self.normalizer: ObsNormalizer | None = (
             ObsNormalizer(spec, normalize_obs) if normalize_obs is not None else None
         )
         self.frames: FrameStacker | None = (
@@ -119,7 +119,7 @@ class Preprocessor(nn.Module):
             self.rewards = ReturnScaler(discount, reward_scale.clip)
         self.range: ReturnBounds | None = ReturnBounds(discount) if bound_values and self.scaler is None else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
-        self.is_active: bool = not (self.normaliser is None and self.frames is None and self.rewards is None)
+        self.is_active: bool = not (self.normalizer is None and self.frames is None and self.rewards is None)
         """Whether it changes anything."""
 
     @property
@@ -141,7 +141,7 @@ class Preprocessor(nn.Module):
 
     def forward(self, batch: Batch) -> Batch:
         """Return the preprocessed batch, without the rows of the context."""
-        obs = batch.obs if self.normaliser is None else self.normaliser(batch.obs)
+        obs = batch.obs if self.normalizer is None else self.normalizer(batch.obs)
         if self.frames is not None:
             obs, batch = self.frames(obs, batch.is_first), batch.slice_time(self.frames.context)
         reward = self._scaled(batch.reward, batch.is_first)
@@ -156,13 +156,13 @@ class Preprocessor(nn.Module):
     @property
     def running_statistics(self) -> RunningStatistics | None:
         """This object, if it needs to see new rows of the run; else None."""
-        watches = self.normaliser, self.range, self.scaler
+        watches = self.normalizer, self.range, self.scaler
         return self if any(part is not None for part in watches) else None
 
     def update_statistics(self, step: Step) -> None:
         """Update the statistics with new rows of the run."""
-        if self.normaliser is not None:
-            self.normaliser.add(step.obs)
+        if self.normalizer is not None:
+            self.normalizer.add(step.obs)
         if self.scaler is not None:
             self.scaler.add(step.reward, step.is_first)
         if self.range is not None:
@@ -173,8 +173,8 @@ class Preprocessor(nn.Module):
 
         Means and deviations that have rows stay, as networks were trained with them.
         """
-        if self.normaliser is not None and not self.normaliser.count:
-            self.normaliser.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normaliser.keys})
+        if self.normalizer is not None and not self.normalizer.count:
+            self.normalizer.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normalizer.keys})
         if self.scaler is not None and not self.scaler.moments.count:
             self.scaler.fit(rows.reward, rows.is_first)
         if self.range is not None:
@@ -182,7 +182,7 @@ class Preprocessor(nn.Module):
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""
-        as_stored = self.normaliser is None and self.frames is None
+        as_stored = self.normalizer is None and self.frames is None
         return inner if as_stored else PreprocessedPolicy(self, inner, device)
 
 
@@ -223,12 +223,12 @@ class PreprocessedPolicy:
 
     def preprocess_step(self, step: Step, past: Obs) -> tuple[Step, Obs]:
         """Return the preprocessed rows, and the past frames for the next ones."""
-        normaliser, frames = self.preprocess.normaliser, self.preprocess.frames
+        normalizer, frames = self.preprocess.normalizer, self.preprocess.frames
         obs = step.obs_on(self.device)
         if frames is not None:
             obs, past = frames.push(obs, step.is_first.to(self.device, non_blocking=True), past)
-        if normaliser is not None:
-            obs = normaliser(obs)
+        if normalizer is not None:
+            obs = normalizer(obs)
         return replace(step, obs=obs), past
 
     @torch.no_grad()

@@ -110,10 +110,10 @@ class ReluMLP(nn.Module):
         self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh)
         self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
-        self.initialise()
+        self.initialize()
 
     @torch.no_grad()
-    def initialise(self, gain: float | None = None) -> None:
+    def initialize(self, gain: float | None = None) -> None:
         """Draw the parameters, as in ``torch.nn.Linear``. ``gain`` of the last layer: orthogonal ones, biases of 0."""
         layers = self.layers()
         for k, (weight, bias) in enumerate(layers):

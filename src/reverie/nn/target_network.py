@@ -37,7 +37,7 @@ class TargetNetwork(nn.Module):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Count one call, and move the copy towards the source if it is the n-th."""
+        """Count one call, and move the copy toward the source if it is the n-th."""
         source = self._source[0]
         slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
         for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):

@@ -40,7 +40,7 @@ class ValueEstimator(Choice):
 
     function: ClassVar[Callable[..., Tensor]]
     """Returns the targets of rows 0 ... T-2, ``[B, T - 1]``, of :class:`EstimatorInputs` and the fields, by name."""
-    needs_behaviour: ClassVar[bool] = False
+    needs_behavior: ClassVar[bool] = False
     """Whether it needs the log-probabilities of the policy that acted."""
     whole_window: ClassVar[bool] = False
     """Whether it looks ahead to the end of the window, so that in windows of a single transition it equals TD0."""
@@ -192,7 +192,7 @@ class GAE(ValueEstimator):
 class VTrace(ValueEstimator):
     """Off-policy values of the learning policy from another policy's actions. Needs the log-probabilities of both."""
 
-    needs_behaviour: ClassVar[bool] = True
+    needs_behavior: ClassVar[bool] = True
     lam: Annotated[float, Within("[0, 1]")] = 1.0
     """Lambda, from 0 (one step) to 1."""
     rho_max: Annotated[float, Within("(0, inf]")] = 1.0

@@ -58,9 +58,9 @@ def standardize(x: Tensor, mask: Tensor) -> Tensor:
     check_same_shape(x=x, mask=mask)
     weight = mask.to(x.dtype)
     count = all_gather(weight.sum()).sum()
-    centred = x - all_gather((x * weight).sum()).sum() / count.clamp(min=1)
-    std = (all_gather((centred * weight).square().sum()).sum() / (count - 1).clamp(min=1)).sqrt()
-    return torch.where(count > 1, centred / (std + 1e-8), x)
+    centered = x - all_gather((x * weight).sum()).sum() / count.clamp(min=1)
+    std = (all_gather((centered * weight).square().sum()).sum() / (count - 1).clamp(min=1)).sqrt()
+    return torch.where(count > 1, centered / (std + 1e-8), x)
 
 
 @dataclass(frozen=True)

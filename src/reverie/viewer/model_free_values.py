@@ -29,9 +29,9 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     policy, device = agent.algo.policy, agent.algo.device
     obs, first = step.obs_on(device), step.is_first.to(device)
     if isinstance(policy, PreprocessedPolicy):
-        frames, normaliser, after = policy.preprocess.frames, policy.preprocess.normaliser, after.state
+        frames, normalizer, after = policy.preprocess.frames, policy.preprocess.normalizer, after.state
         obs = obs if frames is None else frames.push(obs, first, before.past)[0]
-        obs = obs if normaliser is None else normaliser(obs)
+        obs = obs if normalizer is None else normalizer(obs)
     if isinstance(objective, OnPolicyObjective):
         network: nn.Module = objective.network
         rows = {key: value.unsqueeze(1) for key, value in obs.items()}  # [1, 1, ...]

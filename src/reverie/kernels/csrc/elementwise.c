@@ -15,7 +15,7 @@ typedef struct {
 /* In the order of KINDS in elementwise.py. */
 typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT } Kind;
 
-/* Loop over the innermost dimension; vectorised where everything is contiguous, or the second input is one number. Arrays may
+/* Loop over the innermost dimension; vectorized where everything is contiguous, or the second input is one number. Arrays may
  * be the same, but do not overlap otherwise. Other strides stay scalar, since vectors of them take seconds to compile. */
 #define ROW(OUT, IN, EXPRESSION) { \
     OUT *row_to = (OUT *)to + at_to; \

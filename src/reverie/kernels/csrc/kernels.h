@@ -1,4 +1,4 @@
-/* Shared by the C files of this folder: exponentials that compilers can vectorise, and operations on single rows. */
+/* Shared by the C files of this folder: exponentials that compilers can vectorize, and operations on single rows. */
 
 #ifndef REVERIE_KERNELS_H
 #define REVERIE_KERNELS_H

@@ -1,6 +1,6 @@
 /* The recurrent state-space model of nn/rssm.py, with many steps in one call. kernels/rssm_cpu.py calls it.
  *
- * The rows of a batch are independent, so each thread processes some of them through all steps, and threads synchronise
+ * The rows of a batch are independent, so each thread processes some of them through all steps, and threads synchronize
  * only at the end. All arrays are float32 and contiguous, with time as the first axis. Weights are packed in panels of
  * PANEL outputs, [outputs / PANEL, inputs, PANEL], padded with zeros.
  */

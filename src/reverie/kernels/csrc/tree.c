@@ -49,7 +49,7 @@ void tree_draw(double *const *levels, int64_t depth, const double *targets, int6
             int64_t child[LANES] = {0};
             for (int l = 0; l < LANES; l++) {
                 union { double value; int64_t bits; } below = {sums[FAN - 1][l]};
-                below.bits -= below.value > 0; /* the next float towards 0: the target must be below the sum */
+                below.bits -= below.value > 0; /* the next float toward 0: the target must be below the sum */
                 target[l] = target[l] < below.value ? target[l] : below.value;
             }
             for (int j = 0; j < FAN; j++)

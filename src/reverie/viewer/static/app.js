@@ -285,17 +285,17 @@ class Page {
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
       document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-      this.recolour();
+      this.recolor();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     $("#actions").addEventListener("change", () => this.ask("choose_actions", { deterministic: $("#actions").value === "deterministic" }));
     $("#episode").addEventListener("change", () => this.open(this.run, { episode: +$("#episode").value }));
     for (const select of document.querySelectorAll("select")) select.addEventListener("change", () => select.blur());
   }
 
-  recolour() {
+  recolor() {
     this.timeline.reset();
-    this.panels.recolour();
+    this.panels.recolor();
     this.show();
   }
 

@@ -1,4 +1,4 @@
-// Small helpers for elements, colours, numbers and pictures.
+// Small helpers for elements, colors, numbers and pictures.
 
 export const $ = (selector, within = document) => within.querySelector(selector);
 
@@ -13,8 +13,8 @@ export function el(tag, given = {}, ...children) {
   return made;
 }
 
-// A custom property as a colour that a canvas understands, in the theme of the moment.
-export function colour(name) {
+// A custom property as a color that a canvas understands, in the theme of the moment.
+export function color(name) {
   const probe = document.body.appendChild(el("i", { hidden: true }));
   probe.style.color = `var(--${name})`;
   const found = getComputedStyle(probe).color;

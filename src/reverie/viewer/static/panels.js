@@ -1,6 +1,6 @@
 // What stands beside the stage: numbers, futures, the latent, training, and files to share.
 
-import { $, colour, el, fresh, hue, paint, save, short } from "./dom.js";
+import { $, color, el, fresh, hue, paint, save, short } from "./dom.js";
 import { Chart } from "./timeline.js";
 
 export class Panels {
@@ -41,7 +41,7 @@ export class Panels {
     if (page.rows[page.at]) this.show(page.rows[page.at]);
   }
 
-  recolour() {
+  recolor() {
     this.choose(this.chosen ?? "Numbers");
   }
 
@@ -85,9 +85,9 @@ export class Panels {
       const [c, w] = fresh(canvas, height), low = Math.min(...values), high = Math.max(...values);
       c.font = "12px system-ui";
       values.forEach((value, i) => {
-        c.fillStyle = value === high ? colour("real") : colour("line");
+        c.fillStyle = value === high ? color("real") : color("line");
         c.fillRect(90, i * 22 + 4, 4 + ((value - low) / (high - low || 1)) * (w - 160), 14);
-        c.fillStyle = colour("ink");
+        c.fillStyle = color("ink");
         c.fillText(names.length === width ? names[i] : `action ${i}`, 0, i * 22 + 15);
         c.fillText(short(value), w - 56, i * 22 + 15);
       });
@@ -101,7 +101,7 @@ export class Panels {
     const lines = ["real", "dream"].map((side) => rows.slice(begin, end).map((row) => row[side]?.numbers?.[key]?.[number] ?? null));
     const all = lines.flat().filter((x) => x !== null), low = Math.min(...all), high = Math.max(...all);
     lines.forEach((line, side) => {
-      c.strokeStyle = colour(side ? "dream" : "real");
+      c.strokeStyle = color(side ? "dream" : "real");
       c.lineWidth = 1.3;
       c.beginPath();
       let pen = false;
@@ -193,7 +193,7 @@ export class Panels {
     return box;
   }
 
-  // A map [x][y] of classes, a colour for each, fainter where the probe is less sure.
+  // A map [x][y] of classes, a color for each, fainter where the probe is less sure.
   map(name, cells, chance) {
     const across = cells.length, down = cells[0].length, size = Math.max(4, Math.floor(160 / Math.max(across, down)));
     const canvas = el("canvas", { width: across * size, height: down * size, title: name }), c = canvas.getContext("2d");
@@ -214,7 +214,7 @@ export class Panels {
     for (const [pairs, name] of [[truth ?? [], "real"], [read, "dream"]])
       for (let i = 0; i < pairs.length; i += 2) {
         const x = (70 * pairs[i]) / most, y = (-70 * pairs[i + 1]) / most;
-        c.strokeStyle = c.fillStyle = colour(name);
+        c.strokeStyle = c.fillStyle = color(name);
         c.beginPath();
         c.moveTo(0, 0);
         c.lineTo(x, y);
@@ -248,11 +248,11 @@ export class Panels {
     const height = classes > 1 ? latents * cell : Math.max(140, latents * 9);
     this.grid.style.height = `${height}px`;
     const [c, width] = fresh(this.grid, height), { state } = this, tall = height / latents, wide = width / classes;
-    const [dream, edited, ink] = ["dream", "edited", "ink"].map(colour);
+    const [dream, edited, ink] = ["dream", "edited", "ink"].map(color);
     const at = (x) => width / 2 + (Math.max(-3.5, Math.min(3.5, x)) * width) / 7.4;
     for (let i = 0; i < latents; i++) {
       if (classes === 1) {
-        c.fillStyle = colour("line");
+        c.fillStyle = color("line");
         c.fillRect(at(state.mean[i] - state.std[i]), i * tall + 1, at(state.mean[i] + state.std[i]) - at(state.mean[i] - state.std[i]), tall - 2);
         c.fillStyle = dream;
         c.fillRect(at(state.values[i]) - 1.5, i * tall, 3, tall);
@@ -414,7 +414,7 @@ export class Panels {
     const { checkpoints, curves } = this.known, name = $("#curve").value, [x, y] = curves[name] ?? [[0], [null]];
     const step = checkpoints.find((one) => one.name === this.page.about.checkpoint)?.step ?? null;
     const view = [0, Math.max(1, ...x, ...checkpoints.map((one) => one.step))];
-    const draw = (chart, x, values, name) => (chart.show(x, [{ name: "", values, colour: colour(name) }], view), chart.mark(step));
+    const draw = (chart, x, values, name) => (chart.show(x, [{ name: "", values, color: color(name) }], view), chart.mark(step));
     this.curve.given.title = name ?? "";
     draw(this.curve, x, y, "real");
     if (!this.wrong) return;

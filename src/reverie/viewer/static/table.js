@@ -99,7 +99,7 @@ export class RunTable {
     select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, name)));
     const curves = chosen.map((run) => run.curves[wanted] ?? [[], []]);
     const x = [...new Set(curves.flatMap(([steps]) => steps))].sort((a, b) => a - b);
-    const series = curves.map(([steps, values], i) => ({ name: chosen[i].name, colour: hue(i), values: between(x, steps, values) }));
+    const series = curves.map(([steps, values], i) => ({ name: chosen[i].name, color: hue(i), values: between(x, steps, values) }));
     this.chart ??= new Chart($("#comparison"), { title: "", always: true });
     this.chart.show(x, series, [0, Math.max(1, ...x)]);
   }

@@ -1,6 +1,6 @@
 // The numbers of all rows on one axis: charts that zoom together, and tell where they were clicked.
 
-import { $, colour, el, hue, short } from "./dom.js";
+import { $, color, el, hue, short } from "./dom.js";
 
 export class Chart {
   // given: title, height, and on: { go(x), zoom(min, max) }.
@@ -13,9 +13,9 @@ export class Chart {
     this.names = null;
   }
 
-  // series: [{ name, values, colour, dash }]; shade: x from which on the background is tinted.
+  // series: [{ name, values, color, dash }]; shade: x from which on the background is tinted.
   show(x, series, view, shade = Infinity) {
-    const names = JSON.stringify([this.given.title, series.map((one) => [one.name, one.colour, one.dash])]);
+    const names = JSON.stringify([this.given.title, series.map((one) => [one.name, one.color, one.dash])]);
     const width = Math.max(120, this.box.clientWidth);
     this.shade = shade;
     if (names !== this.names) this.#make(x, series, width);
@@ -39,13 +39,13 @@ export class Chart {
   #make(x, series, width) {
     this.plot?.destroy();
     this.height = this.box.clientHeight - 22;
-    const ink = colour("soft"), line = colour("line");
+    const ink = color("soft"), line = color("line");
     const axis = { stroke: ink, grid: { stroke: line, width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     this.title.replaceChildren(el("b", {}, this.given.title ?? ""), ...(this.given.more ?? []));
     if (series.length > 1 || this.given.always)
       for (const one of series) {
         const key = el("i");
-        key.style.background = one.colour;
+        key.style.background = one.color;
         this.title.append(el("span", { title: one.name }, key, one.name));
       }
     const options = {
@@ -61,7 +61,7 @@ export class Chart {
         { ...axis, size: 44, gap: 4, space: 22, values: (u, ticks) => ticks.map(short) },
       ],
       series: [{}, ...series.map((one) => ({
-        label: one.name, stroke: one.colour, width: 1.5, dash: one.dash ? [4, 3] : undefined, spanGaps: false,
+        label: one.name, stroke: one.color, width: 1.5, dash: one.dash ? [4, 3] : undefined, spanGaps: false,
         points: { show: Boolean(this.given.points), size: 6 },
       }))],
       hooks: {
@@ -87,7 +87,7 @@ export class Chart {
     const { left, top, width, height } = u.bbox;
     const from = Math.max(left, u.valToPos(this.shade, "x", true));
     if (!(from < left + width)) return;
-    u.ctx.fillStyle = colour("wash");
+    u.ctx.fillStyle = color("wash");
     u.ctx.fillRect(from, top, left + width - from, height);
   }
 }
@@ -118,23 +118,23 @@ export class Timeline {
   }
 
   series() {
-    const { rows, about } = this, real = colour("real"), dream = colour("dream");
+    const { rows, about } = this, real = color("real"), dream = color("dream");
     const of = (side, name) => rows.map((row) => row[side]?.[name] ?? null);
-    const line = (name, side, key, stroke, dash) => ({ name, values: of(side, key), colour: stroke, dash });
+    const line = (name, side, key, stroke, dash) => ({ name, values: of(side, key), color: stroke, dash });
     const found = { Reward: [line("happened", "real", "reward", real)] };
     const actions = about.names.length === about.width ? about.names : [...Array(about.width).keys()].map(String);
     const each = (key) => actions.slice(0, 12).map((name, i) => ({
-      name, colour: hue(i), values: rows.map((row) => (row.real ?? row.dream)?.[key]?.[i] ?? null) }));
+      name, color: hue(i), values: rows.map((row) => (row.real ?? row.dream)?.[key]?.[i] ?? null) }));
     if (about.dreams) {
       const errors = Object.keys(rows[0]?.error ?? {});
       this.key = errors.includes(this.key) ? this.key : errors[0];
       found.Reward.push(line("dreamt", "dream", "reward", dream, true));
-      found.Error = [{ name: "dream", values: rows.map((row) => row.error?.[this.key] ?? null), colour: dream }];
+      found.Error = [{ name: "dream", values: rows.map((row) => row.error?.[this.key] ?? null), color: dream }];
       if (about.latents) found["Surprise (KL, nats)"] = [line("KL", "real", "kl", real)];
       found.Value = [line("seen", "real", "value", real), line("dreamt", "dream", "value", dream, true)];
       if (about.latents) found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(3)),
         line("posterior", "real", "posterior_entropy", hue(2)), line("dream’s prior", "dream", "prior_entropy", dream, true)];
-      found["Continuation"] = [{ name: "happened", colour: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
+      found["Continuation"] = [{ name: "happened", color: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
         line("dreamt", "dream", "cont", dream, true)];
     } else if (rows.some((row) => row.real?.value !== undefined)) {
       found.Value = [line("value", "real", "value", real)];

@@ -45,14 +45,14 @@ def rows(count: int, seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def fed(cfg: NormalizeConfig, seen: dict[str, torch.Tensor], envs: int) -> ObsNormalizer:
-    """A normaliser that has seen these rows, a few at a time."""
+    """A normalizer that has seen these rows, a few at a time."""
     made = ObsNormalizer({key: part for key, part in (SPEC | VECTOR).items() if key in seen}, cfg)
     for i in range(0, len(next(iter(seen.values()))), envs):
         made.add({k: v[i : i + envs] for k, v in seen.items()})
     return made
 
 
-def assert_normalised(got: torch.Tensor, seen: torch.Tensor, x: torch.Tensor) -> None:
+def assert_normalized(got: torch.Tensor, seen: torch.Tensor, x: torch.Tensor) -> None:
     """Of all rows that were seen, in float64."""
     past = seen.double().numpy()
     expected = np.clip((x.double().numpy() - past.mean(0)) / past.std(0), -10, 10)
@@ -94,7 +94,7 @@ def test_vectors_have_mean_0_and_deviation_1_and_nothing_else_changes(cfg: Norma
     made = fed(cfg, seen, envs=2)
     got = made(x)
     for key in ("state", "a.b/c"):
-        assert_normalised(got[key], seen[key], x[key])
+        assert_normalized(got[key], seen[key], x[key])
         assert got[key].dtype == torch.float32
     assert all(got[key] is x[key] for key in ("image", "token"))
     windows = {k: v.unflatten(0, (2, 4)) for k, v in x.items()}
@@ -120,7 +120,7 @@ def test_fixed_statistics_are_of_the_first_rows_exactly(envs: int) -> None:
     seen = rows(48)
     made = fed(Fixed(20), seen, envs)
     assert made.count == 20
-    assert_normalised(made(seen)["state"], seen["state"][:20], seen["state"])
+    assert_normalized(made(seen)["state"], seen["state"][:20], seen["state"])
 
 
 def test_numbers_that_never_change_are_said_once_and_not_scaled(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_numbers_that_never_change_are_said_once_and_not_scaled(capsys: pytest.C
     assert "1 numbers of observation 'a.b/c'" in said
     assert got["state"][:40, 1, 0].abs().max() < 1e-4
     assert got["a.b/c"][40:].tolist() == seen["a.b/c"][40:].tolist()
-    assert_normalised(got["state"][:, 0], seen["state"][:40, 0], seen["state"][:, 0])
+    assert_normalized(got["state"][:, 0], seen["state"][:40, 0], seen["state"][:, 0])
 
 
 def test_running_statistics_are_looked_at_once(capsys: pytest.CaptureFixture[str]) -> None:
