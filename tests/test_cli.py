@@ -21,7 +21,7 @@ import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.parsing import dataclass_flags, parse
+from reverie.cli.parsing import dataclass_flags, parse, shorten_tyro_error
 from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithms
@@ -582,3 +582,8 @@ def test_the_version_says_what_it_runs_on(capsys: Captured) -> None:
     first, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"reverie \d+\.\d+.*", first)
     assert [line.split()[0] for line in rest] == ["Python", "devices:", "kernels:"]
+
+
+def test_a_message_from_a_terminal_has_no_colors() -> None:
+    box = "\x1b[31m╭─ Parsing error ─╮\x1b[0m\n│ \x1b[1mUnrecognized options: --runn\x1b[0m \x1b[31m│\x1b[0m\n╰──╯"
+    assert shorten_tyro_error(box, ["run"], "") == "unknown option --runn. Did you mean --run?"

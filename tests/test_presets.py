@@ -14,6 +14,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, with_size
 from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
+from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.experiment import config_layers
@@ -43,10 +44,11 @@ def test_each_preset_is_whole_documented_and_writable(name: str) -> None:
     assert start.merge(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
 
 
-def test_all_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     main(["list"])
     said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in TABLE)
+    assert all(f"\n  {name} " in said for name in (*TABLE, *algorithms()))
+    assert max(map(len, said.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(("algorithm", "env", "name"), [

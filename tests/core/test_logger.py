@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import TextIO, cast
 
 import pytest
 
-from reverie.core.logger import logger, silence_logger
+from reverie.core.logger import logger, silence_logger, wrap_words
 
 
 def test_trouble_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,6 +20,14 @@ def test_trouble_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> N
     with silence_logger(when=False):
         logger.info("heard")
     assert capsys.readouterr() == ("100 % done\nheard\n", "warning: it broke\n")
+
+
+def test_a_terminal_gets_whole_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "  the observation-space is unbounded\nshort"
+    screen = cast(TextIO, SimpleNamespace(isatty=lambda: True))
+    assert wrap_words(text, screen).splitlines() == ["  the observation-space is", "    unbounded", "short"]
+    assert wrap_words(text, cast(TextIO, SimpleNamespace(isatty=lambda: False))) == text
 
 
 def test_a_learner_or_an_actor_names_itself() -> None:

@@ -72,12 +72,14 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
         now[0] = 5.0 * step
         sink.write({"loss/critic": float(step), "loss/actor": 1.0}, step)
         if step == 20:
-            sink.write({"eval/score": 7.0, "eval/score_iqm": 7.0, "eval/score_iqm_low": 6.0}, step)
+            ends = {"eval/score_iqm_low": 6.0, "eval/score_iqm_high": 1234.5}
+            sink.write({"eval/score": 7.0, "eval/score_iqm": 7.25} | ends, step)
     sink.close()
     lines = stream.getvalue().splitlines()[1:]
     assert [line.split()[1] for line in lines if "step" not in line] == ["0", "12", "20", "24"]
     assert max(map(len, lines)) <= 100
-    assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "actor"]  # actor, critic; then no room
+    assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "%)"]  # losses; then no room
+    assert lines[4].endswith(" 7.25 (6 to 1234)")
 
 
 def test_terminal_gets_a_panel():

@@ -23,6 +23,7 @@ from reverie.cli.train_options import CommonOptions
 from reverie.core.config import Choice
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
+from reverie.core.logger import wrap_words
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
 from reverie.experiment.config_layers import TABLE
 from reverie.replay.sources import experience_from_fraction
@@ -148,7 +149,7 @@ def help_command(args: list[str]) -> int:
         lines += [f"  {key:<28} {format_flag_value(value)}" for key, value in preset.settings.items()]
     else:
         lines = about_setting(name)
-    print("\n".join(lines))
+    print(wrap_words("\n".join(lines)))
     return 0
 
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from reverie.core.discover import version
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
 from reverie.core.imports import trust_modules
+from reverie.core.logger import wrap_words
 from reverie.core.openmp import limit_openmp_spinning
 from reverie.core.signals import die_with_parent
 
@@ -127,7 +128,7 @@ def print_environment() -> None:
 
 def print_error(message: str, code: int) -> int:
     """Print a message on stderr and return ``code``."""
-    print(f"reverie: {message}", file=sys.stderr)
+    print(wrap_words(f"reverie: {message}", sys.stderr), file=sys.stderr)
     return code
 
 

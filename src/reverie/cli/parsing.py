@@ -21,6 +21,7 @@ from reverie.core.bounds import PiecewiseLinear, ScheduledFloat, WeightByPattern
 from reverie.core.config import Choice, coerce
 from reverie.core.errors import ConfigError, suggest_names
 from reverie.core.files import check_local
+from reverie.core.logger import wrap_words
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
@@ -135,7 +136,7 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None, changes
         message = shorten_tyro_error(
             messages.getvalue(), [*dataclass_flags(kind if default is None else default)], every
         )
-    print(f"reverie: {message}", file=sys.stderr)
+    print(wrap_words(f"reverie: {message}", sys.stderr), file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -158,6 +159,7 @@ def to_flag(name: str) -> str:
 
 def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
     """Return the message in tyro's box. For an unknown option, suggest similar ``flags``."""
+    box = re.sub(r"\x1b\[[\d;]*m", "", box)  # on a terminal it is colored
     lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which can be underlined
     words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
     text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))

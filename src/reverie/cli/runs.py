@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,24 +31,47 @@ class ListCommand:
     def __call__(self) -> int:
         if self.location:
             return print_agents(self.location)
-        print("algorithms")
-        for name, home in sorted(algorithms().items()):
-            is_builtin = home.startswith("reverie.algos.")
-            entry: tuple[str, list[str]] = (f"from an installed package: {home}", [])
-            summary, sizes = module_outline(home.removeprefix("reverie.")) if is_builtin else entry
-            print(f"  {name:<16}{summary}")
-            if sizes:
-                print(f"  {'':<16}sizes: {', '.join(sizes)}")
-        print("\npresets (--preset NAME; the default depends on the environment's id, whose prefixes are in brackets)")
-        print(
-            f"  {'cpu':<24}The environment's preset with smaller networks and a shorter run; the default without a GPU."
-        )
         from reverie.experiment.presets import TABLE
 
+        names = algorithms()
+        groups = ALGORITHM_GROUPS | {"from installed packages": " ".join(names.keys() - listed_algorithms())}
+        for title, group in groups.items():
+            print(f"{title}\n" * bool(group), end="")
+            for name in group.split():
+                summary, sizes = names[name], list[str]()
+                if summary.startswith("reverie.algos."):
+                    summary, sizes = module_outline(summary.removeprefix("reverie."))
+                print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
+            print("\n" * bool(group), end="")
+        print("presets (--preset NAME; in brackets, the environments whose default it is)")
+        print_entry("cpu", ["The environment's preset with small networks and a short run; the default without a GPU."])
         for name, preset in TABLE.items():
             starts = ", ".join(f"{start}*" for start in preset.env_prefixes.split())
-            print(f"  {name:<24}{preset.description}" + (f" [{starts}]" if starts else ""))
+            print_entry(name, [preset.description + (f" [{starts}]" if starts else "")])
         return 0
+
+
+ALGORITHM_GROUPS = {
+    "world models": "dreamer_v3 r2dreamer dreamer_v2 dreamer_v1 plan2explore_v3 plan2explore plan2explore_v1 tdmpc2",
+    "on-policy, any actions": "ppo a2c",
+    "off-policy, discrete actions": "dqn qr_dqn discrete_sac",
+    "off-policy, continuous actions": "sac td3 ddpg",
+    "recorded data, any actions": "bc iql gail",
+    "recorded data, discrete actions": "discrete_cql discrete_bcq discrete_crr",
+    "recorded data, continuous actions": "cql td3_bc bcq crr",
+}
+
+
+def listed_algorithms() -> set[str]:
+    """Return the names in :data:`ALGORITHM_GROUPS`."""
+    return {name for group in ALGORITHM_GROUPS.values() for name in group.split()}
+
+
+def print_entry(name: str, texts: list[str]) -> None:
+    """Print a name and, beside it, texts that are wrapped at the width of the terminal."""
+    margin, columns = " " * 26, min(120, shutil.get_terminal_size().columns)
+    lines = [line for text in texts for line in textwrap.wrap(text, columns - 26, break_on_hyphens=False)]
+    print("\n".join([f"  {name:<23} {lines[0]}", *(margin + line for line in lines[1:])]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,9 @@ import contextlib
 import errno
 import logging
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -22,7 +24,26 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
     """Print a line to ``stream`` (default: standard output). Without a reader, output is discarded from then on."""
     stream = sys.stdout if stream is None else stream
     with survive_broken_pipe(stream):
-        print(text, file=stream, flush=True)
+        print(wrap_words(text, stream), file=stream, flush=True)
+
+
+def wrap_words(text: str, stream: TextIO | None = None) -> str:
+    """Break lines between words where ``stream`` (default: standard output) is a terminal that would break them inside.
+
+    Continued lines are indented by two columns more. Elsewhere the text is unchanged: programs read whole lines.
+    """
+    stream = sys.stdout if stream is None else stream
+    if not stream.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    lines: list[str] = []
+    for line in text.split("\n"):
+        margin = line[: len(line) - len(line.lstrip())]
+        wrapped = textwrap.wrap(
+            line, columns, subsequent_indent=f"{margin}  ", break_long_words=False, break_on_hyphens=False
+        )
+        lines += wrapped if len(line) > columns else [line]
+    return "\n".join(lines)
 
 
 @contextlib.contextmanager

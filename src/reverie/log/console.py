@@ -30,10 +30,8 @@ LINE_PERIOD, RUN_LINE_PERIOD = 60.0, 30.0
 several runs."""
 COLUMNS = 100
 """Width of the lines of a run."""
-OCCASIONAL_METRICS = {"iqm": "eval/score_iqm", "low 95 %": "eval/score_iqm_low", "high 95 %": "eval/score_iqm_high",
-                      "estimated by FQE": "estimate/return"}  # fmt: skip
-"""Metrics shown once they are known: the interquartile mean of evaluations with its 95 % interval, and the estimate
-from a dataset, labeled to distinguish it from an evaluation."""
+IQM, IQM_WIDTH = "IQM (95 %)", 26
+"""Name and width of the column for an interquartile mean with its interval: three numbers of up to seven characters."""
 
 
 class SpeedMeter:
@@ -137,7 +135,7 @@ class ConsoleSink:
         row |= {"return": format_number(self._latest.get("episode/score")), "eval": self._score()}
         row |= self._occasional_metrics()
         for name, value in self._losses().items():
-            if len(self._line(row, row)) + 1 + max(9, len(name)) <= COLUMNS:
+            if len(self._line(row, row)) + 1 + _column_width(name) <= COLUMNS:
                 row[name] = value
         if list(row) != self._columns or self._lines % LINES_PER_HEADER == 0:
             self._columns = list(row)
@@ -147,16 +145,22 @@ class ConsoleSink:
 
     @staticmethod
     def _line(cells: Iterable[str], columns: Iterable[str]) -> str:
-        return " ".join(f"{cell:>{max(9, len(name))}}" for cell, name in zip(cells, columns, strict=True))
+        return " ".join(f"{cell:>{_column_width(name)}}" for cell, name in zip(cells, columns, strict=True))
 
     def _score(self) -> str:
         """Return the score of the newest evaluation, with a mark if some of its episodes were cut off."""
         return format_number(self._latest.get("eval/score")) + "*" * (self._latest.get("eval/cut_off", 0) > 0)
 
     def _occasional_metrics(self) -> dict[str, str]:
-        """Return the cells of the :data:`OCCASIONAL_METRICS` that are known."""
-        latest = self._latest
-        return {name: format_number(latest[key]) for name, key in OCCASIONAL_METRICS.items() if key in latest}
+        """Return the cells that are known: an evaluation's interquartile mean, and FQE's estimate from a dataset."""
+        latest, cells = self._latest, {}
+        if "eval/score_iqm" in latest:
+            ends = [format_number(latest.get(f"eval/score_iqm_{end}")) for end in ("low", "high")]
+            interval = f" ({ends[0]} to {ends[1]})" if "-" not in ends else ""
+            cells[IQM] = format_number(latest["eval/score_iqm"]) + interval
+        if "estimate/return" in latest:
+            cells["estimated by FQE"] = format_number(latest["estimate/return"])
+        return cells
 
     def _losses(self) -> dict[str, str]:
         """Return the cells of losses by term, sorted; called ``<term> loss`` where ``train/<term>`` exists."""
@@ -199,11 +203,15 @@ def above_echo(panel: Panel, notice: str = "") -> Group:
     return Group(panel, Text(f"{notice}\n" if notice else ""))
 
 
+def _column_width(name: str) -> int:
+    return IQM_WIDTH if name == IQM else max(9, len(name))
+
+
 def _table(cells: dict[str, str]) -> Table:
-    """Return a table of names and values in columns of at most seven lines."""
+    """Return a table of names and values in columns of at most eight lines."""
     grid = Table.grid(padding=(0, 2))
     items = [(Text(name, style="dim"), Text(value, justify="right")) for name, value in cells.items()]
-    height = min(7, len(items))
+    height = min(8, len(items))
     for line in range(height):
         grid.add_row(*(cell for item in items[line::height] for cell in item))
     return grid
