@@ -179,7 +179,7 @@ def test_a_score_is_of_the_end_that_a_run_has_now(
     late = train(longer.merge({"eval_episodes": 2}), env=Walk, run=run)
     assert late.evaluation is not None
     assert len(late.evaluation.scores) == 2
-    assert re.search("finished at env step .* of 2 episodes.*image/png;base64,iVBOR", late._repr_html_())
+    assert re.search("(?s)finished at env step .* of 2 episodes.*image/png;base64,iVBOR", late._repr_html_())
     end = late.env_steps
     assert json.loads((run / "eval.json").read_text())["env_steps"] == end > 100
     assert read_saved_config(run).experiment["eval_episodes"] == 2
@@ -307,6 +307,7 @@ def test_episodes_that_do_not_end_are_cut_off_everywhere(tmp_path: Path, said: l
     assert (written["cut_off"], written["most_steps"]) == (3, 7)
     assert read_metrics(tmp_path / "metrics.jsonl")[-1]["eval/cut_off"] == 3
     assert "3 of 3 episodes were cut off at 7 steps" in result._repr_html_()
+    assert repr(result).startswith("TrainResult(finished at env step")
     agent = reverie.load(tmp_path, env=Endless)
     found = agent.evaluate(2)
     assert (found.lengths, found.cut_off) == ([7, 7], 2)

@@ -17,6 +17,7 @@ from reverie.core.types import Batch
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.in_memory import DataLike
 from reverie.run.evaluate import Evaluation
+from reverie.run.result import run_html
 
 
 class Agent(Player):
@@ -38,6 +39,10 @@ class Agent(Player):
         eval_factory: the same for the evaluation environments, which ``config.eval_env_config`` describes.
         longest_episode: env steps of the longest training episode before the checkpoint; 0 if unknown.
     """
+
+    def _repr_html_(self) -> str:
+        """Show the agent in a notebook: its run's learning curve and newest video, and the next commands."""
+        return run_html(repr(self), self.run)
 
     def load_episode(self, number: int, data: DataLike | None = None) -> Batch:
         """Return a recorded episode as the learner sees it, for example for ``agent.algo.dream(batch, context)``.

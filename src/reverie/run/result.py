@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import html
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,10 @@ from typing import Any, Literal
 
 from reverie.core.errors import RunError, count_noun
 from reverie.run.evaluate import Evaluation
+from reverie.run.folder import RunFolder
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TrainResult:
     """How a run ended, and the files that it left."""
 
@@ -54,15 +56,40 @@ class TrainResult:
             raise RunError(f"the result of a callback has no agent. Load the agent: reverie.load('{self.run}').")
         return self.load_agent()
 
-    def _repr_html_(self) -> str:
-        """Show in a notebook how the run ended, and its learning curve."""
-        text = f"{self.run}: {self.reason} at env step {self.env_steps:,}, after {count_noun(self.updates, 'update')}"
+    def __repr__(self) -> str:
+        """Return how the run ended, and its score."""
+        return f"{type(self).__name__}({self.describe()}, in {self.run})"
+
+    def describe(self) -> str:
+        """Return in words how the run ended, with the mean return of the final evaluation."""
+        text = f"{self.reason} at env step {self.env_steps:,}, after {count_noun(self.updates, 'update')}"
         if self.evaluation is not None:
             played = count_noun(len(self.evaluation.scores), "episode")
             text += f"; mean return {self.evaluation.score:.2f} of {played}"
             text += f" ({self.evaluation.cut_text()})" if self.evaluation.cut_off else ""
-        text = f"<p>{html.escape(text)}</p>"
-        if "curve" in self.files:
-            picture = base64.b64encode(self.files["curve"].read_bytes()).decode()
-            text += f'<img src="data:image/png;base64,{picture}" alt="learning curve">'
         return text
+
+    def _repr_html_(self) -> str:
+        """Show in a notebook how the run ended, its learning curve and newest video, and the next commands."""
+        return run_html(f"{self.run}: {self.describe()}", self.run)
+
+
+MAX_VIDEO_BYTES = 4 * 2**20
+"""Size of the largest video that a notebook embeds."""
+
+
+def run_html(title: str, run: Path) -> str:
+    """Return HTML for a notebook: ``title``, learning curve and newest video of a run if they exist, next commands."""
+    folder, parts = RunFolder(run), [f"<p>{html.escape(title)}</p>"]
+    if folder.curve.exists():
+        data = base64.b64encode(folder.curve.read_bytes()).decode()
+        parts += [f'<img src="data:image/png;base64,{data}" alt="learning curve" width="520">']
+    videos = sorted(folder.videos.glob("[!.]*.mp4"), key=lambda path: path.stat().st_mtime)
+    if videos and videos[-1].stat().st_size <= MAX_VIDEO_BYTES:
+        data = base64.b64encode(videos[-1].read_bytes()).decode()
+        parts += [f'<video src="data:video/mp4;base64,{data}" width="320" controls loop muted autoplay></video>']
+    quoted = html.escape(shlex.quote(str(run)))
+    commands = (
+        f"<code>reverie view {quoted}</code> opens the viewer, <code>reverie eval {quoted} --video</code> films it."
+    )
+    return "\n".join([*parts, f"<p>{commands}</p>"])
