@@ -20,7 +20,7 @@ from reverie.objectives.td import Losses
 
 
 class A2CObjective(OnPolicyObjective):
-    """The losses of A2C: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+    """The losses of A2C: the policy gradient, the value loss and the entropy bonus."""
 
     def forward(self, batch: Batch) -> Losses:
         """E[-A ln pi(a|s)], the value's squared error and the entropy: Mnih et al. 2016, section 4."""
@@ -54,18 +54,18 @@ class A2C(OnPolicy):
 
 @dataclass(frozen=True, kw_only=True)
 class A2CConfig(OnPolicyConfig):
-    """Settings of A2C: those of Stable-Baselines3."""
+    """Settings of A2C, with the defaults of Stable-Baselines3."""
 
     batch_size: int = 1
     """Always 1: a batch is one whole rollout."""
     rollout: int = 5
     value_estimator: ValueEstimator = field(default_factory=lambda: GAE(1.0))
-    """How advantages and targets are computed. GAE(1.0): all rewards of the rollout, then the value: the paper."""
+    """How advantages and targets are computed: the paper's GAE(1.0) sums the rollout's rewards, then bootstraps."""
     normalize_advantage: bool = False
     lr: Annotated[ScheduledFloat, Above(0)] = 7e-4
     rms_implementation: Literal["tensorflow", "torch"] = "torch"
-    """RMSProp of which library. tensorflow: the mean square begins at 1 and eps is added to it; torch: it begins at 0
-    and eps is added to its root."""
+    """Which library's RMSProp to follow. tensorflow: the mean square starts at 1 and eps is added to it; torch: it
+    starts at 0 and eps is added to its root."""
     rms_alpha: Annotated[float, Within("[0, 1)")] = 0.99
     """Decay rate of the mean square: alpha of PyTorch's RMSprop."""
     rms_eps: Annotated[float, Above(0)] = 1e-5

@@ -33,18 +33,19 @@ def prediction_name(key: str) -> str:
 
     Other names are ``reward``, ``cont`` and names that begin with ``INTERNAL_PREFIX``.
     """
-    bare = re.sub("^(obs/)*", "", key)  # obs/reward would be the name of the observation reward, so it becomes another
+    # An observation ``reward`` is called obs/reward, so an observation ``obs/reward`` is called obs/obs/reward.
+    bare = re.sub("^(obs/)*", "", key)
     return f"obs/{key}" if bare in ("reward", "cont") or bare.startswith(INTERNAL_PREFIX) else key
 
 
 class Algorithm(nn.Module):
     """A learner as a module: its state is its parameters, buffers and optimizers, and what :meth:`extra_state` adds.
 
-    A subclass implements :meth:`train_step`. It must change all state in place, as a captured update keeps using the
-    same memory.
+    A subclass implements :meth:`train_step`. It must change all state in place, because a captured update keeps using
+    the same memory.
 
-    Modules that behave differently while they learn, such as dropout and batch norm, are in eval mode, and in train
-    mode only within an update: acting, evaluations, dreams and reports neither drop nor change statistics.
+    Modules with a train and an eval mode, such as dropout and batch norm, are in train mode only within an update.
+    Acting, evaluation, dreams and reports drop no units and change no statistics.
     """
 
     window: Window
@@ -59,26 +60,26 @@ class Algorithm(nn.Module):
     def __init__(self, graph: bool = True) -> None:
         super().__init__()
         self.graph = graph
-        """Whether updates may be captured: they do the same work each time."""
+        """Whether updates may be captured, because each does the same work."""
         self.capture_version: object = object()
-        """Captures that were made while it was another object are not valid any more."""
-        self._is_checked = False  # that all parameters are trained
+        """Replaced by a new object to invalidate all earlier captures."""
+        self._is_checked = False  # whether all parameters are known to be trained
         self._two_mode_modules: tuple[nn.Module, ...] | None = None  # None: not looked for yet
         self._ramps: list[tuple[PiecewiseLinear, Tensor]] = []
         self.position: Callable[[], int] = int
-        """Returns how far the run is, in env steps, for settings that change on the way; 0 outside of a run."""
+        """Returns the env steps of the run so far, which scheduled settings depend on; 0 outside a run."""
 
     def set_num_offline(self, windows: int) -> None:
-        """Note how many windows of each batch, the first ones, are recorded; the others were collected."""
+        """Set how many windows of each batch, the first ones, are offline; the rest are online."""
 
     @property
     def running_statistics(self) -> RunningStatistics | None:
-        """The object that must see each collected row, to keep statistics; None by default."""
+        """The object that updates its statistics with each collected row; None by default."""
         return None
 
     @property
     def annotator(self) -> RowAnnotator | None:
-        """The object that fills an extra column of collected rows when later rows are known; None by default."""
+        """The object that fills an extra column of collected rows once later rows are known; None by default."""
         return None
 
     @property
@@ -95,7 +96,7 @@ class Algorithm(nn.Module):
 
         Raises:
             ConfigError: after the first update, a parameter is in no optimizer.
-            DataError: the batch has flags that are not bool, or shapes that do not fit.
+            DataError: flags of the batch are not bool, or its shapes do not match.
         """
         batch.check(getattr(self, "window", None))
         if self._two_mode_modules is None:
@@ -110,7 +111,7 @@ class Algorithm(nn.Module):
     def next_step(self) -> TrainStep:
         """Return the method that takes the next step: ``train_step``, unless steps differ in what they compute.
 
-        Each such method may be captured separately, for each shape of batch.
+        Each method may be captured separately for each batch shape.
         """
         return self.train_step
 
@@ -136,10 +137,11 @@ class Algorithm(nn.Module):
         return find_bad_moment(self.optimizers())
 
     def enter_eval_mode(self) -> None:
-        """Put the modules that learn in train mode, and differ in it, into eval mode until the next update.
+        """Put the modules whose behavior depends on the mode into eval mode until the next update.
 
-        Those that ``__init__`` has put into eval mode stay there. Done once, as it takes longer than a small update:
-        call it again after replacing a module or an optimizer, and after ``train()``. Updates are then captured again.
+        Modules that ``__init__`` has put into eval mode stay there. This takes longer than a small update, so it is
+        done once: call it again after replacing a module or an optimizer, and after ``train()``. Updates are then
+        captured again.
         """
         self.capture_version = object()
         modules = [module for module in self.modules() if module.training and reads_training_flag(module)]
@@ -170,7 +172,7 @@ class Algorithm(nn.Module):
         raise missing_method_error(self, "train_step")
 
     def exploration(self, env_steps: int) -> float | None:
-        """Return the epsilon, or the deviation of the noise on actions, after ``env_steps``; None: there is neither."""
+        """Return the epsilon, or the standard deviation of the action noise, after ``env_steps``; None: neither."""
         return None
 
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
@@ -180,8 +182,8 @@ class Algorithm(nn.Module):
     def dream(self, batch: Batch, context: int) -> dict[str, torch.Tensor]:
         """Return a world model's predictions of all rows: the first ``context`` observed, the rest imagined.
 
-        Names of values that are no column of the rows, such as latents, begin with ``INTERNAL_PREFIX``. Those of
-        observations are their keys (:func:`prediction_name`).
+        Names of values without a column in the rows, such as latents, begin with ``INTERNAL_PREFIX``. Observations keep
+        their keys (:func:`prediction_name`).
         """
         raise NotImplementedError(f"{type(self).__name__} has no world model, which dreaming needs.")
 

@@ -29,9 +29,9 @@ from reverie.objectives.td import Losses, masked_mean, obs_before
 
 
 class BCObjective(nn.Module):
-    """The loss of behavior cloning. ``objective(batch)`` is its term ``actor``; nothing else of this library is used.
+    """The loss of behavior cloning, usable on its own. ``objective(batch)`` returns its term ``actor``.
 
-    ``actor(obs)`` is an action ``[..., A]``, or a distribution over actions of any kind with ``log_prob(action)``
+    ``actor(obs)`` returns an action ``[..., A]``, or any distribution over actions with ``log_prob(action)``
     ``[...]``.
     """
 
@@ -73,7 +73,7 @@ class BC(ModelFree):
 def cloning_actor(
     clone: str, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype
 ) -> nn.Module:
-    """Return the network of a kind of policy, of which only ``deterministic`` gives actions, not a distribution."""
+    """Return the network for a kind of policy: ``deterministic`` outputs actions, all others a distribution."""
     if clone == "deterministic":
         return DeterministicActor(obs_spec, action_spec.width, cfg, dtype)
     if clone == "stochastic":
@@ -92,12 +92,12 @@ CLONE_KINDS = {
     "categorical": "categorical",
     "mixed": "mixed",
 }
-"""The kind of actions that each kind of policy imitates; the first for a kind is its default."""
+"""Kind of actions that each kind of policy imitates. The first policy for a kind of actions is its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BCConfig(OfflineConfig, ModelFreeConfig):
-    """Settings of behavior cloning: those of TD3+BC's actor, as the paper's (1988) are out of date."""
+    """Settings of behavior cloning, with the defaults of TD3+BC's actor, as the paper (1988) is out of date."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
@@ -106,7 +106,7 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
     stochastic, a normal distribution by its log-likelihood. Discrete actions: categorical, by cross entropy. Both:
     mixed, by log-likelihood. None: deterministic, categorical or mixed, by the action space."""
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
-    """Layers of the network, with a memory if wanted."""
+    """Layers of the network, optionally with a memory."""
     lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of Adam."""
 

@@ -38,7 +38,7 @@ LATENT = 0.5
 
 
 class BCQObjective(TDObjective):
-    """The losses of BCQ, with a term ``vae`` too.
+    """The losses of BCQ, with an additional term ``vae``.
 
     ``vae(obs, action)`` encodes and decodes actions as :class:`~reverie.algos.bcq.ActionVAE` does.
     ``vae.decode(obs, latent)`` gives n actions ``[..., n, A]`` for n latents ``[..., n, vae.latent]`` of each
@@ -66,8 +66,8 @@ class BCQObjective(TDObjective):
     def vae_loss(self, batch: Batch) -> Losses:
         """E[(a - a~)^2] + KL(N(mean, std) || N(0, 1)) / 2: Algorithm 1, with the means of the authors' code.
 
-        Squares are averaged over the dimensions of an action, and divergences over those of its latent. With 2 A latent
-        dimensions that is the factor 1 / (2 A) of appendix D.1.
+        Squares are averaged over the action dimensions and divergences over the latent dimensions. With 2 A latent
+        dimensions, this is the factor 1 / (2 A) of appendix D.1.
         """
         action, mask = batch.action[:, :-1], transition_mask(batch.is_last)
         coded = self.vae(obs_before(batch.obs), action)
@@ -164,7 +164,7 @@ class ActionVAE(nn.Module):
     def __init__(
         self, obs_spec: ObsSpec, width: int, latent: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32
     ) -> None:
-        """``width`` is that of actions, ``latent`` that of latents. Encoder and decoder share a CNN for images."""
+        """``width``: action dimensions. ``latent``: latent dimensions. Encoder and decoder share a CNN for images."""
         super().__init__()
         self.latent = latent
         self.inputs: ObsConcat = ObsConcat(obs_spec, cfg, dtype)
@@ -172,7 +172,7 @@ class ActionVAE(nn.Module):
         self.decoder: ReluMLP = ReluMLP(self.inputs.width + latent, cfg.units, width, squash=True)
 
     def forward(self, obs: Obs, action: Tensor) -> VAEOutput:
-        """Encode and decode actions ``[..., A]`` given observations, by a latent z ~ N(mean, std^2); with gradient."""
+        """Encode actions ``[..., A]`` and decode them from a sampled latent z ~ N(mean, std^2), with gradient."""
         features = self.inputs(obs)  # [..., F]
         code: Tensor = self.encoder(features, action.to(features.dtype))
         mean, raw = code.float().chunk(2, -1)  # [..., L]
@@ -220,7 +220,7 @@ class StepCount(NamedTuple):
 class BestOfSamplesPolicy(StatelessStorage[StepCount]):
     """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
 
-    Exploring draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
+    Exploration draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
     that evaluations are reproducible and do not change the default generator.
     """
 
@@ -255,7 +255,7 @@ class BestOfSamplesPolicy(StatelessStorage[StepCount]):
 
 @dataclass(frozen=True, kw_only=True)
 class BCQConfig(OfflineConfig, TDConfig):
-    """Settings of BCQ: those of the paper's appendix D and of its authors' code (github.com/sfujim/BCQ)."""
+    """Settings of BCQ, with the defaults of the paper's appendix D and the authors' code (github.com/sfujim/BCQ)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 

@@ -1,6 +1,6 @@
 """CQL: Kumar, Zhou, Tucker, Levine, "Conservative Q-learning for offline reinforcement learning", NeurIPS 2020.
 
-SAC with a penalty that lowers the values of sampled actions and raises those of the dataset's actions: CQL(H), equation
+SAC with a penalty that lowers the values of sampled actions and raises the values of dataset actions: CQL(H), equation
 4. With ``value_floor`` it is Cal-QL: Nakamoto et al., "Cal-QL: calibrated offline RL pre-training for efficient online
 fine-tuning", NeurIPS 2023.
 """
@@ -38,10 +38,10 @@ MAX_MULTIPLIER = 1e6
 
 
 class CQLObjective(SACObjective):
-    """The losses of CQL: those of :class:`~reverie.algos.sac.SACObjective` but for the critics'.
+    """The losses of CQL: :class:`~reverie.algos.sac.SACObjective` with a penalty in the critic loss.
 
-    With a floor, ``batch.extras["return"]`` ``[B, T]`` must hold the discounted return from each row on, -inf where it
-    is unknown. With lagrange there is a term ``lagrange_multiplier`` of the one parameter ``log_multiplier``.
+    With a value floor, ``batch.extras["return"]`` ``[B, T]`` must contain the return-to-go of each row, -inf where it
+    is unknown. With ``lagrange``, the term ``lagrange_multiplier`` trains the parameter ``log_multiplier``.
     """
 
     cfg: CQLConfig
@@ -56,8 +56,8 @@ class CQLObjective(SACObjective):
         """sum_i E[(Q_i(s, a) - y)^2] + alpha E[T ln sum_a' exp(Q_i(s, a') / T) - Q_i(s, a)]: equation 4.
 
         The sum over all actions is estimated by importance sampling: exp Q of sampled actions over their density
-        (appendix F). As in the authors' code there are N of each of three kinds in one sum, which is not divided by
-        3 N. The dataset's own action is not among them, as its density is unknown.
+        (appendix F). As in the authors' code, one sum covers N actions of each of three kinds and is not divided by
+        3 N. It excludes the dataset's own action, whose density is unknown.
         """
         action, log_density = self.sample_actions(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
@@ -137,7 +137,7 @@ class CQLObjective(SACObjective):
 
 
 class CQL(SAC):
-    """The learner of CQL: actor, two critics, a temperature, perhaps a multiplier, their update and the policy."""
+    """The learner of CQL: actor, two critics, a temperature, an optional multiplier, their update and the policy."""
 
     cfg: CQLConfig
     objective: CQLObjective
@@ -155,14 +155,14 @@ class CQL(SAC):
 
     @property
     def annotator(self) -> RowAnnotator | None:
-        """With a floor, the returns of episodes that a run collects are known when they have ended."""
+        """Fills in the returns-to-go of collected episodes once they have ended; None without a value floor."""
         return None if self.cfg.value_floor is None else ReturnToGoAnnotator(self.cfg.discount)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
         update = super().train_step(self.scale_returns(batch))
         if self.objective.log_multiplier is not None:
-            with torch.no_grad():  # at the bound and beyond it would have no gradient, and never come back
+            with torch.no_grad():  # beyond the bound, the multiplier would have no gradient and stay there
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
         return update
 
@@ -189,8 +189,7 @@ class Constant(ConservativeWeight):
     """A constant weight."""
 
     weight: Annotated[float, AtLeast(0)] = 5.0
-    """Alpha of equation 4: the authors' code for MuJoCo, which does not halve the squared error as the equation
-    does."""
+    """Alpha of equation 4. The authors' code for MuJoCo, unlike the equation, does not halve the squared error."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +202,8 @@ class Lagrange(ConservativeWeight):
     lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the multiplier: the authors' code."""
     initial: Annotated[float, Within(f"(0, {MAX_MULTIPLIER:g}]")] = 1.0
-    """Initial multiplier. Code that has a weight w beside a multiplier that begins at 1 translates to initial
-    = w: the authors' multiplier (w gap - tau) is lagrange(tau / w, lr, w), d3rlpy's multiplier w (gap - tau) is
+    """Initial multiplier. Other code multiplies a multiplier that starts at 1 by a weight w. For the authors'
+    multiplier (w gap - tau), use lagrange(tau / w, lr, w). For d3rlpy's multiplier w (gap - tau), use
     lagrange(tau, lr, w)."""
 
 
@@ -228,7 +227,8 @@ class Mode(Backup):
     """min_i Q'_i(s', a) of the policy's mode: d3rlpy.
 
     The penalty lowers values around the policy's actions, so values of sampled actions, and targets made of them, are
-    lower than that of the mode. The gain is within the noise of seeds, and some runs learn nothing (docs/offline.md).
+    lower than the value of the mode. The gain is within the noise of seeds, and some runs learn nothing
+    (docs/offline.md).
     """
 
 
@@ -242,7 +242,7 @@ class Best(Backup):
 
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(OfflineConfig, SACConfig):
-    """Settings of CQL: those of its authors' code for MuJoCo (github.com/aviralkumar2907/CQL) and of appendix F."""
+    """Settings of CQL, with the defaults of the authors' code for MuJoCo (github.com/aviralkumar2907/CQL)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
@@ -251,12 +251,12 @@ class CQLConfig(OfflineConfig, SACConfig):
     num_samples: Annotated[int, AtLeast(1)] = 10
     """N, number of actions sampled of each of three kinds: uniform, from pi(s) and from pi(s')."""
     cql_temperature: Annotated[float, Above(0)] = 1.0
-    """Temperature T of the soft maximum of their values, T ln sum exp(Q / T); toward 0 it is the maximum."""
+    """Temperature T of the soft maximum T ln sum exp(Q / T) over actions; as T approaches 0, it becomes the maximum."""
     backup: Backup = field(default_factory=Expected)
     """Value of next states in the targets: expected, mode, soft, or best(10)."""
     value_floor: Literal["monte_carlo"] | None = None
-    """Lower bound of the policy's values in the penalty: monte_carlo is Cal-QL (section 5), by the discounted return
-    from each row on where the episode ended in a terminal state. None: no bound, as in CQL."""
+    """Lower bound of the policy's values in the penalty: monte_carlo (Cal-QL, section 5) is the return-to-go of each
+    row, for episodes that ended in a terminal state. None: no bound, as in CQL."""
     actor_lr: ScheduledFloat = 1e-4
     temperature_lr: ScheduledFloat = 1e-4
     networks: NetworkConfig = field(  # type: ignore[assignment]  # without SAC's memory
@@ -277,8 +277,8 @@ class CQLConfig(OfflineConfig, SACConfig):
         if self.value_floor is not None and isinstance(self.reward_scale, Factor) and self.reward_scale.shift:
             raise ConfigError(
                 f"reward_scale = {self.reward_scale.to_text()}, value_floor = {self.value_floor}: the returns that are "
-                "the floor are of rewards that are not shifted. Use factor(...), or write shifted rewards: reverie "
-                "data convert --reward."
+                "the floor are not shifted. Use factor(...), or write shifted rewards to the dataset: reverie data "
+                "convert --reward-fn."
             )
 
 

@@ -120,7 +120,7 @@ class CRR(ModelFree):
 
 @dataclass(frozen=True)
 class AdvantageWeight(Choice, ABC):
-    """f: weight of an action in the actor's loss, a function of its advantage A: equation 2 of arXiv:2006.15134."""
+    """The weight f of an action in the actor's loss, a function of its advantage A: equation 2 of arXiv:2006.15134."""
 
     @abstractmethod
     def __call__(self, advantage: Tensor) -> Tensor:
@@ -158,9 +158,9 @@ class All(AdvantageWeight):
 
 @dataclass(frozen=True, kw_only=True)
 class CRRBaseConfig(Config):
-    """Settings that CRR and discrete CRR share: those of DeepMind's code (Acme).
+    """Settings that CRR and discrete CRR share, with the defaults of DeepMind's code (Acme).
 
-    The paper has learning rates of 0.0001 and residual networks.
+    The paper uses learning rates of 0.0001 and residual networks.
     """
 
     filter: AdvantageWeight = field(default_factory=Exp)
@@ -179,7 +179,7 @@ class CRRBaseConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class CRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
-    """Settings of CRR: those of the paper and, for vector observations, of DeepMind's code (Acme).
+    """Settings of CRR, with the defaults of the paper and, for vector observations, of DeepMind's code (Acme).
 
     The paper's critic predicts a distribution and its policy is a mixture. Here, as in Acme and d3rlpy, the critic
     predicts a scalar and the policy is one normal distribution.
@@ -188,7 +188,7 @@ class CRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
     baseline: Literal["mean", "max"] = "mean"
-    """Baseline of the advantage, of the values of the policy's actions: table 1."""
+    """Baseline of the advantage: mean or maximum of the values of the policy's sampled actions (table 1)."""
     num_samples: Annotated[int, AtLeast(1)] = 4
     """m, number of actions sampled from the policy for the baseline."""
 

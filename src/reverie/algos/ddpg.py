@@ -69,7 +69,7 @@ class DDPG(ModelFree):
 
     losses: type[Any] = DDPGObjective
     critics: ClassVar[int | None] = None
-    """K, if critics give the values ``[K, ...]``; None: one critic gives ``[...]``."""
+    """K, number of critics with values ``[K, ...]``; None: a single critic with values ``[...]``."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
@@ -102,8 +102,8 @@ class DDPG(ModelFree):
 class DDPGConfig(CriticConfig):
     """Settings of DDPG: the paper's (section 7), unless noted otherwise.
 
-    The paper has batches of 64, tau = 0.001, weight decay of the critic, layers of 400 and 300 units, and actions enter
-    the critic's second layer.
+    The paper uses batches of 64, tau = 0.001, weight decay of the critic and layers of 400 and 300 units. Its actions
+    enter the critic's second layer.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
@@ -113,7 +113,7 @@ class DDPGConfig(CriticConfig):
     critic_lr: Annotated[ScheduledFloat, Above(0)] = 1e-3
     """Learning rate of the critic."""
     target_update_interval: Annotated[int, AtLeast(1)] = 1
-    """Gradient updates between two updates of the target networks. Hard updates: tau = 1 and 1000 here."""
+    """Gradient updates between two updates of the target networks. For hard updates: tau = 1, and 1000 here."""
     exploration: ActionNoise = field(default_factory=OrnsteinUhlenbeck)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: an Ornstein-Uhlenbeck process with
     theta 0.15 and sigma 0.2."""

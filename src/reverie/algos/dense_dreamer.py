@@ -41,10 +41,10 @@ class ModelLossScales(Config):
     """Weights of the world model's loss terms."""
 
     reconstruction: Annotated[WeightByPattern, AtLeast(0)] = 1.0
-    """Weight of -ln p of each observation key; or weights by regular expression, of which the first that matches the
-    whole key counts: {camera: 0.5, "joints/.*": 10}. Other keys have 1."""
+    """Weight of -ln p of each observation key, or weights by regular expression, of which the first that matches the
+    whole key applies: {camera: 0.5, "joints/.*": 10}. All other keys have weight 1."""
     vectors: Annotated[float, AtLeast(0)] = 1.0
-    """Factor of that weight for vectors."""
+    """Additional factor for vector observations."""
     reward: Annotated[float, AtLeast(0)] = 1.0
     """Weight of -ln p of rewards."""
     cont: Annotated[float, AtLeast(0)] = 1.0
@@ -68,25 +68,25 @@ class DenseDreamerConfig(DreamerConfig):
     lam: Annotated[float, Within("[0, 1]")] = 0.95
     """Lambda of the lambda-returns."""
     reward_transform: Literal["identity", "sign", "tanh", "log1p"] = "identity"
-    """Transform of the rewards that are learned from. Stored rows and scores keep the original ones."""
+    """Transform of the rewards for learning. Stored rows and scores keep the original rewards."""
     exploration_noise: Annotated[ScheduledFloat, AtLeast(0)] = 0.0
-    """Exploration noise beside the policy's own: the deviation of a normal that is added to continuous
-    actions, and the probability of a random discrete one. It may be a ramp, such as [[0, 0.3], [1e6, 0.1]]."""
+    """Exploration noise in addition to the policy's randomness: standard deviation of Gaussian noise on continuous
+    actions, and probability of a random discrete action. A schedule is possible, such as [[0, 0.3], [1e6, 0.1]]."""
     learn_cont: bool = True
-    """Learn when episodes end. False: imagined ones never do, and gamma alone discounts them."""
+    """Learn when episodes end. False: imagined episodes never end, and only gamma discounts them."""
     loss_scales: ModelLossScales = field(default_factory=ModelLossScales)
     """Weights of the world model's loss terms."""
     reward_support: tuple[float, ...] = ()
-    """Rewards, before their transform, over which the reward head predicts a distribution; a reward is learned as the
-    nearest of them. Empty: the head predicts the mean of a normal."""
+    """Rewards, before their transform, over which the reward head predicts a distribution; each reward is learned as
+    the nearest of them. Empty: the head predicts the mean of a normal distribution."""
     kl: KLLoss = field(default_factory=BalancedKL)
     """The loss between posterior and prior: balanced_kl(balance=0.8, nats=0) of V2, or free_nats(nats=3) of V1."""
     rssm: DenseRSSMConfig = field(default_factory=DenseRSSMConfig)
     """Sizes, cell and latents of the recurrent state-space model."""
     encoder: EncoderField = field(default_factory=DenseEncoderConfig)
-    """Builds the encoder: this one, or any object with ``build(obs_spec)`` (``nn/encoder.py``)."""
+    """Builds the encoder: any object with ``build(obs_spec)`` (``nn/encoder.py``)."""
     decoder: DecoderField = field(default_factory=DenseDecoderConfig)
-    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
+    """Builds the decoder: any object with ``build(obs_spec, deter, stoch)``."""
     reward: DenseHeadConfig = field(default_factory=DenseHeadConfig)
     """Layers of the reward head."""
     cont: DenseHeadConfig = field(default_factory=DenseHeadConfig)
@@ -118,7 +118,7 @@ class DenseDreamerConfig(DreamerConfig):
 
     @property
     def min_horizon(self) -> int:
-        """The shortest H: an action needs a reward after it that counts."""
+        """The smallest H: each action needs a later reward in the loss."""
         return 2
 
 
@@ -145,7 +145,7 @@ class DenseDreamer(Dreamer):
         return noise.value_at(env_steps) if isinstance(noise, PiecewiseLinear) else noise
 
     def total(self, terms: dict[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' means; with several samples, the bound of the sums of terms."""
+        """Return the weighted sum of the mean terms; with several samples, the bound of Burda et al. (2016)."""
         scales = scale_per_term(terms, self.cfg.loss_scales)
         for key in terms:
             part = self.obs_spec.get(key.removeprefix("reconstruction/"))
@@ -160,7 +160,7 @@ class DenseDreamer(Dreamer):
         return repeat_windows(batch, self.samples), self.world.observe(batch, None, self.samples)
 
     def world_model_loss(self, rows: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """Hafner et al. (2021), equation 2, and (2020), equation 10: ``[B, T]`` each; the KL loss is ``[]``.
+        """Return loss terms ``[B, T]``: Hafner et al. (2021), equation 2, and (2020), equation 10; the KL is ``[]``.
 
         With several samples, rows are repeated, and the KL loss is ln q(z) - ln p(z) of each, ``[B * samples, T]``.
         """
@@ -176,6 +176,6 @@ class DenseDreamer(Dreamer):
         return terms, {k: v.detach().mean() for k, v in metrics.items()}
 
     def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
-        """-ln p of all that was predicted in each window, ``[B]``: a priority for the replay."""
+        """Return the prediction loss of each window, ``[B]``, as a replay priority."""
         rows = [v.detach().mean(1) for k, v in terms.items() if k != "kl"]  # [B] each
         return torch.stack(rows).sum(0).view(-1, self.samples).mean(1).clamp(min=0)

@@ -1,7 +1,7 @@
 """Discrete BCQ: Fujimoto, Conti, Ghavamzadeh, Pineau, "Benchmarking batch deep RL algorithms", arXiv:1910.01708, 2019.
 
-Double Q-learning among the actions that a clone of the dataset's policy finds likely enough, in targets and acting. Of
-several choices, each has likely classes of its own and is a branch, as in :mod:`~reverie.algos.dqn`.
+Double Q-learning, restricted to actions that are likely under a clone of the behavior policy, in targets and acting.
+With several choices, each choice is a separate branch with its own likely classes, as in :mod:`~reverie.algos.dqn`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from reverie.objectives.td import Losses, huber_error, masked_mean, obs_after, o
 class DiscreteBCQObjective(TDObjective):
     """The losses of discrete BCQ over any ``network(obs, copy=None)`` of values and clone logits, ``[2, ..., A]``.
 
-    ``copy`` 0 are the values alone, ``[..., A]``. Actions of the batch are one-hot.
+    ``copy=0`` returns only the values, ``[..., A]``. Actions of the batch are one-hot.
     """
 
     cfg: DiscreteBCQConfig
@@ -51,11 +51,11 @@ class DiscreteBCQObjective(TDObjective):
         self.log_threshold: float = math.log(cfg.threshold) if cfg.threshold else -math.inf
 
     def forward(self, batch: Batch) -> Losses:
-        """The terms ``critic`` and ``imitation`` of a batch ``[B, T]``: Algorithm 1.
+        """Return the terms ``critic`` and ``bc`` of a batch ``[B, T]``: Algorithm 1.
 
-        E[L(Q(s, a) - y)], and E[-ln G(a | s)] + logit_weight E[i^2] with the clone's logits i, averaged over the
-        actions too: the authors' code. The gradients of both reach a shared CNN. Of several choices, the first is the
-        mean over them, and G is the product of their probabilities.
+        E[L(Q(s, a) - y)], and E[-ln G(a | s)] + logit_weight E[i^2] with the clone's logits i, also averaged over
+        actions as in the authors' code. Both losses train a shared CNN. With several choices, the first loss is
+        averaged over them, and G is the product of their probabilities.
         """
         values, logits = self.network(obs_before(batch.obs)).unbind()  # [B, T-1, A]
         action = batch.action[:, :-1]  # [B, T-1, A]
@@ -111,9 +111,10 @@ class DiscreteBCQ(ModelFree):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteBCQConfig(BoundedValueConfig, TDConfig):
-    """Settings of discrete BCQ: those of the authors' code for vector observations (github.com/sfujim/BCQ).
+    """Settings of discrete BCQ, with the defaults of the authors' code for vector observations.
 
-    That has batches of 64. For Atari it has batches of 32, a learning rate of 0.0000625, adam_eps = 0.00015, tau = 1
+    That code (github.com/sfujim/BCQ) uses batches of 64. For Atari it uses batches of 32, a learning rate of 0.0000625,
+    adam_eps = 0.00015, tau = 1
     and target_update_interval = 8000.
     """
 

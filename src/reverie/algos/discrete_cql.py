@@ -1,6 +1,6 @@
 """Discrete CQL: Kumar et al., "Conservative Q-learning for offline reinforcement learning", NeurIPS 2020.
 
-QR-DQN with a penalty that lowers the values of all actions and raises those of the dataset's actions: CQL(H), equation
+QR-DQN with a penalty that lowers the values of all actions and raises the values of dataset actions: CQL(H), equation
 4 of arXiv:2006.04779, as in its section 6 and appendix F for Atari.
 """
 
@@ -25,15 +25,15 @@ from reverie.objectives.td import Losses, obs_before
 
 
 class DiscreteCQLObjective(QRDQNObjective):
-    """The loss of discrete CQL, used as :class:`~reverie.algos.qr_dqn.QRDQNObjective` is."""
+    """The loss of discrete CQL, with the interface of :class:`~reverie.algos.qr_dqn.QRDQNObjective`."""
 
     cfg: DiscreteCQLConfig
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - theta_i(s, a))] + alpha E[ln sum_a' exp Q(s, a') - Q(s, a)]: equation 4.
 
-        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative. Of
-        several choices, both terms are means over them.
+        Q is the mean of the quantiles. The sum includes the dataset's own action, so the penalty is never negative.
+        With several choices, both terms are averaged over them.
         """
         quantiles: Tensor = self.network(obs_before(batch.obs))  # [B, T-1, A, N]
         losses = quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes)
@@ -56,15 +56,16 @@ class DiscreteCQL(QRDQN):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCQLConfig(OfflineConfig, QRDQNConfig):
-    """Settings of discrete CQL: those of QR-DQN, and for recorded data those of Tianshou and of the authors' code.
+    """Settings of discrete CQL, with the defaults of QR-DQN and, for offline learning, of Tianshou.
 
-    The authors' code has batches of 32, and copies the target every 2000 updates.
+    The authors' code uses batches of 32, and copies the target every 2000 updates.
     """
 
     batch_size: int = 256
     conservative_weight: Annotated[float, AtLeast(0)] = 10.0
-    """Weight alpha of the CQL penalty (equation 4), relative to a quantile loss summed over N quantiles: Tianshou. The
-    authors' code for Atari has 1, with 200 quantiles. Data of better policies allow larger weights."""
+    """Weight alpha of the CQL penalty (equation 4), relative to a quantile loss summed over N quantiles. The default is
+    Tianshou's; the authors' code for Atari has 1, with 200 quantiles. Datasets of better policies allow larger
+    weights."""
     target_update_interval: int = 500
     """Gradient updates between two updates of the target network: Tianshou."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(0.05))

@@ -95,16 +95,16 @@ class DiscreteCRR(CRR):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteCRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
-    """Settings of discrete CRR: those of CRR, and of Tianshou for what CRR does not have.
+    """Settings of discrete CRR, with the defaults of CRR, and of Tianshou for the additional settings.
 
-    For Atari, Tianshou has batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
+    For Atari, Tianshou uses batches of 32, a learning rate of 0.0001, targets that are copied every 500 updates, and
     conservative_weight = 10.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     conservative_weight: Annotated[float, AtLeast(0)] = 0.0
-    """Weight alpha of the CQL penalty: 0 is the paper, Tianshou has 10."""
+    """Weight alpha of the CQL penalty. The paper has none; Tianshou uses 10."""
 
 
 DiscreteCRRConfig.learner = DiscreteCRR

@@ -1,9 +1,9 @@
 """Discrete SAC: Christodoulou, "Soft actor-critic for discrete action settings", arXiv:1910.07207, 2019.
 
 SAC for discrete actions. The critics give the values of all actions at once and the policy their probabilities, so
-expectations over actions are exact sums and no actions are sampled in updates. Of several choices, the policy is the
-product of their probabilities and the values are additive, Q(s, a) = sum_d Q_d(s, a_d): expectations remain exact. What
-choices are worth together but not alone is beyond such values.
+expectations over actions are exact sums and no actions are sampled in updates. With several choices, the policy is the
+product of their probabilities and values are additive, Q(s, a) = sum_d Q_d(s, a_d), so expectations remain exact. Such
+values cannot represent interactions between choices.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ class DiscreteSAC(SAC):
 
 @dataclass(frozen=True, kw_only=True)
 class DiscreteSACConfig(SACConfig):
-    """Settings of discrete SAC: those of SAC, but for the target entropy."""
+    """Settings of discrete SAC: the settings of SAC, with another default of the target entropy."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
     target_entropy: Annotated[float | None, Finite()] = None
-    """Entropy of the policy, in nats, that the temperature is learned to reach; None: 0.98 ln A for A actions: the
-    author's code; of several choices, the sum over them."""
+    """Target entropy of the policy in nats, for learning the temperature. None: 0.98 ln A for A actions, as in the
+    author's code; with several choices, the sum over them."""
 
 
 DiscreteSACConfig.learner = DiscreteSAC

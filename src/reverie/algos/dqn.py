@@ -46,8 +46,8 @@ class DQNObjective(TDObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """E[L(Q(s, a) - y)]: Algorithm 1, whose errors are clipped to [-1, 1] (methods, "Training algorithm").
 
-        With several choices, the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al., whose priorities are sums, ours
-        means.
+        With several choices, the loss is the mean of L(Q_d(s, a_d) - y) over them: Tavakoli et al. Priorities are means
+        over the choices too, but sums in that paper.
         """
         values: Tensor = self.network(obs_before(batch.obs))  # [B, T-1, A]
         chosen = chosen_value(values, batch.action[:, :-1], self.classes)  # [(D,) B, T-1]
@@ -61,8 +61,8 @@ class DQNObjective(TDObjective):
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1.  ``[B, T - 1]``.
 
-        With ``double`` it is Q'(s', argmax_a Q(s', a)): van Hasselt et al. 2016, equation 4. Of several choices, the
-        mean over them: Tavakoli et al., equation 6.
+        With ``double`` it is Q'(s', argmax_a Q(s', a)): van Hasselt et al. 2016, equation 4. With several choices, it
+        is averaged over them: Tavakoli et al., equation 6.
         """
         obs, c = obs_after(batch.obs), self.cfg
         q = self.target_network(obs)  # [B, T-1, A]
@@ -116,9 +116,9 @@ class DQNConfig(TDConfig):
 
     batch_size: int = 32
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
-    """Layers of the network, with a memory if wanted."""
+    """Layers of the network, optionally with a memory."""
     lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
-    """Learning rate of Adam: that of Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
+    """Learning rate of Adam, from Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
     double: bool = False
@@ -129,8 +129,8 @@ class DQNConfig(TDConfig):
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0
     target_update_interval: Annotated[int, AtLeast(1)] = 1000
-    """Gradient updates between two updates of the target network. The paper has 10,000; MinAtar and CleanRL have 1000
-    and 500."""
+    """Gradient updates between two updates of the target network. The paper uses 10,000, MinAtar 1000 and CleanRL
+    500."""
     exploration: EpsilonSchedule = field(default_factory=lambda: EpsilonGreedy(1.0, 0.05, 50_000))
     """Random actions while exploring: epsilon falls from 1 to 0.05 in 50,000 env steps. In the paper, from 1 to 0.1 in
     a million."""

@@ -1,4 +1,4 @@
-"""What all Dreamers have: settings that build a world model, a policy in its latents, and a look into it."""
+"""What all Dreamers share: settings that build a world model, a policy that acts from latents, and inspection."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from reverie.objectives.transforms import IDENTITY, RewardTransform
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerConfig(AlgorithmConfig):
-    """What the settings of all Dreamers have in common: they say which parts make up the world model."""
+    """Settings that all Dreamers share: the parts that make up the world model."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
     heads: ClassVar[frozenset[str]] = frozenset({"decoder", "reward", "cont"})
-    """The predicting parts. Settings ``grad_heads``, if there are such, name those whose losses train the latents."""
+    """Names of the prediction heads. The setting ``grad_heads``, if it exists, lists those that train the latents."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -42,14 +42,14 @@ class DreamerConfig(AlgorithmConfig):
             raise ConfigError(f"grad_heads = {named}: {unknown[0]!r} is none of decoder, reward, cont.")
 
     def build_decoder(self: Any, obs_spec: ObsSpec) -> nn.Module:
-        """Return the decoder of these observations: from latents to a dictionary of predictions."""
+        """Return the decoder, from latents to a dictionary of predicted observations."""
         return self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)
 
     def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
         """Return the heads of reward and continuation, for features of ``width`` numbers.
 
-        The first gives a number's distribution, with ``mean()`` and ``loss(value)``; the second that of
-        (1 - terminal) * discount, with ``prob()`` and ``loss()``.
+        The reward head returns a distribution with ``mean()`` and ``loss(value)``. The continuation head returns the
+        distribution of (1 - terminal) * discount, with ``prob()`` and ``loss()``.
         """
         raise missing_method_error(self, "build_heads")
 
@@ -60,12 +60,12 @@ class DreamerConfig(AlgorithmConfig):
 
     @property
     def transform(self) -> RewardTransform:
-        """The transform of the rewards that are learned."""
+        """The transform of rewards for learning."""
         return IDENTITY
 
 
 class LatentPolicy:
-    """Filters observations into latents and acts from them, by the parts that ``learner`` has at that moment."""
+    """Filters observations into latents and acts from them, with the current networks of ``learner``."""
 
     def __init__(self, learner: Any, noisy: bool = False) -> None:
         """``learner`` has ``world``, ``actor``, ``acting`` and ``pack``; ``noise`` too if ``noisy``."""
@@ -105,7 +105,7 @@ class LatentPolicy:
 
     @torch.no_grad()
     def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
-        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but samples the latent too.
+        """Return ``(action [N, A] on the CPU, state)``. ``eval`` takes the action's mode, but still samples the latent.
 
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
@@ -126,7 +126,7 @@ class LatentPolicy:
 
 
 class Dreamer(Algorithm):
-    """What all Dreamers have: a world model to look into."""
+    """A learner with a world model: the base class of all Dreamers."""
 
     world: WorldModel
     actor: DreamerActor
@@ -136,7 +136,7 @@ class Dreamer(Algorithm):
     """Posterior samples of each row."""
 
     def actor_for(self, mode: Mode) -> DreamerActor:
-        """Return the policy's head that acts in ``mode``: the same in all of them, but for subclasses."""
+        """Return the actor that acts in ``mode``: by default the same actor in every mode."""
         return self.actor
 
     def latent_columns(self, latent: Latent) -> dict[str, Tensor]:
@@ -145,15 +145,15 @@ class Dreamer(Algorithm):
 
     @torch.no_grad()
     def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
-        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the others under its actions.
+        """Observe ``context`` rows of a batch ``[B, T]``, and imagine the rest under its actions.
 
-        Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. It may
-        have more rows than the batch, ``[B, T + n, A]``: then n more are imagined, where the action of the last row of
-        the batch counts too.
+        Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. With n
+        additional actions, ``[B, T + n, A]``, n more rows are imagined; the action of the batch's last row then counts
+        too.
 
         Args:
-            batch: whole episodes from their first rows on, or parts of such.
-            context: from 1 to T; with T and no more actions, all rows are observed and none is imagined.
+            batch: episodes from their first rows on, or parts of episodes.
+            context: from 1 to T. With T and no additional actions, all rows are observed and none is imagined.
 
         Returns:
             Predictions ``[B, T, ...]``, or ``[B, T + n, ...]``, by name: observations in their own units (class
@@ -171,8 +171,8 @@ class Dreamer(Algorithm):
         shape, count, width = batch.action.shape, batch.shape[0], LatentPolicy(self).width
         if len(shape) != 3 or (shape[0], shape[2]) != (count, width) or shape[1] < rows:
             raise DataError(
-                f"batch.action has shape {list(shape)}: expected [{count}, {rows}, {width}], or more rows to imagine "
-                "on. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
+                f"batch.action has shape {list(shape)}: expected [{count}, {rows}, {width}], or additional rows to "
+                "imagine. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
             )
         batch = batch.to(self.device)
         latent = self.world.observe(batch.slice_time(0, context)).latent  # [B, context, ...]
@@ -219,7 +219,7 @@ class Dreamer(Algorithm):
     def predict_reward_and_cont(self, latent: Latent) -> dict[str, Tensor]:
         """Return ``reward`` and ``cont`` of latents ``[..., D]``, as :meth:`dream` does."""
         reward, cont = self.world.reward(latent.feature), self.world.cont(latent.feature)
-        going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head learns it times the discount
+        going_on = (cont.prob() / self.world.discount).clamp(max=1)  # the head predicts continuation times discount
         return {"reward": self.world.transform.inverse(reward.mean()), "cont": going_on}
 
     def filter_batch(self, batch: Batch) -> tuple[Batch, Posterior]:
@@ -258,6 +258,6 @@ class Dreamer(Algorithm):
 
 
 def scale_per_term(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
-    """Return the scale of each loss term. ``NAME/KEY`` has that of ``NAME``, which may depend on the key."""
+    """Return the scale of each loss term. ``NAME/KEY`` has the scale of ``NAME``, which may depend on the key."""
     parts = {name: name.partition("/") for name in terms}
     return {name: match_weight(getattr(scales, term), key) for name, (term, _, key) in parts.items()}

@@ -36,10 +36,11 @@ from reverie.objectives.returns import lambda_return_of_states
 def imagination_loss_v1(
     ac: ImaginationActorCritic, world: WorldModel, start: Latent, reward: RewardFn | None = None
 ) -> ActorCriticLosses:
-    """Equations 7 and 8, from latents ``[B, T, ...]``. The loss excludes them and includes the H states after them.
+    """Imagine from latents ``[B, T, ...]`` and return the losses of actor and critic: equations 7 and 8.
 
-    The value of a state includes its own reward. The policy's entropy has no weight, as in the authors' code.
-    ``reward``: the reward of imagined states; None: the world model's prediction.
+    The losses cover the H imagined states, not the start latents. The value of a state includes its own reward. There
+    is no entropy bonus, as in the authors' code. ``reward``: the reward of imagined states; None: the world model's
+    prediction.
     """
     dream = imagine(world, ac.actor, start, ac.cfg.horizon, through_time=True)
     feature = dream.feature[1:]  # [H, B, T, F]
@@ -48,7 +49,7 @@ def imagination_loss_v1(
     value = critic_output.mean()  # [H, B, T]
     target = lambda_return_of_states(rewards, discount, value, ac.cfg.lam, dim=0)  # [H-1, B, T]
     weight = torch.cat([torch.ones_like(discount[:1]), discount[:-2]]).cumprod(0).detach()  # [H-1, B, T]
-    critic = weight * critic_output[:-1].loss(target.detach())  # [H-1, B, T], of which only the critic learns
+    critic = weight * critic_output[:-1].loss(target.detach())  # [H-1, B, T], trains only the critic
     terms = {"reward": rewards, "discount": discount, "value": value, "target": target, "weight": weight}
     return ActorCriticLosses(-weight * target, critic, dream, terms)
 
@@ -72,7 +73,7 @@ class ActorCriticLosses(NamedTuple):
 
 
 class ImaginationActorCritic(nn.Module):
-    """A policy with its critic: the learner is one itself."""
+    """A policy with its critic: the base class of the learner."""
 
     cfg: DreamerV1Config
     actor: DreamerActor
@@ -122,9 +123,9 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
         return {"actor": losses.actor.mean(), "critic": losses.critic.mean()}, losses.metrics()
 
     def start(self, post: Posterior) -> Latent:
-        """Return the latents to imagine from; without last rows if ends are learned, since these can be terminal.
+        """Return the latents to imagine from: without last rows if ends are learned, since these can be terminal.
 
-        The paper imagines from all rows.
+        In the paper, imagination starts from all rows.
         """
         return post.latent.map(lambda x: x.detach()[:, : -1 if self.cfg.learn_cont else None])
 
@@ -134,7 +135,7 @@ class DreamerV1(ImaginationActorCritic, DenseDreamer):
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerV1Config(DenseDreamerConfig):
-    """Settings of DreamerV1; the defaults are those of the authors' code, for DeepMind Control."""
+    """Settings of DreamerV1, with the defaults of the authors' code for DeepMind Control."""
 
     batch_size: int = 50
     noise: ScheduledFloat = 0.3

@@ -79,7 +79,7 @@ class BehaviorLosses(NamedTuple):
 
 
 class AuxCritic(nn.Module):
-    """PyDreamer's auxiliary critic, whose loss trains the world model too. It learns from recorded rewards.
+    """PyDreamer's auxiliary critic of recorded rewards, whose loss also trains the world model.
 
     Rows after a terminal row of their window have no weight, even those of the next episode.
     """
@@ -149,7 +149,7 @@ class Behavior(nn.Module):
         return imagine(world, self.actor, start, c.horizon, count, **through)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
-        """Return the discount of each imagined state ``[H + 1, ...]``, which may know whether the first is terminal."""
+        """Return the discount of each imagined state ``[H + 1, ...]``; values that need it get the true first one."""
         predicted: Tensor = world.cont(feature).prob()
         if not (self.cfg.learn_cont and self.cfg.return_estimator.own_reward):
             return predicted
@@ -163,7 +163,7 @@ class Behavior(nn.Module):
 
 
 CARRIED_BUFFERS = ("carried_deter", "carried_stoch", "carried_action")
-"""Buffers of a state that is carried."""
+"""Names of the buffers that carry the state from batch to batch."""
 
 
 class DreamerV2(DenseDreamer):
@@ -209,7 +209,7 @@ class DreamerV2(DenseDreamer):
         return Update(metrics=metrics, priority=self.window_priority(terms))
 
     def carried_context(self) -> Context | None:
-        """Where the windows of the next batch begin, ``[B * samples, ...]``; None unless the state is carried."""
+        """The context of the next batch's windows, ``[B * samples, ...]``; None without ``carry_state``."""
         if not self.cfg.carry_state:
             return None
         deter, stoch, action = (self.get_buffer(name).clone() for name in CARRIED_BUFFERS)
@@ -217,7 +217,7 @@ class DreamerV2(DenseDreamer):
 
     @torch.no_grad()
     def store_carried_state(self, rows: Batch, post: Posterior) -> None:
-        """Keep the state at the end of the windows, and the action there, for the next batch."""
+        """Store the latent at the end of the windows, and the action there, for the next batch."""
         if self.cfg.carry_state:
             ends = (*post.latent.map(lambda x: x[:, -1]), repeat_windows(rows, self.samples).action[:, -1])
             for name, x in zip(CARRIED_BUFFERS, ends, strict=True):
@@ -227,7 +227,7 @@ class DreamerV2(DenseDreamer):
         return {"carried": {name: self.get_buffer(name) for name in CARRIED_BUFFERS}} if self.cfg.carry_state else {}
 
     def load_extra_state(self, state: State) -> None:
-        """Restore it, unless the number of windows has changed: then all cursors start over."""
+        """Restore the carried state, unless the number of windows has changed: then all cursors start over."""
         for name, x in state.get("carried", {}).items() if self.cfg.carry_state else ():
             if (buffer := self.get_buffer(name)).shape == x.shape:
                 buffer.copy_(x)
@@ -236,7 +236,7 @@ class DreamerV2(DenseDreamer):
         """Take one gradient step of each optimizer on rows ``[B, T]``; return losses, metrics and the posterior.
 
         The behavior imagines from latents that were computed before the update of the world model. With several
-        samples, ``context`` and the result repeat each row this many times.
+        samples, ``context`` and the result repeat each row ``samples`` times.
         """
         post = self.world.observe(rows, context, self.samples)
         rows = repeat_windows(rows, self.samples)
@@ -277,11 +277,11 @@ class RewardNormConfig(Config):
     """Division of imagined rewards by their average magnitude."""
 
     momentum: Annotated[float, Within("[0, 1]")] = 1.0
-    """Share that the average keeps at each update; 1 does not normalize."""
+    """Decay rate of the running average; 1: no normalization."""
     scale: float = 1.0
     """Factor of the normalized rewards."""
     eps: Annotated[float, AtLeast(0)] = 1e-8
-    """Added to the magnitude."""
+    """Epsilon that is added to the magnitude."""
 
     def build(self) -> MagnitudeScale:
         """Return the norm."""
@@ -293,7 +293,7 @@ class AuxCriticConfig(Config):
     """A critic of recorded rewards, whose loss trains the world model."""
 
     weight: Annotated[float, AtLeast(0)] = 0.0
-    """Weight of its loss; 0: there is none."""
+    """Weight of its loss; 0: no such critic."""
     discount: Annotated[float, Within("[0, 1]")] = 0.99
     """Discount factor gamma per agent step."""
     lam: Annotated[float, Within("[0, 1]")] = 0.95
@@ -306,7 +306,7 @@ class AuxCriticConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class DreamerV2Config(DenseDreamerConfig):
-    """Settings of DreamerV2; the defaults are those of the authors' code."""
+    """Settings of DreamerV2, with the defaults of the authors' code."""
 
     reward_transform: Literal["identity", "sign", "tanh", "log1p"] = "tanh"
     grad_heads: tuple[str, ...] = ("decoder", "reward", "cont")
@@ -326,11 +326,11 @@ class DreamerV2Config(DenseDreamerConfig):
     imagine_with: Literal["updated", "same"] = "updated"
     """World model that imagines: updated, after its gradient step, or same, the one before that step."""
     posterior_samples: Annotated[int, AtLeast(1)] = 1
-    """Number of posterior samples of each time step: Burda et al. (2016). Above 1 the model minimizes their bound, with
-    ln q(z) - ln p(z) of each in place of ``kl``."""
+    """Number of posterior samples per time step. Above 1, the model minimizes the importance-weighted bound of Burda et
+    al. (2016), with ln q(z) - ln p(z) of each sample instead of ``kl``."""
     carry_state: bool = False
-    """Begin each window with the state in which the last one ended: truncated backpropagation through time over whole
-    episodes. It needs ``replay.sequential``. False: windows begin with the zero latent."""
+    """Start each window from the final state of the previous window: truncated backpropagation through time over whole
+    episodes. It needs ``replay.sequential``. False: windows start from the zero latent."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     """Additional heads that show the information in the latents. Default: none."""
     aux: AuxCriticConfig = field(default_factory=AuxCriticConfig)
@@ -343,7 +343,7 @@ class DreamerV2Config(DenseDreamerConfig):
 
     @property
     def min_horizon(self) -> int:
-        """The shortest H: values that include the own reward need one more state."""
+        """The smallest H: values that include a state's own reward need one more state."""
         return 2 if self.return_estimator.own_reward else 1
 
     @property

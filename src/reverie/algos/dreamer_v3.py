@@ -46,7 +46,7 @@ else:
 
 
 Terms = dict[str, Tensor]
-"""Losses by name, before they are weighted."""
+"""Unweighted losses by name."""
 
 
 # ---------------------------------------------------------------------- losses
@@ -57,7 +57,7 @@ def world_model_loss(
 ) -> tuple[Terms, Metrics]:
     """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each.
 
-    ``logs``: ln p of the posterior and prior whose KL counts, ``[B, T, S, C]`` each; those of ``world`` by default.
+    ``logs``: ln p of posterior and prior for the KL, ``[B, T, S, C]`` each; by default computed by ``world``.
     """
     prior = world.rssm.p(post.latent.deter)  # [B, T, S, C]
     log_post, log_prior = safe_log(post.stats), safe_log(prior)
@@ -69,19 +69,19 @@ def world_model_loss(
 
 
 def imagination_loss(ac: ActorCritic, dream: Trajectory, reward: Tensor, cont: Tensor) -> tuple[Terms, Tensor, Metrics]:
-    """Equations 4 to 6: losses of actor and critic ``[H, B, T]``, and the imagined returns. Moves their scale.
+    """Return actor and critic losses ``[H, B, T]`` and the lambda-returns: equations 4 to 6. Updates the return scale.
 
     Args:
         ac: actor, critic, slow critic and scale of returns.
         dream: states of ``[B, T]`` trajectories.
-        reward: ``[H + 1, B, T]``, what came with each state; the first is not used.
-        cont: ``[H + 1, B, T]``, the probability to go on, discount included.
+        reward: ``[H + 1, B, T]``, the reward of each state; the first is not used.
+        cont: ``[H + 1, B, T]``, the discounted probability to continue.
     """
     c, value = ac.cfg, ac.critic(dream.feature[:-1])  # [H, B, T]
     with torch.no_grad():
         v = torch.cat([value.mean(), ac.critic(dream.feature[-1:]).mean()])  # [H+1, B, T]
         slow = ac.slow_critic(dream.feature).mean()  # [H+1, B, T]
-        weight = cont.cumprod(0)[:-1]  # [H, B, T], discount times the probability to get here
+        weight = cont.cumprod(0)[:-1]  # [H, B, T], discounted probability to reach each state
         returns = lambda_return(reward, cont, v, c.lam, dim=0)  # [H, B, T], the imagined returns: equation 5
         ac.return_scale.update(returns)
         offset, scale = ac.return_scale()
@@ -104,9 +104,9 @@ def imagination_loss(ac: ActorCritic, dream: Trajectory, reward: Tensor, cont: T
 
 
 def replay_value_loss(ac: ActorCritic, batch: Batch, feature: Tensor, bootstrap: Tensor) -> Tensor:
-    """The critic's loss ``[B, T - 1]`` on rows ``[B, T]``: real rewards, and at every row its imagined return.
+    """The critic's loss ``[B, T - 1]`` on replayed rows ``[B, T]``: lambda-returns of their rewards and ``bootstrap``.
 
-    ``bootstrap`` ``[B, T]`` holds these returns. The gradient reaches the world model through ``feature``
+    ``bootstrap`` ``[B, T]`` is each row's imagined return. The gradient reaches the world model through ``feature``
     ``[B, T, F]``. The last row of an episode has no loss, as no action follows it.
     """
     c, value = ac.cfg, ac.critic(feature)  # [B, T]
@@ -121,7 +121,7 @@ def replay_value_loss(ac: ActorCritic, batch: Batch, feature: Tensor, bootstrap:
 
 
 class ActorCritic(nn.Module):
-    """An actor with its critic, slow critic and scale of returns: the learner is one itself."""
+    """An actor with its critic, slow critic and return scale: the base class of the learner."""
 
     cfg: DreamerV3Config
     actor: DreamerActor
@@ -196,7 +196,7 @@ class DreamerV3(ActorCritic, Dreamer):
         """Compute every loss term of rows ``[B, T]`` that start from ``context``. Updates the scale of returns.
 
         Raises:
-            ConfigError: two terms have the same name, of which one would be lost.
+            ConfigError: two terms have the same name.
         """
         post = self.world.observe(batch, context)
         terms, metrics = self.world_model_loss(batch, post)
@@ -207,7 +207,7 @@ class DreamerV3(ActorCritic, Dreamer):
         feature = self.critic_feature(post)[:, -count:]
         learned["replay_critic"] = replay_value_loss(self, batch.slice_time(-count), feature, returns[0])  # [B, K-1]
         if twice := terms.keys() & learned.keys():
-            raise ConfigError(f"two loss terms are called {min(twice)!r}, of which one would be lost: rename yours.")
+            raise ConfigError(f"two loss terms are called {min(twice)!r}, so one would be lost. Rename yours.")
         terms |= learned
         metrics |= imagined_metrics | {f"loss/{name}": term.detach().mean() for name, term in terms.items()}
         return WorldModelLosses(terms, metrics, post, dream)
@@ -231,16 +231,16 @@ class DreamerV3(ActorCritic, Dreamer):
     # ------------------------------------------------------------------ what variants replace
 
     def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[Terms, Metrics]:
-        """Return the loss terms ``[B, T]`` of the function of this name, and metrics."""
+        """Return the loss terms ``[B, T]`` of the world model, and metrics."""
         return world_model_loss(self.world, batch, post, self.cfg.free_nats)
 
     @torch.no_grad()
     def imagined_outcome(self, dream: Trajectory) -> tuple[Tensor, Tensor]:
-        """Return the reward of each imagined state and its probability to go on, discount included, ``[H + 1, ..]``."""
+        """Return the reward and the discounted probability to continue of imagined states, ``[H + 1, ...]`` each."""
         return self.world.reward(dream.feature).mean(), self.world.cont(dream.feature).prob()
 
     def critic_feature(self, post: Posterior) -> Tensor:
-        """Return the features ``[B, T, F]`` of replayed rows that the critic learns from; here with gradient."""
+        """Return the features ``[B, T, F]`` of replayed rows for the critic, here with gradient."""
         return post.latent.feature
 
     # ------------------------------------------------------------------ for all Dreamers
@@ -255,7 +255,7 @@ class DreamerV3(ActorCritic, Dreamer):
         c = self.cfg
         if not c.replay_context:
             return {}
-        # float16 keeps more of numbers in [-1, 1] than bfloat16, but ends at 65,504.
+        # In [-1, 1], float16 is more precise than bfloat16, but its largest number is 65,504.
         real = "float16" if c.precision != "float32" and self.world.rssm.is_bounded else "float32"
         number = "uint8" if c.rssm.classes <= 255 else "int16"
         classes = ColumnSpec(shape=(c.rssm.stoch,), dtype=number)
@@ -264,8 +264,8 @@ class DreamerV3(ActorCritic, Dreamer):
     def latent_columns(self, latent: Latent) -> dict[str, Tensor]:
         """Return latents ``[..., D]``, ``[..., S, C]`` as columns: h itself, z as class indices ``[..., S]``.
 
-        Classes count from 1. So columns of zeros, which rows have until they are first trained on, stand for the
-        initial latent, whose z is all zeros.
+        Classes count from 1, so that 0, the value in rows that were never trained on, stands for the initial latent,
+        whose z is all zeros.
         """
         if not self.extra_spec:
             return {}
@@ -278,7 +278,7 @@ class DreamerV3(ActorCritic, Dreamer):
         blank = self.world.rssm.initial(batch.shape[0], dtype)
         if k == 0:
             return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
-        if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy hold no latents
+        if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy have no latents
             return Context(blank, batch.action[:, k - 1]), batch.slice_time(k)
         classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
         stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
@@ -343,10 +343,10 @@ class DreamerV3Config(DreamerConfig):
     rssm: RSSMConfig = field(default_factory=RSSMConfig)
     """Sizes of the recurrent state-space model."""
     encoder: _EncoderField = field(default_factory=EncoderConfig)
-    """Builds the encoder: this one, or any object with ``build(obs_spec)``. What it builds is a module with an int
-    attribute ``width`` and ``forward(obs, dtype)``, from observations ``[..., *shape]`` to ``[..., width]``."""
+    """Builds the encoder: any object with ``build(obs_spec)`` that returns a module with an int attribute ``width`` and
+    ``forward(obs, dtype)``, from observations ``[..., *shape]`` to ``[..., width]``."""
     decoder: _DecoderField = field(default_factory=DecoderConfig)
-    """Builds the decoder: this one, or any object with ``build(obs_spec, deter, stoch)``."""
+    """Builds the decoder: any object with ``build(obs_spec, deter, stoch)``."""
     reward: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=1))
     """Layers and bins of the reward head."""
     cont: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1))
@@ -356,18 +356,18 @@ class DreamerV3Config(DreamerConfig):
     critic: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=3))
     """Layers and bins of the value head."""
     return_norm_rate: Annotated[float, Within("(0, 1]")] = 0.01
-    """Rate at which the running percentiles of returns follow those of the newest batch."""
+    """Update rate of the running percentiles of returns."""
     return_norm_limit: Annotated[float, Above(0)] = 1.0
     """Smallest scale that returns are divided by, so that small returns are not scaled up."""
     probe: ProbeConfig = field(default_factory=ProbeConfig)
-    """Heads beside the model that show what its latents contain; none by default. They do not train it."""
+    """Additional heads that show the information in the latents, and do not train them. Default: none."""
     optim: LaPropAGCConfig = field(default_factory=LaPropAGCConfig)
-    """The single optimizer of all parts but the probes."""
+    """The single optimizer of all parts except the probes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.probe.gradients:
-            raise ConfigError("probe.gradients is for DreamerV2: these probes do not train the latents. Leave it out.")
+            raise ConfigError("probe.gradients is for DreamerV2: these probes do not train the latents. Remove it.")
 
     @property
     def discount(self) -> float:
@@ -379,7 +379,7 @@ class DreamerV3Config(DreamerConfig):
 
 
 def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size."""
+    """Return ``base`` with the widths of a named size."""
     return set_widths(base or DreamerV3Config(), name)
 
 

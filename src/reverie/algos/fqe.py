@@ -1,6 +1,6 @@
 """FQE, fitted Q evaluation: Le, Voloshin, Yue, "Batch policy learning under constraints", arXiv:1903.08738, 2019.
 
-It estimates the return of another policy from recorded rows, by repeated regression on r + gamma Q(s', pi(s'))
+It estimates the return of another policy from offline rows, by repeated regression on r + gamma Q(s', pi(s'))
 (algorithm 3). Voloshin, Le, Jiang and Yue, "Empirical study of off-policy policy evaluation for reinforcement
 learning", arXiv:1911.06854, find it among the best of such estimators. It trains no policy, so it is not listed among
 the algorithms; ``agent/off_policy_estimator.py`` uses it.
@@ -50,7 +50,7 @@ class FQEObjective(nn.Module):
     """The loss of FQE over any ``critic(obs, action) -> [...]``. Discrete actions are one-hot."""
 
     def __init__(self, critic: nn.Module, cfg: FQEConfig, units: ValueUnits = NO_UNITS) -> None:
-        """``units``: bounds of target values, as the paper's functions are bounded, and the size of an error of 1."""
+        """``units``: bounds of target values, as the paper's functions are bounded, and the unit of errors."""
         super().__init__()
         self.critic = critic
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
@@ -60,16 +60,16 @@ class FQEObjective(nn.Module):
     def forward(self, batch: Batch, chosen: Tensor) -> Losses:
         """E[w ((Q(s, a) - y) / unit)^2] of a batch ``[B, T]``; ``chosen`` ``[B, T, n, A]``: n actions of the policy.
 
-        The unit keeps the squares of large errors within float32, and gradients near 1, which Adam's eps is for.
+        The unit keeps squared errors within float32, and gradients near 1, the size that Adam's eps is meant for.
         """
         values: Tensor = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [B, T-1]
         return squared_error(values / self.units.scale, self.targets(batch, chosen) / self.units.scale, batch)
 
     @torch.no_grad()
     def targets(self, batch: Batch, chosen: Tensor) -> Tensor:
-        """The y = r + gamma (1 - terminal) mean_i Q'(s', a'_i), ``[B, T - 1]``: algorithm 3.
+        """Return y = r + gamma (1 - terminal) mean_i Q'(s', a'_i), ``[B, T - 1]``: algorithm 3.
 
-        The last row of an episode that is not terminal (a time limit) is bootstrapped from like any other.
+        An episode's last row after a time limit is not terminal: targets bootstrap from it like from any other row.
         """
         return TD0()(batch, self.value(obs_after(batch.obs), chosen[:, 1:]), self.discount)
 
@@ -80,7 +80,7 @@ class FQEObjective(nn.Module):
 
 
 class UnitCritic(nn.Module):
-    """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned sooner."""
+    """Q(s, a) = shift + scale f(s, a), so that values far from 0 are learned faster."""
 
     of_several = True
     """See :func:`~reverie.nn.actor_critic.many_action_values`."""
@@ -104,7 +104,7 @@ CHOSEN = "chosen"
 
 
 class FQE(ModelFree):
-    """The learner of FQE: a critic and its update. Batches hold the policy's actions in ``extras["chosen"]``."""
+    """The learner of FQE: a critic and its update. ``extras["chosen"]`` of a batch are the policy's actions."""
 
     objective: FQEObjective
 
@@ -139,13 +139,13 @@ class FQE(ModelFree):
 
 @dataclass(frozen=True, kw_only=True)
 class FQEConfig(OfflineConfig, ValueConfig):
-    """Settings of FQE. They are ours, as the paper runs each regression to convergence and this does not."""
+    """Settings of FQE. The defaults are not the paper's, which runs each regression to convergence."""
 
     lr: Annotated[float, Above(0)] = 3e-4
     """Learning rate of Adam."""
     weight_decay: Annotated[float, AtLeast(0)] = 1.0
-    """Each update shrinks the critic's weights by the share lr times this, as AdamW does. Without it, the critic learns
-    the outcomes of single transitions by heart, and its values of actions that are rare in the data grow and grow. The
+    """Decoupled weight decay, as in AdamW: each update shrinks the critic's weights by the fraction lr times this.
+    Without it, the critic overfits single transitions, and its values of actions that are rare in the data diverge. The
     paper bounds the class of functions instead."""
     tau: Annotated[float, Within("(0, 1]")] = 0.1
     """Step of the target critic toward the critic at each target update; 1 copies it. The remaining error shrinks by a
@@ -169,6 +169,6 @@ class FQEConfig(OfflineConfig, ValueConfig):
         seed: int = 0,
         units: ValueUnits = NO_UNITS,
     ) -> FQE:
-        """Return an estimator for these observations and actions of any kind, its weights drawn from ``seed``."""
+        """Return an estimator for these observations and actions of any kind, with weights drawn from ``seed``."""
         with init_context(seed):
             return FQE(obs_spec, action_spec, self.for_specs(obs_spec, action_spec), torch.device(device), units)

@@ -2,7 +2,7 @@
 
 A discriminator learns to tell the expert's actions from the agent's, and its output is the agent's only reward. The
 off-policy version is discriminator-actor-critic: Kostrikov et al., "Discriminator-actor-critic: addressing sample
-inefficiency and reward bias in adversarial imitation learning", ICLR 2019, arXiv:1809.02925, here with SAC in place of
+inefficiency and reward bias in adversarial imitation learning", ICLR 2019, arXiv:1809.02925, here with SAC instead of
 TD3 and without that paper's absorbing states: see :data:`REWARDS`.
 """
 
@@ -33,7 +33,7 @@ from reverie.objectives.td import Losses, masked_mean, obs_before
 
 
 class DiscriminatorObjective(nn.Module):
-    """The loss of GAIL's discriminator. Nothing else of this library is needed.
+    """The loss of GAIL's discriminator, usable on its own.
 
     ``discriminator`` has the methods ``encode`` and ``logits`` of :class:`Discriminator`.
     """
@@ -88,13 +88,13 @@ def airl_reward(f: Tensor) -> Tensor:
 
 REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
     "airl": airl_reward,
-    "positive": F.softplus,  # -ln(1 - D), above 0: that of GAIL's code
-    "negative": F.logsigmoid,  # ln D, below 0: that of GAIL's algorithm 1
+    "positive": F.softplus,  # -ln(1 - D) > 0: GAIL's code
+    "negative": F.logsigmoid,  # ln D < 0: GAIL's algorithm 1
 }
 """The reward of an action, a function of the discriminator D(s, a) = sigmoid f(s, a), the probability of expert.
 
 Terminal states have value 0. So rewards that are all positive favor long episodes, and negative rewards short ones,
-independent of the expert (the second paper calls it reward bias). Choose according to how episodes end.
+independent of the expert; the second paper calls this reward bias. Choose according to how episodes end.
 """
 
 
@@ -112,7 +112,7 @@ class Discriminator(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def encode(self, obs: Obs, action: Tensor) -> Tensor:
-        """Return inputs ``[..., I]`` of ``[..., *shape]`` and ``[..., A]``: features of images, the rest unchanged."""
+        """Return the inputs ``[..., I]`` of an observation and an action: features of images, the rest unchanged."""
         return torch.cat([self.inputs(obs).float(), action.float()], -1)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class GAIL(SAC):
             f = self.imitation.discriminator(obs_before(agent.obs), agent.action[:, :-1])  # [B', T-1]
             earned = REWARDS[self.cfg.reward_form](f)
             mean = masked_mean(earned, transition_mask(agent.is_last))
-        update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # of row t + 1: that of action t
+        update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # reward t + 1 is of action t
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
         return Update(metrics={**update.metrics, **metrics, "train/gail_reward": mean}, priority=priority)
@@ -171,7 +171,7 @@ class GAIL(SAC):
 
 @dataclass(frozen=True, kw_only=True)
 class GAILConfig(OfflineConfig, SACConfig):
-    """Settings of GAIL: those of SAC, and the discriminator of the authors' code (google-research/dac)."""
+    """Settings of GAIL: SAC's, and the discriminator's of the authors' code (google-research/dac)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 

@@ -18,7 +18,7 @@ Legal = Callable[[Tensor], Tensor]
 
 
 class LatentModel(Protocol):
-    """What imagination reads of a world model."""
+    """The parts of a world model that imagination uses."""
 
     @property
     def rssm(self) -> StateSpaceModel: ...
@@ -27,11 +27,11 @@ class LatentModel(Protocol):
 
 
 class Trajectory(NamedTuple):
-    """Imagined trajectories: one from each row ``[B, T]``, with H more states in front of these axes."""
+    """Imagined trajectories: one from each row ``[B, T]``, whose H + 1 states are the leading axis."""
 
     feature: Tensor  # [H + 1, B, T, F]
     action: Tensor  # [H + 1, B, T, A]
-    policy: JointDistribution  # pi(a | s) at the first K states [K, B, T, A], with gradient, but not to the states
+    policy: JointDistribution  # pi(a | s) at the first K states [K, B, T, A], with gradient, though not to the states
     legal: Tensor | None = None  # [H + 1, B, T, A] bool, the predicted masks of legal actions; None: all are
 
 
@@ -52,11 +52,11 @@ def imagine(
 ) -> Trajectory:
     """Follow the actor for ``horizon`` steps from latents ``[B, T, ...]``, among actions predicted to be legal.
 
-    No gradient goes through time, which likelihood-ratio losses of the actor do not need. With ``through_time``, each
-    step has the gradient with respect to the actions before it: Hafner et al. (2020), algorithm 1. The policy reads
-    each state without gradient, so that it reaches the actor only through what its actions lead to. With
-    ``through_policy`` it reads them with gradient. ``policies``: K, at how many states the policy is returned with
-    gradient; None: at all but the last.
+    By default no gradient flows through time; likelihood-ratio losses of the actor need none. With ``through_time``,
+    each step is differentiable with respect to earlier actions: Hafner et al. (2020), algorithm 1. The policy's inputs
+    are detached states, so the gradient reaches the actor only through the effects of its actions. With
+    ``through_policy``, they are not detached. ``policies``: K, the number of states at which the policy is returned
+    with gradient; None: all but the last.
     """
     features, actions, masks = [], [], list[Tensor]()
     with torch.set_grad_enabled(through_time and torch.is_grad_enabled()):

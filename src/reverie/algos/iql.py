@@ -1,8 +1,8 @@
 """IQL: Kostrikov, Nair, Levine, "Offline reinforcement learning with implicit Q-learning", ICLR 2022.
 
 The value of a state is an expectile of the values of the dataset's actions there, so the critic is never evaluated at
-actions outside the dataset. The policy imitates the dataset's actions, weighted by their advantage. Nothing of this
-depends on the kind of actions, so choices are learned too: the critics read them one-hot.
+actions outside the dataset. The policy imitates the dataset's actions, weighted by their advantage. None of this
+depends on the kind of actions, so discrete actions are supported too: the critics read them one-hot.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from reverie.objectives.transforms import exp
 
 
 class IQLObjective(TDObjective):
-    """The losses of IQL, with a term ``value`` too.
+    """The losses of IQL, with an additional term ``value``.
 
     ``actor(obs)`` gives a distribution with ``log_prob(action)`` ``[...]``, ``critic(obs, action)`` the values
     ``[2, ...]`` of both critics and ``value(obs)`` a value ``[...]``.
@@ -67,7 +67,7 @@ class IQLObjective(TDObjective):
         return self.value(batch.obs)
 
     def value_loss(self, batch: Batch, q_value: Tensor) -> Losses:
-        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is that of :meth:`taken_value`."""
+        """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is returned by :meth:`action_value`."""
         value = self.value(obs_before(batch.obs))  # [B, T-1]
         mask = transition_mask(batch.is_last)
         loss = masked_mean(expectile_loss(q_value - value, self.cfg.expectile), mask)
@@ -115,7 +115,7 @@ class IQL(ModelFree):
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         """Build the actor: a normal distribution, class probabilities, or both.
 
-        The deviation is independent of the state, as in the authors' code, but not beside choices.
+        The standard deviation is independent of the state, as in the authors' code, unless actions are mixed.
         """
         c, kind = self.cfg, action_kind(action_spec)
         if kind == "continuous":
@@ -145,23 +145,23 @@ class IQL(ModelFree):
 
 @dataclass(frozen=True, kw_only=True)
 class IQLConfig(OfflineConfig, TDConfig):
-    """Settings of IQL: those of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
+    """Settings of IQL, with the defaults of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     expectile: Annotated[float, Within("(0, 1)")] = 0.7
-    """Tau: V(s) is this expectile of the values of the dataset's actions. 0.5 is their mean, toward 1 their maximum.
-    The paper has 0.9 for AntMaze."""
+    """Tau: V(s) is this expectile of the values of the dataset's actions. At 0.5 it is their mean; near 1 it approaches
+    their maximum. The paper uses 0.9 for AntMaze."""
     beta: Annotated[float, Within("[0, inf]")] = 3.0
-    """Inverse temperature of the actor's weights exp(beta A): 0 imitates all actions alike. The paper has 10 for
+    """Inverse temperature of the actor's weights exp(beta A): 0 imitates all actions equally. The paper uses 10 for
     AntMaze."""
     max_weight: Annotated[float, Within("(0, inf]")] = 100.0
     """Upper bound of the weights exp(beta A): the authors' code."""
     actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the actor."""
     actor_lr_cosine_updates: Annotated[int, AtLeast(0)] = 0
-    """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors' 1000000
-    are all updates of a run."""
+    """Updates over which the actor's learning rate decays to 0 along half a cosine; 0: constant. The authors use
+    1000000, all updates of a run."""
     critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critics."""
     value_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4

@@ -1,4 +1,4 @@
-"""What model-free learners share: preprocessed rows, one optimizer for each loss, memories; and their settings."""
+"""What model-free learners share: preprocessed rows, one optimizer for each loss, memories and their settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ClipFn = Callable[[Tensor], Tensor] | None
 
 
 class ModelFree(Algorithm):
-    """A learner whose networks see rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
+    """A learner whose networks read rows after a :class:`~reverie.nn.preprocess.Preprocessor`.
 
     A subclass builds its networks for ``self.preprocess.spec``, and assigns its losses, often a :class:`TDObjective`,
     to ``self.objective``. Its ``train_step`` gets preprocessed batches, and its ``_policy`` preprocessed observations.
@@ -67,9 +67,9 @@ class ModelFree(Algorithm):
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
 
     def encode(self, batch: Batch) -> tuple[Batch, Batch]:
-        """Return the batch for the critic and for the actor, which share the encoder of images and one pass of it.
+        """Return the batch for the critic and for the actor, with images encoded once by the encoder that both share.
 
-        Features are in place of images; gradients of the critic's loss alone reach the encoder.
+        Features replace images. Only the gradient of the critic's loss reaches the encoder.
         """
         inputs = self.objective.critic.inputs
         if inputs.encoder is None:
@@ -81,7 +81,7 @@ class ModelFree(Algorithm):
         return replace(batch, obs=SplitObs(first, last)), replace(batch, obs=SplitObs(detached, last))
 
     def with_memory(self, policy: Policy[Any]) -> Policy[Any]:
-        """Return ``policy``, around which the memories of the networks are kept if they have any."""
+        """Return ``policy``, wrapped to carry the states of the networks' memories if they have any."""
         memories = Memories(self.objective)
         if not memories.own:
             return policy
@@ -125,7 +125,7 @@ class ModelFree(Algorithm):
         return losses.update().metrics
 
     def memory_states(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the newer states of memories that an update hands back to the replay, if there are any."""
+        """Return the recomputed states of memories, to be written back to the replay buffer; empty without memory."""
         return {} if self.memories is None else {MEMORY_COLUMN: batch.extras[MEMORY_COLUMN]}
 
     def reset_lr_schedules(self) -> None:
@@ -148,7 +148,7 @@ class ModelFreeConfig(AlgorithmConfig):
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     """Layers of the networks."""
     normalize_obs: NormalizeConfig | None = None
-    """Normalize vector observations, (x - mean) / std: fixed(1000) by the first 1000 time steps, running by all."""
+    """Normalize vector observations, (x - mean) / std. fixed(1000): by the first 1000 time steps; running: by all."""
     frame_stack: Annotated[int, AtLeast(1)] = 1
     """Number of the latest observations that are stacked for the networks. The replay stores each of them once."""
     frame_stack_keys: Annotated[str, Regex()] = ""
@@ -179,10 +179,10 @@ class ModelFreeConfig(AlgorithmConfig):
     def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
         """Return these settings without ``normalize_obs`` if it is a default and no observation is a vector.
 
-        With continuous actions, encoders of images that are not chosen are DrQ's, off-policy.
+        With continuous actions, off-policy algorithms use DrQ's image encoder unless another is chosen.
         """
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        is_requested = type(self).__dataclass_fields__["normalize_obs"].default is None  # no default of the algorithm
+        is_requested = type(self).__dataclass_fields__["normalize_obs"].default is None  # not the algorithm's default
         changes: dict[str, Any] = {} if vectors or is_requested else {"normalize_obs": None}
         if not self.on_policy and num_continuous(action_spec) and not are_small(images_of(obs_spec)):
             values = {part.name: getattr(self, part.name) for part in fields(self)}
@@ -209,14 +209,14 @@ class ValueConfig(ModelFreeConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class OfflineConfig(Config):
-    """What learners of recorded data set otherwise."""
+    """Other defaults for offline learning."""
 
     needs_data: ClassVar[bool] = True
 
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     normalize_obs: NormalizeConfig | None = field(default_factory=Running)
-    """Normalize vector observations, (x - mean) / std, over the whole dataset; none leaves them as they are. In the
-    papers TD3+BC does, the others do not."""
+    """Normalize vector observations, (x - mean) / std, over the whole dataset; none leaves them as they are. Only the
+    paper of TD3+BC normalizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,12 +225,12 @@ class BoundedValueConfig(OfflineConfig):
 
     bound_values: bool = True
     """Clip the values that targets bootstrap from to the returns that the rewards seen so far allow. Errors at actions
-    that the data lack are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
+    that are not in the data are never corrected and may diverge. The paper does not clip. Ignored with reward_scale =
     return_std."""
 
 
 def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
-    """Raise ConfigError if windows of ``length`` rows cannot train ``memory``; ``alone``: windows of a single row."""
+    """Raise ConfigError if windows of ``length`` rows cannot train ``memory``; ``alone``: length of single rows."""
     if memory is not None and not memory.from_rows and length == alone:
         raise ConfigError(
             f"networks.memory = {memory.to_text()}, batch_length = {length}: a recurrent memory cannot be trained on "

@@ -1,4 +1,4 @@
-"""What is checked of a learner: modules with two modes, parameters that nothing trains, moments that are not finite."""
+"""Checks of a learner: modules with a train and an eval mode, untrained parameters, moments that are not finite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Optimizer = Adam | LaPropAGC | torch.optim.Optimizer
 
 
 def reads_training_flag(module: nn.Module) -> bool:
-    """Return whether ``module`` might read its flag ``training``, which none of this library does; hooks might, too."""
+    """Return whether ``module`` or its hooks might read its flag ``training``. No module of this library does."""
     kind = type(module)
     is_known = kind in (nn.Linear, nn.Sequential, nn.ModuleList) or kind.__module__.startswith("reverie.")
     return not is_known or bool(module._forward_hooks or module._forward_pre_hooks)
@@ -25,9 +25,9 @@ def reads_training_flag(module: nn.Module) -> bool:
 def check_all_parameters_trained(
     learner: nn.Module, optims: Mapping[str, Optimizer], before: Mapping[str, int]
 ) -> None:
-    """Raise ConfigError unless, after the first update, each parameter is in an optimizer, frozen, or was written to.
+    """Raise ConfigError if, after the first update, a parameter is in no optimizer, not frozen and was not written to.
 
-    ``before``: how often each was written to before. A learner without any known optimizer is not checked.
+    ``before``: number of writes to each parameter before the update. A learner without known optimizers is not checked.
     """
     trained: set[int] = set()
     for optim in optims.values():
@@ -49,9 +49,9 @@ def check_all_parameters_trained(
 
 
 def find_bad_moment(optims: Mapping[str, Optimizer]) -> str | None:
-    """Return the name of an optimizer that holds NaN or infinity, so that a parameter may never move; or None.
+    """Return the name of an optimizer whose moments contain NaN or infinity, or None. Its parameters may never change.
 
-    One gradient whose square float32 does not hold is enough. Reads all moments and waits for the device.
+    A single gradient whose square overflows float32 is enough. Reads all moments and waits for the device.
     """
     for name, optim in optims.items():
         moments = (x for x in tree_leaves(optim.state_dict()) if isinstance(x, Tensor) and x.is_floating_point())

@@ -29,8 +29,8 @@ from reverie.objectives.td import Losses, masked_mean
 class OnPolicyObjective(nn.Module, ABC):
     """The losses over any ``network(obs, first, state)`` that returns a policy, values and a state.
 
-    Batches hold rows ``[B, T]`` with :data:`ESTIMATES` as extras, and with the state ``memory`` before each row if the
-    network has one. Rows where no action was taken (``is_last``, or padding marked so) count for nothing.
+    Batches contain rows ``[B, T]`` with :data:`ESTIMATE_COLUMNS` as extras, and with the state ``memory`` before each
+    row if the network has one. Rows without an action (``is_last``, which also marks padding) have no weight.
     """
 
     cfg: Any
@@ -44,12 +44,12 @@ class OnPolicyObjective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: Batch) -> Losses:
-        """The terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``, weighted: their sum is the loss."""
+        """Return the weighted terms ``actor``, ``critic`` and ``entropy`` of a batch ``[B, T]``."""
 
     def losses(
         self, batch: Batch, evaluation: ActionEvaluation, actor: Tensor, value: Tensor, **metrics: Tensor
     ) -> Losses:
-        """Return the three terms: of the ``actor``, a loss ``[B, T]``, and of the ``value`` ``[B, T]``."""
+        """Return the three terms, given the actor's loss ``[B, T]`` and the ``value`` ``[B, T]``."""
         mask, target = ~batch.is_last, batch.extras["target"]
         policy, error = masked_mean(actor, mask), masked_mean((target - value).square(), mask)
         entropy = masked_mean(evaluation.entropy, mask)
@@ -73,10 +73,10 @@ class OnPolicyObjective(nn.Module, ABC):
 
     @torch.no_grad()
     def estimates(self, batch: Batch) -> dict[str, Tensor]:
-        """Return :data:`ESTIMATES` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
+        """Return :data:`ESTIMATE_COLUMNS` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
 
-        The networks are still those that chose the actions: nothing has been learned since. The last row only gives
-        the value to bootstrap from. With memory, ``memory`` is the state before each sequence, at all of its rows.
+        The networks must not have changed since they chose the actions. The last row only gives the value to bootstrap
+        from. With memory, ``memory`` is the state before each sequence, repeated in all of its rows.
         """
         c, state = self.cfg, batch.extras[MEMORY_COLUMN][:, 0] if MEMORY_COLUMN in batch.extras else None
         rows = batch.shape[1] - 1
@@ -102,9 +102,9 @@ class OnPolicyObjective(nn.Module, ABC):
 
 
 class ActionEvaluation(NamedTuple):
-    """The networks' answers on the rows of a batch, ``[B, T]`` each."""
+    """The networks' outputs for the rows of a batch, ``[B, T]`` each."""
 
-    log_prob: Tensor  # of the action taken; 0 where none was
+    log_prob: Tensor  # of the action taken; 0 in rows without an action
     entropy: Tensor
     value: Tensor
 
@@ -113,7 +113,7 @@ class ActionEvaluation(NamedTuple):
 
 
 ESTIMATE_COLUMNS = ("log_prob", "value", "advantage", "target")
-"""Columns of minibatches: under the policy that acted ln pi(a|s) and V; the advantage and the value's target."""
+"""Columns of minibatches: ln pi(a|s) and V(s) of the behavior policy, the advantage and the value's target."""
 
 
 class OnPolicy(ModelFree, ABC):
@@ -194,7 +194,7 @@ class OnPolicyConfig(ValueConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     rollout: Annotated[int, AtLeast(1)] = 2048
-    """T, time steps of each environment in a rollout, which is learned from and then dropped; n_steps of
+    """T, time steps of each environment in a rollout, which is dropped after its updates; n_steps of
     Stable-Baselines3."""
     batch_length: Annotated[int, AtLeast(1)] = 1
     """Time steps of each sequence in a minibatch, over which gradients flow through the memory; 1 without memory."""
@@ -218,19 +218,19 @@ class OnPolicyConfig(ValueConfig):
         super().__post_init__()
         if self.value_estimator.needs_behavior:
             raise ConfigError(
-                f"value_estimator = {self.value_estimator.to_text()}: expected one that needs rows alone."
+                f"value_estimator = {self.value_estimator.to_text()}: expected one that needs rows alone, such as gae."
             )
         if self.rollout % self.batch_length:
             raise ConfigError(
-                f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that are not longer "
-                "than a rollout, and divide it evenly."
+                f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that divide a "
+                "rollout evenly."
             )
         check_sequences(self.networks.memory, self.batch_length, alone=1)
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if recorded:
             raise ConfigError(
-                f"{self.algorithm} learns only from rows of its current policy: leave the data out, or use sac or dqn."
+                f"{self.algorithm} learns only from rows of its current policy: leave out --data, or use sac or dqn."
             )
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:

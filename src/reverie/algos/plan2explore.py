@@ -2,8 +2,8 @@
 
 Two behaviors on one world model: one explores what an ensemble of predictors disagrees about, the other learns the
 task from the predicted rewards. It computes what the authors' code of DreamerV2 computes (``expl.py``, version 2.2.0).
-The paper's ensemble predicts from a state and the action taken there. That code, and this one, give it the action that
-led to the state: a state's reward must not depend on the action after it, because values include the own reward.
+The paper's ensemble predicts from a state and the action taken there. That code, and this one, use the action that led
+to the state: values include a state's own reward, which must therefore not depend on the next action.
 On the world models of DreamerV1 and V3: ``plan2explore_v1.py`` and ``plan2explore_v3.py``.
 """
 
@@ -38,7 +38,7 @@ from reverie.nn.optim import gradient_steps
 
 
 class Ensemble(nn.Module):
-    """Predictors that differ by their initial weights alone."""
+    """Predictors that differ only in their initial weights."""
 
     def __init__(self, inputs: int, outputs: int, cfg: EnsembleConfig) -> None:
         super().__init__()
@@ -56,8 +56,8 @@ class Ensemble(nn.Module):
     def loss(self, post: Posterior, action: Tensor) -> Tensor:
         """Return -ln p of the targets under unit normals around the predictions, the sum over the models: ``[]``.
 
-        ``action``: the action input of each row's predictions, ``[B, T, A]``. Pairs of rows may cross the border of two
-        episodes.
+        ``action``: the action input of each row's predictions, ``[B, T, A]``. Pairs of rows may cross the boundary of
+        two episodes.
         """
         target = self.target(post)[:, self.cfg.offset :]  # [B, T - offset, outputs]
         feature, rows = post.latent.feature.detach(), target.shape[1]
@@ -172,7 +172,7 @@ class EnsembleConfig(Config):
     offset: Annotated[int, AtLeast(0)] = 1
     """How many rows later."""
     action_conditioned: bool = True
-    """Predict from a row's feature and the action that led to it (on DreamerV3: the one taken there); otherwise from
+    """Predict from a row's feature and the action that led to it (on DreamerV3: the action taken there); otherwise from
     the feature alone."""
     log_disagreement: bool = False
     """Take the logarithm of the disagreement as the reward."""
@@ -206,7 +206,7 @@ class ExplorationConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan2ExploreConfig(ExplorationConfig, DreamerV2Config):
-    """Settings of Plan2Explore: those of DreamerV2, and of the ensemble and its rewards."""
+    """Settings of Plan2Explore: the settings of DreamerV2, and of the ensemble and its rewards."""
 
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, weight_decay=1e-6))
     """Optimizer of the ensemble."""

@@ -1,6 +1,6 @@
 """Plan2Explore (Sekar et al., ICML 2020) on DreamerV1: ``plan2explore.py``, with DreamerV1's behaviors.
 
-As there, the ensemble is given the action that led to a state: DreamerV1's values include the own reward too. The
+As there, the ensemble reads the action that led to a state: DreamerV1's values include a state's own reward too. The
 policy's gradient goes through the world model and the ensemble.
 """
 
@@ -22,7 +22,7 @@ from reverie.nn.adam import GlobalAdamConfig
 
 
 class Plan2ExploreV1(ExplorationMixin, DreamerV1):
-    """The learner: that of DreamerV1, an ensemble and an exploring behavior, all trained at the same weights."""
+    """The learner of DreamerV1, with an ensemble and an exploring behavior, all trained at the same weights."""
 
     cfg: Plan2ExploreV1Config
     explorer: ImaginationActorCritic
@@ -58,7 +58,7 @@ class Plan2ExploreV1(ExplorationMixin, DreamerV1):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan2ExploreV1Config(ExplorationConfig, DreamerV1Config):
-    """Settings of Plan2Explore on DreamerV1: those of DreamerV1, and of the ensemble and its rewards."""
+    """Settings of Plan2Explore on DreamerV1: the settings of DreamerV1, and of the ensemble and its rewards."""
 
     ensemble_optim: GlobalAdamConfig = field(default_factory=lambda: GlobalAdamConfig(lr=3e-4, eps=1e-7))
     """Optimizer of the ensemble."""

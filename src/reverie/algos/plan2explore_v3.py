@@ -1,8 +1,8 @@
 """Plan2Explore (Sekar et al., ICML 2020) on DreamerV3: ``plan2explore.py``, with DreamerV3's behaviors and optimizer.
 
-The ensemble predicts from a state and the action taken there, as in the paper. The disagreement is the reward that
-comes with the next row: DreamerV3's values do not include the own reward, so it is the reward of that action. What the
-world model learns does not depend on rewards (``grad_heads``), so the task's critic on replayed rows does not train it.
+The ensemble predicts from a state and the action taken there, as in the paper. The disagreement is the reward of the
+next row: DreamerV3's values exclude a state's own reward, so it is the reward of that action. The world model does not
+learn from rewards (``grad_heads``), so the task critic's loss on replayed rows does not train it either.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from reverie.nn.optim import LaPropAGC
 
 
 class Plan2ExploreV3(ExplorationMixin, DreamerV3):
-    """The learner: that of DreamerV3, an ensemble and an exploring behavior, with one more optimizer for these two."""
+    """The learner of DreamerV3, with an ensemble and an exploring behavior, which share one more optimizer."""
 
     cfg: Plan2ExploreV3Config
     explorer: ActorCritic
@@ -53,7 +53,7 @@ class Plan2ExploreV3(ExplorationMixin, DreamerV3):
         return losses, metrics
 
     def exploring_loss(self, rows: Batch, post: Posterior) -> tuple[Tensor, Metrics]:
-        """Return the weighted losses of ensemble, exploring actor and critic, as one: ``[]``."""
+        """Return the sum ``[]`` of the weighted losses of ensemble, exploring actor and critic, and metrics."""
         dream = self.imagine(self.explorer.actor, post.latent)
         with torch.no_grad():
             reward, cont = self.intrinsic_reward(dream), self.world.cont(dream.feature).prob()
@@ -82,7 +82,7 @@ class Plan2ExploreV3(ExplorationMixin, DreamerV3):
 
 @dataclass(frozen=True, kw_only=True)
 class EnsembleV3Config(EnsembleConfig):
-    """The ensemble, with layers as DreamerV3's heads have them."""
+    """The ensemble, with the layers of DreamerV3's heads."""
 
     head: HeadConfig = field(default_factory=lambda: HeadConfig(layers=3))  # type: ignore[assignment]
     """Layers of each predictor."""
@@ -90,14 +90,14 @@ class EnsembleV3Config(EnsembleConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan2ExploreV3Config(ExplorationConfig, DreamerV3Config):
-    """Settings of Plan2Explore on DreamerV3: those of DreamerV3, and of the ensemble and its rewards."""
+    """Settings of Plan2Explore on DreamerV3: the settings of DreamerV3, and of the ensemble and its rewards."""
 
     ensemble: EnsembleV3Config = field(default_factory=EnsembleV3Config)
     """The predictors."""
 
 
 def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
+    """Return ``base`` with the widths of a named size of DreamerV3, the ensemble's included."""
     config = dreamer_v3.with_size(name, base or Plan2ExploreV3Config())
     return config.merge({"ensemble.head.units": config.reward.units})
 

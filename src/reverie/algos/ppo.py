@@ -1,7 +1,7 @@
 """PPO: Schulman et al., "Proximal policy optimization algorithms", arXiv:1707.06347, 2017.
 
-The details are those of Stable-Baselines3. Where they differ from others, they are settings; docs/on_policy.md has
-them one by one.
+The details follow Stable-Baselines3. Where other implementations differ, there are settings: docs/on_policy.md lists
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reverie.objectives.td import Losses
 
 
 class PPOObjective(OnPolicyObjective):
-    """The losses of PPO: see :class:`~reverie.algos.on_policy.OnPolicyObjective`."""
+    """The losses of PPO: the clipped surrogate objective, the value loss and the entropy bonus."""
 
     cfg: PPOConfig
     clip: float | Tensor
@@ -49,7 +49,7 @@ class PPOObjective(OnPolicyObjective):
         )
 
     def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
-        """Return the value ``[B, T]`` that the loss sees: at most ``value_clip_range`` away from the one ``before``."""
+        """Return the value ``[B, T]`` for the loss, clipped to within ``value_clip_range`` of the value ``before``."""
         limit = self.cfg.value_clip_range
         return value if limit is None else before + (value - before).clamp(-limit, limit)
 
@@ -75,7 +75,7 @@ class PPO(OnPolicy):
         )
 
     def update(self, batch: Batch) -> Update:
-        """Update with a batch. With ``target_kl``, wait for the divergence first."""
+        """Update with a batch. With ``target_kl``, first wait for the KL divergence, which may end the updates."""
         limit = self.cfg.target_kl
         if limit is not None:
             metrics = self.run_in_train_mode(self.compute_metrics, batch).metrics
@@ -95,10 +95,10 @@ class PPO(OnPolicy):
 
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(OnPolicyConfig):
-    """Settings of PPO: those of Stable-Baselines3, which are the paper's for MuJoCo (table 3) in most respects."""
+    """Settings of PPO, with the defaults of Stable-Baselines3, which mostly are the paper's for MuJoCo (table 3)."""
 
     batch_size: int = 64
-    """Time steps in a minibatch. Their number must divide that of a rollout evenly."""
+    """Time steps in a minibatch. It must divide the time steps of a rollout evenly."""
     epochs: Annotated[int, AtLeast(1)] = 10
     """Number of passes over each rollout."""
     clip_range: Annotated[ScheduledFloat, Above(0)] = 0.2
@@ -115,8 +115,8 @@ class PPOConfig(OnPolicyConfig):
         super().__post_init__()
         if self.batch_size % self.batch_length:
             raise ConfigError(
-                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: expected a number of rows that "
-                "holds whole sequences."
+                f"batch_size = {self.batch_size}, batch_length = {self.batch_length}: batch_size must be a multiple of "
+                "batch_length."
             )
 
 

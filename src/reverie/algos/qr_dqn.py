@@ -1,7 +1,7 @@
 """QR-DQN: Dabney, Rowland, Bellemare, Munos, "Distributional RL with quantile regression", AAAI 2018, arXiv:1710.10044.
 
-DQN whose network predicts quantiles of the return in place of its mean. Of several choices, each is a branch with
-quantiles of its own, as in :mod:`~reverie.algos.dqn`.
+DQN whose network predicts quantiles of the return instead of its mean. With several choices, each is a branch with its
+own quantiles, as in :mod:`~reverie.algos.dqn`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from reverie.objectives.td import Losses, obs_after, obs_before
 
 
 class QRDQNObjective(DQNObjective):
-    """The loss of QR-DQN, used as :class:`~reverie.algos.dqn.DQNObjective` is.
+    """The loss of QR-DQN, with the interface of :class:`~reverie.algos.dqn.DQNObjective`.
 
-    ``network(obs)`` gives N quantiles of the return for each action, ``[..., A, N]``: those of the fractions
+    ``network(obs)`` returns N quantiles of the return for each action, ``[..., A, N]``, at the fractions
     (2 i + 1) / (2 N). The estimator must bootstrap from a single row: ``TD0``, ``TD1`` or ``NStep``.
     """
 
@@ -47,8 +47,8 @@ class QRDQNObjective(DQNObjective):
     def targets(self, batch: Batch) -> Tensor:
         """y_j = r + gamma (1 - terminal) theta'_j(s', a*), a* with the highest mean: Algorithm 1.  ``[B, T - 1, N]``.
 
-        With ``double`` the online network chooses a*. With several choices, the j-th quantile is the mean
-        of the choices' j-th ones.
+        With ``double`` the online network chooses a*. With several choices, the j-th quantile is averaged over the
+        choices.
         """
         obs, c = obs_after(batch.obs), self.cfg
         quantiles = self.target_network(obs)  # [B, T-1, A, N]
@@ -80,7 +80,7 @@ class QRDQN(DQN):
 
 @dataclass(frozen=True, kw_only=True)
 class QRDQNConfig(DQNConfig):
-    """Settings of QR-DQN: those of DQN, and the paper's for what it adds."""
+    """Settings of QR-DQN, with the defaults of DQN, and of the paper for the additional settings."""
 
     estimators: ClassVar[type[ValueEstimator]] = SingleBootstrap
 

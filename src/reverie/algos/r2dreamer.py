@@ -1,4 +1,4 @@
-"""R2-Dreamer: Morihira et al., ICLR 2026: DreamerV3 whose latents learn of observations without a decoder.
+"""R2-Dreamer: Morihira et al., ICLR 2026: DreamerV3 that learns to represent observations without a decoder.
 
 The latents predict the encoder's own output, and a Barlow Twins loss keeps that prediction from collapsing. InfoNCE,
 DreamerPro (Deng, Jang, Ahn 2022) and the decoder of DreamerV3 are alternatives to it (``representation``). It computes
@@ -35,10 +35,10 @@ from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
 
 class RepresentationLoss(nn.Module):
-    """The networks of a representation loss. This one has none, and no loss."""
+    """The networks of a representation loss. This base class has no networks and no loss."""
 
     def before_update(self) -> None:
-        """Prepare the next update: called before each one."""
+        """Prepare the next update."""
 
     def forward(self, world: WorldModel, context: Context, rows: Batch, post: Posterior) -> dict[str, Tensor]:
         """Return loss terms, each ``[]`` or ``[B, T]``, of rows ``[B, T]`` with their posterior."""
@@ -77,7 +77,7 @@ class Prototypes(RepresentationLoss):
 
     @torch.no_grad()
     def before_update(self) -> None:
-        """Bring prototypes to length 1, and move the slow encoder."""
+        """Normalize the prototypes to length 1, and update the slow encoder."""
         self.prototypes.copy_(F.normalize(self.prototypes, dim=-1))
         self.slow_encoder.update()
         self.slow_of_embed.update()
@@ -109,7 +109,7 @@ class Prototypes(RepresentationLoss):
         return replace(twice, obs={**twice.obs, **moved})
 
     def image_shifts(self, windows: int, rows: int, device: torch.device) -> Tensor:
-        """Draw how far each image is moved (right, down), in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]``."""
+        """Draw the shift of each image (right, down) in pixels: ``[2B, 1, 2]``, or ``[2B, T, 2]``."""
         drawn = torch.rand(windows, rows if self.cfg.each_row else 1, 2, device=device)
         return self.cfg.shift - (drawn * (2 * self.cfg.shift + 1)).long()
 
@@ -126,7 +126,7 @@ class Prototypes(RepresentationLoss):
 
 
 class NoDecoder(nn.Module):
-    """Stands for a decoder, and predicts no observation."""
+    """A placeholder for a decoder, which predicts no observations."""
 
     def forward(self, latent: Latent) -> dict[str, Tensor]:
         return {}
@@ -136,7 +136,7 @@ class NoDecoder(nn.Module):
 
 
 class R2Dreamer(DreamerV3):
-    """The learner: that of DreamerV3 with a representation loss."""
+    """The learner of DreamerV3 with a representation loss."""
 
     cfg: R2DreamerConfig
 
@@ -161,7 +161,7 @@ class R2Dreamer(DreamerV3):
         return losses._replace(terms=losses.terms | terms, metrics=metrics)
 
     def window_priority(self, terms: dict[str, Tensor]) -> Tensor:
-        """The mean loss of each window ``[B]`` in those terms that have one for each row."""
+        """Return the mean loss of each window ``[B]`` over the terms that have a loss for each row."""
         return super().window_priority({k: v for k, v in terms.items() if v.ndim})
 
     def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
@@ -200,7 +200,7 @@ class Barlow(RepresentationConfig):
     """Barlow Twins between embeddings and a linear projection of the latents: R2-Dreamer."""
 
     redundancy: Annotated[float, AtLeast(0)] = 5e-4
-    """Weight of the correlations between different numbers."""
+    """Weight of the correlations between different dimensions."""
 
     def build(self, world: WorldModel, obs_spec: ObsSpec) -> RepresentationLoss:
         return Projector(world, self)
@@ -216,7 +216,7 @@ class Infonce(RepresentationConfig):
 
 @dataclass(frozen=True)
 class Dreamerpro(RepresentationConfig):
-    """Prototypes in place of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
+    """Prototypes instead of pixels: Deng, Jang, Ahn, "DreamerPro", ICML 2022. Observations must have an image."""
 
     num_prototypes: Annotated[int, AtLeast(2)] = 2500
     """K, number of prototypes."""
@@ -227,7 +227,7 @@ class Dreamerpro(RepresentationConfig):
     shift: Annotated[int, AtLeast(0)] = 3
     """Pixels by which both views of a window are shifted at most."""
     each_row: bool = False
-    """Shift each image of a window by itself; otherwise all of them alike."""
+    """Shift each image of a window separately; False: all by the same amount."""
     sinkhorn: Annotated[float, Above(0)] = 0.05
     """Temperature of the Sinkhorn algorithm, which assigns the targets to prototypes."""
     rounds: Annotated[int, AtLeast(1)] = 3
@@ -253,7 +253,7 @@ class Dreamerpro(RepresentationConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class R2Scales(LossScales):
-    """Weights of the loss terms, those of representation losses included."""
+    """Weights of the loss terms, including the representation losses."""
 
     barlow: Annotated[float, AtLeast(0)] = 0.05
     """Weight of the Barlow Twins loss."""
@@ -269,10 +269,10 @@ class R2Scales(LossScales):
 
 @dataclass(frozen=True, kw_only=True)
 class R2DreamerConfig(DreamerV3Config):
-    """Settings of R2-Dreamer: those of DreamerV3, and the representation loss."""
+    """Settings of R2-Dreamer: the settings of DreamerV3, and the representation loss."""
 
     representation: RepresentationConfig = field(default_factory=Barlow)
-    """The loss that makes latents tell of observations: ``barlow(redundancy=5e-4)``, ``infonce``,
+    """The loss that makes latents represent observations: ``barlow(redundancy=5e-4)``, ``infonce``,
     ``dreamerpro(num_prototypes=2500)``, or ``decoder``, which alone uses the settings of ``decoder``."""
     loss_scales: R2Scales = field(default_factory=R2Scales)
     """Weights of the loss terms."""
@@ -289,7 +289,7 @@ class R2DreamerConfig(DreamerV3Config):
 
 
 def with_size(name: str, base: DreamerV3Config | None = None) -> DreamerV3Config:
-    """``base`` with the widths of a named size of DreamerV3."""
+    """Return ``base`` with the widths of a named size of DreamerV3."""
     return dreamer_v3.with_size(name, base or R2DreamerConfig())
 
 

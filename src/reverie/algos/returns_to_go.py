@@ -21,7 +21,7 @@ RETURN_TO_GO_COLUMN = "return"
 
 
 class ReturnToGoAnnotator:
-    """Writes the returns-to-go of an episode's rows when a terminal row has ended it. A ``RowAnnotator``."""
+    """Writes the returns-to-go of an episode's rows once a terminal row has ended it. A ``RowAnnotator``."""
 
     def __init__(self, discount: float) -> None:
         self.discount = discount
@@ -40,7 +40,7 @@ class ReturnToGoAnnotator:
 
     def _write(self, storage: RowStorage, stream: int, start: int) -> int:
         """Write the returns-to-go of a stream's rows from ``start`` on; return where its last episode begins."""
-        start = max(start, storage.oldest)  # an episode may be longer than the memory
+        start = max(start, storage.oldest)  # an episode may be longer than the replay buffer
         names = ["reward", *FLAGS]
         rows = storage.read(start, storage.count, names, stream)
         reward, first, last, terminal = (rows[name][0] for name in names)

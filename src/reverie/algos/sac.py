@@ -1,8 +1,8 @@
 """SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
 
-It is the version with two critics, no value network and a learned temperature. Actions of numbers and choices are
-learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for practical RL in video
-games", arXiv:1912.11077, 2019, here with one temperature.
+It is the version with two critics, no value network and a learned temperature. Actions with continuous and discrete
+parts are learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for practical RL in
+video games", arXiv:1912.11077, 2019, here with one temperature.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, re
 class SACObjective(TDObjective):
     """The losses of SAC over any distribution of actions and two critics.
 
-    ``actor(obs)`` gives a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` gives the values ``[2, ...]`` of both critics;
-    ``nn/actor_critic.py: CriticStack`` combines two modules. The term ``temperature`` is that of ``log_temperature``.
+    ``actor(obs)`` returns a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
+    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` returns the values ``[2, ...]`` of both critics;
+    ``nn/actor_critic.py: CriticStack`` combines two modules. The term ``temperature`` trains ``log_temperature``.
     """
 
     cfg: SACConfig
     set_temperature: float | Tensor
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
-        """``target_entropy``: in nats, -A in the paper; that of ``cfg`` is not read, as it may be None."""
+        """``target_entropy``: in nats; -A in the paper. The value in ``cfg``, which may be None, is not used."""
         super().__init__(cfg)
         self.actor = actor
         self.critic = critic
@@ -63,7 +63,7 @@ class SACObjective(TDObjective):
         return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
 
     def actor_loss(self, batch: Batch) -> Losses:
-        """The terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
+        """Return the terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
 
         J_pi = E[alpha ln pi(a | s) - min_i Q_i(s, a)],  J_alpha = E[-alpha (ln pi(a | s) + target entropy)].
         """
@@ -89,7 +89,7 @@ class SACObjective(TDObjective):
         return self.critic(obs, action)
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
-        """min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here of sampled actions."""
+        """Return min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here for sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
         return critic(obs, action).amin(0), -log_pi
 
@@ -109,17 +109,16 @@ class SACObjective(TDObjective):
 
 
 def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
-    """Return the batch whose rewards include the bonus of the row before, and that bonus, ``[B, T - 1]``.
+    """Return the batch with the previous row's entropy bonus added to each reward, and this bonus ``[B, T - 1]``.
 
-    Estimators of several steps so include the entropy of each row that they pass. The bonus of row t is to be
-    subtracted from the target of row t, since the value of an action includes the entropy of the states that it leads
-    to, but not of the state that it is taken in.
+    Multi-step estimators thereby include the entropy of all rows on the way. Subtract the bonus of row t from the
+    target of row t: the value of an action includes the entropy of later states, but not of its own state.
 
     Args:
         batch: rows ``[B, T]``.
         bonus: ``[B, T - 1]``, alpha times the entropy at rows 1 ... T-1.
     """
-    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; that of row 0 cancels, so 0 will do
+    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; 0 in row 0, whose bonus cancels
     reward = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
     return replace(batch, reward=reward), bonus
 
@@ -127,8 +126,8 @@ def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
 class MixedSACObjective(SACObjective):
     """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
 
-    ``actor(obs)`` gives :class:`~reverie.nn.distributions.MixedDistribution`, and ``critic(obs, numbers)`` the
-    values of all classes beside these numbers, ``[2, ..., D]``. Values of several choices are additive, as in
+    ``actor(obs)`` returns :class:`~reverie.nn.distributions.MixedDistribution`, and ``critic(obs, numbers)`` the
+    values of all classes given the continuous part, ``[2, ..., D]``. Values of several choices are additive, as in
     :mod:`~reverie.algos.discrete_sac`.
     """
 
@@ -153,7 +152,7 @@ class MixedSACObjective(SACObjective):
         return (values * classes).sum(-1)
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
-        """Return both as :class:`SACObjective` does: of sampled numbers, and exact over the classes."""
+        """Return both as :class:`SACObjective` does, for sampled continuous parts and exactly over the classes."""
         policy = self.actor(obs)
         numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
         values: Tensor = critic(obs, numbers)  # [2, ..., D]
@@ -206,7 +205,7 @@ class SACConfig(CriticConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
-    """Layers of the networks, with memories if wanted: the actor's and the critics'."""
+    """Layers of the networks, optionally with memories in the actor and the critics."""
     actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the actor."""
     critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
@@ -216,18 +215,18 @@ class SACConfig(CriticConfig):
     target_update_interval: Annotated[int, AtLeast(1)] = 1
     """Gradient updates between two updates of the target critics."""
     temperature: Annotated[ScheduledFloat, Above(0)] = 1.0
-    """Initial temperature alpha: the authors' code (github.com/rail-berkeley/softlearning), as the paper gives none. It
-    may be a ramp if temperature_lr is 0."""
+    """Initial temperature alpha, from the authors' code (github.com/rail-berkeley/softlearning), as the paper gives
+    none. It may be a schedule if temperature_lr is 0."""
     target_entropy: Annotated[float | None, Finite()] = None
-    """Entropy of the policy, in nats, that the temperature is learned to reach; None: -A, A dimensions of actions;
-    of choices, 0.98 ln n is added for each, n being its number of classes."""
+    """Target entropy of the policy in nats, for learning the temperature. None: -A for A continuous dimensions, plus
+    0.98 ln n for each choice among n classes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.temperature, PiecewiseLinear) and self.temperature_lr:
             raise ConfigError(
-                f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a temperature that follows "
-                "a ramp is not learned. Set temperature_lr = 0."
+                f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a scheduled temperature "
+                "cannot be learned. Set temperature_lr = 0."
             )
 
 

@@ -30,7 +30,7 @@ class AlgorithmConfig(Config):
     """Kinds of action spaces that it learns (``nn/actor_critic.py: action_kind``), which ``build`` checks. Errors about
     actions suggest algorithms by this field; an algorithm without it is not suggested, and accepts all actions."""
     needs_data: ClassVar[bool] = False
-    """Whether the algorithm is meant for recorded data. It may collect rows itself all the same."""
+    """Whether the algorithm is meant for offline learning. It may still collect rows itself."""
     on_policy: ClassVar[bool] = False
     """Whether it learns only from rows that its current policy has collected, instead of a replay."""
 
@@ -46,7 +46,7 @@ class AlgorithmConfig(Config):
 
     @property
     def algorithm(self) -> str:
-        """Name of the algorithm on the command line, such as ``dreamer_v3``; ``module:Class`` for your own."""
+        """Name of the algorithm on the command line, such as ``dreamer_v3``; ``module:Class`` for a custom one."""
         return algorithm_name(type(self))
 
     @property
@@ -55,20 +55,20 @@ class AlgorithmConfig(Config):
         return getattr(torch, self.precision)
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        """Raise ConfigError unless the settings fit those of the run.
+        """Raise ConfigError unless these settings fit the run's.
 
-        ``random_steps`` env steps come first, and ``learning_starts`` windows before the first update; environments
-        themselves stack ``frame_stack`` frames.
+        ``random_steps``: env steps of random actions at the start. ``learning_starts``: windows before the first
+        update. ``frame_stack``: frames that the environments stack themselves.
         """
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
-        """Raise ConfigError if the run lacks rows that are needed, ``recorded`` or ``collected`` in an environment."""
+        """Raise ConfigError if the run lacks a source of rows, ``recorded`` in a dataset or ``collected`` itself."""
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
-        """Return a learner for these observations and actions, its weights drawn from ``seed`` and nothing else.
+        """Return a learner for these observations and actions, with weights that depend only on ``seed``.
 
         Raises:
-            ConfigError: the settings do not fit the observations, or the algorithm is not for such actions.
+            ConfigError: the settings do not fit the observations, or the algorithm does not support the actions.
         """
         self.check_actions(action_spec)
         with init_context(seed):
@@ -80,7 +80,7 @@ class AlgorithmConfig(Config):
         return learner
 
     def check_actions(self, spec: ActionSpec) -> None:
-        """Raise ConfigError, which names the algorithms that fit, unless the algorithm is for such actions."""
+        """Raise ConfigError, which names suitable algorithms, if the algorithm does not support these actions."""
         kind = action_kind(spec)
         if not self.action_kinds or kind in self.action_kinds:
             return
@@ -98,10 +98,10 @@ class AlgorithmConfig(Config):
 
 @contextmanager
 def init_context(seed: int) -> Iterator[None]:
-    """Make a learner within, with float32 weights drawn from ``seed``, whatever PyTorch's default dtype and mode are.
+    """Draw weights from ``seed`` inside the context, in float32 and outside inference mode.
 
-    PyTorch's CPU generator is restored afterwards; those of GPUs are left alone, as weights are drawn on the CPU.
-    Tensors of inference mode would not count writes, by which copies of weights in other layouts stay up to date.
+    PyTorch's CPU generator is restored afterwards. GPU generators are not touched, as weights are drawn on the CPU.
+    Tensors of inference mode count no writes, but copies of weights in other layouts need these counts to stay current.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)

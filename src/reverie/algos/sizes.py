@@ -43,8 +43,8 @@ def set_widths(config: AnyConfig, size: str) -> AnyConfig:
     sizes = {name.lower(): widths for name, widths in SIZES.items()}
     if size.lower() not in sizes:
         raise ConfigError(f"size = {size!r}: expected one of {', '.join(SIZES)}.{did_you_mean(size, SIZES)}")
-    default = {"stoch": RSSMConfig().stoch, "bins": TwoHotConfig().bins}  # config may be of nano, which changes both
+    default = {"stoch": RSSMConfig().stoch, "bins": TwoHotConfig().bins}  # nano changes both, and config may be nano
     widths = default | sizes[size.lower()]
-    builders = {"encoder": EncoderConfig, "decoder": DecoderConfig}
-    custom = {part for part, kind in builders.items() if not isinstance(getattr(config, part), kind)}  # have no widths
+    builders = {"encoder": EncoderConfig, "decoder": DecoderConfig}  # custom ones have no widths
+    custom = {part for part, kind in builders.items() if not isinstance(getattr(config, part), kind)}
     return config.merge({f"{part}.{k}": v for k, v in widths.items() for part in PARTS[k] if part not in custom})

@@ -16,10 +16,10 @@ from reverie.objectives.td import Losses, RegressionLoss
 
 
 class TDObjective(nn.Module):
-    """The losses of temporal-difference learning, over any networks; nothing else of this library is needed.
+    """The losses of temporal-difference learning over any networks, usable on their own.
 
-    ``objective(batch)`` is their terms by name. The gradient of each reaches its own networks alone. Paper by paper,
-    subclasses define :meth:`critic_loss`, :meth:`targets` and, if there is an actor, :meth:`actor_loss`.
+    ``objective(batch)`` returns the loss terms by name. The gradient of each term reaches only its own networks. Each
+    paper's subclass defines :meth:`critic_loss`, :meth:`targets` and, if there is an actor, :meth:`actor_loss`.
     """
 
     def __init__(self, cfg: Any) -> None:
@@ -28,20 +28,20 @@ class TDObjective(nn.Module):
         self.cfg = cfg
 
     def forward(self, batch: Batch) -> Losses:
-        """The terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
+        """Return the terms ``critic`` and ``actor`` of a batch ``[B, T]``."""
         critic, actor = self.critic_loss(batch), self.actor_loss(batch)
         return Losses(critic.terms | actor.terms, critic.metrics | actor.metrics, critic.priority)
 
     def critic_loss(self, *inputs: Any, **kwargs: Any) -> Losses:
-        """The term ``critic`` of a batch ``[B, T]``."""
+        """Return the term ``critic`` of a batch ``[B, T]``."""
         raise missing_method_error(self, "critic_loss")
 
     def actor_loss(self, *inputs: Any, **kwargs: Any) -> Losses:
-        """The term ``actor`` of a batch ``[B, T]``; by default there is none."""
+        """Return the term ``actor`` of a batch ``[B, T]``; by default there is none."""
         return Losses({})
 
     def targets(self, *inputs: Any, **kwargs: Any) -> Tensor:
-        """The y ``[B, T - 1]`` that the critic learns, without gradient."""
+        """Return the TD targets y ``[B, T - 1]`` of the critic, without gradient."""
         raise missing_method_error(self, "targets")
 
     def values(self, *inputs: Any) -> Tensor:
@@ -72,8 +72,7 @@ class TDConfig(ValueConfig):
         if not isinstance(chosen, fit) or chosen.needs_behavior:
             kinds = [k for k, v in fit.variants().items() if not v.needs_behavior]
             raise ConfigError(
-                f"value_estimator = {chosen.to_text()}: {self.algorithm} expects one of {', '.join(kinds)}, or your "
-                "own "
+                f"value_estimator = {chosen.to_text()}: {self.algorithm} expects one of {', '.join(kinds)}, or a "
                 f"subclass of {fit.__name__} that needs rows alone."
             )
         chosen.check_window(self.batch_length)
@@ -98,4 +97,4 @@ class CriticConfig(TDConfig):
     critic_weight_decay: Annotated[float, AtLeast(0)] = 0.0
     """Weight decay of the critic: this times each parameter is added to its gradient, as in PyTorch's Adam."""
     max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
-    """Maximum norm of the gradient of the actor, and of that of the critic; 0 does not clip."""
+    """Maximum gradient norm, separately for the actor and for the critic; 0 does not clip."""

@@ -30,9 +30,9 @@ from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, re
 class TD3Objective(TDObjective):
     """The losses of TD3 over any ``actor(obs) -> [..., A]`` in [-1, 1] and ``critic(obs, action, copy=None)``.
 
-    The critic gives the values ``[2, ...]`` of two, or ``[...]`` of one ``copy``: ``nn/actor_critic.py: CriticStack``
-    combines two critics. The caller decides when to step the actor: at every
-    ``policy_delay``-th step of the critics, and the targets with it.
+    The critic returns the values ``[2, ...]`` of both critics, or ``[...]`` of one ``copy``: ``nn/actor_critic.py:
+    CriticStack`` combines two. The caller steps the actor, and updates the targets, at every ``policy_delay``-th step
+    of the critics.
     """
 
     cfg: TD3Config
@@ -70,7 +70,7 @@ class TD3Objective(TDObjective):
 
 
 class TD3(DDPG):
-    """The learner of TD3: that of DDPG with two critics and less frequent updates of the actor."""
+    """The learner of TD3: DDPG with two critics and less frequent updates of the actor."""
 
     losses: type[TD3Objective] = TD3Objective
     critics: ClassVar[int | None] = 2
@@ -80,7 +80,7 @@ class TD3(DDPG):
         self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 
     def next_step(self) -> TrainStep:
-        """Return the step of the critics, every d-th time with the actor and the targets: Algorithm 1.
+        """Return the step of the critics; every d-th one also updates the actor and the targets: Algorithm 1.
 
         Each of the two methods does the same work every time, and has its own CUDA graph.
         """
@@ -104,9 +104,9 @@ class TD3(DDPG):
 
 @dataclass(frozen=True, kw_only=True)
 class TD3Config(CriticConfig):
-    """Settings of TD3: those of section 6.1, or of the authors' code (github.com/sfujim/TD3) where they differ.
+    """Settings of TD3, from section 6.1, or from the authors' code (github.com/sfujim/TD3) where they differ.
 
-    The paper has batches of 100, learning rates of 0.001 and layers of 400 and 300 units.
+    The paper uses batches of 100, learning rates of 0.001 and layers of 400 and 300 units.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})

@@ -24,7 +24,7 @@ from reverie.objectives.td import Losses, masked_mean, obs_before
 
 
 class TD3BCObjective(TD3Objective):
-    """The losses of TD3+BC: those of :class:`~reverie.algos.td3.TD3Objective` but for the actor's."""
+    """The losses of TD3+BC: :class:`~reverie.algos.td3.TD3Objective` with another loss of the actor."""
 
     cfg: TD3BCConfig
 
@@ -59,7 +59,7 @@ class TD3BC(TD3):
 
 @dataclass(frozen=True, kw_only=True)
 class TD3BCConfig(OfflineConfig, TD3Config):
-    """Settings of TD3+BC: the paper's table 3 (appendix C), whose settings of TD3 are those of TD3's own code."""
+    """Settings of TD3+BC: the paper's table 3 (appendix C), which takes the settings of TD3 from TD3's own code."""
 
     alpha: Annotated[float, AtLeast(0)] = 2.5
     """Weight of the value in the actor's loss relative to imitation: equation 5."""

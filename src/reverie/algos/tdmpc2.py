@@ -1,10 +1,9 @@
 """TD-MPC2: Hansen, Su, Wang, "TD-MPC2: scalable, robust world models for continuous control", ICLR 2024.
 
 A world model without a decoder: an encoder, latent dynamics, rewards and values. The agent acts by planning in it:
-model predictive path integral control (MPPI), warm-started by its last plan and by a policy that is learned beside it.
-
-It computes what the authors' code computes (github.com/nicklashansen/tdmpc2, commit e9f5932) for a single task; several
-tasks by one agent are left out. Where code and paper differ, it follows the code.
+model predictive path integral control (MPPI), warm-started by its last plan and by a learned policy. It computes what
+the authors' code computes (github.com/nicklashansen/tdmpc2, commit e9f5932) for a single task; multi-task agents
+are not supported. Where code and paper differ, it follows the code.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class TDMPC2Objective(nn.Module):
     rhos: Tensor
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: TDMPC2Config) -> None:
-        """``width``: A, of the action."""
+        """``width``: A, the action dimensions."""
         super().__init__()
         n, latent = cfg.networks, cfg.networks.latent
         self.cfg = cfg
@@ -66,7 +65,7 @@ class TDMPC2Objective(nn.Module):
     # ---------------------------------------------------------------- learning
 
     def model_losses(self, batch: Batch, rollout: LatentRollout) -> dict[str, Tensor]:
-        """Section 3.1 of the paper: losses ``[H, B]`` of each step and window, before their weights rho^t."""
+        """Return the losses ``[H, B]`` of each step and window, before weighting by rho^t: section 3.1 of the paper."""
         z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
         values = self.value_distribution(self.critic(z[:-1], action))  # [K, H, B]
         losses = {
@@ -80,7 +79,7 @@ class TDMPC2Objective(nn.Module):
         return losses
 
     def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-        """Return the mean of each loss ``[H, B]`` over windows of ``weight`` ``[B]``: steps weigh rho^t, ends alike."""
+        """Return each mean loss ``[H, B]`` over windows of ``weight`` ``[B]``; all but ``cont`` decay by rho^t."""
         rhos = self.rhos[:-1, None]
         return {name: (x * weight * (1.0 if name == "cont" else rhos)).mean() for name, x in losses.items()}
 
@@ -98,7 +97,7 @@ class TDMPC2Objective(nn.Module):
     def policy_loss(self, z: Tensor) -> tuple[Tensor, PolicySample, Tensor]:
         """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
 
-        Also the actions, and their values ``[H+1, B]``. Moves the scale first, by the values of the first step.
+        Also return the actions and their values ``[H+1, B]``. First updates the scale by the values of the first step.
         """
         policy = self.policy(z)
         with frozen(self.critic):
@@ -109,7 +108,7 @@ class TDMPC2Objective(nn.Module):
 
     @torch.no_grad()
     def targets(self, z: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
-        """The y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
+        """Return y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
         value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
         return reward + self.cfg.discount * (1 - terminal.float()) * value
 
@@ -144,7 +143,7 @@ class TDMPC2Objective(nn.Module):
         action = (mean + noise * log_std.exp()).tanh()
         gaussian = (-0.5 * noise.square() - log_std - HALF_LOG_2PI).sum(-1)  # [...], ln of the density before tanh
         log_prob = gaussian - ((1 - action.square()).relu() + 1e-6).log().sum(-1)
-        # The authors' -log_prob (A gaussian / (log_prob + 1e-8)): tanh cancels.
+        # The authors have -log_prob * (A * gaussian / (log_prob + 1e-8)), in which tanh cancels.
         return PolicySample(action, mean.tanh(), log_std, -log_prob, -self.width * gaussian)
 
     def value_distribution(self, logits: Tensor) -> LogTwoHot:
@@ -165,7 +164,7 @@ class TDMPC2Objective(nn.Module):
     def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return the reward ``[...]`` of actions ``[..., A]`` in latents, and the next latents ``[..., L]``.
 
-        Latents ``[N, L]`` beside actions ``[N, S, A]`` are shared by the S actions.
+        With actions ``[N, S, A]``, latents ``[N, L]`` are shared by the S actions.
         """
         return self.value_distribution(self.reward(z, action)).mean(), self.dynamics(z, action)
 
@@ -207,7 +206,7 @@ class TDMPC2Objective(nn.Module):
     def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]:
         """Plan from latents ``[N, L]``, all N at once: MPPI, section 3.2 of the paper.
 
-        ``before``: the mean ``[N, H, A]`` of the plan of the step before, 0 where an episode begins.
+        ``before``: the mean ``[N, H, A]`` of the previous step's plan, 0 where an episode begins.
 
         Returns:
             The first action ``[N, A]`` of an elite drawn by weight, with noise if the agent is to ``explore``; and the
@@ -231,30 +230,30 @@ class TDMPC2Objective(nn.Module):
 
 
 class PolicySample(NamedTuple):
-    """Actions of the policy in some states."""
+    """Actions sampled from the policy."""
 
     action: Tensor  # [..., A]
     mean: Tensor  # [..., A], tanh of the Gaussian's mean
     log_std: Tensor  # [..., A]
     entropy: Tensor  # [...], -ln pi(a)
-    scaled_entropy: Tensor  # [...], A times that of the Gaussian before tanh
+    scaled_entropy: Tensor  # [...], A times the entropy of the Gaussian before tanh
 
 
 class LatentRollout(NamedTuple):
     """The world model's latents of a batch and their targets. Time first."""
 
-    latent: Tensor  # [H+1, B, L], of the first row, and predicted on from it
+    latent: Tensor  # [H+1, B, L], of the first row, and predicted from there
     encodings: Tensor  # [H, B, L], of the later rows; without gradient
     target: Tensor  # [H, B], TD targets
 
 
 class Elites(NamedTuple):
-    """The best action sequences of an iteration, and the distribution that they are of."""
+    """The best action sequences of an iteration, and the distribution fitted to them."""
 
     actions: Tensor  # [H, N, E, A]
     value: Tensor  # [N, E], descending
-    indices: Tensor  # [N, E], of them among the S sequences
-    score: Tensor  # [N, E], their weights, of sum 1
+    indices: Tensor  # [N, E], among the S sequences
+    score: Tensor  # [N, E], weights with sum 1
     mean: Tensor  # [H, N, 1, A]
     std: Tensor  # [H, N, 1, A]
 
@@ -308,9 +307,9 @@ class TDMPC2(ModelFree, LatentDreamer):
 
 @dataclass(frozen=True, kw_only=True)
 class TDMPC2Config(ValueConfig):
-    """Settings of TD-MPC2: those of the authors' code, at five million parameters.
+    """Settings of TD-MPC2, with the defaults of the authors' code at five million parameters.
 
-    The authors have the discount clip(1 - 5 / L, 0.95, 0.995) for episodes of L env steps: 0.99 for 500.
+    The authors use the discount clip(1 - 5 / L, 0.95, 0.995) for episodes of L env steps: 0.99 for 500.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
@@ -324,9 +323,9 @@ class TDMPC2Config(ValueConfig):
     encoder_lr: Annotated[ScheduledFloat, Above(0)] = 9e-5
     """Learning rate of the encoder."""
     max_grad_norm: Annotated[float, Above(0)] = 20.0
-    """Maximum norm of the gradient of the world model and critics together, and of that of the policy."""
+    """Maximum gradient norm, separately for the world model with the critics and for the policy."""
     tau: Annotated[float, Within("(0, 1]")] = 0.01
-    """Rate at which the target critics, and the running scale of values, follow at each update."""
+    """Update rate of the target critics and of the running scale of values."""
     rho: Annotated[float, Within("(0, 1]")] = 0.5
     """Temporal weight of losses: the loss at step t of the horizon counts rho^t."""
     consistency_coef: Annotated[float, AtLeast(0)] = 20.0
@@ -336,9 +335,9 @@ class TDMPC2Config(ValueConfig):
     value_coef: Annotated[float, AtLeast(0)] = 0.1
     """Weight of the value loss."""
     entropy_coef: Annotated[float, AtLeast(0)] = 1e-4
-    """Weight of the policy's entropy, before tanh and times the number of actions, against scaled values."""
+    """Weight of the policy's entropy, before tanh and times the number of actions, relative to scaled values."""
     episodic: bool = False
-    """Learn when episodes terminate, and plan with it. The authors have it for tasks that can terminate only."""
+    """Learn when episodes terminate, and plan with it. The authors do so only for tasks that can terminate."""
     cont_coef: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the termination loss."""
     min_log_std: float = -10.0
@@ -348,7 +347,7 @@ class TDMPC2Config(ValueConfig):
     use_planning: bool = True
     """Act by planning (MPPI); False: act by the policy alone."""
     iterations: Annotated[int, AtLeast(1)] = 6
-    """Iterations of MPPI in each plan. The authors have two more for actions of 20 dimensions or more."""
+    """Iterations of MPPI in each plan. The authors use two more for actions of 20 dimensions or more."""
     num_samples: Annotated[int, AtLeast(2)] = 512
     """S, number of action sequences that are evaluated in each iteration."""
     num_policy_samples: Annotated[int, AtLeast(0)] = 24
@@ -380,7 +379,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def with_size(name: str, base: TDMPC2Config | None = None) -> TDMPC2Config:
-    """``base`` with the widths of a named size."""
+    """Return ``base`` with the widths of a named size."""
     if name.lower() not in SIZES:
         raise ConfigError(f"size = {name!r}: expected one of {', '.join(SIZES)}.{did_you_mean(name, SIZES)}")
     return (base or TDMPC2Config()).merge({"networks": SIZES[name.lower()]})

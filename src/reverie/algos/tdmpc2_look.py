@@ -1,4 +1,4 @@
-"""How agents look into TD-MPC2: its world model and policy, with the methods of the Dreamers."""
+"""Inspection of TD-MPC2: its world model and policy with the interface of the Dreamers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reverie.objectives.transforms import IDENTITY, RewardTransform
 
 
 class LatentObjective(Protocol):
-    """What acting and agents read of ``tdmpc2.py: TDMPC2Objective``, which says what it is."""
+    """The members of ``tdmpc2.py: TDMPC2Objective`` that acting and inspection use, documented there."""
 
     cfg: Any
     width: int
@@ -42,10 +42,10 @@ class LatentObjective(Protocol):
 
 
 class LatentWorld:
-    """The world model as agents look into it: what they ask of ``world_model.py: WorldModel`` and of its RSSM.
+    """The world model with the interface of ``world_model.py: WorldModel`` and its RSSM, for inspection.
 
-    The deterministic part of its states is the latent z ``[..., L]``; the other, ``[..., 1, 1]``, is the reward that is
-    predicted to come with it, as it follows from the latent and the action before. Pictures are not predicted.
+    The deterministic part of its states is the latent z ``[..., L]``. The other part, ``[..., 1, 1]``, is the state's
+    predicted reward, which depends on the previous latent and action. Images are not predicted.
     """
 
     predict_mask: None = None
@@ -70,7 +70,7 @@ class LatentWorld:
         return RewardTransform(lambda x: x * scale.factor + shift, lambda x: (x - shift) / scale.factor)
 
     def initial(self, num_envs: int, dtype: torch.dtype) -> Latent:
-        """Return states ``[num_envs, ...]`` that say nothing: it has none before a first row."""
+        """Return uninformative states ``[num_envs, ...]``, since no latent precedes the first row."""
         n = self.learner.cfg.networks
         z = torch.full((num_envs, n.latent), 1 / n.simplex, dtype=dtype, device=self.learner.device)
         return Latent(z, z.new_zeros(num_envs, 1, 1))
@@ -81,7 +81,7 @@ class LatentWorld:
         return Latent(z, self.transform.inverse(reward)[..., None, None].to(z.dtype))
 
     def p(self, h: Tensor) -> Tensor:
-        return h  # nothing is drawn
+        return h  # nothing is sampled
 
     def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
         return {}  # there are no distributions
@@ -111,7 +111,7 @@ class LatentWorld:
 
 
 class LatentActor(NamedTuple):
-    """The policy as agents look into it, who read it in features ``[..., L + 1]``; nothing is planned."""
+    """The policy over features ``[..., L + 1]``, without planning, for inspection."""
 
     objective: LatentObjective
     slices: dict[str, slice]
@@ -126,7 +126,7 @@ class LatentActor(NamedTuple):
 
 
 class LatentDreamer(Dreamer):
-    """What agents ask of a Dreamer, answered by the networks of TD-MPC2."""
+    """The interface of a Dreamer, implemented by the networks of TD-MPC2."""
 
     cfg: Any
     objective: LatentObjective
@@ -135,7 +135,7 @@ class LatentDreamer(Dreamer):
 
     @property
     def world(self) -> LatentWorld:  # type: ignore[override]
-        """The world model, for agents that look into it."""
+        """The world model, for inspection."""
         return LatentWorld(self)
 
     @property

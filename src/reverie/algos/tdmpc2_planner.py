@@ -16,7 +16,7 @@ from reverie.nn.state_space import Latent
 
 
 class Plan(NamedTuple):
-    """What the policy carries from step to step. Plans need the mean alone; the rest is for those who look on."""
+    """The state of the policy. Planning needs only the mean; the rest is for inspection."""
 
     mean: Tensor  # [N, H, A], of the last plan
     latent: Latent  # [N, ...], of the last row, see LatentWorld
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
 
 
 class Planner:
-    """Acts by planning, or by the policy alone. Evaluations are random too, as in the authors' code."""
+    """Acts by planning, or by the policy alone. Evaluations are stochastic too, as in the authors' code."""
 
     def __init__(self, learner: LatentDreamer) -> None:
         self.learner = learner
@@ -48,8 +48,8 @@ class Planner:
     def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
         """Return ``(action [N, A] on the CPU, plan)``.
 
-        ``eval`` adds no noise to the plan's first action, but draws what is tried, and one of the best. Without
-        planning it takes the policy's mean.
+        ``eval`` adds no noise to the plan's first action, but still samples sequences and draws one of the elites.
+        Without planning it takes the policy's mean.
         """
         o, world, device = self.learner.objective, self.learner.world, self.learner.device
         begun = step.is_first.to(device, non_blocking=True)[:, None, None]
@@ -64,7 +64,7 @@ class Planner:
         return action.cpu(), Plan(mean, Latent(z, reward), action)
 
     def inspect(self, step: Step, state: Plan) -> PolicyOutput:
-        """Return the policy that plans begin from and end with, not the plan."""
+        """Return the learned policy, which proposes sequences to the plan, not the plan."""
         z: Tensor = self.learner.objective.encoder(step.obs_on(self.learner.device))  # [N, L]
         latent = Latent(z, z.new_zeros(len(z), 1, 1))
         return PolicyOutput(latent, self.learner.actor(latent.feature))

@@ -1,6 +1,6 @@
 """The world model shared by the Dreamers: encoder, recurrent state-space model, decoder, reward and continuation.
 
-The papers differ by the parts that their settings build, never by a flag in here.
+The papers differ in the parts that their settings build, never in a flag of this file.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class WorldModel(nn.Module):
         self.cont: nn.Module = cont
         self.mask: MaskHead | None = None
         if MASK_KEY in obs_spec:
-            with torch.random.fork_rng(devices=[]):  # the weights of all other parts are drawn as without masks
+            with torch.random.fork_rng(devices=[]):  # all other parts get the same weights as without masks
                 self.mask = MaskHead(self.rssm.feature_width, action_spec, cfg.cont)
         self.dtype: torch.dtype = cfg.dtype
         self.discount: float = cfg.learned_discount
         self.transform: RewardTransform = cfg.transform
         self.stopped: frozenset[str] = cfg.heads.difference(getattr(cfg, "grad_heads", cfg.heads))
-        """The predicting parts whose losses give the latents no gradient."""
+        """The prediction heads whose losses give the latents no gradient."""
 
     def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
@@ -74,8 +74,8 @@ class WorldModel(nn.Module):
     def observe(self, batch: Batch, context: Context | None = None, samples: int = 1) -> Posterior:
         """Filter a batch ``[B, T]`` that starts from ``context``; None: from the initial latent.
 
-        With ``samples`` above 1, each row has as many posteriors, one after the other: the result, and ``context``,
-        are ``[B * samples, ...]``.
+        With ``samples`` above 1, each window is repeated this many times in a row: the result, and ``context``, are
+        ``[B * samples, ...]``.
         """
         embed = self.embed(batch.obs, batch.reward, batch.is_terminal)  # [B, T, E]
         if samples > 1:
@@ -116,7 +116,7 @@ class WorldModel(nn.Module):
 
     @torch.no_grad()
     def mask_metrics(self, rows: Batch, latent: Latent) -> Metrics:
-        """Return which share of illegal classes is predicted to be legal, and of legal ones to be illegal."""
+        """Return the fractions of illegal classes predicted as legal, and of legal classes predicted as illegal."""
         if self.mask is None:
             return {}
         predicted, legal = self.mask.legal(latent.feature), rows.obs[MASK_KEY]  # [B, T, A]
@@ -129,5 +129,5 @@ class WorldModel(nn.Module):
 
 
 def repeat_windows(batch: Batch, samples: int) -> Batch:
-    """Return a batch ``[B * samples, T]`` that has each window ``samples`` times, one after the other."""
+    """Return a batch ``[B * samples, T]`` in which each window is repeated ``samples`` times in a row."""
     return batch if samples == 1 else batch.map(lambda x: x.repeat_interleave(samples, 0))

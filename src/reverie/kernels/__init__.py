@@ -1,5 +1,5 @@
 """Faster versions of operations that are defined elsewhere in plain PyTorch: C, Triton, CUDA graphs, tapes.
 
-May import core, objectives, nn, algos, replay and store; nobody imports it but ``core.accelerate``, by name.
-Begin with ``table``, which says what replaces what; without this room all is slower and otherwise the same.
+May import core, objectives, nn, algos, replay and store; only ``core.kernel_dispatch`` imports it, by name.
+Begin with ``registry``, which lists what replaces what; without this package everything is slower, otherwise the same.
 """

@@ -34,15 +34,15 @@ WARM_UPS = 3
 """Updates of each kind that run uncaptured first, so that kernels are chosen and workspaces allocated."""
 
 MAX_KEYS = 4
-"""Most kinds of batches that are captured; each takes memory of its own for inputs and outputs."""
+"""Maximum number of captured kinds of batches; each has its own memory for inputs and outputs."""
 
-_SHOWN: set[tuple[str, str, int]] = set()  # other warnings of warm-ups: each is shown once
+_SHOWN: set[tuple[str, str, int]] = set()  # unrelated warnings of warm-ups: each is shown once
 
 WITHOUT = "Set graph=False (--algo.no-graph) to run updates without it."
 
 
 class CudaGraphs:
-    """Runs, captures and replays calls as CUDA graphs, on a stream of its own, with one memory pool for all."""
+    """Runs, captures and replays calls as CUDA graphs, on a separate stream, with one memory pool for all."""
 
     title = "a CUDA graph"
 
@@ -63,7 +63,7 @@ class CudaGraphs:
     def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
         """Capture ``call``, and replay it once. Each replay advances the device's random generator."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
-        # Other threads may go on using the device meanwhile: only this thread must not synchronize.
+        # Other threads may use the device during the capture: only this thread must not synchronize.
         capturing = torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local")
         try:
             with torch.cuda.device(self.device), capturing:
@@ -136,7 +136,7 @@ class CapturedStep:
         self.input_buffers(list(inputs.values()))
         self.runs += 1
         if self.obstacle or self.runs <= WARM_UPS:
-            # A batch of its own: what a learner keeps of it is not overwritten by later ones.
+            # A separate batch: later updates must not overwrite what a learner keeps of it.
             step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
@@ -159,7 +159,7 @@ class CapturedStep:
 
 
 def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:
-    """Return a function that does ``step`` on a prepared batch and, if it is a method, does not refer to its object."""
+    """Return a function that runs ``step`` on a prepared batch and, if it is a method, does not refer to its object."""
     if not hasattr(step, "__self__"):
         return step
     method_ref = weakref.WeakMethod(step)
@@ -172,7 +172,7 @@ def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:
 
 
 def _python_state(learner: object) -> dict[str, object]:
-    """Return the numbers, strings and tensors that a learner's modules hold as attributes, and generators' states."""
+    """Return the numbers, strings and tensors that are attributes of a learner's modules, and generators' states."""
     modules = learner.named_modules() if isinstance(learner, nn.Module) else ()
     values: dict[str, object] = {}
     for name, module in modules:
@@ -183,7 +183,7 @@ def _python_state(learner: object) -> dict[str, object]:
 
 
 def _describe_change(before: dict[str, object], after: dict[str, object]) -> str:
-    """Return a sentence on the first value that differs and that a replay would go on with, or an empty string."""
+    """Return a sentence on the first value that differs, which a replay would not change, or an empty string."""
     for name, value in after.items():
         had = before.get(name)
         if had is value or not (isinstance(value, Tensor) or (value != had and value == value)):  # NaN is not itself
@@ -210,7 +210,7 @@ class ModuleAddresses:
         self.before: tuple[list[nn.Module | None], list[tuple[int, bool]]] = self._snapshot()
 
     def have_changed(self) -> bool:
-        """Return whether a module was replaced, or a parameter or buffer has other memory now, or is frozen or not."""
+        """Return whether a module was replaced, a tensor has other memory, or a parameter was frozen or unfrozen."""
         return self._snapshot() != self.before
 
     def _snapshot(self) -> tuple[list[nn.Module | None], list[tuple[int, bool]]]:

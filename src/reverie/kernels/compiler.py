@@ -1,6 +1,6 @@
 """Compile the C files of ``kernels/csrc`` for this machine, once, and load them.
 
-The library is kept in the user's cache folder. Wheels bring it compiled (``setup.py``) for levels of processors.
+The library is kept in the user's cache folder. Wheels contain libraries for levels of processors (``setup.py``).
 Without a compiler and such a wheel everything runs in PyTorch, and one warning says so.
 """
 
@@ -48,13 +48,13 @@ _FLAGS = [
 """Compiler flags, from the fastest to those that every compiler accepts."""
 
 _BUILT = Path(__file__).parent / "built"
-"""Folder of what wheels bring."""
+"""Folder of the libraries that wheels contain."""
 _LEVELS = {
     "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
     "x86-64-v3": {"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"},
     "aarch64": {"asimd", "asimdhp"},
 }
-"""What /proc/cpuinfo lists where such a library runs, the fastest first."""
+"""Flags in /proc/cpuinfo that each of a wheel's libraries needs, the fastest library first."""
 
 _PATIENCE = 120
 """Timeout of a compiler call, in seconds."""
@@ -98,7 +98,7 @@ def _find_library() -> tuple[ctypes.CDLL | None, str]:
 def _load(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     for source in SOURCES:
-        if source.stem == "thread_pool":  # for the other files alone
+        if source.stem == "thread_pool":  # only the other files call it
             continue
         for result, name, parameters in _PROTOTYPE.findall(source.read_text(encoding="utf-8")):
             function = getattr(library, name)
@@ -205,7 +205,7 @@ def _compile_error(command: list[str]) -> str:
 
 
 def _compiler() -> list[str]:
-    """Return the command of a C compiler: that of the environment variable CC, or else the first one found."""
+    """Return the command of a C compiler: the environment variable CC, or else the first compiler found."""
     for words in (shlex.split(os.environ.get("CC", "")), ["cc"], ["gcc"], ["clang"]):
         if words and shutil.which(words[0]):
             return words

@@ -21,7 +21,7 @@ FULL, TILES, POINTS = 16, 24, 36
 """Constants of ``winograd.h`` and ``convolution.c``."""
 
 SIDES = {2: 5, 3: 4}
-"""Height and width of a tile's outputs, by those of the kernel in cells."""
+"""Height and width of a tile's outputs, by the kernel's height and width in cells."""
 
 PART = 2**18
 """Floats that the largest layer of one part of the images may output, for each thread: 1 MB."""
@@ -69,7 +69,7 @@ def _grids(*grids: tuple[int, ...]) -> Tensor:
 
 
 class _Layer:
-    """A convolution of one size of image, with weights ``[outputs, kernel, kernel, channels]``."""
+    """A convolution for one size of images, with weights ``[outputs, kernel, kernel, channels]``."""
 
     def __init__(self, weight: Tensor, bias: Tensor, stride: int, size: tuple[int, int], relu: bool) -> None:
         self.weight, self.bias, self.stride, self.relu = weight.contiguous(), bias.contiguous(), stride, relu
@@ -82,9 +82,9 @@ class _Layer:
         self.widths: tuple[int, int] = (stride * stride * self.channels, self.outputs)
         self.sizes: tuple[int, ...] = (self.outputs, self.kernel, stride, self.channels)
         self.points: Tensor | None = None
-        """Of the weights in a forward pass, of mirrored ones in a backward pass."""
+        """Points of the weights in a forward pass, of the mirrored weights in a backward pass."""
         self.gradient: Tensor | None = None
-        """Of the weights, or of their values at the points, ``[threads, 36, in, out]``."""
+        """Gradient of the weights, or of their values at the points, ``[threads, 36, in, out]``."""
 
     @property
     def scratch(self) -> int:
@@ -102,7 +102,7 @@ class _Layer:
         return h // s, w // s, s, s * c, w * c, h * w * c, s * s * c
 
     def _points(self, *, mirrored: bool) -> Tensor:
-        """Return the weights' points; ``mirrored`` those by which gradients of inputs are convolved."""
+        """Return the points of the weights; ``mirrored``: of the weights for the gradients of inputs."""
         points = self.weight.new_empty(POINTS, *(self.widths[::-1] if mirrored else self.widths))
         call_compiled("weights_to_points", self.weight, points, *self.sizes, mirrored)
         return points
@@ -121,7 +121,7 @@ class _Layer:
         return y
 
     def input_gradient(self, g: Tensor, x: Tensor, scratch: Tensor) -> Tensor:
-        """Return the gradient of ``x`` ``[m, H, W, C]``, given that of the outputs."""
+        """Return the gradient of ``x`` ``[m, H, W, C]``, given the gradient of the outputs."""
         if not self.is_winograd:
             return self._backward(g, x, [True, False, False])[0].permute(0, 2, 3, 1)
         if self.points is None:
@@ -140,7 +140,7 @@ class _Layer:
                       scratch, scratch.shape[1], len(x), offset, SIDES[self.cells], relu, len(scratch))  # fmt: skip
 
     def add_weight_gradient(self, g: Tensor, x: Tensor, scratch: Tensor) -> None:
-        """Add to the gradient of the weights, given that of the outputs of ``x``."""
+        """Add to the gradient of the weights, given the gradient of the outputs of ``x``."""
         if not self.is_winograd:
             dweight = self._backward(g, x, [False, True, False])[1].permute(0, 2, 3, 1)
             self.gradient = dweight if self.gradient is None else self.gradient.add_(dweight)
@@ -170,7 +170,7 @@ class _Layer:
 
 
 def _layers(x: Tensor, settings: tuple[Any, ...], weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[_Layer]:
-    """Return the layers; the first one takes pixels as they are, and is moved and scaled instead."""
+    """Return the layers; the first layer's weights are scaled and its biases shifted, instead of the pixels."""
     strides, scale, shift, relu_last = settings
     size, layers = (x.shape[1], x.shape[2]), []
     for k, (weight, bias, stride) in enumerate(zip(weights, biases, strides, strict=True)):

@@ -1,4 +1,4 @@
-"""Calling compiled functions from PyTorch, and the conditions that rows of the table share.
+"""Calling compiled functions from PyTorch, and the conditions that kernels share.
 
 Conditions read no values, so they never wait for a device.
 """
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from reverie.kernels.compiler import load_kernels
 
 capture_state: threading.local = threading.local()
-"""``capturing.tape`` is the tape (``kernels/tape.py``) that captures the calls of this thread, if there is one."""
+"""``capture_state.tape`` is the tape (``kernels/tape.py``) that records the calls of this thread, if there is one."""
 
 PARALLEL = 2**15
 """Number of elements from which several threads are faster than one."""
@@ -50,7 +50,7 @@ def compiled_library() -> ctypes.CDLL:
 
 
 def call_compiled(name: str, *inputs: Any) -> None:
-    """Call a compiled function with numbers, and with the addresses of tensors; that of None is 0."""
+    """Call a compiled function with numbers, and with the addresses of tensors; None is passed as 0."""
     getattr(compiled_library(), name)(
         *[x.data_ptr() if isinstance(x, Tensor) else 0 if x is None else x for x in inputs]
     )
@@ -63,8 +63,8 @@ def has_amx() -> bool:
 
 
 empty_float32: Callable[..., Tensor] = torch.empty(0, dtype=torch.float32, device="cpu").new_empty
-"""``floats(shape)`` returns uninitialized memory for a compiled function: float32 on the CPU, whatever PyTorch's
-defaults are. It takes half the time of ``torch.empty`` with a dtype and a device, and acting calls it 17 times."""
+"""``empty_float32(shape)`` returns uninitialized memory for a compiled function: float32 on the CPU, regardless of
+PyTorch's defaults. It takes half the time of ``torch.empty`` with a dtype and a device; acting calls it 17 times."""
 
 
 def data_pointers(*tensors: Tensor) -> Any:
@@ -85,14 +85,14 @@ def call(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 
 def once_differentiable_strict(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a backward pass without a second derivative; ``once_differentiable`` alone would give 0 for a sum's."""
+    """Make a backward pass raise an error for second derivatives; ``once_differentiable`` alone gives 0 for a sum's."""
     once = once_differentiable(backward)
 
     @functools.wraps(backward)
     def wrapper(ctx: Any, *grads: Tensor | None) -> Any:
         if torch.is_grad_enabled():  # that is, create_graph=True
             raise RuntimeError(
-                "create_graph=True: compiled functions have no second derivative. Where you need one, "
+                "create_graph=True: compiled functions have no second derivative. If you need one, "
                 "set the environment variable REVERIE_KERNELS to off."
             )
         return once(ctx, *grads)

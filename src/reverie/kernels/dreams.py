@@ -1,8 +1,8 @@
-"""Imagination into one block of memory, with the actor's hidden layers kept or computed again for all steps at once.
+"""Imagination into one block of memory; the actor's hidden layers are kept, or recomputed for all steps at once.
 
 ``algos/imagination.py`` defines the computation: there the policy is computed twice, without gradient to act and with
 gradient for the losses. On CPUs the hidden layer of each step is kept with its gradient. On GPUs, where each step would
-be several kernels, it is computed again as one product.
+be several kernels, it is recomputed as one product.
 """
 
 from __future__ import annotations
@@ -63,5 +63,5 @@ def imagine_prepared(
 
 def write_feature(latent: Latent, out: Tensor) -> None:
     """Write ``latent.feature`` into ``out`` ``[M, D + S*C]``."""
-    # ``out.data`` hides the write from autograd, which may have saved other rows of this memory and would complain.
+    # ``out.data`` hides the write from autograd, which may have saved other rows of this memory and would raise.
     torch.cat([latent.deter, latent.stoch.flatten(-2)], -1, out=out.data)

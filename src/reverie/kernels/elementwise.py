@@ -14,7 +14,7 @@ from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, num
 
 
 def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:
-    """Return whether :func:`norm_silu_cpu` can be used. It computes in float32, whatever the dtype of ``x``."""
+    """Return whether :func:`norm_silu_cpu` can be used. It computes in float32, regardless of the dtype of ``x``."""
     is_supported = is_cpu_float32(scale) and x.is_cpu and x.is_floating_point()
     return is_supported and x.shape[-1:] == scale.shape and x.numel() > 0
 
@@ -28,7 +28,7 @@ def norm_silu_cpu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 def norm_backward(
     x: Tensor, scale: Tensor, grad: Tensor, dscale: Tensor, eps: float, unfolded: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """Return the gradient with respect to x of ``norm_silu``, or of it after ``pixel_shuffle`` to a size.
+    """Return the gradient with respect to x of ``norm_silu``, or of ``norm_silu`` after ``pixel_shuffle``.
 
     The gradient of the scale is added to ``dscale`` ``[threads, C]``, float64, in parts.
     """

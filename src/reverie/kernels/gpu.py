@@ -23,7 +23,7 @@ TILE = 2048
 """Elements that a program processes at once."""
 
 PROGRAMS = 1024
-"""Most programs of a backward pass of norms; each sums the scale's gradient over its rows."""
+"""Maximum number of programs in a backward pass of norms; each sums the scale's gradient over its rows."""
 
 MIN_PROGRAMS = 64
 """Programs over which few rows are spread, so that many of the GPU's processors take part."""
@@ -32,7 +32,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def can_use_triton(*tensors: Tensor) -> bool:
-    """Return whether the Triton kernels can be used for ``tensors``: they lie on a GPU on which the kernels work."""
+    """Return whether the Triton kernels can be used for ``tensors``: they are on a GPU on which the kernels work."""
     device = tensors[0].device
     if device.type != "cuda" or any(x.dtype not in DTYPES for x in tensors) or torch.compiler.is_compiling():
         return False
@@ -48,21 +48,21 @@ def triton_problem(device: torch.device) -> str:
         return "this PyTorch was built without GPU support"
     try:
         check_triton_kernels(device)
-    except Exception as error:  # whatever Triton, its compiler or the driver raises: PyTorch does without them
+    except Exception as error:  # Triton, its compiler and the driver raise various errors: PyTorch works without them
         warnings.warn(f"Triton kernels are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
         return repr(error)
     return ""
 
 
 def triton_status(device: torch.device) -> str:
-    """Return whether the kernels are used on ``device``, for reports: ``Triton``, or ``PyTorch`` and why."""
+    """Return whether the kernels are used on ``device``, for reports: ``Triton``, or ``PyTorch`` and the reason."""
     reason = triton_problem(device)
     return f"PyTorch ({reason})" if reason else "Triton"
 
 
 @functools.cache
 def _kernels() -> ModuleType:
-    from reverie.kernels import triton_source  # imports Triton, which only PyTorch's builds for GPUs bring along
+    from reverie.kernels import triton_source  # imports Triton, which only PyTorch's builds for GPUs include
 
     return triton_source
 
@@ -107,7 +107,7 @@ def norm_silu_gradient(
 ) -> None:
     """Write the gradients of :func:`norm_silu_into`: ``dx`` like x, and parts of scale's, ``[programs, G * C]``.
 
-    The sum of the parts over programs is scale's gradient; with ``add`` they are added to what ``dscale`` holds.
+    The sum of the parts over programs is scale's gradient; with ``add`` they are added to ``dscale``.
     """
     groups, width = x.shape[1:] if x.ndim == 3 else (1, x.shape[-1])
     _launch("norm_silu_backward_kernel", (len(dscale), groups), x, scale, grad, dx, dscale, len(x), width, x.stride(0),
@@ -162,7 +162,7 @@ def gru_gradient(
 ) -> None:  # fmt: skip
     """Write the gradients of :func:`gru_into` for the sum of ``grads``, ``[M, D]`` each.
 
-    With ``keep`` ``[M]``, keep times what ``dh`` ``[M, D]`` holds is added to that sum before dh is written.
+    With ``keep`` ``[M]``, keep times the old ``dh`` ``[M, D]`` is added to that sum before dh is written.
     """
     rows, deter = h.shape
     _launch("gru_backward_kernel", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows,
@@ -176,7 +176,7 @@ def sample_into(
     logits: Tensor, uniform: Tensor, onehot: Tensor, mix: float, probs: Tensor | None = None,
     before: Tensor | None = None, keep: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Write one-hot samples of logits ``[M, S * C]`` into ``onehot`` of that shape, and maybe their probabilities.
+    """Write one-hot samples of logits ``[M, S * C]`` into ``onehot`` of that shape, optionally their probabilities.
 
     The probabilities ``[M, S * C]`` are ``functional.unimix_probs``; ``uniform`` are random numbers ``[M, S]``.
     ``before`` ``[M, S * C]`` gets keep ``[M]`` * onehot.
@@ -190,7 +190,7 @@ def sample_into(
 
 
 def supports_sample_classes(dist: Categoricals) -> bool:
-    """Return whether :func:`sample_classes_triton` can be used: all variables have the same, possible classes."""
+    """Return whether :func:`sample_classes_triton` can be used: all variables have the same number of legal classes."""
     return not dist.ragged and dist.legal is None and can_use_triton(dist.padded)
 
 
@@ -207,7 +207,7 @@ def sample_gradient(
     probs: Tensor, grads: tuple[Tensor, Tensor], stoch: int, mix: float, dlogits: Tensor, carried: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
-    """Write the gradient of :func:`sample_into`'s logits ``[M, S * C]``, given those of probabilities and samples.
+    """Write the gradient of :func:`sample_into`'s logits ``[M, S * C]``, given the probabilities' and the samples'.
 
     The samples' gradient passes straight to the probabilities. With ``keep`` ``[M]``, keep times ``carried``
     ``[M, S * C]`` is added to them.
@@ -223,12 +223,12 @@ def sample_gradient(
 
 def check_triton_kernels(device: torch.device) -> None:
     """Run every kernel once on ``device``, and compare its results with PyTorch's."""
-    g = torch.Generator().manual_seed(0)  # the generators of training stay as they are
+    g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
-    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller is doing
+    with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
         compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
@@ -240,7 +240,7 @@ Compared = list[tuple[str, Tensor, Tensor]]
 
 def _norms(numbers: Any) -> Compared:
     x, scale, grad = numbers(9, 40).requires_grad_(), numbers(40).requires_grad_(), numbers(9, 40)
-    ours = norm_silu_triton(x, scale, 1e-4)  # first, so that its memory does not hold the definition's numbers
+    ours = norm_silu_triton(x, scale, 1e-4)  # first, so that its memory does not contain the definition's results
     gradients = torch.autograd.grad(ours, (x, scale), grad)
     defined = functional.norm_silu.definition(x, scale, 1e-4)  # type: ignore[attr-defined]  # without kernels
     pairs = zip(gradients, torch.autograd.grad(defined, (x, scale), grad), strict=True)

@@ -1,7 +1,7 @@
 """Stages of encoder and decoder, a few images at a time, and convolutions by Winograd's algorithm.
 
-Images are processed in parts whose convolution stays in the cache, and only what the backward pass cannot do without is
-stored (``images.c``, ``pooled.c``).
+Images are processed in parts whose convolution stays in the cache, and only what the backward pass needs is stored
+(``images.c``, ``pooled.c``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PART = 2**20
 """Floats that the convolution of one part of the images may output: 4 MB."""
 
 FULL, STRETCH, GROUP = 16, 160, 32
-"""Constants of ``pooled.c``; FULL is one of ``winograd.c``, too."""
+"""Constants of ``pooled.c``; FULL is also a constant of ``winograd.c``."""
 
 SIDE, TILES = 4, 24
 """Constants of ``winograd.c``."""
@@ -132,7 +132,7 @@ def conv_pool_norm_silu_cpu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tens
 
 
 class _ConvPool(torch.autograd.Function):
-    """Stores only the maxima and their places: just one pixel in four has a gradient, see ``pooled.c``."""
+    """Stores only the maxima and their positions: only one pixel in four has a gradient, see ``pooled.c``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -162,14 +162,14 @@ class _ConvPool(torch.autograd.Function):
 
 
 class _PooledGradients(_Gradients):
-    """The gradients of a convolution, given those of its maxima."""
+    """The gradients of a convolution, given the gradients of its maxima."""
 
     def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
         super().__init__(x, weight, ctx)
         self.packed = None if self.dx is None else _pack(weight)
 
     def add(self, part: slice, dpooled: Tensor, which: Tensor) -> None:
-        """Add the gradients of ``x[part]``, given that of its maxima and their places, ``[m, h, w, outputs]``."""
+        """Add the gradients of ``x[part]``, given its maxima's gradient and positions, ``[m, h, w, outputs]``."""
         kernel = self.weight.shape[-1]
         if self.dx is not None and self.packed is not None:
             _input_gradient(self.packed, dpooled, which, self.dx[part], kernel)
@@ -253,7 +253,7 @@ class _ConvUnfold(torch.autograd.Function):
 
 
 class _UnfoldedGradients(_Gradients):
-    """The gradients of a convolution; that of its input is one of Winograd's convolutions if that is faster."""
+    """The gradients of a convolution; its input's is computed by Winograd's algorithm if that is faster."""
 
     def __init__(self, x: Tensor, weight: Tensor, ctx: Any) -> None:
         super().__init__(x, weight, ctx)

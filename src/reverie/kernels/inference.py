@@ -1,7 +1,7 @@
 """Fast inference of small networks on CPUs: the forward pass is captured once and then replayed (``kernels/tape.py``).
 
-On CPUs, networks of :class:`ReluMLP` and convolutions are captured, as they have no state but their parameters, and
-functions that say that they are ``static``; all others are called. A replay draws new random numbers.
+On CPUs, networks of :class:`ReluMLP` and convolutions are captured, as their parameters are their only state, and so
+are functions marked as ``static``; all others are called. A replay draws new random numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Capture(NamedTuple):
 
     tape: Tape
     obs: Obs  # copied into before a replay
-    answer: Tensor  # holds the result after a replay
+    answer: Tensor  # contains the result after a replay
     lock: threading.Lock  # held while the buffers are in use: one agent may act in several threads
 
 
@@ -50,7 +50,7 @@ _captures: weakref.WeakKeyDictionary[CapturableFunction, Captures] = weakref.Wea
 
 
 def get_captures(inference: CapturableFunction) -> Captures:
-    """Return the captures of an inference; a copy of it has its own."""
+    """Return the captures of an inference; its copies have their own."""
     captures = _captures.get(inference)
     return _captures.setdefault(inference, Captures(inference)) if captures is None else captures
 
@@ -66,7 +66,7 @@ def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
 def infer_captured(inference: CapturableFunction, obs: Obs) -> Tensor:
     """Compute ``CapturableFunction.__call__``, bit-identical, in a tensor that the caller may change."""
     captures = get_captures(inference)
-    # A capture holds memory addresses, and the parameters may have moved since.
+    # A capture contains memory addresses, and the parameters may have moved since.
     addresses = [x.data_ptr() for x in captures.numbers]
     key = (torch.get_num_threads(), *addresses, *[(name, x.shape, x.dtype) for name, x in obs.items()])
     capture = captures.by_key.get(key)
@@ -83,7 +83,7 @@ def _capture(inference: CapturableFunction, captures: Captures, key: Any, obs: O
     """Call the network, and capture the call if inputs of this kind are new."""
     if key in captures.by_key or len(captures.by_key) == MAX_KEYS:
         return inference.function(obs)
-    load_kernels()  # tries them when it is called first, which no tape could repeat
+    load_kernels()  # the first call tests them, which a tape could not repeat
     with torch.inference_mode(False), torch.no_grad():  # buffers made in inference mode could not be used outside
         inputs = {name: x.clone() for name, x in obs.items()}
         with Tape() as tape:

@@ -35,13 +35,13 @@ METRICS = ("loss/critic", "train/value", "train/value_max", "train/target", "tra
 
 
 def to_losses(values: Values) -> Losses:
-    """Return them as the term ``critic``, its metrics and priorities."""
+    """Return ``values`` as the term ``critic``, its metrics and priorities."""
     loss, priority, *metrics = values
     return Losses({"critic": loss}, dict(zip(METRICS, (loss.detach(), *metrics), strict=True)), priority)
 
 
 class _Loss(torch.autograd.Function):
-    """Values of which the first has a gradient, which ``function(x, *others)`` returns beside them."""
+    """Values, of which only the first has a gradient; ``function(x, *others)`` returns it next to them."""
 
     @staticmethod
     def forward(ctx: Any, function: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
@@ -89,7 +89,7 @@ def supports_mean_over(x: Tensor, mask: Tensor) -> bool:
 
 
 def mean_over_cpu(x: Tensor, mask: Tensor) -> Tensor:
-    """Compute ``td.mean_over``, with gradient."""
+    """Compute ``td.masked_mean``, with gradient."""
     return cast(Tensor, call(_Loss, _mean, x, mask)[0])
 
 
@@ -179,7 +179,7 @@ def greedy_quantiles_cpu(quantiles: Tensor, selector: Tensor) -> Tensor:
 def supports_quantile_targets(
     next_quantiles: Tensor, batch: Batch, estimator: SingleBootstrap, discount: float
 ) -> bool:
-    """Return whether :func:`quantile_targets_cpu` can be used; a user's estimator may bootstrap otherwise."""
+    """Return whether :func:`quantile_targets_cpu` can be used; a custom estimator may bootstrap differently."""
     same = type(estimator).bootstrap is SingleBootstrap.bootstrap and estimator.steps(batch.shape[1]) > 0
     same = same and next_quantiles.ndim == 3 and next_quantiles.numel() > 0
     rows = same and batch.reward.shape == batch.is_last.shape == batch.is_terminal.shape
@@ -200,7 +200,7 @@ def quantile_targets_cpu(next_quantiles: Tensor, batch: Batch, estimator: Single
 def supports_quantile_error(
     prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
 ) -> bool:
-    """Return whether :func:`quantile_error_cpu` can be used: of one choice, with the prediction's gradient alone."""
+    """Return whether :func:`quantile_error_cpu` can be used: for one choice, if only the prediction has a gradient."""
     shapes = prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3]) and len(classes) < 2
     windows, rows = prediction.shape[0], prediction.shape[1] + 1
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0

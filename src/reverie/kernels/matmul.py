@@ -2,7 +2,7 @@
 
 PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN is
 called through a private operator of PyTorch; where that is missing, PyTorch computes. Processors with matrix units
-compute the same, as exactly, 1.6 times as fast as both (``products.c``).
+compute the same, with the same precision, 1.6 times as fast as both (``products.c``).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
 
 MAX_NARROW_INPUTS = 256
-"""Largest number of inputs for which a weight gradient is computed as that of a convolution."""
+"""Largest number of inputs for which a weight gradient is computed as the gradient of a convolution."""
 
 MIN_SIDE, WIDE = 64, 96
 """Smallest sides of a product, and numbers of a layer's inputs and outputs, for which matrix units are used."""
 
 
 def _operator() -> Any:
-    """Return oneDNN's operator for ``x @ weight.T + bias``, or None if PyTorch lacks it or it computes otherwise."""
+    """Return oneDNN's operator for ``x @ weight.T + bias``, or None if it is missing or computes something else."""
     try:
         operator = torch.ops.mkldnn._linear_pointwise
         numbers = torch.arange(12.0, dtype=torch.float32, device="cpu")
@@ -41,13 +41,13 @@ _product = _operator()
 
 
 def _tiles(*sides: int, min_side: int = MIN_SIDE) -> bool:
-    """Return whether matrix units are there and faster, for products of these sides."""
+    """Return whether matrix units are available, and faster for products of these sides."""
     return min(sides) >= min_side and max(sides) >= MIN_ROWS and is_cpu_float32() and has_amx()
 
 
 def product_cpu(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | None = None) -> Tensor:
     """Return a b + bias ``[M, N]`` of a ``[M, K]``, b ``[K, N]`` and bias ``[N]``, float32 on the CPU, in ``out``."""
-    bias = None if bias is None else bias.contiguous()  # one with gaps would be read as if it had none
+    bias = None if bias is None else bias.contiguous()  # C would read a bias with gaps as if it had none
     if not _tiles(*a.shape, b.shape[1]):
         y: Tensor = F.linear(a, b.T, bias) if _product is None else _product(a, b.T, bias, "none", [], "")
         return y if out is None else out.copy_(y)
@@ -59,7 +59,7 @@ def product_cpu(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | 
 
 
 def needed_input_grads(ctx: Any) -> list[bool]:
-    """Return which inputs' gradients the backward pass that runs now asks for.
+    """Return which input gradients the current backward pass needs.
 
     ``ctx.needs_input_grad`` knows only which inputs can have one: an actor's loss that passes through other networks
     would compute their weights' gradients in vain. PyTorch's ``register_multi_grad_hook`` calls the same private

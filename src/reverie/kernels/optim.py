@@ -14,12 +14,12 @@ from reverie.nn.optim import Tensors
 
 
 def _same_shapes(*lists: Sequence[Tensor]) -> bool:
-    """Return whether tensors of equal places have the same shape."""
+    """Return whether tensors at the same positions have the same shape."""
     return all(x.shape == first.shape for first, *counterparts in zip(*lists, strict=True) for x in counterparts)
 
 
 def _is_dense_cpu(*lists: Sequence[Tensor]) -> bool:
-    """Return whether C can read and write the tensors of ``lists``, those of equal places together."""
+    """Return whether C can read and write the tensors of ``lists``, those at the same positions together."""
     every = [x for tensors in lists for x in tensors]
     return _same_shapes(*lists) and is_cpu_float32(*every) and all(x.is_contiguous() for x in every)
 
@@ -35,7 +35,7 @@ def supports_adam(
 def adam_cpu(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
-    """Compute ``optim.adam``; it wakes no second thread for small tensors."""
+    """Compute ``nn/adam.py: adam``; it wakes no second thread for small tensors."""
     lr, betas, eps, cosine, _ = settings
     numbers = (ctypes.c_double * 5)(lr, *betas, eps, cosine)
     for p, *counterparts in zip(params, grads, mean, square, strict=True):
@@ -61,7 +61,7 @@ def _is_dense(x: Tensor) -> bool:
 def fused_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> None:
-    """Compute ``optim.adam`` in one call for all parameters."""
+    """Compute ``nn/adam.py: adam`` in one call for all parameters."""
     lr = settings.lr if settings.rate is None else settings.rate
     (b1, b2), rate = settings.betas, lr * cosine_share(updates, settings.cosine)
     torch._fused_adam_(
@@ -76,7 +76,7 @@ def supports_polyak(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) 
 
 
 def polyak_cpu(slow: Sequence[Tensor], fast: Sequence[Tensor], rate: float, count: Tensor | None, every: int) -> None:
-    """Compute ``target.polyak``; it reads the count itself."""
+    """Compute ``nn/target_network.py: polyak_update``; it reads the count itself."""
     for slow_tensor, fast_tensor in zip(slow, fast, strict=True):
         call_compiled(
             "polyak", slow_tensor, fast_tensor, slow_tensor.numel(), rate, count, every, num_threads_for(slow_tensor)

@@ -33,8 +33,9 @@ def pack_panels(weight: Tensor) -> Tensor:
 class ParameterCache(Generic[T]):
     """A cached value that depends on a module's parameters; recomputed when one was changed or replaced.
 
-    PyTorch counts changes, but not those by ``parameter.data``. A sample of the numbers shows these if they are changed
-    as a whole; an edit of a few may go unseen. It refers to no module, so that caches may be keyed by modules.
+    PyTorch counts changes, except through ``parameter.data``. A sample of the values detects these if a whole
+    parameter changes; an edit of a few values may go unnoticed. It refers to no module, so that caches may be keyed by
+    modules.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -76,7 +77,7 @@ def _sampler(parameters: list[nn.Parameter]) -> Callable[[], int]:
 
 
 class _Packed:
-    """What is known of an MLP while its layers are the same."""
+    """Cached facts about an MLP, valid while its layers are the same."""
 
     def __init__(self, mlp: MLP) -> None:
         self.layers = [*mlp._modules.values()]
@@ -90,7 +91,7 @@ _packed: weakref.WeakKeyDictionary[MLP, _Packed] = weakref.WeakKeyDictionary()
 
 
 def has_standard_layers(mlp: MLP) -> bool:
-    """Return whether nobody has replaced a layer by one of another class, or added one."""
+    """Return whether no layer was added, or replaced by a layer of another class."""
     return all(type(m) is (RMSNormSiLU if i % 2 else Linear) for i, m in enumerate(mlp._modules.values()))
 
 

@@ -1,4 +1,4 @@
-"""All kernels: which definition each takes over, and when. Of several, the first that fits is used."""
+"""All kernels: which definition each replaces, and when. The first kernel that supports the inputs is used."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
 
 
 def kernels_status(device: torch.device) -> str:
-    """See ``core/kernel_dispatch.py: kernel_status``."""
+    """Return the state of the kernels for ``core/kernel_dispatch.py: kernel_status``."""
     return compile_state() if device.type == "cpu" else gpu.triton_status(device)

@@ -78,9 +78,9 @@ def perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, kee
 def perceptron_backward_cpu(
     theta: Tensor, layout: MLPLayout, saved: Activations, grad: Tensor, *, inputs: bool = False, parameters: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given that of the output, ``[K, M, outputs]``.
+    """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given the output's ``[K, M, outputs]``.
 
-    ``inputs`` and ``parameters`` say which of the two are computed; the other one is None.
+    ``inputs`` and ``parameters`` select which of the two are computed; the other one is None.
     """
     x, hidden, y = saved
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
@@ -120,16 +120,16 @@ def _network(layout: MLPLayout, parameters: Tensor) -> Any:
     return ctypes.byref(_Network(*sizes, ctypes.addressof(widths), parameters.data_ptr()))
 
 
-@functools.cache  # recorded calls hold the address
+@functools.cache  # recorded calls contain the address
 def _widths(widths: tuple[int, ...]) -> Any:
     return (ctypes.c_int64 * len(widths))(*widths)
 
 
 def _threads(layout: MLPLayout, rows: int) -> int:
-    """Return the number of threads for so many rows; of two layers of 64 units and 256 rows, one is faster."""
+    """Return the number of threads for this many rows; for 256 rows and two layers of 64 units, one is faster."""
     return torch.get_num_threads() if rows * layout.copies * layout.multiplications >= 4 * SHARED else 1
 
 
 def _uses_amx(layout: MLPLayout, rows: int) -> bool:
-    """Return whether to use matrix units for so many rows."""
+    """Return whether to use matrix units for this many rows."""
     return rows >= TILED and len(layout.widths) <= 32 and not layout.tanh and has_amx()

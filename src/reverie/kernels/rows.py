@@ -1,7 +1,7 @@
 """Rows, their statistics, sum trees and random integers in compiled calls (``rows.c``, ``moments.c``, ``tree.c``, ...).
 
-Copying a small row takes less time than looking up the addresses of its source and target in Python. So the addresses
-that do not change are looked up once, and hang on the object whose they are (``fast``).
+Copying a small row takes less time than looking up the addresses of its source and target in Python. So addresses that
+do not change are looked up once, and stored as the attribute ``fast`` of their object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARALLEL = 2**20
 
 
 class RingAddresses(NamedTuple):
-    """What a compiled function needs to know of a ring buffer."""
+    """What a compiled function needs to access a ring buffer."""
 
     library: Any
     table: np.ndarray  # see rows.c
@@ -133,14 +133,14 @@ def _dense(x: Tensor, count: int, dtype: torch.dtype = torch.float32) -> bool:
 
 
 def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> bool:
-    """Return whether the rows are not too many, and all is dense on the CPU."""
+    """Return whether there are few enough rows, and all is dense on the CPU."""
     width, count = factor.numel(), len(x)
     dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
     return dense and count <= CHUNK_ROWS and _dense(x, count * width) and load_kernels() is not None
 
 
 def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
-    """See ``nn.normalize``: NumPy and PyTorch take as long for one row as MuJoCo for a step of HalfCheetah."""
+    """Compute ``nn/normalization.py: add_and_standardize``: in PyTorch as slow as a step of HalfCheetah."""
     library: Any = load_kernels()
     library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], CONSTANT_RTOL, CONSTANT_ATOL,
         shift.data_ptr(),
@@ -174,7 +174,7 @@ def supports_random_integers(source: Any, bound: int, *_: Any) -> bool:
 
 
 def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) -> Tensor:
-    """See ``replay.windows``. NumPy takes 50 us for 256 integers if its code is not in the caches; this takes 5 us."""
+    """Compute ``replay/windows.py: random_integers``: 256 in 5 us, where NumPy takes 50 us with cold caches."""
     if source.fast is None:
         interface = source.rng.bit_generator.ctypes
         draw_one = ctypes.cast(interface.next_uint32, ctypes.c_void_p).value
@@ -187,7 +187,7 @@ def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) 
 
 
 def checksums_cpu(pieces: Sequence[memoryview]) -> list[int]:
-    """See ``store.zarr``. The store's thread holds the interpreter's lock for one call, and not for each piece."""
+    """Compute ``store/zarr.py: checksums``. The store's thread takes the interpreter's lock once, not per piece."""
     library: Any = load_kernels()
     buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
     sizes = np.array([len(buffer) for buffer in buffers], np.int64)

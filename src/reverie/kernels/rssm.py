@@ -1,7 +1,7 @@
-"""Runs an RSSM's sequences in C or, on a GPU, with Triton kernels, and says when that can be done.
+"""An RSSM's sequences in C or, on a GPU, with Triton kernels, and when these can be used.
 
 ``nn/state_space.py`` and ``nn/rssm.py`` define the computation. ``recurrence.c`` does it for many steps in one call
-(``rssm_cpu.py``), ``rssm_gpu.py`` with few kernels. On CPUs it computes in float32, whatever the dtype.
+(``rssm_cpu.py``), ``rssm_gpu.py`` with few kernels. On CPUs it computes in float32, regardless of the dtype.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
 
 class _RSSMCache:
-    """What is known of an RSSM while its modules are the same: whether kernels fit, and its packed weights."""
+    """Cached facts about an RSSM, valid while its modules are the same: whether kernels fit, and packed weights."""
 
     def __init__(self, rssm: RSSM) -> None:
         c = rssm.cfg
-        # The dictionaries that hold the modules, which a check need not walk through. The RSSM itself is a key.
+        # The dictionaries that contain the modules, which a check need not walk through. The RSSM itself is a key.
         self.containers = [m._modules for m in rssm.modules() if m._modules]
         self.modules = self.current_modules()
         layers = (c.recurrent_layers, c.posterior_layers, c.prior_layers) == (1, 1, 2) and c.hidden <= c.deter
@@ -62,7 +62,7 @@ _MODULES: dict[str, dict[str, type[nn.Module]]] = {
 
 
 def _as_defined(rssm: RSSM) -> bool:
-    """Return whether all modules are of the classes that RSSM makes; a subclass may have more of its own."""
+    """Return whether all modules are of the classes that RSSM makes; a subclass may add more."""
     expected = {part + name: kind for part, kinds in _MODULES.items() for name, kind in kinds.items()}
     return expected == {n: type(m) for n, m in rssm.named_modules() if n.partition(".")[0] in _MODULES}
 
@@ -101,7 +101,7 @@ def observe_compiled(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_fir
 
 
 def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor) -> tuple[Latent, Tensor]:
-    """Do the recurrent part of :func:`observe_compiled`: its other inputs ``[B, T, ...]`` are computed already."""
+    """Compute the recurrent part of :func:`observe_compiled`: its other inputs ``[B, T, ...]`` are computed already."""
     c, cache, on_gpu = rssm.cfg, _get_cache(rssm), not is_cpu_float32(rssm.gates.weight)
     dtype = latent.deter.dtype if on_gpu else torch.float32
     inputs = (latent.deter, latent.stoch.flatten(1), actions.transpose(0, 1), from_embed.transpose(0, 1))
@@ -190,7 +190,7 @@ def _packed_prior(rssm: RSSM, cache: _RSSMCache) -> dict[str, Tensor]:
 
 
 def _posterior_head(rssm: RSSM) -> dict[str, Tensor]:
-    """Return the posterior's weights behind h: the rest of its first layer is computed before."""
+    """Return the posterior's weights after h: the rest of its first layer is computed before."""
     first, (norm, logits) = rssm.posterior.first, rssm.posterior.rest
     head = {"head": first.weight[:, : rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
     return head | _parameters("logits", logits)

@@ -119,7 +119,7 @@ def filter_sequence(
 
 
 def filter_forward_cpu(sizes: Sizes, weights: Weights, *inputs: Tensor) -> TraceCPU:
-    """Do :func:`filter_sequence` with weights in PyTorch's layout."""
+    """Compute :func:`filter_sequence` with weights in PyTorch's layout."""
     return filter_sequence(sizes, pack_weights(weights._asdict()), *inputs)
 
 

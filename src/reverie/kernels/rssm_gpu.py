@@ -52,7 +52,7 @@ def _pair(shared: Tensor, hidden: int) -> Tensor:
 def _trace(
     s: Sizes, w: Weights, deter: Tensor, stoch: Tensor, action: Tensor, embed: Tensor, keep: Tensor
 ) -> TraceGPU:  # fmt: skip
-    """Return a trace with the first step's state, and with what is added to each product, in its place."""
+    """Return a trace that already contains the first step's state, and what is added to each product."""
     (steps, rows), d, n, z = keep.shape, s.deter, s.hidden, s.stoch * s.classes
 
     def new(*shape: int, dtype: torch.dtype = deter.dtype) -> Tensor:
@@ -123,7 +123,7 @@ def _backward_steps(
     dhead, drecurrent = torch.empty_like(x.head[0]), torch.empty_like(x.recurrent[0])
     dh, before, dz = torch.empty_like(drecurrent), torch.empty_like(drecurrent), torch.empty_like(x.stoch[0])
     for t in reversed(range(len(keep))):
-        next_keep = keep[t + 1] if t + 1 < len(keep) else None  # from the following step, before and dz hold gradients
+        next_keep = keep[t + 1] if t + 1 < len(keep) else None  # the following step wrote gradients to before and dz
         gpu.sample_gradient(x.probs[t], (dprobs[t], dstoch[t]), s.stoch, s.unimix, g.logits[t], dz, next_keep)
         torch.mm(g.logits[t], w.logits, out=dhead)
         gpu.norm_silu_gradient(x.pre_head[t], w.head_scale, dhead, g.head[t], g.head_scale, s.eps, add=True)

@@ -26,7 +26,7 @@ from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
 
 REPLACED_METHODS = ("step", "q", "p", "stats", "sample", "imagine", "observe")
-"""The methods of a model that the kernels stand for; if others replace them, the definition runs."""
+"""The methods of a model that the kernels replace; if others override them, the definition runs."""
 
 
 def prepared_class(rssm: StateSpaceModel) -> type[PreparedRSSM] | type[PreparedDenseRSSM] | None:
@@ -70,7 +70,7 @@ def embedded(rssm: StateSpaceModel, x: Tensor) -> Tensor:
 
 
 class PreparedWorld(NamedTuple):
-    """What imagination reads of a world model, with prepared layers."""
+    """The parts of a world model that imagination uses, with prepared layers."""
 
     rssm: PreparedRSSM | PreparedDenseRSSM
     predict_mask: imagination.Legal | None
@@ -227,7 +227,7 @@ class BlockSteps(NamedTuple):
 
 
 def block_steps(layer: Any, dtype: torch.dtype) -> Any:
-    """Return a block-diagonal layer for all steps of a sequence; a module of a user's own as it is."""
+    """Return a block-diagonal layer for all steps of a sequence; a custom module is returned as it is."""
     if type(layer) is not BlockLinear:
         return layer
     block, shared = torch.tensor_split(layer.weight.to(dtype), [layer.own], -1)
@@ -280,12 +280,12 @@ class StepLinear:
         self.bias = bias
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
-        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` takes the place of the bias."""
+        """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` replaces the bias."""
         return blockwise_linear(x, self.weight, self.bias if base is None else base)
 
 
 def _running() -> int | None:
-    """Return PyTorch's number of the backward pass that runs now, -1 outside of one; None if PyTorch does not tell."""
+    """Return PyTorch's number of the current backward pass, -1 outside of one; None if PyTorch has none."""
     number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
     return None if number is None else number()
 
@@ -293,7 +293,7 @@ def _running() -> int | None:
 class _Notes:
     """Input ``[M, ...]`` and gradient of the output ``[M, ...]`` of each step whose backward pass is done.
 
-    They are of one backward pass; one that does not ask for the weights' gradient leaves them, and the next drops them.
+    They belong to one backward pass. If it needs no weight gradient, it leaves them, and the next pass drops them.
     """
 
     def __init__(self) -> None:
@@ -304,7 +304,7 @@ class _Notes:
         running = _running()
         if running != self.backward_id:
             self.backward_id, self.pairs = running, []
-        self.pairs.append((x.detach(), grad))  # x itself would keep the graph alive, which holds these notes
+        self.pairs.append((x.detach(), grad))  # x itself would keep the graph alive, which refers to these notes
 
     def take(self) -> tuple[Tensor, Tensor]:
         x, grad = (torch.cat(side) for side in zip(*self.pairs, strict=True))
@@ -344,12 +344,12 @@ class _Step(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grad.contiguous()
         ctx.notes.add(x, grad)
-        base = grad if ctx.base_ndim == 2 else None  # the gradient of a bias is computed with that of the weights
+        base = grad if ctx.base_ndim == 2 else None  # a bias' gradient is computed with the weights'
         return blockwise_linear(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
 
 class DeferredLinear(StepLinear):
-    """See the module's docstring; one object for each sequence."""
+    """A :class:`StepLinear` that computes the weights' gradient once, for all steps of one sequence."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.notes: _Notes = _Notes()

@@ -1,4 +1,4 @@
-"""Convolutions of stride 2 without padding, and transposed ones, as matrix products of a few images at a time.
+"""Convolutions of stride 2 without padding, and their transposes, as matrix products of a few images at a time.
 
 A window of k x l pixels of C channels is a row of k l C numbers, and the weights are a matrix of such rows; a
 transposed convolution multiplies with the matrix' transpose and adds up windows that overlap. On CPUs PyTorch's
@@ -84,7 +84,7 @@ class _Windows:
         return x.as_strided((m, self.h, self.w, tall, wide), steps, start + down * width * c + along)
 
     def gradient(self, matrix: Tensor) -> Tensor:
-        """Return a gradient ``[N, k l C]`` of the matrix as one of the weights."""
+        """Return a gradient ``[N, k l C]`` of the matrix in the shape of the weights."""
         count, channels, k, line = self.shape
         return matrix.view(count, k, line, channels).permute(0, 3, 1, 2)
 

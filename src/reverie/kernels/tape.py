@@ -59,13 +59,13 @@ class CompiledCall(NamedTuple):
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
     """A context that records the calls made within it; ``replay()`` makes them again.
 
-    Python numbers keep their recorded values; random ones are drawn anew, from the default generator. ``obstacle`` is
+    Python numbers keep their recorded values; random ones are drawn again, from the default generator. ``obstacle`` is
     empty, or names the first operation that cannot be repeated; such a tape must not be replayed.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: else the first recorded call imports ``torch._dynamo``, which takes more than a second."""
+        """Return False: otherwise the first recorded call imports ``torch._dynamo``, which takes more than a second."""
         return False
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ _ESCAPES = {
     Tensor.__array__: "NumPy reads the values of a tensor",
     Tensor.data.__set__: "'.data = ...' gives a tensor other memory (use copy_())",  # type: ignore[attr-defined]
 }
-"""Functions of PyTorch after which a replay would go on with old values, and what they do."""
+"""Functions of PyTorch after which a replay would use old values, and what they do."""
 
 
 class _Listening:
@@ -261,7 +261,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def _is_exact(write: Callable[..., Any], names: Sequence[str], outputs: Sequence[Any], arguments: Any) -> bool:
     """Return whether an ``out=`` overload writes ``outputs``; ``native_batch_norm.out`` does not for inputs with gaps.
 
-    Batch norm also changes its running statistics, which its schema does not say: they get their values back.
+    Batch norm also changes its running statistics, which its schema does not mention: their values are restored.
     """
     copies = [(x, x.clone()) for x in tree_leaves(arguments) if isinstance(x, Tensor)]
     trial = tree_map_only(Tensor, _blank, outputs)
@@ -275,7 +275,7 @@ def _is_exact(write: Callable[..., Any], names: Sequence[str], outputs: Sequence
 
 
 def _blank(x: Tensor) -> Tensor:
-    """Return a tensor like ``x`` that surely does not hold its values, as uninitialized memory may by chance."""
+    """Return a tensor like ``x`` that surely does not have its values, as uninitialized memory may by chance."""
     blank = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     return blank.fill_(math.nan if x.is_floating_point() else 0)
 
@@ -305,7 +305,7 @@ def _shares(out: Any, arguments: Any) -> bool:
 def _obstacle(func: Any, args: Any, kwargs: Any, out: Any) -> str:
     """Return why this operation cannot be repeated, or an empty string."""
     if any(isinstance(x, torch.Generator) for x in (*args, *kwargs.values())):
-        return f"{func} draws from a generator of its own, not from PyTorch's default one{_location()}"
+        return f"{func} draws from a separate generator, not from PyTorch's default generator{_location()}"
     if any(isinstance(x, bool | int | float) for x in tree_leaves(out)):
         return f"{func} reads the value of a tensor{_location()}"
     if torch.Tag.dynamic_output_shape in func.tags:
@@ -341,8 +341,8 @@ class MemoryPool:
     """A pool of memory for results. A block is reused as soon as no tensor refers to it.
 
     Each block is a ctypes array over a bytearray. A tensor's storage, which its views and what autograd saved share,
-    holds one reference to it. Once the pool's own is the only one left, no operation recorded later can read the old
-    value, and replays keep the order. Recorded calls use tensors that hold none (``weak_view``).
+    has one reference to it. Once the pool's own reference is the only one left, no operation recorded later can read
+    the old value, and replays keep the order. Recorded calls use tensors without a reference (``weak_view``).
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Triton kernels for the chains of small operations in the world model's recurrence. ``kernels/gpu.py`` launches them.
 
-All compute in float32, whatever the dtype of their inputs and outputs. Loads and stores convert.
+All compute in float32, regardless of the dtype of their inputs and outputs. Loads and stores convert.
 
 Shapes: M rows, C the width of a norm, D = blocks * ``width`` the deterministic state, S latents of ``classes`` classes.
 """
@@ -15,7 +15,7 @@ def norm_silu_kernel(
 ):  # fmt: skip
     """Write y = SiLU(scale x / sqrt(mean(x^2) + eps)) over the last axis of x ``[M, groups, C]``.
 
-    ``rows`` = M * groups. Each group has a scale of its own, ``[groups, C]``. Strides are those of axis M.
+    ``rows`` = M * groups. Each group has its own scale, ``[groups, C]``. Strides are those of axis M.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -34,7 +34,7 @@ def norm_silu_backward_kernel(
 ):  # fmt: skip
     """Write dx ``[M, groups, C]``, and each program's part of scale's gradient to dscale ``[programs, groups, C]``.
 
-    ``rows`` = M. Program (p, g) takes every P-th tile of group g. With ADD, parts are added to what dscale holds. The
+    ``rows`` = M. Program (p, g) takes every P-th tile of group g. With ADD, parts are added to dscale. The
     parts are summed afterwards: atomic additions would not be reproducible.
     """
     group = tl.program_id(1)

@@ -38,13 +38,13 @@ class ActorConfig(HeadConfig):
     """Continuous actions: largest standard deviation, where actions are in [-1, 1]."""
 
     def continuous(self, mean: Tensor, std: Tensor) -> Normal:
-        """Return N(tanh(mean), deviation^2) of outputs ``[..., A]``, the deviation in [min_std, max_std]."""
+        """Return N(tanh(mean), sigma^2) for network outputs ``[..., A]``, with sigma in [min_std, max_std]."""
         return Normal(mean.tanh(), (self.max_std - self.min_std) * torch.sigmoid(std + 2.0) + self.min_std)
 
 
 @dataclass(frozen=True)
 class ContinuousAction(Choice, ABC):
-    """The distribution of continuous actions in DreamerV1 and V2, which a network's outputs ``[..., A]`` stand for."""
+    """A distribution of continuous actions in DreamerV1 and V2, with network outputs ``[..., A]`` as parameters."""
 
     @abstractmethod
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
@@ -53,10 +53,10 @@ class ContinuousAction(Choice, ABC):
 
 @dataclass(frozen=True)
 class TruncNormal(ContinuousAction):
-    """A normal truncated to [-1, 1], of mean tanh(m) and deviation 2 sigmoid(s / 2) + min_std: DreamerV2's code."""
+    """A normal truncated to [-1, 1], with mean tanh(m) and std 2 sigmoid(s / 2) + min_std: DreamerV2's code."""
 
     min_std: Annotated[float, Above(0)] = 0.1
-    """Smallest deviation, above 0."""
+    """Smallest standard deviation, above 0."""
     offset: float = 0.0
     """Added to the output s."""
 
@@ -66,14 +66,14 @@ class TruncNormal(ContinuousAction):
 
 @dataclass(frozen=True)
 class TanhNormal(ContinuousAction):
-    """tanh of a normal of mean 5 tanh(m / 5) and deviation softplus(s + offset) + min_std: DreamerV1's code."""
+    """tanh of a normal with mean 5 tanh(m / 5) and std softplus(s + offset) + min_std: DreamerV1's code."""
 
     min_std: Annotated[float, Above(0)] = 1e-4
-    """Smallest deviation, above 0."""
+    """Smallest standard deviation, above 0."""
     offset: float = math.log(math.exp(5) - 1)
-    """Added to the output s; softplus of it, here 5, is the first policy's deviation."""
+    """Added to the output s. Its softplus, 5 by default, is the standard deviation of the first policy."""
     entropy_samples: Annotated[int, AtLeast(0)] = 100
-    """Samples that the entropy is estimated from; 0: the entropy of the normal before tanh, as PyDreamer has it."""
+    """Number of samples for estimating the entropy; 0: the entropy of the normal before tanh, as in PyDreamer."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         deviation = F.softplus(std + self.offset) + self.min_std
@@ -82,10 +82,10 @@ class TanhNormal(ContinuousAction):
 
 @dataclass(frozen=True)
 class NormalTanh(ContinuousAction):
-    """A normal of mean tanh(m) and deviation sigmoid(s) + min_std: PyDreamer."""
+    """A normal with mean tanh(m) and std sigmoid(s) + min_std: PyDreamer."""
 
     min_std: Annotated[float, Above(0)] = 0.01
-    """Smallest deviation, above 0."""
+    """Smallest standard deviation, above 0."""
 
     def __call__(self, mean: Tensor, std: Tensor) -> Normal:
         return Normal(mean.tanh(), torch.sigmoid(std) + self.min_std)
@@ -112,7 +112,7 @@ class JointDistribution:
         return torch.cat([p.sample() for p in self.parts.values()], -1)
 
     def rsample(self) -> Tensor:
-        """Return a sample with gradient, ``[..., A]``: reparameterized, or straight-through of classes."""
+        """Return a sample with gradient, ``[..., A]``: reparameterized, or straight-through for classes."""
         return torch.cat([p.rsample() for p in self.parts.values()], -1)
 
     def mode(self) -> Tensor:
@@ -122,7 +122,7 @@ class JointDistribution:
     def add_exploration_noise(self, action: Tensor, noise: float | Tensor) -> Tensor:
         """Return ``action`` ``[..., A]`` with exploration noise: DreamerV1's code.
 
-        Continuous parts get a normal of deviation ``noise``; discrete ones are random with probability ``noise``.
+        Continuous parts get Gaussian noise of std ``noise``; discrete parts are random with probability ``noise``.
         """
         out = []
         for key, part in self.parts.items():
@@ -148,13 +148,13 @@ class JointDistribution:
         return torch.stack(list(self.entropies().values())).sum(0)
 
     def summary(self) -> Summary:
-        """Return those of all parts, ``[..., A]``."""
+        """Return the summaries of all parts, ``[..., A]``."""
         means, stds = zip(*(part.summary() for part in self.parts.values()), strict=True)
         return torch.cat(means, -1), torch.cat(stds, -1)
 
 
 class PartHead(nn.Module):
-    """The last layers of one key of the action: logits, or mean and deviation."""
+    """The last layers of one key of the action: logits, or mean and standard deviation."""
 
     def __init__(self, inputs: int, part: ActionPart, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class PartHead(nn.Module):
         self.outputs: nn.ModuleList = nn.ModuleList([cfg.output_layer(inputs, part.width) for _ in range(count)])
 
     def forward(self, x: Tensor, legal: Tensor | None = None) -> Distribution:
-        """Map ``[..., inputs]`` to a distribution over ``[..., A]``, of which classes are ``legal`` ``[..., A]``."""
+        """Map ``[..., inputs]`` to a distribution over ``[..., A]``; ``legal`` ``[..., A]`` masks its classes."""
         y = [layer(x).float() for layer in self.outputs]  # [..., A] each
         if self.part.kind == "categorical":
             return Categoricals(y[0], self.part.classes, self.cfg.unimix, legal)
@@ -179,7 +179,7 @@ class DreamerActor(nn.Module):
     """The policy pi(a | s) over all parts of the action."""
 
     draw: ActionDraw | None = None
-    """What imagination draws actions by, to compare updates with recordings; None: samples."""
+    """How imagination draws actions, to compare updates with recordings; None: it samples."""
 
     def __init__(self, inputs: int, spec: ActionSpec, cfg: ActorConfig | DenseActorConfig) -> None:
         super().__init__()
@@ -189,7 +189,7 @@ class DreamerActor(nn.Module):
         self.parts: nn.ModuleList = nn.ModuleList([PartHead(self.mlp.width, spec.parts[k], cfg) for k in self.keys])
 
     def forward(self, feature: Tensor, legal: Tensor | None = None) -> JointDistribution:
-        """Map features ``[..., F]`` to a distribution over ``[..., A]``; ``legal`` ``[..., A]`` is its mask."""
+        """Map features ``[..., F]`` to a distribution over ``[..., A]``; ``legal`` ``[..., A]`` masks its classes."""
         return self.heads(self.mlp(feature), legal)
 
     def heads(self, hidden: Tensor, legal: Tensor | None = None) -> JointDistribution:

@@ -44,7 +44,7 @@ IQL_LOG_STD = (-5.0, 2.0)
 
 
 class GaussianActor(Network):
-    """A policy pi(a | s) = N(tanh(f(s)), sigma(s)^2), where one perceptron outputs f and ln sigma."""
+    """A policy pi(a | s) = N(tanh(f(s)), sigma(s)^2), where one MLP outputs f and ln sigma."""
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, 2 * width, cfg, dtype)
@@ -70,7 +70,7 @@ class FixedStdGaussianActor(DeterministicActor):
 
 
 class CategoricalActor(Network):
-    """A policy pi(a | s): a perceptron whose outputs are the logits of :class:`GumbelCategoricals`."""
+    """A policy pi(a | s): an MLP whose outputs are the logits of :class:`GumbelCategoricals`."""
 
     def __init__(
         self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, dtype: torch.dtype = torch.float32
@@ -83,7 +83,7 @@ class CategoricalActor(Network):
 
 
 class MixedActor(Network):
-    """A policy pi(a | s) over numbers and choices: one perceptron for the parameters of both."""
+    """A policy pi(a | s) over continuous and discrete parts: one MLP for the parameters of both."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class MixedActor(Network):
         dtype: torch.dtype = torch.float32,
         numbers: Callable[[Tensor, Tensor], DiagonalNormal] = tanh_mean,
     ) -> None:
-        """``numbers(mean, log_std)`` is the distribution of the numbers, of two outputs ``[..., C]`` each."""
+        """``numbers(mean, log_std)`` returns the distribution of the continuous part; both inputs are ``[..., C]``."""
         classes, count = num_classes_per_choice(action_spec), num_continuous(action_spec)
         super().__init__(obs_spec, 2 * count + sum(classes), cfg, dtype)
         self.widths: list[int] = [count, count, sum(classes)]
@@ -108,7 +108,7 @@ class MixedActor(Network):
 
 
 def class_mask(obs: Obs, layout: ActionLayout) -> Obs:
-    """Return the mask of legal actions, if there is one, without its numbers: ``[..., D]``."""
+    """Return the mask of legal actions, if there is one, restricted to classes: ``[..., D]``."""
     return {MASK_KEY: layout.split(obs[MASK_KEY])[1]} if MASK_KEY in obs else {}
 
 
@@ -143,7 +143,7 @@ class QEnsemble(Network):
 
 
 class MixedQEnsemble(Network):
-    """K critics of numbers and choices that share only a CNN: they read the numbers and value each class."""
+    """K critics of mixed actions that share only a CNN: they read the continuous part and value each class."""
 
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, copies: int, dtype: torch.dtype
@@ -155,7 +155,7 @@ class MixedQEnsemble(Network):
         self.layout: ActionLayout = ActionLayout(action_spec)
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
-        """Map observations ``[..., *shape]`` and numbers ``[..., C]`` to additive values ``[K, ..., D]``."""
+        """Map observations ``[..., *shape]`` and continuous parts ``[..., C]`` to additive values ``[K, ..., D]``."""
         return mask_illegal(super().forward(obs, numbers), class_mask(obs, self.layout))
 
 
@@ -167,7 +167,7 @@ class CriticStack(nn.Module):
         self.critics: nn.ModuleList = nn.ModuleList(critics)
 
     def forward(self, obs: Obs, action: Tensor, copy: int | None = None) -> Tensor:
-        """Return the values of all critics, ``[K, ...]``, or those of one ``copy``, ``[...]``."""
+        """Return the values of all critics, ``[K, ...]``, or the values of one ``copy``, ``[...]``."""
         if copy is not None:
             values: Tensor = self.critics[copy](obs, action)
             return values
@@ -177,8 +177,8 @@ class CriticStack(nn.Module):
 def many_action_values(critic: nn.Module, obs: Obs, action: Tensor, *, first: bool = False) -> Tensor:
     """Return the values ``[(K,) ..., n]`` of n actions ``[..., n, A]`` for each observation ``[..., *shape]``.
 
-    A critic with the attribute ``of_several`` takes them so; others get each observation n times. ``first``: return
-    those of the first of K critics alone, ``[..., n]``.
+    A critic with the attribute ``of_several`` accepts such actions; for others, each observation is repeated n times.
+    ``first``: return the values of the first of K critics alone, ``[..., n]``.
     """
     if not getattr(critic, "of_several", False):
         axis, n = action.ndim - 2, action.shape[-2]
@@ -219,7 +219,7 @@ class Dueling(nn.Module):
 
 
 class DiscreteQNetwork(Network):
-    """A critic Q(s, .) of the A classes of one or several choices; with ``quantiles``, N quantiles of each's return."""
+    """A critic Q(s, .) of the A classes of one or several choices; with ``quantiles``, N quantiles of each return."""
 
     def __init__(
         self,

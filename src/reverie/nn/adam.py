@@ -1,4 +1,4 @@
-"""Adam: after clipping by the global norm (DreamerV1, V2 and on-policy learners), and of model-free learners."""
+"""Adam with clipping by the global norm (DreamerV1, V2 and on-policy learners), and Adam of model-free learners."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class GlobalAdamConfig(Config):
     """Adam after clipping by the global norm: DreamerV1 and V2."""
 
     implementation: Literal["tensorflow", "torch"] = "tensorflow"
-    """Adam of which library. tensorflow: eps is not corrected, and weight_decay is not multiplied by the learning rate.
-    torch: both are, as in PyTorch's AdamW."""
+    """Which library's Adam to follow. tensorflow: eps is not corrected, and weight_decay is not multiplied by the
+    learning rate. torch: both are, as in PyTorch's AdamW."""
     lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
     """Learning rate, above 0."""
     eps: Annotated[float, Above(0)] = 1e-5
@@ -43,7 +43,7 @@ class GlobalAdamConfig(Config):
 
 
 class GlobalAdam(LaPropAGC):
-    """Adam as TensorFlow has it (Kingma and Ba 2015, end of section 2), with clipping and decay.
+    """Adam as in TensorFlow (Kingma and Ba 2015, end of section 2), with clipping and decay.
 
     In the order of DreamerV2's authors::
 
@@ -51,8 +51,8 @@ class GlobalAdam(LaPropAGC):
         p  <- p (1 - decay)                               of every parameter, biases and norms too
         p  <- p - lr sqrt(1 - beta2^t) / (1 - beta1^t) m / (sqrt(v) + eps)
 
-    In algorithm 1 of that paper, and in PyTorch, eps is added after the correction: at the first update as if it were
-    32 times as large here. The form ``torch`` is that, with decay lr instead of decay.
+    Algorithm 1 of that paper, and PyTorch, add eps after the correction, which at the first update has the effect of an
+    eps 32 times as large. The form ``torch`` does so, with decay lr instead of decay.
     """
 
     @torch.no_grad()
@@ -116,7 +116,7 @@ class Adam:
 
     @property
     def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
-        """The ramp of the learning rate with its tensor, if it is one."""
+        """The schedule of the learning rate with its tensor, if it has one."""
         return [] if self.ramp is None or self.settings.rate is None else [(self.ramp, self.settings.rate)]
 
     def step(self, loss: Tensor) -> None:
@@ -124,17 +124,17 @@ class Adam:
         self.apply(self.gradient(loss))
 
     def gradient(self, loss: Tensor) -> Tensors:
-        """Return the gradient of ``loss``, a scalar, for each parameter that was not frozen since.
+        """Return the gradient of ``loss``, a scalar, for each parameter that is not frozen.
 
-        Frozen ones, by ``requires_grad_(False)``, stay as they are, and so do their moments.
+        Parameters frozen by ``requires_grad_(False)``, and their moments, do not change.
         """
         return list(torch.autograd.grad(loss, [p for p in self.params if p.requires_grad]))
 
     @torch.no_grad()
     def apply(self, grads: Tensors, *, are_means: bool = False) -> None:
-        """Update the parameters that are not frozen with these gradients; of several learners, with their means.
+        """Update the parameters that are not frozen with these gradients, averaged over several learners.
 
-        ``are_means``: they are the means already.
+        ``are_means``: they are averaged already.
         """
         if is_distributed() and not are_means:
             all_reduce_mean(grads)
@@ -167,9 +167,9 @@ class Adam:
 
 
 def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> Tensor:
-    """Take a step of several optimizers on one loss, with gradients clipped to a norm of ``limit`` all together.
+    """Take a step of several optimizers on one loss, with all gradients clipped to a joint norm of ``limit``.
 
-    Return that norm before, ``[]``.
+    Return the norm before clipping, ``[]``.
     """
     parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
     grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
@@ -205,7 +205,7 @@ def adam(
 
 
 def cosine_share(updates: Tensor, cosine: int) -> Tensor | float:
-    """Return the factor in [0, 1] of a learning rate that decays over ``cosine`` updates: 1 in the first, and if 0."""
+    """Return the factor in [0, 1] of a learning rate that decays over ``cosine`` updates; 0: the factor is 1."""
     if not cosine:
         return 1.0
     done = (updates - 1).clamp(max=cosine).float()

@@ -1,4 +1,4 @@
-"""CNNs of model-free networks: each is the one of a paper, chosen by a config object such as ``nature``."""
+"""CNNs of model-free networks, each from a paper and chosen by a config object such as ``nature``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ImageEncoder(Choice, ABC):
     """A CNN for images. Its features are concatenated with all other observations."""
 
     def reads(self, spec: ObsSpec) -> ObsSpec:
-        """Return the observations to build the encoder for: the images. An encoder of your own may choose others."""
+        """Return the observations to build the encoder for: the images. A custom encoder may choose others."""
         return images_of(spec)
 
     @abstractmethod
@@ -33,7 +33,7 @@ class ImageEncoder(Choice, ABC):
         """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``."""
 
     def build_trunk(self, width: int) -> Trunk | None:
-        """Return the layers that each network has of its own above ``width`` features; None: there are none."""
+        """Return the layers that each network has separately above ``width`` features; None: there are none."""
         return None
 
 
@@ -78,9 +78,9 @@ class Nature(ImageEncoder):
 
 @dataclass(frozen=True)
 class Drq(ImageEncoder):
-    """Four convolutions of 3 x 3, and a layer of each network that reads them: DrQ-v2, Yarats et al. 2022.
+    """Four convolutions of 3 x 3, and a separate layer on top in each network: DrQ-v2, Yarats et al. 2022.
 
-    The layer is linear, with layer norm and tanh. It is the encoder of DrQ and SAC-AE too (arXiv:2004.13649,
+    The layer is linear, with layer norm and tanh. DrQ and SAC-AE have the same encoder (arXiv:2004.13649,
     arXiv:1910.01741), for images of 84 x 84 pixels, or any size from 15 x 15. Images are not augmented.
     """
 
@@ -136,15 +136,15 @@ class Minatar(ImageEncoder):
 
 @dataclass(frozen=True)
 class Shifted(ImageEncoder):
-    """Four convolutions for images of 64 x 64, moved at random by up to ``pad`` pixels: the authors' code of TD-MPC2.
+    """Four convolutions for images of 64 x 64, randomly shifted by up to ``pad`` pixels: the authors' code of TD-MPC2.
 
-    They are moved whenever they are seen, also where the agent acts.
+    Images are shifted in learning and in acting.
     """
 
     channels: Annotated[int, AtLeast(1)] = 32
     """Number of filters of each layer."""
     pad: Annotated[int, AtLeast(0)] = 3
-    """Most pixels by which images are moved, in both directions."""
+    """Largest shift of images in pixels, in each direction."""
 
     def build(self, spec: ObsSpec) -> ConvStack:
         c = self.channels
@@ -204,7 +204,7 @@ class ConvStack(nn.Module):
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
     def _pixels(self, obs: Obs, group: list[str], dtype: torch.dtype) -> tuple[Tensor, float, float]:
-        """Return the images of a group, joined, and the factor and the summand that scale them to [0, 1]."""
+        """Return the concatenated images of a group, and the factor and offset that scale them to [0, 1]."""
         parts = [self.spec[key] for key in group]
         if len({(part.low, part.high, part.dtype) for part in parts}) > 1:
             return torch.cat([unit_image(obs[key], self.spec[key], dtype) for key in group], -1), 1.0, 0.0
@@ -213,7 +213,7 @@ class ConvStack(nn.Module):
         return torch.cat(images, -1) if len(images) > 1 else images[0], scale, -parts[0].low * scale
 
     def augment(self, image: Tensor) -> Tensor:
-        """Return the images ``[M, H, W, C]`` that the convolutions see."""
+        """Return the augmented images ``[M, H, W, C]``; by default they are unchanged."""
         return image
 
     def flat(self, features: Tensor) -> Tensor:
@@ -235,7 +235,7 @@ class ShiftedConvolutions(ConvStack):
         self.pad = pad
 
     def random_shifts(self, images: Tensor) -> Tensor:
-        """Return by how much to move each of the images ``[M, H, W, C]``: ``[M, 2]``, right and down."""
+        """Return a random shift for each of the images ``[M, H, W, C]``: ``[M, 2]``, right and down."""
         drawn = torch.rand(len(images), 2, device=images.device) * (2 * self.pad + 1)
         return self.pad - drawn.long().clamp(max=2 * self.pad)
 

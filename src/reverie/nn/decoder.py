@@ -45,7 +45,7 @@ from reverie.objectives.transforms import symexp, symlog
 
 
 class Prediction(Protocol):
-    """A decoder's prediction of one key of the observation."""
+    """A decoder's prediction of one observation key."""
 
     def loss(self, target: Tensor) -> Tensor:
         """Return the loss ``[...]``, summed over the elements of the observation."""
@@ -73,12 +73,12 @@ class DecoderConfig(CoderConfig):
     """Number of blocks of the block-diagonal layer that maps h to the smallest image."""
 
     def build(self, spec: ObsSpec, deter: int, stoch: int) -> ObsDecoder:
-        """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` divides channels and ``deter``."""
+        """Return a decoder of the keys in ``spec`` that match ``keys``; ``blocks`` must divide depths and ``deter``."""
         return ObsDecoder(select_keys(spec, self.keys), deter, stoch, self)
 
 
 class SymlogPrediction:
-    """A vector predicted by the squared error in symlog space. DreamerV3 (Hafner et al. 2025), equation 8."""
+    """A predicted vector, trained by the squared error in symlog space: DreamerV3 (Hafner et al. 2025), equation 8."""
 
     def __init__(self, squashed: Tensor, shape: tuple[int, ...]) -> None:
         self.squashed: Tensor = squashed.float()  # [..., n]
@@ -92,7 +92,7 @@ class SymlogPrediction:
 
 
 class CategoricalPrediction:
-    """A prediction of categorical elements, by the cross-entropy: its value are probabilities ``[..., n, C]``."""
+    """Predicted categorical elements, trained by cross-entropy; the value is their probabilities ``[..., n, C]``."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...], unimix: float = 0.0) -> None:
         self.dist: Categoricals = Categoricals(logits, classes, unimix)
@@ -105,7 +105,7 @@ class CategoricalPrediction:
 
 
 class ImagePrediction:
-    """A predicted image, by the squared error of pixels in [0, 1]."""
+    """A predicted image, trained by the squared error of pixels in [0, 1]."""
 
     def __init__(self, pixels: Tensor, part: ObsPart) -> None:
         self.pixels: Tensor = pixels.float()  # [..., H, W, C]
@@ -228,14 +228,14 @@ class DenseDecoderConfig(DenseCoderConfig):
 
 
 class NormalPrediction:
-    """Independent normals of deviation 1: a vector as it is, or the pixels of an image in [-0.5, 0.5]."""
+    """Independent normals of standard deviation 1, over a vector or over the pixels of an image in [-0.5, 0.5]."""
 
     def __init__(self, mean: Tensor, part: ObsPart) -> None:
         self.mean: Tensor = mean.float()  # [..., *shape]
         self.part = part
 
     def loss(self, target: Tensor) -> Tensor:
-        """Return -ln p, ``[...]``, with its constant."""
+        """Return -ln p, ``[...]``, including its constant."""
         dims = tuple(range(-len(self.part.shape), 0))
         truth = unit_image(target, self.part, torch.float32) - 0.5 if self.part.kind == "image" else target.float()
         loss = 0.5 * (self.mean - truth).square() + 0.5 * math.log(2 * math.pi)
@@ -249,7 +249,7 @@ class NormalPrediction:
 
 
 def make_prediction(outputs: Tensor, part: ObsPart, unimix: float = 0.0) -> Prediction:
-    """Return the prediction of a vector or categorical that a linear layer's ``[..., width]`` stand for."""
+    """Return the prediction of a vector or categorical from a linear layer's outputs ``[..., width]``."""
     if part.kind == "categorical":
         return CategoricalPrediction(outputs, part.classes, unimix)
     return NormalPrediction(outputs.view(*outputs.shape[:-1], *part.shape), part)
@@ -278,7 +278,7 @@ class DenseDecoder(nn.Module):
             self.cnn: nn.Sequential = self._cnn(cfg)
 
     def _cnn(self, cfg: DenseDecoderConfig) -> nn.Sequential:
-        """Stages of [transposed convolution of stride 2, norm, activation]; the last has neither of the latter."""
+        """Stages of [transposed convolution of stride 2, norm, activation]; the last has no norm and no activation."""
         layers: list[nn.Module] = []
         kernels = cfg.kernels_for(self.images)
         inputs, last = 32 * cfg.depth, len(kernels) - 1

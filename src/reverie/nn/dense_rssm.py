@@ -24,7 +24,7 @@ from reverie.objectives.kl import categorical_kl, gaussian_kl
 
 @dataclass(frozen=True)
 class LatentDistribution(Choice, ABC):
-    """What z is: S variables, each with C numbers in the feature."""
+    """The distribution of z: S variables, each with C numbers in the feature."""
 
     @property
     @abstractmethod
@@ -108,7 +108,7 @@ STD: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Gaussian(LatentDistribution):
-    """Normal variables, reparameterized: Hafner et al. (2020). Statistics are mean and deviation ``[..., S, 2]``."""
+    """Normal variables, reparameterized: Hafner et al. (2020). Statistics are mean and std ``[..., S, 2]``."""
 
     std: Literal["softplus", "sigmoid", "sigmoid2", "double_sigmoid"] = "softplus"
     """Function of the output that becomes the standard deviation; sigmoid2(x) is 2 sigmoid(x / 2), double_sigmoid(x) is
@@ -156,7 +156,7 @@ class LayerNormGRU(nn.Module):
 
 
 class KerasGRU(nn.Module):
-    """The GRU of DreamerV1, that of Keras and PyTorch: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases.
+    """The GRU of DreamerV1, Keras and PyTorch: h' = u h + (1 - u) tanh(c(x) + r c(h)), with two biases.
 
     ``normed``: with a layer norm of each gate and no biases, ``gru_layernorm`` of PyDreamer; h' = u n + (1 - u) h.
     """
@@ -183,7 +183,7 @@ class KerasGRU(nn.Module):
 
 
 MakeCell = Callable[[int, int], LayerNormGRU | KerasGRU]
-"""A recurrent cell for the numbers of its inputs and of h: a module from ``[M, inputs]`` and ``[M, D]`` to h."""
+"""Builds a recurrent cell for given widths of its input and of h: a module from ``[M, inputs]``, ``[M, D]`` to h."""
 
 CELLS: dict[str, MakeCell] = {
     "layer_norm_gru": LayerNormGRU,
@@ -194,7 +194,7 @@ CELLS: dict[str, MakeCell] = {
 
 
 class CellStack(nn.Module):
-    """Cells one above the other, each with its share of h: the first reads the inputs, the others the one below."""
+    """Stacked cells, each with its part of h: the first reads the inputs, each other one reads the cell below."""
 
     def __init__(self, make: MakeCell, inputs: int, deter: int, layers: int) -> None:
         super().__init__()
@@ -221,12 +221,12 @@ class DenseRSSMConfig(Config):
     stoch: Annotated[int, AtLeast(1)] = 32
     """S, the number of latent variables."""
     latent: LatentDistribution = field(default_factory=Categorical)
-    """What each of them is: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
+    """Distribution of each latent variable: categorical(32) has 32 classes, gaussian(std=sigmoid2) is a number."""
     cell: Literal["layer_norm_gru", "bare_layer_norm_gru", "keras_gru", "normed_gates_gru"] = "layer_norm_gru"
-    """The recurrent cell: layer_norm_gru of DreamerV2, the same without a bias, keras_gru of DreamerV1 (also PyTorch's
-    GRU), or that with a norm of each gate."""
+    """The recurrent cell: layer_norm_gru of DreamerV2, bare_layer_norm_gru without a bias, keras_gru of DreamerV1 (also
+    PyTorch's GRU), or normed_gates_gru with a norm of each gate."""
     layers: Annotated[int, AtLeast(1)] = 1
-    """Number of cells one above the other, a divisor of ``deter``: each has its share of h."""
+    """Number of stacked cells, a divisor of ``deter``: each has its part of h."""
     norm: Norm = "none"
     """Normalization before each activation."""
     act: Activation = "elu"

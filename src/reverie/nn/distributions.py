@@ -1,4 +1,4 @@
-"""Distributions of classes, and of actions that have numbers and classes.
+"""Categorical distributions, and distributions of mixed actions, which have continuous and discrete parts.
 
 All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action's axis, so their shape is ``[...]``.
 """
@@ -70,7 +70,7 @@ class Categoricals:
     ) -> None:
         """``logits`` are ``[..., sum(classes)]``; ``unimix`` is the share of the uniform distribution mixed in.
 
-        ``legal`` ``[..., sum(classes)]``: the classes that are possible, of each variable at least one. None: all.
+        ``legal`` ``[..., sum(classes)]``: the possible classes, at least one of each variable. None: all.
         """
         self.classes = classes
         self.unimix = unimix
@@ -95,7 +95,7 @@ class Categoricals:
             return self.probs.clamp(min=1e-30).log() if self.unimix else torch.log_softmax(self.padded, -1)
 
     def _graph(self) -> torch.set_grad_enabled:
-        """Record a graph if the logits have one: what is computed here is kept for calls that may need gradients."""
+        """Enable gradients if the logits have them, because results are cached for calls that may need gradients."""
         return torch.set_grad_enabled(self.padded.requires_grad)
 
     def _mix_uniform(self, probs: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class Categoricals:
 
 
 class GumbelCategoricals:
-    """Independent categorical variables of model-free actors, as :class:`Categoricals`, drawn by Gumbel's trick."""
+    """Independent categorical variables of model-free actors, as :class:`Categoricals`, with the Gumbel trick."""
 
     def __init__(self, logits: Tensor, classes: tuple[int, ...]) -> None:
         """``logits`` are ``[..., A]``, where A is the sum of ``classes``, the number of classes of each variable."""
@@ -212,7 +212,7 @@ Distribution = Categoricals | Normal
 
 
 class ActionLayout:
-    """Where the numbers and the classes of an action lie in the flat action."""
+    """Positions of the continuous and discrete parts in the flat action."""
 
     def __init__(self, spec: ActionSpec) -> None:
         parts = [spec.parts[key] for key in sorted(spec.parts)]
@@ -235,10 +235,10 @@ class ActionLayout:
 
 
 class MixedDistribution:
-    """The product of a distribution of the numbers of an action and one of its choices."""
+    """The product of a distribution of an action's continuous part and one of its choices."""
 
     def __init__(self, numbers: Any, choices: GumbelCategoricals, layout: ActionLayout) -> None:
-        """``numbers`` is a normal distribution of any kind here, over ``[..., C]``."""
+        """``numbers``: any normal distribution of ``nn/normals.py``, over ``[..., C]``."""
         self.numbers = numbers
         self.choices = choices
         self.layout = layout
@@ -259,11 +259,11 @@ class MixedDistribution:
         return density + self.choices.log_prob(classes)
 
     def entropy(self) -> Tensor:
-        """Return the entropy ``[...]`` in nats of both parts together; not of squashed numbers, which have none."""
+        """Return the entropy ``[...]`` in nats of both parts together; squashed normals have none."""
         entropy: Tensor = self.numbers.entropy()
         return entropy + self.choices.entropy()
 
     def summary(self) -> Summary:
-        """Return those of both parts."""
+        """Return the summaries of both parts, joined."""
         (mean, std), (probs, none) = self.numbers.summary(), self.choices.summary()
         return self.layout.join(mean, probs), self.layout.join(std, none)

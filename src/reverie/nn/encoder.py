@@ -32,12 +32,12 @@ from reverie.nn.layers import (
 from reverie.objectives.transforms import symlog
 
 ARRIVAL_KEY = "(reward, terminal)"
-"""Key under which an encoder that has the attribute ``arrival`` is given both, ``[..., 2]``."""
+"""Key of reward and terminal flag, ``[..., 2]``, for an encoder that has the attribute ``arrival``."""
 
 
 @runtime_checkable
 class EncoderBuilder(Protocol):
-    """Interface of an encoder's configuration, also of a user's own.
+    """Interface of an encoder's configuration, including custom ones.
 
     An encoder is an ``nn.Module`` with an int attribute ``width`` and ``forward(obs, dtype)``, from observations
     ``[..., *shape]`` to features ``[..., width]`` of ``dtype``. It must not write to its inputs.
@@ -49,7 +49,7 @@ class EncoderBuilder(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class CoderConfig(Config):
-    """Settings of DreamerV3's encoder and decoder: a CNN for images, an MLP for the others."""
+    """Settings of DreamerV3's encoder and decoder: a CNN for images, an MLP for all other observations."""
 
     depth: Annotated[int, AtLeast(1)] = 16
     """Channels of the CNN: stage i has ``depth * mults[i]`` of them."""
@@ -95,7 +95,7 @@ def split_kinds(spec: ObsSpec) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
 
 
 def split_classes(parts: ObsSpec, split: bool) -> tuple[dict[str, ObsPart], dict[str, ObsPart]]:
-    """Return ``(vectors, categoricals)``; if not to be ``split``, all are in the first."""
+    """Return ``(vectors, categoricals)``; without ``split``, all are in the first."""
     grids = {k: part for k, part in parts.items() if split and part.kind == "categorical"}
     return {k: part for k, part in parts.items() if k not in grids}, grids
 
@@ -210,7 +210,7 @@ class DenseCoderConfig(Config):
     depth: Annotated[int, AtLeast(1)] = 48
     """Channels of the largest hidden image; each smaller one has twice as many."""
     kernels: Annotated[tuple[int, ...] | None, AtLeast(1)] = None
-    """Height and width of the convolution kernels; of a side n, decoders make one of 2 (n - 1) + kernel, from 1 on.
+    """Height and width of the convolution kernels; decoders map a side of n pixels to 2 (n - 1) + kernel, from 1 on.
     None: the authors' for images of 64x64, (4, 4, 4, 4) and (5, 5, 6, 6); for others, such that every pixel is read."""
     units: Annotated[tuple[int, ...], AtLeast(1)] = (400, 400, 400, 400)
     """Widths of the dense layers."""
@@ -219,7 +219,7 @@ class DenseCoderConfig(Config):
     norm: Norm = "none"
     """Normalization before each activation."""
     cnn_norm: Norm | None = None
-    """That of the convolutions; None: norm."""
+    """Normalization of the convolutions; None: the same as ``norm``."""
     act: Activation = "elu"
     """Activation."""
     keys: Annotated[str, Regex()] = ".*"
@@ -250,7 +250,7 @@ AUTHORS_IMAGE_SIZE = (64, 64)
 
 
 def fitting_kernels(size: tuple[int, int]) -> tuple[Kernels, tuple[int, int]]:
-    """Return kernels for images of ``size``, and the size after them.
+    """Return kernels for images of ``size``, and the size of their last output.
 
     Smaller images than the authors' 64 x 64 are halved while at least 2 pixels remain on the short side, larger ones
     until at most 8 remain on the long side. Every pixel is read: kernels are even where sides are.

@@ -54,7 +54,7 @@ def _anneal(first: float, final: float | None, anneal_steps: int, steps: Tensor)
 
 
 def _along(ramp: PiecewiseLinear, step: Tensor) -> Tensor:
-    """Return ``ramp.at(step)`` ``[]``."""
+    """Return ``ramp.value_at(step)`` ``[]``."""
     pieces = [((step - a) / (b - a)).clamp(0, 1) * (y - x) for (a, x), (b, y) in pairwise(ramp.points)]
     return sum(pieces, torch.tensor(ramp.points[0][1]))
 
@@ -65,7 +65,7 @@ def may_any(flags: Tensor) -> bool:
 
 
 def advance_counters(steps: Tensor, step: Step) -> Tensor:
-    """Return the step counters ``[N]``, plus one for each environment whose episode is not over."""
+    """Return the step counters ``[N]``, plus one for each environment whose episode has not ended."""
     return steps + ~step.is_last if may_any(step.is_last) else steps + 1
 
 
@@ -180,7 +180,7 @@ class EpsilonGreedy(EpsilonSchedule):
     """A random action with probability epsilon, which may be annealed linearly."""
 
     epsilon: Annotated[ScheduledFloat, Within("[0, 1]")] = 1.0
-    """Probability of a random action at the start, in [0, 1]; or its ramp, [[0, 1], [1e4, 0.1]], without the others."""
+    """Initial probability of a random action, in [0, 1]; or a schedule, [[0, 1], [1e4, 0.1]], without the others."""
     final_epsilon: Annotated[float | None, Within("[0, 1]")] = None
     """Probability of a random action after ``anneal_steps``, in [0, 1]; None keeps it constant."""
     anneal_steps: int = 0
@@ -221,7 +221,7 @@ class CountingPolicy(StatelessStorage[C]):
         return mode == "eval"
 
     def advance_schedule(self, state: C, env_steps: int) -> C:
-        """Return ``state``, an initial one, with exploration as it is after ``env_steps`` env steps in total."""
+        """Return the initial ``state``, with exploration set as after ``env_steps`` env steps in total."""
         envs = len(state.steps)
         return state._replace(steps=(env_steps + torch.arange(envs)) // envs)
 
@@ -292,7 +292,7 @@ def mode_actions(actor: nn.Module, obs: Obs) -> Tensor:
 class GreedyPolicy(CountingPolicy[GreedyState]):
     """An epsilon-greedy policy: the class of the highest value, sometimes a random legal one while exploring.
 
-    With several choices, each is random by itself with the probability epsilon: the authors' code of Tavakoli et al.
+    With several choices, each is random independently with probability epsilon: the authors' code of Tavakoli et al.
     2018, arXiv:1711.08946.
     """
 
@@ -300,7 +300,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
         self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: tuple[int, ...],
         device: torch.device,
     ) -> None:  # fmt: skip
-        """``values(obs)`` returns the values ``[N, A]`` of all classes; A is the sum of ``classes``, of each choice."""
+        """``values(obs)`` returns the values ``[N, A]`` of all classes; ``classes``: their number in each choice."""
         self.values = values
         self.randomness = randomness
         self.classes = classes
@@ -313,7 +313,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:
         """Return ``(action, state)``, the action one-hot ``[N, A]`` on the CPU; mode ``eval`` is greedy.
 
-        Exploring draws from the CPU's default generator, separately for each environment and equally much at each step.
+        Exploration draws from the CPU's default generator, equally often for each environment and at each step.
         """
         values = self.values(step.obs_on(self.device))  # [N, A]
         if len(self.classes) > 1:

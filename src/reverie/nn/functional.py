@@ -1,4 +1,4 @@
-"""Functions of networks: norms, gates, categorical latents, numbers as classes."""
+"""Functions of networks: norms, gates, convolutions, categorical latents, cross-entropy."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
     ``x`` is ``[..., inputs]``, ``weight`` ``[outputs, inputs]``, ``bias`` ``[outputs]``.
     """
-    if weight.dtype is not x.dtype:  # asked first: a call of to() takes as long as what a decision computes here
+    if weight.dtype is not x.dtype:  # to() alone would take as long as one decision computes here
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     return F.linear(x, weight, bias)
 
 
 def is_traced(x: Tensor) -> bool:
-    """Return whether ``x`` has no values to decide by, as an operation on it is being traced for an export."""
+    """Return whether ``x`` is being traced for an export, so that Python cannot branch on its values."""
     return type(x) is not Tensor
 
 
@@ -44,7 +44,7 @@ def norm_mish(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 @accelerated
 def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
-    """Return the softmax over each ``size`` numbers of ``[..., C]``, in float32; with ``scale``, of their layer norm.
+    """Return the softmax of every ``size`` numbers of ``[..., C]``, in float32; with ``scale``, of their layer norm.
 
     Lavoie et al. 2023, arXiv:2204.00616; TD-MPC2 (Hansen et al. 2024), section 3.1.
     """
@@ -53,7 +53,7 @@ def sim_norm(x: Tensor, size: int, scale: Tensor | None = None, shift: Tensor | 
 
 
 def shift_images(x: Tensor, by: Tensor) -> Tensor:
-    """Return images ``[M, H, W, C]`` moved by whole pixels ``by`` ``[M, 2]`` (right, down), their edges repeated.
+    """Return images ``[M, H, W, C]`` shifted by whole pixels ``by`` ``[M, 2]`` (right, down), with repeated edges.
 
     Random shifts: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
     """
@@ -65,7 +65,7 @@ def shift_images(x: Tensor, by: Tensor) -> Tensor:
 
 
 def pixel_shuffle(x: Tensor) -> Tensor:
-    """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each place, to an image ``[M, 2 h, 2 w, C]``."""
+    """Rearrange ``[M, h, w, 2, 2, C]``, four pixels for each position, to an image ``[M, 2 h, 2 w, C]``."""
     m, h, w, _, _, channels = x.shape
     return x.transpose(2, 3).reshape(m, 2 * h, 2 * w, channels)
 
@@ -81,7 +81,7 @@ def gru(gates: Tensor, h: Tensor) -> Tensor:
 
 
 def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
-    """Return (1 - unimix) softmax(logits) + unimix / C over the last axis, in float32: above 0 where unimix is."""
+    """Return (1 - unimix) softmax(logits) + unimix / C over the last axis, in float32: positive if unimix is."""
     probs = torch.softmax(logits.float(), -1)
     return probs if unimix == 0 else (1 - unimix) * probs + unimix / probs.shape[-1]
 
@@ -89,8 +89,8 @@ def unimix_probs(logits: Tensor, unimix: float) -> Tensor:
 def sample_classes(probs: Tensor, forbids: bool = False) -> Tensor:
     """Sample class indices ``[...]`` from probabilities ``[..., C]`` by inverting the cumulative distribution.
 
-    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C. ``forbids``: a first
-    class of probability 0 is not drawn, which it else is where the random number is exactly 0.
+    This takes one uniform random number for each sample; the Gumbel and exponential tricks take C. ``forbids``: never
+    draw a first class of probability 0, even where the random number is exactly 0.
     """
     uniform = torch.rand(probs.shape[:-1], dtype=torch.float32, device=probs.device)
     return inverse_cdf(probs.detach(), uniform.clamp(min=2**-25) if forbids else uniform)
@@ -104,7 +104,7 @@ def inverse_cdf(probs: Tensor, uniform: Tensor) -> Tensor:
 
 
 ILLEGAL = -1e9
-"""Logit and value of illegal actions: finite, so that it times a probability of 0 is 0."""
+"""Logit and value of illegal actions: finite, so that its product with a probability of 0 is 0."""
 
 
 def mask_illegal(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
@@ -118,13 +118,13 @@ def mask_illegal(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
 
 
 def sample_legal(legal: Tensor) -> Tensor:
-    """Return random class indices ``[...]``, uniform among the ``legal`` ``[..., C]``, of which each row has one."""
+    """Return random class indices ``[...]``, uniform among the ``legal`` ``[..., C]``; each row must have one."""
     return torch.rand(legal.shape, device=legal.device).masked_fill(~legal, -1.0).argmax(-1)
 
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
-    check_tensor_shapes(probs.shape[:-1], index=index)  # another one would leave rows empty
+    check_tensor_shapes(probs.shape[:-1], index=index)  # another shape would leave rows empty
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
 
 

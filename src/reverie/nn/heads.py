@@ -1,4 +1,4 @@
-"""Heads: map features to a distribution over a number, or over a yes or no."""
+"""Heads: map features to a distribution over a number or a boolean."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class DenseHeadConfig(Config):
     act: Activation = "elu"
     """Activation."""
     init: Initial = "xavier"
-    """Initial weights: xavier as in Keras, with biases of 0; or torch, both uniform to 1 / sqrt(inputs), as PyDreamer
-    leaves those of the policy, the critic and probes."""
+    """Initial weights: xavier as in Keras, with biases of 0; or torch, weights and biases uniform within
+    1 / sqrt(inputs), as in the policy, critic and probes of PyDreamer."""
 
     def hidden_layers(self, inputs: int) -> DenseMLP:
         return self._drawn(DenseMLP(inputs, [self.units] * self.layers, self.norm, self.act))
@@ -83,7 +83,7 @@ class TwoHotConfig(HeadConfig):
 
 
 class TwoHotHead(nn.Module):
-    """Predicts a number as a :class:`TwoHot`."""
+    """Predicts a number by two-hot encoding over symexp-spaced bins: a :class:`TwoHot`."""
 
     bins: Tensor
 
@@ -99,7 +99,7 @@ class TwoHotHead(nn.Module):
 
 
 class BernoulliHead(nn.Module):
-    """Predicts a yes or no as a :class:`Bernoulli`."""
+    """Predicts a boolean as a :class:`Bernoulli`."""
 
     def __init__(self, inputs: int, cfg: HeadConfig | DenseHeadConfig) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class MaskHead(nn.Module):
         return Bernoulli(self.logits(self.mlp(feature)))
 
     def loss(self, feature: Tensor, legal: Tensor, last: Tensor) -> Tensor:
-        """Return -ln p of masks ``[..., A]``, summed over classes, ``[...]``; 0 of the ``last`` rows of episodes."""
+        """Return -ln p of masks ``[..., A]``, summed over classes, ``[...]``; 0 in the ``last`` rows of episodes."""
         acts = ~last.unsqueeze(-1)  # [..., 1]: nothing is chosen in a last row
         with torch.no_grad():
             self.forbidden |= (acts & ~legal).flatten(0, -2).any(0)
@@ -140,7 +140,7 @@ class MaskHead(nn.Module):
 
     @torch.no_grad()
     def legal(self, feature: Tensor) -> Tensor:
-        """Return the predicted masks ``[..., A]``, in which each choice has a class: else its likeliest one."""
+        """Return the predicted masks ``[..., A]``; a choice without a legal class gets its likeliest one."""
         logit = self(feature).logit.masked_fill(~self.forbidden, math.inf)
         out: Tensor = logit > 0
         for cut in self.choices:

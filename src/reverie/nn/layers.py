@@ -46,7 +46,7 @@ class Linear(nn.Module):
 
 
 class Dense(Linear):
-    """A linear layer as DreamerV1 and V2 have it: weights drawn as in Glorot and Bengio (2010), equation 16."""
+    """The linear layer of DreamerV1 and V2: weights drawn as in Glorot and Bengio (2010), equation 16."""
 
     def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__(inputs, outputs)
@@ -75,7 +75,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def norm_act(width: int, norm: Norm, act: Activation) -> list[nn.Module]:
-    """Return what follows a layer of ``width`` outputs in DreamerV1 and V2: a norm, if there is one, then ``act``."""
+    """Return the modules after a layer of ``width`` outputs in DreamerV1 and V2: an optional norm, then ``act``."""
     return [*([LayerNorm(width)] if norm == "layer" else []), ACTIVATIONS[act]()]
 
 
@@ -163,13 +163,13 @@ class DoublingConv(Conv):
 
 
 class StridedConv(nn.Module):
-    """A convolution of stride 2 without padding, or a transposed one, on channels-last images; drawn as :class:`Dense`.
+    """A convolution of stride 2 without padding, or its transpose, on channels-last images; drawn as :class:`Dense`.
 
     A side of n pixels becomes (n - kernel) // 2 + 1 or, transposed, 2 (n - 1) + kernel.
     """
 
     def __init__(self, inputs: int, outputs: int, kernel: tuple[int, int], transposed: bool = False) -> None:
-        """``kernel``: its height and width."""
+        """``kernel``: height and width."""
         super().__init__()
         sides = (inputs, outputs) if transposed else (outputs, inputs)
         weight = torch.empty(*sides, *kernel)

@@ -1,4 +1,4 @@
-"""Memory of networks: layers over the rows of an episode, which forget where an episode begins.
+"""Memory of networks: recurrent layers or attention over the rows of an episode, reset where an episode begins.
 
 Each kind carries a state from row to row. It is stored with the rows, so that a window of rows can begin anywhere.
 """
@@ -17,11 +17,11 @@ from reverie.core.bounds import AtLeast
 from reverie.core.config import Choice
 
 MEMORY_COLUMN = "memory"
-"""Name of the column that holds the state of a learner's memories before each row."""
+"""Name of the column with the state of a learner's memories before each row."""
 
 
 class MemoryModule(Protocol):
-    """What :meth:`Memory.build` makes, a module."""
+    """Interface of the modules that :meth:`Memory.build` returns."""
 
     units: int
     """H, the width of its output."""
@@ -31,8 +31,8 @@ class MemoryModule(Protocol):
     def __call__(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map rows ``[B, T, inputs]`` to ``[B, T, H]``, and return the state after each row, ``[B, T, S]``.
 
-        ``state`` ``[B, S]`` is the one before row 0. It is as if it were 0 before a row that is ``first`` ``[B, T]``:
-        so no gradient crosses episodes, and a window that holds several gives what a window for each would.
+        ``state`` ``[B, S]`` is the state before row 0. Before each row that is ``first`` ``[B, T]``, the state is reset
+        to 0: no gradient crosses episodes, and a window of several episodes gives the same result as one for each.
         """
 
 
@@ -42,10 +42,10 @@ MEMORY_FIRST_KEY = f"{MEMORY_COLUMN}/first"
 
 @dataclass(frozen=True)
 class Memory(Choice, ABC):
-    """Memory between observations and perceptrons."""
+    """Memory between observations and MLP."""
 
     from_rows: ClassVar[bool] = False
-    """Whether single rows are enough to learn it from, as their states hold what was seen before."""
+    """Whether single rows are enough to train it, because their states contain what was observed before."""
 
     @abstractmethod
     def build(self, inputs: int) -> MemoryModule:
@@ -54,12 +54,12 @@ class Memory(Choice, ABC):
 
 @dataclass(frozen=True)
 class RecurrentConfig(Memory, base=True):
-    """Recurrent layers. What was seen before a window is in its first state, into which no gradient flows."""
+    """Recurrent layers. The first state of a window summarizes the rows before it, and gets no gradient."""
 
     units: Annotated[int, AtLeast(1)] = 128
     """H, the width of each layer."""
     layers: Annotated[int, AtLeast(1)] = 1
-    """Number of layers, one on the other."""
+    """Number of stacked layers."""
     orthogonal: bool = False
     """Orthogonal weights and biases of 0 (Huang et al. 2022, "5 LSTM implementation details", 1); else uniform within 1
     / sqrt(H), as in PyTorch and sb3-contrib."""
@@ -129,20 +129,20 @@ class Recurrent(nn.Module):
 class Transformer(Memory):
     """A causal transformer over the last rows of the episode: Vaswani et al. 2017, norms first as in GPT-2.
 
-    What was seen before is the state itself, the inputs of the last rows: nothing of it grows old while the weights
-    change, but for features of images and normalized numbers, which stay as they were.
+    Its state is the inputs of the last rows, so it does not become stale when the weights change, except for image
+    features and normalized vectors, which are stored as they were.
     """
 
     from_rows: ClassVar[bool] = True
 
     window: Annotated[int, AtLeast(2)] = 16
-    """W, the rows that it sees, with the newest."""
+    """W, number of rows that it attends to, the newest included."""
     units: Annotated[int, AtLeast(1)] = 64
     """H, the width of each layer."""
     heads: Annotated[int, AtLeast(1)] = 4
-    """Heads of attention, which divide the units."""
+    """Number of attention heads, a divisor of ``units``."""
     layers: Annotated[int, AtLeast(1)] = 1
-    """Number of layers, each attention and a perceptron of 4 H units."""
+    """Number of layers, each with attention and an MLP of 4 H units."""
 
     def build(self, inputs: int) -> TransformerMemory:
         return TransformerMemory(self, inputs)
@@ -169,12 +169,12 @@ class TransformerMemory(nn.Module):
         row = torch.arange(rows, device=x.device, dtype=x.dtype)
         begun = torch.where(first, row, -num_past)  # [B, T]
         begun = begun if rows == 1 else begun.cummax(1).values  # [B, T], where the row's episode begins; ONNX lacks it
-        count = (row - begun).clamp(max=self.before)  # [B, T], rows before it that it sees
+        count = (row - begun).clamp(max=self.before)  # [B, T], earlier rows that it attends to
         windows = torch.cat([past, x], 1).unfold(1, window, 1).transpose(-1, -2)  # [B, T, W, I]
         age = torch.arange(window - 1, -1, -1, device=x.device)  # [W], how many rows ago
         legal = age <= count.unsqueeze(-1)  # [B, T, W]
         causal = torch.ones(window, window, dtype=torch.bool, device=x.device).tril()
-        itself = torch.eye(window, dtype=torch.bool, device=x.device)  # or a row that does not count would see none
+        itself = torch.eye(window, dtype=torch.bool, device=x.device)  # otherwise an invalid row would attend to none
         mask = (causal & legal.flatten(0, 1).unsqueeze(1)) | itself  # [B T, W, W]
         y = self.embed(windows).flatten(0, 1) + self.age  # [B T, W, H]
         for block in self.blocks:
@@ -185,7 +185,7 @@ class TransformerMemory(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention, then a perceptron, each added to what it reads."""
+    """Attention, then an MLP, each with a residual connection."""
 
     def __init__(self, units: int, heads: int) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class AttentionBlock(nn.Module):
         self.mlp: nn.Sequential = nn.Sequential(nn.Linear(units, 4 * units), nn.GELU(), nn.Linear(4 * units, units))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Map ``[M, W, H]`` to the same shape. ``mask`` ``[M, W, W]``: what each place may look at."""
+        """Map ``[M, W, H]`` to the same shape. ``mask`` ``[M, W, W]``: the positions that each position attends to."""
         projected: Tensor = self.attend(self.norms[0](x))
         parts = projected.view(*x.shape[:2], 3, self.heads, -1)
         q, k, v = parts.permute(2, 0, 3, 1, 4)  # [M, heads, W, H / heads] each

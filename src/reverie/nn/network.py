@@ -30,8 +30,8 @@ class NetworkConfig(Config):
     units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
     """Widths of the hidden layers, first to last; at least one."""
     encoder: ImageEncoder | None = None
-    """Encoder of images, or of what an encoder of your own reads, if there are any. None: nature, and drq for
-    continuous actions off-policy; minatar where a side has fewer than 36 pixels."""
+    """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
+    continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -44,11 +44,11 @@ class MemoryNetworkConfig(NetworkConfig):
     """An actor or critic that may have a memory. Copies of a critic share it."""
 
     memory: Memory | None = None
-    """Memory before the perceptrons: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
-    algo.batch_length to their rows."""
+    """Memory before the MLP: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
+    algo.batch_length to the sequence length."""
     burn_in: Annotated[int, AtLeast(0)] = 0
-    """Rows before each sequence, which bring its stored state up to date and are not learned from: Kapturowski et al.
-    2019, "Recurrent experience replay in distributed reinforcement learning", section 3."""
+    """Rows before each sequence that refresh its stored state and are not learned from: Kapturowski et al. 2019,
+    "Recurrent experience replay in distributed reinforcement learning", section 3."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,7 +60,7 @@ SMALL_SIDE = 36
 """Pixels of a side of an image below which the default encoder is MinAtar's."""
 
 FEATURES = "(features)"
-"""Key under which networks that share an encoder find its features ``[..., F]``, in place of what it reads."""
+"""Key under which networks find the features ``[..., F]`` of a shared encoder, instead of the encoder's inputs."""
 
 
 def are_small(images: ObsSpec) -> bool:
@@ -93,20 +93,20 @@ class ObsConcat(nn.Module):
         return torch.cat(parts, -1) if len(parts) > 1 else parts[0]
 
     def encode(self, obs: Obs) -> Obs:
-        """Return the observations ``[..., *shape]`` with features in place of what the encoder reads."""
+        """Return the observations ``[..., *shape]`` with features instead of the encoder's inputs."""
         features = self.encoder(obs, self.dtype)
         return {key: x for key, x in obs.items() if key not in self.read} | {FEATURES: features}
 
 
 class MemoryInputs(ObsConcat):
-    """What a memory makes of the vectors of rows ``[B, T]``, or of single rows ``[N]``.
+    """The output of a memory over the vectors of rows ``[B, T]``, or of single rows ``[N]``.
 
-    ``obs`` also holds ``MEMORY_FIRST_KEY``, where episodes begin, and under :attr:`memory_key` the memory's state
+    ``obs`` also contains ``MEMORY_FIRST_KEY``, where episodes begin, and under :attr:`memory_key` the memory's state
     before each row.
     """
 
     memory_key = ""
-    """Name of its memory state among the observations: see :class:`~reverie.nn.replay_memory.Memories`."""
+    """Name of the memory's state among the observations: see :class:`~reverie.nn.replay_memory.Memories`."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype, memory: Memory) -> None:
         super().__init__(spec, cfg, dtype)
@@ -133,7 +133,7 @@ def build_inputs(spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> ObsCo
 
 
 class Network(nn.Module):
-    """Observations, and maybe another input, through an MLP, or K of them (``copies``) that share only an encoder."""
+    """Observations, and optionally another input, through an MLP, or K of them (``copies``) that share an encoder."""
 
     def __init__(
         self,
@@ -145,9 +145,9 @@ class Network(nn.Module):
         extra_inputs: int = 0,
         **settings: Any,
     ) -> None:
-        """``outputs``: how many; None is one without an axis of its own. ``extra_inputs``: the other input's width.
+        """``outputs``: their number; None: one, without an axis. ``extra_inputs``: the other input's width.
 
-        ``settings`` are those of :class:`ReluMLP`.
+        ``settings`` are passed to :class:`ReluMLP`.
         """
         super().__init__()
         self.inputs: ObsConcat = build_inputs(spec, cfg, dtype)
@@ -155,16 +155,16 @@ class Network(nn.Module):
         self.is_scalar: bool = outputs is None
 
     def forward(self, obs: Obs, *inputs: Tensor, copy: int | None = None) -> Any:
-        """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or those of one ``copy``."""
+        """Return the outputs ``[..., outputs]``, float32; ``[K, ...]`` of K copies, or the outputs of one ``copy``."""
         x = self.inputs(obs)
         y: Tensor = self.body(x, *[part.to(x.dtype) for part in inputs], copy=copy).float()
         return y.squeeze(-1) if self.is_scalar else y
 
 
 def share_encoder(critic: Any, *others: Any) -> None:
-    """Let the other networks see through the encoder of the critic, whose loss alone trains it: DrQ-v2's algorithm.
+    """Make the other networks use the critic's encoder, which only the critic's loss trains: DrQ-v2's algorithm.
 
-    There is no target of the encoder, as there: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
+    As there, the encoder has no target network: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
     """
     for network in others:
         network.inputs.encoder = critic.inputs.encoder

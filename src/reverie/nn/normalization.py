@@ -22,7 +22,7 @@ from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
 
 CONSTANT_RTOL = 1e-6
-"""Relative limit: a number whose standard deviation is at most ``NOISE * |mean|`` counts as constant."""
+"""Relative limit: a number with a standard deviation of at most ``CONSTANT_RTOL * |mean|`` counts as constant."""
 
 CONSTANT_ATOL = 1e-30
 """Absolute limit: a standard deviation up to this counts as 0. Its inverse is still finite in float32."""
@@ -68,7 +68,7 @@ class Fixed(NormalizeConfig):
 
 @dataclass(frozen=True)
 class Running(NormalizeConfig):
-    """Statistics of all rows so far, or of a whole data set (:meth:`ObsNormalizer.fit`)."""
+    """Statistics of all rows so far, or of a whole dataset (:meth:`ObsNormalizer.fit`)."""
 
     clip: Annotated[float, Above(0)] = 10.0
     """Largest absolute value of a normalized number, above 0."""
@@ -93,7 +93,7 @@ class HostBuffers(nn.Module):
 class Moments(HostBuffers):
     """Count, mean and standard deviation of rows in float64, numerically stable for any number of rows.
 
-    Sets of rows are merged as in Chan, Golub and LeVeque (1979). NumPy does it: its calls take a fifth of the time.
+    Sets of rows are merged as in Chan, Golub and LeVeque (1979), by NumPy, which takes a fifth of PyTorch's time.
     """
 
     on_host: ClassVar[tuple[str, ...]] = ("moments",)
@@ -111,7 +111,7 @@ class Moments(HostBuffers):
         return int(self.moments.numpy()[0, 0])
 
     def add(self, x: Tensor) -> None:
-        """Add rows ``[M, *shape]``; of several learners, those of all."""
+        """Add rows ``[M, *shape]``; with several learners, the rows of all."""
         if not is_distributed():
             return add_rows(self.moments, x)
         local = torch.zeros_like(self.moments)
@@ -152,7 +152,7 @@ def merge_moments(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.
 
 
 class Standardizer(Moments):
-    """Moments, with the ``shift`` and ``factor`` (float32) to mean 0 and deviation 1; the identity without rows."""
+    """Moments, with the ``shift`` and ``factor`` (float32) to mean 0 and std 1; the identity without rows."""
 
     shift: Tensor
     factor: Tensor
@@ -193,7 +193,7 @@ def constant_mask(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
 class ObsNormalizer(nn.Module):
     """Returns ``(x - mean) / std`` of each number of each vector, clipped. Images and categoricals are not changed.
 
-    Only new rows of the run or the rows of a data set change the statistics, not sampled batches and not evaluations.
+    Only new rows of the run or the rows of a dataset change the statistics, not sampled batches and not evaluations.
     """
 
     def __init__(self, spec: ObsSpec, cfg: NormalizeConfig) -> None:
@@ -252,7 +252,7 @@ class ObsNormalizer(nn.Module):
 def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
     """Return percentiles of all numbers in ``x`` ``[...]``, linearly interpolated, as ``torch.quantile`` does.
 
-    Unlike it, there is no limit on the size, no copy from the host, and NaN sorts as the largest number.
+    Unlike that function, it has no size limit and copies nothing from the host, and NaN sorts as the largest number.
     """
     flat = x.float().flatten()
     ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # float32, as in torch.quantile
@@ -262,7 +262,7 @@ def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
 
 
 def order_statistics(flat: Tensor, ranks: list[int]) -> list[Tensor]:
-    """Return the numbers ``[]`` at these places of the ascending order, counted from 0."""
+    """Return the numbers ``[]`` at these positions of the ascending order, counted from 0."""
     if flat.device.type == "cpu":  # a quarter of the time of sorting; on a GPU kthvalue uses one block of threads only
         return [flat.kthvalue(rank + 1).values for rank in ranks]
     ordered = flat.sort().values
@@ -270,7 +270,7 @@ def order_statistics(flat: Tensor, ranks: list[int]) -> list[Tensor]:
 
 
 class PercentileScale(nn.Module):
-    """The range of returns, as a moving average of percentiles. DreamerV3 (Hafner et al. 2025), equation 7.
+    """The return normalization of DreamerV3 (Hafner et al. 2025), equation 7: a moving average of percentiles.
 
     S = max(limit, ema(per(R, high)) - ema(per(R, low))). The averages start at 0 and are not debiased.
     """

@@ -18,14 +18,14 @@ from reverie.objectives.transforms import exp
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
 QUANTILES = 999
-"""Numbers, equally likely, by which the mean and deviation of tanh of a normal and of a truncated one are computed."""
+"""Number of equally likely quantiles that give the mean and std of a truncated normal and of tanh of a normal."""
 Summary = tuple[Tensor, Tensor]
-"""What a policy expects of flat actions, ``[..., A]`` each: the mean of numbers and the probability of classes; and the
-standard deviation of numbers, 0 of classes."""
+"""Summary of a distribution over flat actions, ``[..., A]`` each: the mean of continuous parts and the probability of
+classes; and the standard deviation of continuous parts, 0 for classes."""
 
 
 def mean_and_std_of_quantiles(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
-    """Return both ``[..., A]`` of numbers, given their quantiles of probabilities ``[QUANTILES, ..., A]``."""
+    """Return mean and std ``[..., A]``, given the quantiles of probabilities ``[QUANTILES, ..., A]``."""
     share = (torch.arange(QUANTILES, dtype=torch.float64, device=like.device) + 0.5) / QUANTILES
     values = quantile(share.float().view(-1, *(1 for _ in like.shape)))  # [QUANTILES, ..., A]
     return values.mean(0), values.std(0, correction=0)
@@ -65,18 +65,18 @@ class Normal:
         return (self.std.log() + HALF_LOG_2PI_E).sum(-1)
 
     def summary(self) -> Summary:
-        """Return the mean and the deviation, of actions before they are clipped."""
+        """Return mean and standard deviation of actions before clipping."""
         return self.mean, self.std
 
 
 class TruncatedNormal(Normal):
     """A normal distribution truncated to [-1, 1], of DreamerV2's authors' code.
 
-    ``mean`` in [-1, 1] and ``std`` are those before it is truncated.
+    ``mean`` in [-1, 1] and ``std`` are the parameters before truncation.
     """
 
     LIMIT = 1 - 1e-6
-    """Samples are clipped to it, with the gradient of what is not clipped."""
+    """Samples are clipped to it, with the gradient of unclipped samples."""
 
     def __init__(self, mean: Tensor, std: Tensor) -> None:
         super().__init__(mean, std)
@@ -111,7 +111,7 @@ class TruncatedNormal(Normal):
         return ((self.std * self.mass).log() + HALF_LOG_2PI_E + edges).sum(-1)
 
     def summary(self) -> Summary:
-        """Return the mean and the deviation of the truncated distribution."""
+        """Return mean and standard deviation of the truncated distribution."""
         return mean_and_std_of_quantiles(self.quantile, self.mean)
 
 
@@ -122,15 +122,15 @@ def _normal_density(x: Tensor) -> Tensor:
 class TanhNormalDistribution(Normal):
     """tanh of a normal distribution, whose entropy is estimated from samples: DreamerV1's authors' code.
 
-    Unlike :class:`SquashedNormal` it does not limit the deviation, which begins at 5. ``mean`` and ``std`` are those
-    before tanh.
+    Unlike :class:`SquashedNormal` it does not limit the standard deviation, which is 5 at first. ``mean`` and ``std``
+    are the parameters before tanh.
     """
 
     LARGEST = 1 - 2**-24
     """The largest float32 below 1: actions nearer to 1 have its density."""
 
     def __init__(self, mean: Tensor, std: Tensor, samples: int = 100) -> None:
-        """``samples``: how many the entropy is estimated from; 0: it is that before tanh."""
+        """``samples``: their number for estimating the entropy; 0: the entropy before tanh."""
         super().__init__(mean, std)
         self.samples = samples
 
@@ -157,7 +157,7 @@ class TanhNormalDistribution(Normal):
         return -self.density(self.mean + self.std * noise).mean(0)
 
     def summary(self) -> Summary:
-        """Return the mean and the deviation of actions, after tanh."""
+        """Return mean and standard deviation of actions, after tanh."""
         return mean_and_std_of_quantiles(
             lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean
         )
@@ -184,7 +184,7 @@ class DiagonalNormal:
         return type(self)(expand_samples(self.mean, n), expand_samples(self.log_std.expand_as(self.mean), n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """Return actions ``[..., A]``, clipped to [-1, 1], and log-densities ``[...]`` before that; with gradient."""
+        """Return actions ``[..., A]`` clipped to [-1, 1] and log-densities ``[...]`` before clipping, with gradient."""
         noise = torch.randn_like(self.mean)
         action = self.mean + exp(self.log_std) * noise
         return action.clamp(-1, 1), self._log_density(noise)
@@ -198,7 +198,7 @@ class DiagonalNormal:
         return self.mean
 
     def summary(self) -> Summary:
-        """Return the mean and the deviation, of actions before they are clipped."""
+        """Return mean and standard deviation of actions before clipping."""
         return self.mean, exp(self.log_std).expand_as(self.mean)
 
     def _log_density(self, noise: Tensor) -> Tensor:
@@ -240,7 +240,7 @@ class SquashedNormal(DiagonalNormal):
         return u.tanh(), log_density(noise, u, self.log_std)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, that of the nearest number inside."""
+        """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, at the nearest number inside."""
         inside = 1 - torch.finfo(action.dtype).eps
         u = action.clamp(-inside, inside).atanh()  # [..., A]
         return log_density((u - self.mean) / exp(self.log_std), u, self.log_std)
@@ -250,7 +250,7 @@ class SquashedNormal(DiagonalNormal):
         return self.mean.tanh()
 
     def summary(self) -> Summary:
-        """Return the mean and the deviation of actions, after tanh."""
+        """Return mean and standard deviation of actions, after tanh."""
         std = exp(self.log_std)
         return mean_and_std_of_quantiles(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
 

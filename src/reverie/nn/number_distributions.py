@@ -1,4 +1,4 @@
-"""Distributions of a number, and of a yes or no, that heads predict. All of them compute in float32."""
+"""Distributions of numbers and booleans that heads predict. All of them compute in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reverie.objectives.transforms import symexp, symlog, symmetric_mean, two_ho
 
 
 class UnitNormal:
-    """A number as a normal distribution of deviation 1."""
+    """A number as a normal distribution of standard deviation 1."""
 
     def __init__(self, mean: Tensor) -> None:
         self._mean = mean.float()
@@ -25,7 +25,7 @@ class UnitNormal:
         return self._mean
 
     def loss(self, value: Tensor) -> Tensor:
-        """Return -ln p(value), ``[...]``, with its constant, as the authors of DreamerV1 and V2 have it."""
+        """Return -ln p(value), ``[...]``, including its constant, as in the code of DreamerV1 and V2."""
         check_tensor_shapes(self._mean.shape, value=value)
         return 0.5 * (self._mean - value).square() + HALF_LOG_2PI
 
@@ -35,7 +35,7 @@ class UnitNormal:
 
 
 class SupportDistribution:
-    """A number as a categorical distribution over given values, each number being learned as the nearest of them."""
+    """A number as a categorical distribution over given values; each number is learned as the nearest of them."""
 
     def __init__(self, logits: Tensor, values: Tensor) -> None:
         """``logits`` are ``[..., K]`` of ``values`` ``[K]``."""
@@ -53,7 +53,7 @@ class SupportDistribution:
 
 
 class TwoHot:
-    """A number as a categorical distribution over symexp-spaced bins. DreamerV3 (2025), equations 10 and 11."""
+    """A number, two-hot encoded over symexp-spaced bins: DreamerV3 (2025), equations 10 and 11."""
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
@@ -83,7 +83,7 @@ class TwoHot:
 
 
 class LogTwoHot(TwoHot):
-    """A number as a categorical distribution over bins that lie evenly in symlog: TD-MPC2 (2024), section 3.1."""
+    """A number, two-hot encoded over bins that are evenly spaced in symlog: TD-MPC2 (2024), section 3.1."""
 
     def mean(self) -> Tensor:
         """Return symexp of the expected bin, ``[...]``."""
@@ -110,7 +110,7 @@ class Bernoulli:
 
 
 class ConstantProbability:
-    """A probability ``[...]`` that is given and not learned."""
+    """A given, not learned probability ``[...]``."""
 
     def __init__(self, prob: Tensor) -> None:
         self._prob = prob

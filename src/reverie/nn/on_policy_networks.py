@@ -1,4 +1,4 @@
-"""Networks of on-policy learners: a policy pi(a | s) for any actions and a value V(s), with memory if wanted."""
+"""Networks of on-policy learners: a policy pi(a | s) for any actions and a value V(s), optionally with memory."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from reverie.nn.relu_mlp import ReluMLP
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyValueConfig(NetworkConfig):
-    """Networks of policy and value: two perceptrons, by default with nothing in common."""
+    """Networks of policy and value: two MLPs, which share nothing by default."""
 
     units: tuple[int, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation between the layers."""
     orthogonal: bool = True
-    """Orthogonal initial weights, also of convolutions, and biases of 0, the policy's last layer with gain 0.01; else
+    """Orthogonal initial weights, also of convolutions, and biases of 0, the policy's last layer with gain 0.01. False:
     as in PyTorch."""
     log_std: float = 0.0
     """Initial ln sigma of continuous actions, which does not depend on the state."""
     share_encoder: bool = False
     """Policy and value share the encoder of images, and learn it together."""
     memory: Memory | None = None
-    """Memory before the perceptrons: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
-    algo.batch_length to their rows."""
+    """Memory before the MLPs: lstm(128), gru(128) or transformer(16). The first two learn from sequences: set
+    algo.batch_length to the sequence length."""
     critic_memory: Literal["separate", "shared", "none"] = "separate"
-    """Memory of the value: its own; that of the policy, which then only the policy trains; or none."""
+    """Memory of the value: separate; shared with the policy, and then trained by the policy alone; or none."""
 
 
 class PolicyValueBranch(nn.Module):
-    """Observations, memory if there is one, and a perceptron."""
+    """Observations, an optional memory, and an MLP."""
 
     def __init__(
         self, inputs: ObsConcat | None, outputs: int, cfg: PolicyValueConfig, gain: float, memory: Memory | None,
@@ -76,7 +76,7 @@ class PolicyValueBranch(nn.Module):
 
 
 class PolicyActor(PolicyValueBranch):
-    """A policy pi(a | s): perceptron to logits and means, and a ln sigma that does not depend on the state."""
+    """A policy pi(a | s): an MLP to logits and means, and a ln sigma that does not depend on the state."""
 
     def __init__(self, inputs: ObsConcat, spec: ActionSpec, cfg: PolicyValueConfig) -> None:
         super().__init__(inputs, spec.width, cfg, 0.01, cfg.memory)
@@ -85,7 +85,7 @@ class PolicyActor(PolicyValueBranch):
         self.log_std: nn.Parameter | None = nn.Parameter(torch.full((numbers,), cfg.log_std)) if numbers else None
 
     def decide(self, y: Tensor, obs: Obs) -> Any:
-        """Return the distribution over actions ``[..., A]``, given what the perceptron reads."""
+        """Return the distribution over actions ``[..., A]``, given the input of the MLP."""
         outputs = mask_illegal(self.body(y).float(), obs)  # [..., A], logits and means
         if self.log_std is None:
             return GumbelCategoricals(outputs, num_classes_per_choice(self.spec))
@@ -137,9 +137,9 @@ class PolicyValue(nn.Module):
         return self.actor.width + self.critic.width
 
     def forward(self, obs: Obs, first: Tensor | None = None, state: Tensor | None = None) -> PolicyValueOutput:
-        """Return the policy and the values of observations ``[B, T, *shape]``; any axes in front without memory.
+        """Return the policy and the values of observations ``[B, T, *shape]``; without memory, of any leading axes.
 
-        With memory, ``first`` ``[B, T]`` says where episodes begin, and ``state`` ``[B, S]`` is the one before row 0.
+        With memory, ``first`` ``[B, T]`` marks where episodes begin, and ``state`` ``[B, S]`` is the one before row 0.
         """
         assert self.actor.inputs is not None
         cut = self.actor.width

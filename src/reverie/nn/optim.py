@@ -1,6 +1,6 @@
 """Optimizers of all parameters at once: LaProp with adaptive clipping (DreamerV3, R2-Dreamer) and RMSProp (A2C).
 
-The state of an optimizer stays at the same addresses, also when one is loaded: a captured update keeps using it.
+An optimizer's state stays at the same addresses, even when one is loaded, because a captured update keeps using it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ Tensors = list[Tensor]
 def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
     """Return the ``parameters`` that are not frozen."""
     params: Tensors = [p for p in parameters if p.requires_grad]
-    if len({id(p) for p in params}) < len(params):  # it would be moved twice
-        raise ConfigError("an optimizer was given a parameter more than once: give each once.")
+    if len({id(p) for p in params}) < len(params):  # it would be updated twice
+        raise ConfigError("an optimizer was given a parameter more than once: pass each parameter once.")
     return params
 
 
 def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
-    """Return a learning rate, or a tensor ``[]`` that :func:`advance` changes where it is a ramp."""
+    """Return a learning rate, or a tensor ``[]`` that :func:`advance_schedules` changes if it is a schedule."""
     return (
         torch.tensor(initial_value(lr), dtype=torch.float32, device=device) if isinstance(lr, PiecewiseLinear) else lr
     )
 
 
 def advance_schedules(ramps: Iterable[tuple[PiecewiseLinear, Tensor]], step: int) -> None:
-    """Set the tensor of each ramp to its value at this env step, in place, as captured updates keep reading it."""
+    """Set the tensor of each ramp to its value at this env step, in place, because captured updates keep reading it."""
     for ramp, value in ramps:
         value.fill_(ramp.value_at(step))
 
 
 def lr_schedules(optim: object) -> list[tuple[PiecewiseLinear, Tensor]]:
-    """Return the ramp of an optimizer's learning rate with its tensor, if it has one; none of PyTorch's optimizers."""
+    """Return the schedule of an optimizer's learning rate with its tensor; PyTorch's optimizers have none."""
     return list(getattr(optim, "ramps", ()))
 
 
@@ -129,7 +129,7 @@ class LaPropAGC:
 
     @property
     def ramps(self) -> list[tuple[PiecewiseLinear, Tensor]]:
-        """The ramp of the learning rate with its tensor, if it is one."""
+        """The schedule of the learning rate with its tensor, if it has one."""
         return [(self.cfg.lr, self.rate)] if isinstance(self.rate, Tensor) else []
 
     def step(self, loss: Tensor) -> Metrics:
@@ -224,7 +224,7 @@ class ReleasedLaPropConfig(LaPropAGCConfig):
 
 
 class LaProp(LaPropAGC):
-    """:class:`LaPropAGC` with each u weighted by its own learning rate, which matters while that changes.
+    """:class:`LaPropAGC` with each u weighted by its own learning rate, which matters while the rate changes.
 
     In the order of the authors of LaProp::
 
@@ -256,8 +256,8 @@ class GlobalRMSpropConfig(Config):
     """RMSProp after clipping by the global norm: A2C."""
 
     implementation: Literal["tensorflow", "torch"] = "torch"
-    """RMSProp of which library. tensorflow: the mean square begins at 1, eps is added to it. torch: it begins at 0, eps
-    is added to the root."""
+    """Which library's RMSProp to follow. tensorflow: the mean square starts at 1, eps is added to it. torch: it starts
+    at 0, eps is added to the root."""
     lr: Annotated[ScheduledFloat, Above(0)] = 7e-4
     """Learning rate, above 0."""
     alpha: Annotated[float, Within("[0, 1)")] = 0.99
@@ -307,7 +307,7 @@ def gradient_steps(
 ) -> Metrics:
     """Take a step of the optimizer of each loss, by name, with gradients that are all computed before the first step.
 
-    ``shared`` are the losses of whose graph another one, after them, has a part. Return the metrics of each, as
+    ``shared``: losses that share part of their graph with a later loss. Return the metrics of each, as
     ``opt/loss/NAME`` and ``opt/grad_norm/NAME``.
     """
     gradients = {name: optims[name].gradients(loss, name in shared) for name, loss in losses.items()}

@@ -102,8 +102,8 @@ class Preprocessor(nn.Module):
     ) -> None:  # fmt: skip
         """``spec`` describes the rows' observations, ``self.spec`` the preprocessed ones.
 
-        ``discount`` is the learner's gamma. With ``bound_values``, ``self.range`` holds the bounds of returns, unless
-        rewards are scaled by running statistics.
+        ``discount`` is the learner's gamma. With ``bound_values``, ``self.range`` contains the bounds of returns,
+        unless rewards are scaled by running statistics.
         """
         super().__init__()
         self.normalizer: ObsNormalizer | None = (
@@ -130,9 +130,9 @@ class Preprocessor(nn.Module):
     def make_window(self, batch: int, length: int, before: int = 0) -> Window:
         """Return windows of ``length`` rows to learn from, with the rows before them that frame stacks need.
 
-        ``before``: the number of rows that the learner itself needs there as well. Windows of more than one transition
-        may cross episodes: otherwise episodes shorter than a window would never be learned from, and the first and last
-        transitions of the others less often than those between.
+        ``before``: the number of additional rows that the learner itself needs there. Windows of more than one
+        transition may cross episodes: otherwise episodes shorter than a window would never be learned from, and the
+        first and last transitions of longer episodes less often than those between.
         """
         context = before + (0 if self.frames is None else self.frames.context)
         return Window(
@@ -169,9 +169,9 @@ class Preprocessor(nn.Module):
             self.range.add(self._scaled(step.reward, step.is_first), step.is_first)
 
     def fit(self, rows: Batch) -> None:
-        """Take the statistics of these rows ``[N, n]``: N streams of n rows each; bounds of returns widen.
+        """Compute the statistics of these rows ``[N, n]``: N streams of n rows each; bounds of returns widen.
 
-        Means and deviations that have rows stay, as networks were trained with them.
+        Means and deviations that already have rows do not change, because networks were trained with them.
         """
         if self.normalizer is not None and not self.normalizer.count:
             self.normalizer.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normalizer.keys})

@@ -24,7 +24,7 @@ from reverie.objectives.kl import importance_bound
 
 @dataclass(frozen=True)
 class ProbeHead(Choice, ABC):
-    """Which observations are predicted, from what and how."""
+    """Which observations are predicted, and the layers that predict them."""
 
     keys: Annotated[str, Regex()] = ""
     """Regular expression: vectors and categoricals whose whole key matches it are predicted, each by its own layers."""
@@ -43,7 +43,7 @@ class Mlp(ProbeHead):
     layers: Annotated[int, AtLeast(0)] = 4
     """Number of hidden layers."""
     units: Annotated[int, AtLeast(1)] = 400
-    """Width of each."""
+    """Width of each hidden layer."""
     norm: Norm = "none"
     """Normalization before each activation."""
     act: Activation = "elu"
@@ -100,7 +100,7 @@ class Probe(nn.Module):
         self.heads: nn.ModuleList = nn.ModuleList(heads)
 
     def forward(self, feature: Tensor, obs: Obs, keys: Collection[str] | None = None) -> dict[str, Prediction]:
-        """Predict ``keys``, or all, from features ``[..., F]`` and what is given of observations ``[..., *shape]``."""
+        """Predict ``keys``, or all, from features ``[..., F]`` and the inputs among observations ``[..., *shape]``."""
         out = {}
         for (key, part), head in zip(self.parts.items(), self.heads, strict=True):
             if keys is None or key in keys:
@@ -121,8 +121,8 @@ class Probe(nn.Module):
     def errors(self, predictions: Mapping[str, Prediction], obs: Obs, samples: int = 1) -> Metrics:
         """Return ``KEY_accuracy`` of classes and ``KEY_mse`` of numbers, of rows ``[B * samples, T]``.
 
-        The mean prediction of a row's samples counts: the accuracy is the share of elements whose likeliest class is
-        the true one, the error the mean square over all numbers.
+        Predictions are averaged over the samples of a row: the accuracy is the share of elements whose likeliest class
+        is the true one, the error the mean square over all numbers.
         """
         metrics = {}
         for key, prediction in predictions.items():

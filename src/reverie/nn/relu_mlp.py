@@ -20,16 +20,16 @@ ALIGNED = 16
 
 @dataclass(frozen=True)
 class MLPLayout:
-    """The places of the layers of K MLPs in their parameters ``[K, P]``."""
+    """The positions of the layers of K MLPs in their parameters ``[K, P]``."""
 
     widths: tuple[int, ...]
     """Inputs, units of each hidden layer, outputs."""
     copies: int
     """K."""
     squash: bool = False
-    """Whether the output is its tanh."""
+    """Whether tanh is applied to the output."""
     tanh: bool = False
-    """Whether tanh takes the place of ReLU between the layers."""
+    """Whether tanh replaces ReLU between the layers."""
 
     @cached_property
     def multiplications(self) -> int:
@@ -48,7 +48,7 @@ class MLPLayout:
         return self.copies * sum(self.widths[1:-1])
 
     def check(self, parts: Sequence[Tensor]) -> None:
-        """Raise ValueError unless the widths of ``parts`` add up to that of the inputs."""
+        """Raise ValueError unless the widths of ``parts`` add up to the width of the inputs."""
         if sum(part.shape[1] for part in parts) != self.widths[0]:
             widths = " + ".join(str(part.shape[1]) for part in parts)
             raise ValueError(f"inputs of width {widths}: this network expects {self.widths[0]} numbers in each row.")
@@ -69,8 +69,8 @@ class MLPLayout:
 
 
 def concat_inputs(*parts: Tensor) -> Tensor:
-    """Concatenate inputs ``[M, I]``, and others ``[M / n, I]`` of which each row belongs to n rows of the last one."""
-    rows = parts[-1].shape[0]  # not len, which would hold a traced number of rows to that of the example
+    """Concatenate inputs ``[M, I]``; each row of an input ``[M / n, I]`` is repeated n times."""
+    rows = parts[-1].shape[0]  # len would fix a traced number of rows to the example's
     if any(part.shape[0] != rows for part in parts):
         repeated = (part.unsqueeze(1).expand(-1, rows // max(1, part.shape[0]), -1) for part in parts)  # [M / n, n, I]
         parts = tuple(part.reshape(rows, part.shape[-1]) for part in repeated)
@@ -114,7 +114,7 @@ class ReluMLP(nn.Module):
 
     @torch.no_grad()
     def initialize(self, gain: float | None = None) -> None:
-        """Draw the parameters, as in ``torch.nn.Linear``. ``gain`` of the last layer: orthogonal ones, biases of 0."""
+        """Draw the parameters as in ``torch.nn.Linear``; with a ``gain`` of the last layer, orthogonal, biases 0."""
         layers = self.layers()
         for k, (weight, bias) in enumerate(layers):
             if gain is not None:
@@ -128,7 +128,7 @@ class ReluMLP(nn.Module):
 
     @property
     def layout_state(self) -> dict[str, Tensor]:
-        """What is saved with ``theta``, which could fit another MLP: ``widths``; ``tanh`` between layers, on top."""
+        """The state that is saved with ``theta``, to detect other MLPs of the same size: widths, and where tanh is."""
         layout = self.layout
         return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
 
@@ -142,7 +142,7 @@ class ReluMLP(nn.Module):
         for (
             name,
             expected,
-        ) in self.layout_state.items():  # a checkpoint without widths has no theta either, as PyTorch tells
+        ) in self.layout_state.items():  # a checkpoint without widths has no theta either, which PyTorch reports
             saved = tuple(state.pop(f"{prefix}{name}", expected).tolist())
             if saved != (current := tuple(expected.tolist())):
                 errors.append(f"{prefix}{name} are {saved} in the checkpoint, but {current} here.")
@@ -157,8 +157,8 @@ class ReluMLP(nn.Module):
         """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
 
         Args:
-            parts: the inputs, as one tensor or as several that are concatenated along the last axis. One with an axis
-                less than the last, ``[..., I]`` beside ``[..., n, J]``, is shared by the n rows.
+            parts: the inputs, as one tensor or as several that are concatenated along the last axis. A part with one
+                axis fewer than the last, ``[..., I]`` next to ``[..., n, J]``, is shared by the n rows.
             copy: the index of the only copy to compute; None computes all.
         """
         lead, theta, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.layout

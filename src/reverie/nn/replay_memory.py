@@ -1,7 +1,7 @@
-"""The memories of a learner that replays: their states are stored with the rows, and used in learning and acting.
+"""The memories of off-policy learners: their states are stored with the rows, and used in learning and acting.
 
 Kapturowski et al., "Recurrent experience replay in distributed reinforcement learning", ICLR 2019 (R2D2): the state
-before each row is stored with the row; sequences begin from it, after rows that bring it up to date. Here each update
+before each row is stored with the row; sequences start from it, after burn-in rows that refresh it. Here each update
 also writes the states that it has computed back to its rows.
 """
 
@@ -23,14 +23,14 @@ from reverie.nn.target_network import TargetNetwork
 
 
 class Memories:
-    """All memories of the networks in an ``objective``. A target's begin from the stored state of its network's."""
+    """All memories of the networks in an ``objective``. Those of a target network start from its source's state."""
 
     def __init__(self, objective: nn.Module) -> None:
         targets = [part for part in objective.children() if isinstance(part, TargetNetwork)]
         followed = {id(b): a for t in targets for a, b in zip(t.source.modules(), t.model.modules(), strict=True)}
         cuts: dict[int, slice] = {}
         self.width: int = 0
-        """S, the width of the states of all memories but those of targets."""
+        """S, the width of the states of all memories except in target networks."""
         self.own: list[tuple[MemoryInputs, slice]] = []
         self.targets: list[tuple[MemoryInputs, slice]] = []
         readers = [(name, m) for name, m in objective.named_modules() if isinstance(m, MemoryInputs)]
@@ -44,7 +44,7 @@ class Memories:
                 self.width += m.memory.width
 
     def add_to_obs(self, obs: Obs, first: Tensor, state: Tensor) -> Obs:
-        """Return the observations ``[..., *shape]`` with what networks with memory read, given states ``[..., S]``."""
+        """Return the observations plus the inputs of memories: flags ``first`` and states ``[..., S]``."""
         return (
             obs | {MEMORY_FIRST_KEY: first} | {m.memory_key: state[..., cut] for m, cut in (*self.own, *self.targets)}
         )
@@ -55,10 +55,10 @@ class Memories:
 
     @torch.no_grad()
     def burn_in_batch(self, batch: Batch, burn_in: int) -> Batch:
-        """Return the rows of a batch ``[B, burn_in + T]`` that are learned from, with the states before them.
+        """Return the learned rows of a batch ``[B, burn_in + T]``, with the states before them.
 
-        Only the first state is the stored one. The ``extras`` are the states before all rows that are learned from, to
-        be written back. Losses read windows from row 0 or from row 1 on: a target's other states are omitted.
+        Only the first state is read from the replay. The ``extras`` are the states before all learned rows, to be
+        written back. Losses read windows from row 0 or from row 1 on: a target's other states are omitted.
         """
         obs = self.add_to_obs(batch.obs, batch.is_first, batch.extras[MEMORY_COLUMN])
         missing, states = batch.shape[1] - burn_in - 2, {}
@@ -84,7 +84,7 @@ class ReplayMemoryState(NamedTuple):
 
 
 class MemoryPolicy:
-    """A policy whose networks have memory, around one that acts on single rows."""
+    """A policy whose networks have memory, around a policy that acts on single rows."""
 
     def __init__(self, inner: Policy[Any], memories: Memories, device: torch.device) -> None:
         self.inner = inner
@@ -96,7 +96,7 @@ class MemoryPolicy:
         return ReplayMemoryState(blank, blank, self.inner.initial(num_envs))
 
     def add_to_obs(self, step: Step, state: ReplayMemoryState) -> Obs:
-        """Return the observations with what networks with memory read."""
+        """Return the observations plus the inputs of memories."""
         return self.memories.add_to_obs(step.obs_on(self.device), step.is_first.to(self.device), state.after)
 
     @torch.no_grad()

@@ -20,7 +20,7 @@ from reverie.nn.normalization import CONSTANT_ATOL, HostBuffers, Moments, add_ro
 
 @dataclass(frozen=True)
 class RewardScale(Choice):
-    """Scaling of the rewards that are learned from."""
+    """Scaling of the rewards for learning."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Affine(Factor):
     """Multiply the reward of each step by a constant, then add another: affine(1, -1) is r - 1."""
 
     shift: Annotated[float, Finite()] = 0.0  # type: ignore[misc]  # a setting here
-    """What is added."""
+    """The constant that is added."""
 
     def __call__(self, reward: Tensor) -> Tensor:
         return reward * self.factor + self.shift
@@ -97,7 +97,7 @@ class ReturnBounds(HostBuffers):
         self.bounds.copy_(torch.tensor([low, high]), non_blocking=True)
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
-        """Replace the bounds by those of these rows ``[...]``."""
+        """Recompute the bounds from these rows ``[...]``."""
         self.rewards.copy_(torch.tensor([math.inf, -math.inf]))
         self.bounds.copy_(torch.tensor([-math.inf, math.inf]))
         self.add(reward, is_first)
@@ -121,7 +121,7 @@ def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> n
 
 
 def update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
-    """Set ``returns`` ``[N]`` (float64, on the CPU) to those of the next rows: G <- r + gamma G, 0 at a first row."""
+    """Set ``returns`` ``[N]`` (float64, on the CPU) to the next rows' returns: G <- r + gamma G, 0 at a first row."""
     earned, first = reward.numpy(force=True), is_first.numpy(force=True)
     returns.copy_(torch.from_numpy(np.where(first, 0.0, discount * returns.numpy() + earned)))
 
@@ -136,7 +136,7 @@ def set_factor(moments: Tensor, factor: Tensor) -> None:
 def add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
-    """Go on to the next rows ``[N]`` of ``returns``, add these to ``moments`` ``[3, 1]`` and set ``factor``."""
+    """Update ``returns`` with the next rows ``[N]``, add them to ``moments`` ``[3, 1]`` and set ``factor``."""
     update_returns(returns, reward, is_first, discount)
     add_rows(moments, returns[~is_first.cpu()])
     set_factor(moments, factor)

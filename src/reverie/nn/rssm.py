@@ -36,7 +36,7 @@ class RSSM(StateSpaceModel):
         self.prior_net: LogitNet = LogitNet([c.deter, *[c.hidden] * c.prior_layers, logits])
 
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
-        """f: a GRU each of whose blocks reads its part of h, and all of them the embedded h, z and action."""
+        """f: a block-diagonal GRU; each block reads its part of h, and the embedded h, z and action."""
         shared: Tensor | None = torch.cat(
             [self.in_deter(h), self.in_stoch(z.flatten(1)), self.in_action(bound(action))], -1
         )  # [M, 3 hidden], which the first layer alone reads
@@ -60,12 +60,12 @@ class RSSM(StateSpaceModel):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether |h| <= 1, as in a GRU. With a ``step`` of your own it is False, unless you override it."""
+        """Whether |h| <= 1, as in a GRU. False for a custom ``step``, unless overridden."""
         return type(self).step is RSSM.step
 
 
 def bound(action: Tensor) -> Tensor:
-    """Clip actions to [-1, 1]. Its gradient is the authors': the factor that clips counts as a constant."""
+    """Clip actions to [-1, 1]. As in the authors' code, the gradient treats the clipping factor as a constant."""
     if not action.requires_grad:
         return action.clamp(-1, 1)  # the same numbers by one operation
     return action / action.detach().abs().clamp(min=1)

@@ -1,4 +1,4 @@
-"""What all recurrent state-space models have in common.
+"""The base class of recurrent state-space models (RSSM).
 
 Hafner et al. (2025), equation 1::
 
@@ -21,7 +21,7 @@ from reverie.core.kernel_dispatch import accelerated
 from reverie.nn.layers import Linear, RMSNormSiLU
 
 LatentDraw = Callable[[Tensor], Tensor]
-"""What is random in z: a function from probabilities ``[..., C]`` to class indices ``[...]``, such as the arg max; for
+"""The randomness of z: a function from probabilities ``[..., C]`` to class indices ``[...]``, such as the arg max; for
 Gaussian latents from means ``[...]`` to standard normal noise ``[...]``."""
 
 
@@ -55,7 +55,7 @@ class StateSpaceModel(nn.Module, ABC):
     posterior: LogitNet
     prior_net: LogitNet
     draw: LatentDraw | None = None
-    """What is random in z, to compare updates with recordings; None: samples."""
+    """The randomness of z, to compare updates with recordings; None: samples."""
 
     @abstractmethod
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class DelayedTargetNetwork(TargetNetwork):
 
     @torch.no_grad()
     def update(self) -> None:
-        """Move the copy if it is time, then count one call."""
+        """Move the copy if it is due, then count one call."""
         rate = torch.where(self.count == 0, 1.0, self.rate) * (self.count % self.interval == 0)
         for copied, parameter in zip(self.model.parameters(), self.source.parameters(), strict=True):
             copied.lerp_(parameter, rate.to(copied.dtype))

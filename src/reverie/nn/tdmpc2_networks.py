@@ -1,7 +1,7 @@
-"""Perceptrons with layer norm and Mish, whose outputs may be simplices: the networks of TD-MPC2.
+"""MLPs with layer norm and Mish, whose outputs may be simplices: the networks of TD-MPC2.
 
 Hansen, Su, Wang, "TD-MPC2: scalable, robust world models for continuous control", ICLR 2024: section 3.1, appendix H.
-Weights are drawn as in the authors' code: normal with deviation 0.02, biases of 0.
+Weights are drawn as in the authors' code: normal with standard deviation 0.02, biases of 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class TDMPC2NetworkConfig(NetworkConfig):
     """Widths of the networks of TD-MPC2; the defaults are the authors' at five million parameters."""
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (512, 512)
-    """Widths of the hidden layers of dynamics, reward, ends, policy and critics."""
+    """Widths of the hidden layers of dynamics, reward, termination, policy and critics."""
     encoder: ImageEncoder = field(default_factory=Shifted)
     """Encoder of images, if there are any."""
     encoder_units: Annotated[tuple[int, ...], AtLeast(1)] = (256,)
@@ -35,7 +35,7 @@ class TDMPC2NetworkConfig(NetworkConfig):
     latent: Annotated[int, AtLeast(1)] = 512
     """L, the width of the latent; a multiple of ``simplex``."""
     simplex: Annotated[int, AtLeast(2)] = 8
-    """Numbers of the latent whose sum is 1: it is made of L / simplex softmaxes."""
+    """Size of each softmax in the latent, which consists of L / simplex of them."""
     num_critics: Annotated[int, AtLeast(2)] = 5
     """K, the number of critics, of which each value takes two at random."""
     dropout: Annotated[float, Within("[0, 1)")] = 0.01
@@ -43,9 +43,9 @@ class TDMPC2NetworkConfig(NetworkConfig):
     bins: Annotated[int, AtLeast(2)] = 101
     """Number of bins of the distributions of rewards and values."""
     low: Annotated[float, Finite()] = -10.0
-    """symlog of the lowest bin's number."""
+    """symlog of the lowest bin's value."""
     high: Annotated[float, Finite()] = 10.0
-    """symlog of the highest bin's number: rewards and values beyond 22025 are clipped to it."""
+    """symlog of the highest bin's value: rewards and values beyond 22025 are clipped to it."""
 
 
 Weights = tuple[Tensor, ...]
@@ -53,7 +53,7 @@ Weights = tuple[Tensor, ...]
 
 
 class MishLayer(nn.Module):
-    """The parameters of a linear layer and of the layer norm behind it, ``[K, ...]`` each; K is 1 without copies."""
+    """The parameters of a linear layer and of the layer norm after it, ``[K, ...]`` each; K is 1 without copies."""
 
     def __init__(self, inputs: int, outputs: int, copies: int, *, norm: bool = True, zero: bool = False) -> None:
         super().__init__()
@@ -95,10 +95,10 @@ class MishMLP(nn.Module):
         self.dropout: nn.Dropout | None = nn.Dropout(dropout) if dropout else None
 
     def forward(self, *parts: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """Map inputs ``[..., I]``, concatenated along the last axis, to ``[..., outputs]``; of copies ``[K, ...]``.
+        """Map inputs ``[..., I]``, concatenated along the last axis, to ``[..., outputs]``; with copies ``[K, ...]``.
 
         Args:
-            parts: a first one with an axis less, ``[N, I]`` beside ``[N, n, J]``, is shared by the n rows.
+            parts: a first part with one axis fewer, ``[N, I]`` next to ``[N, n, J]``, is shared by the n rows.
             chosen: indices ``[k]`` of the copies to compute; None computes all.
         """
         copies = zip(*(cast(MishLayer, layer).copies(chosen) for layer in self.layers), strict=True)
@@ -140,10 +140,10 @@ def concat_linear(parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Te
 
 
 class LatentEncoder(nn.Module):
-    """Observations to latents that are simplices.
+    """Maps observations to latents that are simplices.
 
-    Images alone, whose CNN has as many outputs as the latent, are normed directly, as in the authors' code. Everything
-    else is concatenated, and passes a perceptron.
+    If all observations are images and the CNN has as many outputs as the latent, they are normed directly, as in the
+    authors' code. Otherwise, features and vectors are concatenated and pass an MLP.
     """
 
     def __init__(self, spec: ObsSpec, cfg: TDMPC2NetworkConfig, dtype: torch.dtype) -> None:
@@ -161,7 +161,7 @@ class LatentEncoder(nn.Module):
 
 
 class RandomDraws:
-    """Where the random numbers come from: PyTorch's default generator. Recorded ones can take their place."""
+    """The source of random numbers: PyTorch's default generator. Recorded numbers can replace it."""
 
     def normal(self, *shape: int, like: Tensor) -> Tensor:
         """Return standard normal numbers of this shape."""

@@ -1,10 +1,10 @@
-"""Values of states by values of categorical actions, of one choice or of several.
+"""Values of states from values of discrete actions, with one choice or several.
 
-Of D choices, the flat ``[..., A]`` has one block of classes after the other, and ``classes`` has the number of classes
-of each; ``()`` is a single choice of A classes. *Branching* values (Tavakoli, Pardo, Kormushev 2018, arXiv:1711.08946)
-are an estimate of the same return by each choice, and are averaged. *Additive* values are shares of the return,
-Q(s, a) = sum_d Q_d(s, a_d), so that expectations over a policy of independent choices, and the logarithm of a sum of
-exponentials over all joint actions, are sums over the choices.
+With D choices, the flat ``[..., A]`` has one block of classes after the other, and ``classes`` has the number of
+classes of each; ``()`` is a single choice of A classes. *Branching* values (Tavakoli, Pardo, Kormushev 2018,
+arXiv:1711.08946) estimate the same return by each choice, and are averaged. *Additive* values are parts of the return,
+Q(s, a) = sum_d Q_d(s, a_d): expectations over a policy of independent choices, and the logarithm of a sum of
+exponentials over all joint actions, are then sums over the choices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def split_choices(x: Tensor, classes: Sequence[int], axis: int = -1) -> tuple[Tensor, ...]:
-    """Return the part of each choice of ``x``, which has A entries along ``axis``; of a single choice, x itself."""
+    """Split ``x``, which has A entries along ``axis``, into the part of each choice; a single choice is x itself."""
     return (x,) if len(classes) < 2 else torch.split(x, list(classes), axis)
 
 
@@ -27,7 +27,7 @@ def join_choices(parts: Sequence[Tensor], axis: int = -1) -> Tensor:
 
 
 def stack_choices(parts: Sequence[Tensor]) -> Tensor:
-    """Return a number of each choice ``[...]`` as ``[D, ...]``; of a single choice as it is."""
+    """Stack a tensor ``[...]`` of each choice to ``[D, ...]``; a single choice is returned unchanged."""
     return parts[0] if len(parts) == 1 else torch.stack(list(parts))
 
 
@@ -42,7 +42,7 @@ def choice_weight(classes: Sequence[int]) -> float:
 
 
 def chosen_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tensor:
-    """Return the value of the taken class of each choice, ``[D, ...]``, or ``[...]`` of a single one.
+    """Return the value of the taken class of each choice, ``[D, ...]``, or ``[...]`` for a single choice.
 
     ``values`` and the one-hot ``action`` are ``[..., A]``.
     """
@@ -50,12 +50,12 @@ def chosen_value(values: Tensor, action: Tensor, classes: Sequence[int]) -> Tens
 
 
 def highest_value(values: Tensor, classes: Sequence[int] = ()) -> Tensor:
-    """Return the highest value of an action, ``[...]``, of ``[..., A]``; of several choices, the mean over them."""
+    """Return the highest value ``[...]`` of ``[..., A]``; with several choices, the mean of their highest values."""
     return mean_over_choices([part.amax(-1) for part in split_choices(values, classes)])
 
 
 def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tensor:
-    """Return the mean ``[...]`` over the choices of ``values`` ``[..., A]`` of the class with the highest ``selector``.
+    """Return ``values`` ``[..., A]`` of the class with the highest ``selector``, averaged over the choices: ``[...]``.
 
     Tavakoli et al., equation 6, where the online network's values are the ``selector`` ``[..., A]``.
     """
@@ -72,8 +72,8 @@ def logsumexp_joint(values: Tensor, classes: Sequence[int]) -> Tensor:
 def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes: Sequence[int] = ()) -> Tensor:
     """Return ``values`` ``[..., A]`` of classes whose logit is at least the highest plus ``log_threshold``, else -inf.
 
-    The highest is that of the same choice. That is G(a | s) / max_b G(b | s) >= threshold: discrete BCQ (Fujimoto et
-    al. 2019), algorithm 1, which has > instead of >=, so that a threshold of 1 would leave no action.
+    The highest logit is taken within the same choice: G(a | s) / max_b G(b | s) >= threshold. Discrete BCQ (Fujimoto et
+    al. 2019), algorithm 1, has > instead of >=, so that a threshold of 1 would leave no action.
     """
     pairs = zip(split_choices(values, classes), split_choices(logits, classes), strict=True)
     return join_choices(
@@ -84,7 +84,7 @@ def likely_values(values: Tensor, logits: Tensor, log_threshold: float, classes:
 def expected_min_q(logits: Tensor, values: Tensor, classes: Sequence[int] = ()) -> Tensor:
     """Return sum_a pi(a) min_i Q_i(a) ``[...]``, for the policy's logits ``[..., A]`` and values ``[K, ..., A]``.
 
-    Values of several choices are additive; the minimum is that of each class.
+    Values of several choices are additive; the minimum is taken for each class.
     """
     probs = join_choices([torch.softmax(part, -1) for part in split_choices(logits, classes)])  # [..., A]
     return (probs * values.amin(0)).sum(-1)

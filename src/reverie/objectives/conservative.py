@@ -13,14 +13,14 @@ from reverie.objectives.td import Losses, masked_mean
 
 
 def cql_gap(values: Tensor, batch: Batch, classes: Sequence[int] = ()) -> Tensor:
-    """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, 0 or more: CQL(H), equation 4. The sum is over all actions.
+    """E[ln sum_a' exp Q(s, a') - Q(s, a)], ``[]``, non-negative: CQL(H), equation 4. The sum is over all actions.
 
     With several choices, whose values are additive, it is the sum of their gaps.
 
     Args:
         values: Q of all actions, ``[B, T - 1, A]`` of one critic, or ``[K, B, T - 1, A]`` of K, over which the gap is
             summed.
-        batch: its actions ``[B, T, A]``, one-hot, and ends of episodes are read.
+        batch: provides one-hot actions ``[B, T, A]`` and the ends of episodes.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
     """
     chosen = (values * batch.action[:, :-1]).sum(-1)  # [(K,) B, T-1]

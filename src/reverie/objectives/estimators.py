@@ -34,14 +34,14 @@ class EstimatorInputs(TypedDict):
 class ValueEstimator(Choice):
     """How a row's value is estimated from the rows after it: a function of ``returns.py`` and its settings.
 
-    Fields may be given by position. To write your own, derive a frozen dataclass from this and define
+    Fields may be positional. A custom estimator is a frozen dataclass derived from this class, which defines
     :attr:`function`.
     """
 
     function: ClassVar[Callable[..., Tensor]]
-    """Returns the targets of rows 0 ... T-2, ``[B, T - 1]``, of :class:`EstimatorInputs` and the fields, by name."""
+    """Returns the targets of rows 0 ... T-2, ``[B, T - 1]``, from :class:`EstimatorInputs` and the fields, by name."""
     needs_behavior: ClassVar[bool] = False
-    """Whether it needs the log-probabilities of the policy that acted."""
+    """Whether it needs the log-probabilities of the behavior policy."""
     whole_window: ClassVar[bool] = False
     """Whether it looks ahead to the end of the window, so that in windows of a single transition it equals TD0."""
 
@@ -53,8 +53,8 @@ class ValueEstimator(Choice):
     def __call__(self, batch: Batch, value: Tensor, discount: float) -> Tensor:
         """Return the targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
 
-        No target depends on the value of row 0. At the last row of an episode there is no target: the result there is
-        not to be used, and ``returns.transition_mask`` is the mask of all other rows.
+        No target depends on the value of row 0. The last row of an episode has no target, and the result there must not
+        be used: ``returns.transition_mask`` is the mask of all other rows.
 
         Raises:
             ValueError: the values have another shape, such as ``[B, T - 1, 1]``.
@@ -77,11 +77,11 @@ class ValueEstimator(Choice):
 
         Args:
             log_pi: ``[B, T]`` log-probability of each row's action under the learning policy; only read by V-trace.
-            log_mu: ``[B, T]`` the same under the policy that acted.
+            log_mu: ``[B, T]`` the same under the behavior policy.
             inputs: rows ``[B, T]`` and the discount.
 
         Raises:
-            ConfigError: the estimator needs more than rows.
+            ConfigError: the estimator needs log-probabilities.
         """
         target = self.function(**inputs, **vars(self))  # [B, T-1]
         return Estimate(target - inputs["value"][:, :-1], target)
@@ -174,7 +174,7 @@ def gae_target(**inputs: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class GAE(ValueEstimator):
-    """Generalized advantage estimation. Its targets are those of TDLambda."""
+    """Generalized advantage estimation. Its targets equal TDLambda's."""
 
     function: ClassVar[Callable[..., Tensor]] = staticmethod(gae_target)
     whole_window: ClassVar[bool] = True
@@ -197,7 +197,7 @@ class VTrace(ValueEstimator):
     """Lambda, from 0 (one step) to 1."""
     rho_max: Annotated[float, Within("(0, inf]")] = 1.0
     """Upper bound of the weight of a temporal-difference error, above 0. It determines the policy whose values are
-    learned, between the acting and the learning one."""
+    learned, between the behavior policy and the learning policy."""
     c_max: Annotated[float, Within("[0, inf]")] = 1.0
     """Upper bound of the weight of later errors, from 0 to rho_max. It determines the speed of convergence."""
 
@@ -214,5 +214,5 @@ class VTrace(ValueEstimator):
         return vtrace(**inputs, log_pi=log_pi, log_mu=log_mu, **vars(self))
 
     def function(self, **_: Any) -> Tensor:
-        """Raise ConfigError: V-trace cannot do with rows alone."""
+        """Raise ConfigError: V-trace also needs log-probabilities."""
         raise ConfigError(f"value_estimator = {self.to_text()} needs the log-probabilities log_pi and log_mu.")

@@ -1,7 +1,7 @@
-"""Importance sampling: what a policy pi would earn, from episodes of another, mu, that took actions with known chances.
+"""Importance sampling: the return of a policy pi, from episodes of a behavior policy mu with known probabilities.
 
-Steps t = 0 ... H-1 of E episodes are tensors ``[E, H]``, float64, as products of many ratios leave float32. An episode
-of n steps fills the first n; it ended there for good (terminal), or was truncated and what followed is unknown.
+Steps t = 0 ... H-1 of E episodes are tensors ``[E, H]``, float64, as products of many ratios exceed float32. An episode
+of n steps fills the first n. It ended in a terminal state, or it was truncated and its continuation is unknown.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch import Tensor
 
 
 def cumulative_ratios(log_ratio: Tensor, steps: Tensor, terminal: Tensor) -> Tensor:
-    """Return rho_{0:t} = prod_{k=0..t} pi(a_k | s_k) / mu(a_k | s_k) up to a factor of each step t, ``[E, H]``.
+    """Return rho_{0:t} = prod_{k=0..t} pi(a_k | s_k) / mu(a_k | s_k) up to a factor for each step t, ``[E, H]``.
 
-    The factor, by which the largest of a step becomes 1, cancels in weighted estimates. After a terminal end the ratio
-    stays as it is, as the rewards there are known to be 0; after a truncation it is 0, as they are unknown.
+    The factor, which makes the largest ratio of a step 1, cancels in weighted estimates. After a terminal state, the
+    ratio stays constant, as later rewards are known to be 0; after a truncation it is 0, as they are unknown.
 
     Args:
         log_ratio: ``[E, H]``, ln pi(a_t | s_t) - ln mu(a_t | s_t); not read from step n on.
@@ -31,7 +31,7 @@ def cumulative_ratios(log_ratio: Tensor, steps: Tensor, terminal: Tensor) -> Ten
 def effective_sample_size(log_ratio: Tensor, steps: Tensor) -> float:
     """Return (sum_i rho_i)^2 / sum_i rho_i^2 of the ratios of whole episodes: Kong (1992); 0 if pi takes none of them.
 
-    This many episodes of pi itself would be equally informative. Arguments are those of :func:`cumulative_ratios`.
+    This many episodes of pi itself would be equally informative. The arguments are as in :func:`cumulative_ratios`.
     """
     last = cumulative_ratios(log_ratio, steps, torch.ones_like(steps, dtype=torch.bool))[:, -1]  # [E]
     return float(last.sum().square() / last.square().sum()) if last.any() else 0.0
@@ -61,11 +61,11 @@ def weighted_importance_sampling(ratio: Tensor, value: Tensor, discount: float, 
 def doubly_robust(ratio: Tensor, error: Tensor, start: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
     """Return mean_i V(s_i0) + sum_t gamma^t sum_i w_it delta_it, ``[R]``: Thomas & Brunskill (2016).
 
-    With delta_t = r_t + gamma V(s_{t+1}) - Q(s_t, a_t) this is their WDR, the weighted form of Jiang & Li (2016):
-    exact if either the critic or the ratios are, as far as there are episodes.
+    With delta_t = r_t + gamma V(s_{t+1}) - Q(s_t, a_t) this is their WDR, the weighted form of Jiang & Li (2016). It is
+    consistent if either the critic or the ratios are exact.
 
     Args:
-        ratio: ``[E, H]``, as ``discount`` and ``times`` in :func:`weighted_importance_sampling`.
+        ratio: ``[E, H]``, like ``discount`` and ``times`` as in :func:`weighted_importance_sampling`.
         error: ``[E, H]``, the critic's temporal-difference error delta; 0 after the end.
         start: ``[E]``, the critic's value V(s_0) of each episode's first state.
         discount: gamma.

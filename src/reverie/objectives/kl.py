@@ -70,8 +70,8 @@ def importance_bound(loss: Tensor, samples: int) -> Tensor:
     """Return -ln mean_i exp(-loss_i), the bound of Burda et al. (2016), equation 8.
 
     Args:
-        loss: ``[B * samples, ...]`` -ln of the weight of each posterior sample; those of a row stand together.
-        samples: how many there are of each row; 1 returns ``loss`` itself.
+        loss: ``[B * samples, ...]`` -ln of the weight of each posterior sample; a row's samples are adjacent.
+        samples: number of samples of each row; 1 returns ``loss`` itself.
 
     Returns:
         ``[B, ...]``.
@@ -83,7 +83,7 @@ def importance_bound(loss: Tensor, samples: int) -> Tensor:
 
 @dataclass(frozen=True)
 class KLLoss(Choice, ABC):
-    """The loss that holds posterior and prior together."""
+    """The loss that trains posterior and prior to match."""
 
     @abstractmethod
     def __call__(self, kl: Divergence, post: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -108,12 +108,12 @@ class BalancedKL(KLLoss):
     """DreamerV2 (Hafner et al. 2021), algorithm 2: (1 - b) KL(post || sg(prior)) + b KL(sg(post) || prior)."""
 
     balance: Annotated[float, Within("[0, 1]")] = 0.8
-    """b, the share that trains the prior. At exactly 0.5 the authors' code, followed here, takes the plain KL: twice
-    the gradient, and free nats for each row whatever ``average`` says."""
+    """b, the weight of the term that trains the prior. At exactly 0.5, as in the authors' code, it is the plain KL:
+    twice the gradient, and free nats for each row regardless of ``average``."""
     nats: Annotated[float, AtLeast(0)] = 0.0
     """KL in nats below which a term gives no gradient."""
     average: bool = True
-    """Compare the mean of all rows with ``nats``, not each row."""
+    """Apply ``nats`` to the mean of all rows; False: to each row."""
     forward: bool = False
     """Use KL(prior || post) instead of KL(post || prior); not in the paper."""
 

@@ -1,4 +1,4 @@
-"""Losses of policies."""
+"""Losses of policies: REINFORCE, PPO's clipped loss, and the actor gradients of DreamerV2."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def reinforce(
         log_prob: ``[...]`` of the actions taken, in nats, with gradient.
         advantage: ``[...]``; it is detached here.
         entropy: ``[...]`` in nats, with gradient.
-        weight: ``[...]``, the probability that the state is reached at all; it is detached here.
+        weight: ``[...]``, the probability that the state is reached; it is detached here.
         entropy_scale: eta.
 
     Returns:
@@ -38,7 +38,7 @@ def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Ten
     """Return PPO's clipped loss, -min(rho A, clip(rho, 1 - eps, 1 + eps) A): arXiv:1707.06347, equation 7.
 
     Args:
-        log_ratio: ``[...]`` ln rho = ln pi(a|s) - ln pi_old(a|s), where pi_old is the policy that acted; with gradient.
+        log_ratio: ``[...]`` ln rho = ln pi(a|s) - ln pi_old(a|s), where pi_old is the behavior policy; with gradient.
         advantage: ``[...]``; it is detached here.
         clip: eps.
 
@@ -51,9 +51,9 @@ def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Ten
 
 
 def standardize(x: Tensor, mask: Tensor) -> Tensor:
-    """Return (x - mean) / (std + 1e-8) ``[...]`` over the numbers where ``mask`` ``[...]`` is 1, std with n - 1.
+    """Return (x - mean) / (std + 1e-8) ``[...]`` over the entries where ``mask`` ``[...]`` is 1, std with n - 1.
 
-    A single number is returned as it is. With several learners, the numbers of all count.
+    A single entry is returned as it is. With several learners, the entries of all count.
     """
     check_same_shape(x=x, mask=mask)
     weight = mask.to(x.dtype)
@@ -70,7 +70,7 @@ class ActorGradient(Choice, ABC):
     through_time: ClassVar[bool] = True
     """Whether imagined returns need a gradient with respect to the actions before them."""
     through_policy = False
-    """Whether that gradient also goes through the policy's reading of later states."""
+    """Whether that gradient also flows through the policy's inputs at later states."""
 
     @abstractmethod
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ class Dynamics(ActorGradient):
     """The return itself, differentiated through the world model; straight-through where actions are discrete."""
 
     through_policy: bool = False
-    """Differentiate also through the policy's reading of later states: all paths, as PyDreamer does. False: only
-    through what actions lead to, as the authors do."""
+    """Differentiate also through the policy's inputs at later states: all paths, as in PyDreamer. False: only through
+    the effects of actions, as in the authors' code."""
 
     def __call__(self, log_prob: Tensor, advantage: Tensor, target: Tensor) -> Tensor:
         """See :class:`ActorGradient`."""

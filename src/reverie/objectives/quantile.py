@@ -29,7 +29,7 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond. With kappa = 0, L(u) = |u|: equation 8.
 
-    Algorithm 1 minimizes it. Gradients reach the prediction alone.
+    Algorithm 1 minimizes it. Only the prediction gets a gradient.
 
     Args:
         prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.
@@ -97,8 +97,8 @@ def quantile_error(
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
         target: ``[B, T - 1, N]``.
-        batch: its actions ``[B, T, A]``, one-hot, weights ``[B]`` and ends of episodes are read.
-        kappa: that of :func:`quantile_huber`.
+        batch: provides one-hot actions ``[B, T, A]``, weights ``[B]`` and the ends of episodes.
+        kappa: as in :func:`quantile_huber`.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
 
     Returns:

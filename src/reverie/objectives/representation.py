@@ -1,6 +1,7 @@
 """Losses that tie latents to embedded observations without a decoder.
 
-N rows, E numbers of an embedding, K prototypes. With several learners, the rows of all count (``core/collectives.py``).
+Shapes: N rows, E dimensions of an embedding, K prototypes. With several learners, the rows of all count
+(``core/collectives.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def barlow_twins(x: Tensor, y: Tensor, redundancy: float) -> Tensor:
     """Return sum_i (1 - C_ii)^2 + redundancy * sum_{i != j} C_ij^2: Zbontar et al. (2021), equation 1.
 
     C is the correlation of the columns of ``x`` and ``y`` over the rows, in the form of R2-Dreamer's authors: standard
-    deviations are those of N - 1, and the products are divided by N.
+    deviations use N - 1, and the products are divided by N.
 
     Args:
         x: ``[N, E]``.
@@ -52,7 +53,7 @@ def infonce(x: Tensor, y: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sinkhorn(scores: Tensor, temperature: float, rounds: int) -> Tensor:
-    """Return soft assignments of rows to prototypes that use all prototypes alike: Caron et al. (2020), equation 3.
+    """Return soft assignments of rows to prototypes that use all prototypes equally: Caron et al. (2020), equation 3.
 
     Args:
         scores: ``[N, K]``.

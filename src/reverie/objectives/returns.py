@@ -1,13 +1,13 @@
 """Value targets and advantages from sequences of rows.
 
 All functions read rows ``[B, T]`` (``core/types.py``): ``reward[t]`` came with row t, a terminal row has value 0, and
-every recursion stops at the last row of an episode. The value of a row is that of the bootstrapping network. Results
-are for rows ``0 ... T-2``, each estimated from the rows after it inside the window; the last row of the window is only
-bootstrapped from.
+every recursion stops at the last row of an episode. A time limit (truncation) is no termination: its last row is
+bootstrapped from. ``value`` comes from the bootstrapping network. Results are for rows ``0 ... T-2``, each estimated
+from the rows after it inside the window; the last row of the window is only bootstrapped from.
 
 Windows may cross episodes. The row after the last row of an episode belongs to another episode, so there is no target
 for the last row: its target is its own value and its advantage is 0. Mask losses with :func:`transition_mask`.
-(:func:`lambda_return` alone leaves there what its recursion yields.)
+(Only :func:`lambda_return` leaves there what its recursion yields.)
 
 Targets have the gradient of their inputs. To avoid it, detach ``value`` and the log-probabilities, or call these
 functions under ``torch.no_grad()``.
@@ -59,16 +59,16 @@ def lambda_return(reward: Tensor, cont: Tensor, value: Tensor, lam: float | Tens
 
     Args:
         reward: ``[..., T, ...]`` with time along ``dim``, the reward that came with each row.
-        cont: same shape; c, the discount times the probability to go on. A terminal row has 0.
+        cont: same shape; c, the discount times the probability to continue. A terminal row has 0.
         value: same shape; v, the value of each row.
         lam: lambda, a number; or one for each row, 0 at the last rows of episodes.
-        dim: the axis of time: 1 of windows ``[B, T]``, 0 of dreams ``[H + 1, ...]``.
+        dim: the axis of time: 1 in windows ``[B, T]``, 0 in imagined trajectories ``[H + 1, ...]``.
 
     Returns:
         R_0 ... R_{T-2}, one row less.
     """
     check_same_shape(reward=reward, cont=cont, value=value)
-    lam = lam * torch.ones_like(reward)  # in the dtype of the rewards, as 1 - lam is to be rounded there
+    lam = lam * torch.ones_like(reward)  # so that 1 - lam is rounded in the dtype of the rewards
     r, c, v, lam = (x.narrow(dim, 1, x.shape[dim] - 1) for x in (reward, cont, value, lam))
     return accumulate(r + c * (1 - lam) * v, c * lam, value.select(dim, -1), dim)
 
@@ -81,7 +81,7 @@ def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam
 
     Args:
         reward: ``[..., T, ...]`` with time along ``dim``, the reward of each state.
-        discount: same shape; gamma times the probability that the episode goes on after the state.
+        discount: same shape; gamma times the probability that the episode continues after the state.
         value: same shape; v of each state.
         lam: lambda.
         dim: the axis of time.
@@ -101,19 +101,19 @@ class ImaginedEstimate(NamedTuple):
     target: Tensor  # [H, ...], of the values of states 0 ... H - 1
     outcome: Tensor  # [K, ...], the return after the actions at states 0 ... K - 1
     advantage: Tensor  # [K, ...], of these actions
-    weight: Tensor  # [H + 1, ...], the probability that a state is reached at all; without gradient
+    weight: Tensor  # [H + 1, ...], the probability that a state is reached; without gradient
 
 
 @dataclass(frozen=True)
 class ImaginedReturn(Choice, ABC):
-    """The return of imagined states, of which rewards, continuations and values are given ``[H + 1, ...]``."""
+    """The return of imagined states, from rewards, continuations and values ``[H + 1, ...]``."""
 
     own_reward: ClassVar[bool] = True
-    """Whether a value includes its own state's reward. Then the learned continuation of a state includes gamma, and
-    that of a dream's first state is the recorded one."""
+    """Whether a value includes its own state's reward. Then the learned continuation of a state includes gamma, and the
+    first state's is the recorded one."""
 
     def num_policies(self, horizon: int) -> int:
-        """Return K, at how many states of ``horizon`` H the action counts."""
+        """Return K, the number of states within ``horizon`` H whose actions count."""
         return horizon - 1 if self.own_reward else horizon
 
     @abstractmethod
@@ -138,7 +138,7 @@ class StateReward(ImaginedReturn):
 
 @dataclass(frozen=True)
 class NextReward(ImaginedReturn):
-    """:func:`gae` from the rewards that follow a state: PyDreamer. A terminal state has no weight, also a first one."""
+    """:func:`gae` from the rewards that follow a state: PyDreamer. A terminal state has no weight, even the first."""
 
     own_reward: ClassVar[bool] = False
 
@@ -179,7 +179,7 @@ def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     row after t that is the last of its episode or of the window. Sutton & Barto (2018), section 12.1: the
     lambda-return with lambda = 1.
 
-    Arguments and result are those of :func:`td0`.
+    Arguments and result are as in :func:`td0`.
     """
     return td_lambda(reward=reward, terminal=terminal, last=last, value=value, discount=discount, lam=1.0)
 
@@ -187,11 +187,11 @@ def td1(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discount: float, lam: float) -> Tensor:
     """Return the target of TD(lambda), a mean of all n-step returns: Sutton & Barto (2018), equation 12.3.
 
-    G_t = (1 - lambda) sum_{n=1}^{K-t-1} lambda^(n-1) G_t^(n) + lambda^(K-t-1) G_t^(K-t), where G^(n) is that of
+    G_t = (1 - lambda) sum_{n=1}^{K-t-1} lambda^(n-1) G_t^(n) + lambda^(K-t-1) G_t^(K-t), where G^(n) is the target of
     :func:`n_step` and K is the first row after t that is the last of its episode or of the window. The recursion of
     :func:`lambda_return` computes it.
 
-    Arguments and result are those of :func:`td0`.
+    Arguments and result are as in :func:`td0`.
     """
     check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
     cont, keep = (1 - terminal.to(reward.dtype)) * discount, (1 - last.to(reward.dtype)) * lam
@@ -204,7 +204,7 @@ def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, dis
     G_t^(n) = r_{t+1} + ... + gamma^(m-1) r_{t+m} + gamma^m (1 - terminal_{t+m}) v_{t+m}, where m is n, or less where
     the episode or the window ends earlier.
 
-    Arguments and result are those of :func:`td0`.
+    Arguments and result are as in :func:`td0`.
     """
     check_same_shape(reward=reward, value=value)
     view = n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
@@ -217,7 +217,7 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
     For learners that bootstrap from more than one number (a distribution, the best of several actions), or that do not
     evaluate every row of a window.
 
-    Arguments are those of :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
+    Arguments are as in :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
     """
     check_same_shape(reward=reward, terminal=terminal, last=last)
     index = torch.arange(reward.shape[1], device=reward.device)  # [T]
@@ -235,15 +235,15 @@ def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
     """Return advantage and target by generalized advantage estimation: Schulman et al. (2016), equation 16.
 
     delta_t = r_{t+1} + gamma (1 - terminal_{t+1}) v_{t+1} - v_t,
-    A_t = delta_t + gamma lambda (1 - terminal_{t+1}) (1 - last_{t+1}) A_{t+1}. The target is A_t + v_t, which is that
-    of :func:`td_lambda`.
+    A_t = delta_t + gamma lambda (1 - terminal_{t+1}) (1 - last_{t+1}) A_{t+1}. The target is A_t + v_t, which equals
+    :func:`td_lambda`.
 
-    Arguments are those of :func:`td0`; advantage and target are ``[B, T - 1]`` each.
+    Arguments are as in :func:`td0`; advantage and target are ``[B, T - 1]`` each.
     """
     check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
     delta = (reward[:, 1:] + live * value[:, 1:] - value[:, :-1]).masked_fill(ended, 0)  # [B, T-1]
-    # The last row of an episode has no error and carries nothing on, so its advantage, which the row before gets, is 0.
+    # The last row of an episode has no error and no carry, so its advantage, which the row before accumulates, is 0.
     carry = (lam * live).masked_fill(ended, 0)  # [B, T-1]
     advantage = accumulate(delta, carry, torch.zeros_like(delta[:, 0]))  # [B, T-1]
     return Estimate(advantage, advantage + value[:, :-1])
@@ -278,7 +278,7 @@ def vtrace(
         last: ``[B, T]``.
         value: ``[B, T]``.
         log_pi: ``[B, T]`` log-probability, in nats, of each row's action under the evaluated policy pi.
-        log_mu: ``[B, T]`` the same under the acting policy mu. Neither is read where no action was taken.
+        log_mu: ``[B, T]`` the same under the behavior policy mu. Neither is read where no action was taken.
         discount: gamma.
         lam: lambda.
         rho_max: upper bound of the weight of an error; it determines what the values converge to.
@@ -319,7 +319,7 @@ def accumulate(step: Tensor, carry: Tensor, final: Tensor, dim: int = 1) -> Tens
 
 
 def _scan(step: Tensor, carry: Tensor, final: Tensor) -> Tensor:
-    """Return what :func:`accumulate` does, in log2(T) rounds: Hillis & Steele (1986).
+    """Compute :func:`accumulate` in log2(T) rounds: Hillis & Steele (1986).
 
     After each round, row t stands for the next n rows: x_t = sum over them + carry_t * x_{t+n}. n doubles.
     """

@@ -33,15 +33,15 @@ class Losses(NamedTuple):
         return torch.stack(list(self.terms.values())).sum()
 
     def update(self) -> Update:
-        """Return the report of an update: the metrics, each term as ``loss/NAME`` unless there is one, the priority."""
+        """Return the report of an update: the metrics, terms as ``loss/NAME`` unless such a metric exists, priority."""
         terms = {f"loss/{name}": term.detach() for name, term in self.terms.items()}
         return Update(metrics=terms | self.metrics, priority=self.priority)
 
 
 class SplitObs(dict[str, Tensor]):
-    """Observations of rows 0 ... T-2, ``[B, T - 1, ...]``, and apart from them those of the ``last`` row.
+    """Observations of rows 0 ... T-2, ``[B, T - 1, ...]``, with the ``last`` row kept separately.
 
-    Features of images are computed so, since those of the last row need no gradient: neither is copied.
+    Features of images are computed like this, since the last row's need no gradient: neither part is copied.
     """
 
     def __init__(self, obs: Obs, last: Obs) -> None:
@@ -64,7 +64,7 @@ def obs_after(obs: Obs) -> Obs:
 
 @accelerated
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere.
+    """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if it is 0 everywhere.
 
     With several learners, each returns its share: the mean of these shares is the mean over all rows.
 
@@ -77,7 +77,7 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def max_over(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the largest of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if that is nowhere."""
+    """Return the largest of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if it is 0 everywhere."""
     if not x.numel():
         return x.new_zeros(())
     largest = x.masked_fill(~mask, -torch.inf).amax()
@@ -85,7 +85,7 @@ def max_over(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def num_rows(mask: Tensor) -> Tensor:
-    """Return the number of rows where ``mask`` is 1, at least 1; of several learners, the mean of their numbers."""
+    """Return the number of rows where ``mask`` is 1, at least 1; with several learners, the mean of their numbers."""
     count = mask.sum()
     if not is_distributed():
         return count.clamp(min=1)
@@ -99,7 +99,7 @@ def squared_error(prediction: Tensor, target: Tensor, batch: Batch, scale: float
     Args:
         prediction: Q ``[B, T - 1]`` of one critic or ``[K, B, T - 1]`` of K.
         target: y ``[B, T - 1]``.
-        batch: its weights ``[B]`` and ends of episodes are read.
+        batch: provides the importance weights w ``[B]`` of prioritized replay, and the ends of episodes.
         scale: factor of the loss; ``0.5`` in some papers.
 
     Raises:
@@ -115,8 +115,8 @@ def huber_error(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, 
     """Return the term ``critic``: scale E[w L(Q - y)] over all actions taken, with the loss L of Huber (1964).
 
     L(u) = u^2 / 2 where |u| <= kappa and kappa (|u| - kappa / 2) beyond; its derivative is u clipped to
-    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also be
-    those of the choices of one critic.
+    [-kappa, kappa]. kappa is above 0 and may be infinite. The rest is as in :func:`squared_error`; K values may also
+    belong to the choices of one critic.
     """
     check_shapes(prediction, target, batch)
     error = prediction - target  # [(K,) B, T-1]
@@ -141,7 +141,7 @@ def regression_error(
 
 
 def check_shapes(prediction: Tensor, target: Tensor, batch: Batch) -> None:
-    """Raise ValueError unless the shapes are those of Q, y and the batch in :func:`squared_error`."""
+    """Raise ValueError unless the shapes match Q, y and the batch in :func:`squared_error`."""
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
         raise ValueError(
             f"values of shape {tuple(prediction.shape)}: expected [(K,) B, T - 1] = {tuple(target.shape)}."
@@ -164,7 +164,7 @@ def critic_losses(
         error: same shape; absolute error of each prediction, for the priorities.
         value: same shape; the predictions, for the metrics.
         target: y ``[B, T - 1]``.
-        batch: its weights ``[B]`` and ends of episodes are read.
+        batch: provides the importance weights w ``[B]`` of prioritized replay, and the ends of episodes.
         scale: factor of the loss.
     """
     mask = transition_mask(batch.is_last)  # [B, T-1]

@@ -1,4 +1,4 @@
-"""Squashing functions and two-hot targets, to predict numbers of unknown scale."""
+"""Symlog, two-hot encoding and other transforms, to predict numbers of unknown scale."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
 
 
 class RewardTransform(NamedTuple):
-    """A function of rewards that are learned, and its inverse."""
+    """A transform of rewards for learning, and its inverse."""
 
     function: Callable[[Tensor], Tensor]
     inverse: Callable[[Tensor], Tensor]
@@ -98,7 +98,7 @@ class RewardTransform(NamedTuple):
 IDENTITY = RewardTransform(lambda x: x, lambda x: x)
 REWARD_TRANSFORMS: dict[str, RewardTransform] = {
     "identity": IDENTITY,
-    "sign": RewardTransform(torch.sign, lambda x: x),  # what is lost stays lost
+    "sign": RewardTransform(torch.sign, lambda x: x),  # the magnitude is lost
     "tanh": RewardTransform(torch.tanh, lambda x: x.clamp(-1 + 1e-6, 1 - 1e-6).atanh()),
     "log1p": RewardTransform(torch.log1p, torch.expm1),
 }

@@ -1,5 +1,5 @@
 """Rows in memory: storage, windows, samplers, priorities, prefetch; and their durable copy in a run.
 
 May import store and core.
-Begin with ``replay.ReplayBuffer``; ``dataset`` is one of recorded rows, ``durable`` keeps one on disk.
+Begin with ``buffer.ReplayBuffer``; ``offline`` fills one from a dataset, ``persistent`` keeps one on disk.
 """

@@ -62,8 +62,8 @@ class BatchSamplerConfig(Config):
     recency_exponent: Annotated[float, AtLeast(0)] = 1.0
     """Exponent, 0 or more, of `fractions.recency`: a window of age a has a probability of about (1 + a)^-exponent."""
     sequential: bool = False
-    """Read whole episodes in order and carry the state on (truncated backpropagation through time), instead of all
-    these ways."""
+    """Read whole episodes in order and carry the state from window to window (truncated backpropagation through time),
+    instead of `fractions` and the online queue."""
     reset_interval: Annotated[int, AtLeast(0)] = 0
     """With `sequential` and `algo.carry_state`: reset the state in the middle of episodes too, at the beginning of a
     window of T rows with probability T / (2 reset_interval); 0: never."""
@@ -103,7 +103,7 @@ class BatchSampler:
     def __init__(
         self, storage: Storage, window: Window, seed: int, config: BatchSamplerConfig, online: bool = True
     ) -> None:
-        """Draw windows of ``storage``, which is still empty. ``online`` False: no online queue for new rows."""
+        """Sample windows of ``storage``, which is still empty. ``online`` False: no online queue for new rows."""
         self.storage = storage
         self.window = window
         self.rng: np.random.Generator = np.random.default_rng(seed)
@@ -188,7 +188,7 @@ class BatchSampler:
         return np.asarray(self.shares @ np.stack([sampler.probability(handles) for sampler in self.samplers.values()]))
 
     def state_dict(self) -> State:
-        """Return the states of all samplers, and the shape of the storage that gives their handles a meaning."""
+        """Return the states of all samplers, and the layout of the storage that their handles refer to."""
         states: dict[str, Any] = {name: dict(sampler.state_dict()) for name, sampler in self.samplers.items()}
         if self.sequence is None:
             states = {"mixture": {"rng": self.rng.bit_generator.state, "samplers": states}}
@@ -196,7 +196,7 @@ class BatchSampler:
         return {"rows": self._layout(), "samplers": states | online}
 
     def load_state_dict(self, state: State) -> bool:
-        """Restore the samplers in ``state`` if the storage holds the same rows. Return whether it does."""
+        """Restore the samplers in ``state`` if the storage contains the same rows. Return whether it does."""
         if state["rows"] != self._layout():
             return False
         states = state["samplers"]
@@ -209,7 +209,7 @@ class BatchSampler:
         return True
 
     def _layout(self) -> dict[str, Any]:
-        """Return the numbers that must be equal for handles and windows to mean the same."""
+        """Return the numbers on which the meaning of handles and windows depends."""
         window, storage = self.window, self.storage
         return {"count": storage.count, "streams": storage.streams, "length": window.rows,
                 "crosses": window.crosses_episodes, "free": window.num_free_rows}  # fmt: skip

@@ -28,8 +28,8 @@ PIECE = 2**26
 class ReplayBuffer:
     """Rows of N streams in memory, sampled in windows. A ``Source`` and a ``RowSink``.
 
-    Its behavior depends only on the rows it holds, their numbers, and its ``state_dict``. A replay that is filled by
-    ``begin_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.
+    Its behavior depends only on the stored rows, their numbers, and its ``state_dict``. A buffer that is filled by
+    ``restart_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ReplayBuffer:
         self.annotator: RowAnnotator | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
-        self.ended: list[bool] = [True] * storage.streams  # whether the newest row of each stream is_last; none: True
+        self.ended: list[bool] = [True] * storage.streams  # whether the newest row of each stream is_last, or missing
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
         self.extra_names: dict[str, str] = {name: name[len(EXTRAS) :] for name in names if name.startswith(EXTRAS)}
@@ -54,12 +54,12 @@ class ReplayBuffer:
 
     @property
     def count(self) -> int:
-        """Number of rows that each stream has had so far, which is the number of its next row."""
+        """Number of rows that were added to each stream so far, which is the number of its next row."""
         return self.storage.count
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest row still held; ``count`` if there is none."""
+        """Number of the oldest stored row; ``count`` if there is none."""
         return self.storage.oldest
 
     @property
@@ -70,7 +70,7 @@ class ReplayBuffer:
     # ------------------------------------------------------------------ rows
 
     def attach(self, store: ReplayStore | None) -> None:
-        """Pass every row that is added from now on to ``store`` as well, or to none if None."""
+        """Also write every row that is added from now on to ``store``; None: to no store."""
         self.store = store
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor], version: int | None = None) -> None:
@@ -92,7 +92,7 @@ class ReplayBuffer:
             self.annotator.on_add(self.storage, step)
 
     def _end_cut_episodes(self, is_first: list[bool]) -> None:
-        """Make the newest rows ``is_last`` that the next rows do not continue: an environment or a process failed."""
+        """Set ``is_last`` in newest rows that the next rows do not continue: an environment or a process crashed."""
         cut = [stream for stream, first in enumerate(is_first) if first and not self.ended[stream]]
         for stream in cut:
             self.storage.end_episode(self.count - 1, stream)
@@ -100,7 +100,7 @@ class ReplayBuffer:
                 self.store.end_episode(stream)
 
     def restart_at(self, first: int) -> None:
-        """Drop all rows. The next one gets the number ``first``, as if those before it had been evicted."""
+        """Drop all rows. The next row gets the number ``first``, as if all earlier rows had been evicted."""
         self.storage.begin_at(first)
         self.ended = [True] * self.storage.streams
         self.stale = True
@@ -108,7 +108,7 @@ class ReplayBuffer:
         self.batch_sampler.clear()
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Add n rows to each stream, ``[N, n, ...]`` by column. Absent extras are blank; the store gets nothing.
+        """Add n rows to each stream, ``[N, n, ...]`` by column. Missing extras are blank; the store gets nothing.
 
         The online queue ignores them. If they do not fit, only the newest of them are kept, and no earlier rows.
         """
@@ -134,7 +134,7 @@ class ReplayBuffer:
         return room and {name: column for name, column in room.items() if not name.startswith(EXTRAS)}
 
     def add_chunks(self, chunks: Iterable[Chunk]) -> bool:
-        """Add chunks that a store reads, some into ``room``. False: a chunk is damaged; call ``begin_at``."""
+        """Add chunks that a store reads, some into reserved memory. False: a chunk is damaged; call ``restart_at``."""
         for chunk in chunks:
             if chunk.damaged:
                 return False
@@ -147,7 +147,7 @@ class ReplayBuffer:
         return True
 
     def save_extras(self, folder: Path) -> None:
-        """Write the extras of all rows held, one file ``[N, rows, ...]`` for each column that checkpoints keep."""
+        """Write the extras of all stored rows, one file ``[N, rows, ...]`` for each column that checkpoints keep."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, path in self._extra_files(folder):
             spec = self.storage.specs[name]
@@ -159,7 +159,7 @@ class ReplayBuffer:
                     file.write(self.storage.read(start, stop, [name], stream)[name].tobytes())
 
     def load_extras(self, folder: Path, first: int | None = None) -> None:
-        """Load what ``save_extras`` wrote. The files hold the rows from ``first`` on, by default the oldest held."""
+        """Load what ``save_extras`` wrote. The files begin with row ``first``, by default the oldest stored row."""
         first = self.oldest if first is None else first
         for name, path in self._extra_files(folder):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -167,13 +167,13 @@ class ReplayBuffer:
                 self.storage.replace(name, start, stream, array[stream, start - first : stop - first])
 
     def _extra_files(self, folder: Path) -> Iterator[tuple[str, Path]]:
-        """Yield each column that checkpoints hold, with its file; quoted, as file names cannot have all characters."""
+        """Yield each column that checkpoints keep, with its file; quoted, as file names cannot have all characters."""
         for name, spec in self.storage.specs.items():
             if name.startswith(EXTRAS) and spec.in_checkpoints:
                 yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int, int]]:
-        """Yield the rows held as ``(stream, start, stop)``, of at most about ``PIECE`` bytes."""
+        """Yield the stored rows as ``(stream, start, stop)``, of at most about ``PIECE`` bytes."""
         rows = max(1, PIECE // max(1, self.storage.specs[name].nbytes))
         for stream in range(self.storage.streams):
             for start in range(self.oldest, self.count, rows):
@@ -209,11 +209,11 @@ class ReplayBuffer:
     def feedback(self, index: Tensor, update: Update) -> None:
         """Write ``update.extras`` ``[B, T', ...]`` to the last T' rows of the windows ``index`` ``[B]``.
 
-        ``update.priority`` ``[B]`` becomes the priority of those windows, if windows are drawn by priority. Rows
-        evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
+        ``update.priority`` ``[B]`` becomes the priority of those windows, if windows are drawn by priority. Rows that
+        were evicted since are skipped. Where windows overlap, the later one in the batch counts.
 
         From a GPU to rows in host memory, the feedback is written at the next call, so that the host need not wait: the
-        next batch always sees latents that are one update older. Only ``sequence`` sampling waits.
+        next batch always has latents that are one update older. Only sequential sampling waits.
         """
         self.flush()
         priority = None if self.batch_sampler.priorities is None else update.priority
@@ -247,6 +247,6 @@ class ReplayBuffer:
         return {**self.batch_sampler.state_dict(), "pending": [feedback.state_dict() for feedback in self.pending]}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a saved state if the replay already holds the same rows; otherwise sampling starts again."""
+        """Restore a saved state if the buffer already contains the same rows; otherwise sampling starts over."""
         if self.batch_sampler.load_state_dict(state):
             self.pending = [Feedback.from_state(entry) for entry in state["pending"]]

@@ -1,4 +1,4 @@
-"""Settings of the replay: how many rows it holds and where, and whether learning can start with them."""
+"""Settings of the replay: its capacity and storage, and whether learning can start with them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Size(NamedTuple):
 
 
 def parse_size(value: int | str, name: str) -> Size:
-    """Return the size that ``value`` means: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (bytes)."""
+    """Return the size that ``value`` describes: ``1000000``, ``5e6`` (rows), ``20GB``, ``512 MiB`` (bytes)."""
     text = str(value).strip().replace("_", "").lower()
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(e\+?\d+)?\s*(?:([kmgt]i?|)(b))?", text)
     number, power, prefix, is_bytes = match.groups("") if match else ("0", "", "", "")
@@ -50,7 +50,7 @@ class ReplayConfig(BatchSamplerConfig):
     """Settings of the replay buffer."""
 
     capacity: int | str = 1_000_000
-    """Capacity in rows, such as 5e6, or in bytes, such as 20GB or 512MiB, of all streams together. When it is full, the
+    """Total capacity of all streams in rows, such as 5e6, or in bytes, such as 20GB or 512MiB. When it is full, the
     oldest rows are evicted."""
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
@@ -61,9 +61,9 @@ class ReplayConfig(BatchSamplerConfig):
     write_buffer: int | str = "1GB"
     """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
     init_from: tuple[str, ...] = ()
-    """Run folders or stores of earlier runs, with whose rows a new run fills its replay."""
+    """Run folders or stores of earlier runs, whose rows fill the replay of a new run."""
     device: str = "cpu"
-    """Device that holds the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
+    """Device of the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,7 +87,7 @@ class ReplayConfig(BatchSamplerConfig):
         """Return a replay of ``num_envs`` streams that samples batches of ``window``; each stream fits one window.
 
         Memory is allocated for ``max_rows`` rows in total, if that is less than the capacity. Memory-mapped files are
-        in ``scratch``, or in the folder for temporary files. With ``versions``, rows hold the policy's version.
+        in ``scratch``, or in the folder for temporary files. With ``versions``, rows contain the policy's version.
         """
         columns = row_columns(obs_spec, action_spec, extra_spec)
         if window.rollout:
@@ -114,7 +114,7 @@ def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
 
 
 def check_capacity(config: ReplayConfig, replay: ReplayBuffer, learning_starts: int) -> None:
-    """Raise ConfigError if the replay can never hold ``learning_starts`` windows, which rollouts do not wait for."""
+    """Raise ConfigError if the replay can never contain ``learning_starts`` windows; rollouts do not wait for them."""
     if isinstance(replay, RolloutBuffer):
         return
     rows, streams = config.capacity_rows(bytes_per_row(replay)), replay.storage.streams
@@ -143,7 +143,7 @@ def check_memory(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> None
 
 
 def replay_bytes(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> int:
-    """Return the bytes that ``steps`` env steps will really take: memory without rows is never used."""
+    """Return the bytes that ``steps`` env steps will really take: memory without rows is never touched."""
     slots = replay.storage.streams * replay.storage.capacity
     return int(bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
 

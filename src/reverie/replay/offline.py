@@ -1,4 +1,4 @@
-"""Recorded rows as a source of batches: the windows and samplers of the replay, over rows that do not change."""
+"""A dataset as a source of batches: the windows and samplers of the replay, over rows that do not change."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from reverie.replay.storage import HostStorage
 
 
 class OfflineReplay(ReplayBuffer):
-    """All rows of a dataset in one stream, episode after episode. Batches depend on rows, seed and settings alone."""
+    """All rows of a dataset in one stream, episode after episode. Batches depend only on rows, seed and settings."""
 
     fingerprint: str = ""  # checksums of the rows: equal for equal rows from any file
 
     def fill(self, parts: Iterator[Rows], num_rows: int, label: str = "the dataset") -> None:
         """Store the ``num_rows`` announced rows and set the fingerprint. Actions are clipped to [-1, 1].
 
-        DataError about ``label`` if there are more rows or no windows, or most episodes have no step.
+        Raise DataError about ``label`` if there are more rows or no windows, or most episodes have no step.
         """
         sums: dict[str, int] = {}
         self.batch_sampler.windows.reserve(num_rows)
         for part in parts:
             if self.count + len(part["is_first"]) > num_rows:
                 raise DataError(f"{label} is damaged: it contains more than the {num_rows:,} rows that it declares.")
-            done = np.clip(part["action"], -1, 1)  # as environments did: older stores hold actions before clipping
+            done = np.clip(part["action"], -1, 1)  # as environments did: older stores have actions before clipping
             self.extend({name: values[None] for name, values in (part | {"action": done}).items()})
             for name, values in part.items():
                 sums[name] = crc32c(values, sums.get(name, 0))
@@ -76,7 +76,7 @@ class OfflineReplay(ReplayBuffer):
 
 
 class OfflineReplayPart:
-    """Recorded rows as one part of a checkpoint: their fingerprint and the state of sampling, not the rows."""
+    """A dataset as one part of a checkpoint: its fingerprint and the state of sampling, not the rows."""
 
     prunable = True
 
@@ -122,7 +122,7 @@ class Statistics:
 
     reward: tuple[float, float]  # smallest and largest reward
     reward_rms: float
-    """Root mean square of the rewards that are not 0, so that it is the same for sparse rewards; 0 if all are 0."""
+    """Root mean square of the rewards that are not 0, so that it does not depend on their sparsity; 0 if all are 0."""
     scores: tuple[float, float, float]  # smallest, mean and largest undiscounted return of an episode
     episodes: int  # number of episodes with at least one step
     terminal: int  # number of episodes that end terminally; the others are truncated

@@ -1,6 +1,6 @@
 """The replay of a run with its store: saved and restored so that a resumed run continues exactly.
 
-A checkpoint holds the position in the *store* (``store/store.py``), the few rows that the store had not confirmed by
+A checkpoint contains the position in the *store* (``store/store.py``), the few rows that the store had not confirmed by
 then (*tail*), and the latents, which every update changes. A resumed run begins a new segment, whose parent is the
 position. Loading distinguishes these cases:
 
@@ -8,13 +8,13 @@ position. Loading distinguishes these cases:
 In the store                                               Replay; where new rows go
 =========================================================  ===================================================
 the rows, possibly followed by rows of any process         as it was; a child of their segment, tail first
-the rows, but in the store of the former settings          as it was; copied to a segment of the new store
-some rows missing or damaged, or another number of streams episodes arranged again; copied to a segment
+the rows, but in the store of the previous settings        as it was; copied to a segment of the new store
+some rows missing or damaged, or another number of streams episodes rearranged; copied to a segment
 nothing of the checkpoint's segment                        empty; a segment without a parent
 =========================================================  ===================================================
 
 Only a replay that is restored row by row (``exact``) gets its latents back, and its environments continue within their
-episodes. Otherwise latents begin as zeros and environments with new episodes.
+episodes. Otherwise latents start as zeros and environments start new episodes.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class LocatedRows(NamedTuple):
 
     store: ReplayStore
     parts: list[SegmentRange]  # the parts found in the store, in order of their rows; at least one, which may be empty
-    stored: int  # number of rows of each stream that the store should hold; the rows after them are in ``tail``
+    stored: int  # number of rows of each stream that the store should contain; the rows after them are in ``tail``
     tail: dict[str, np.ndarray]
-    """Rows that the store had not confirmed when the checkpoint was written; they lie in the checkpoint."""
+    """Rows that the store had not confirmed when the checkpoint was written; they are in the checkpoint."""
 
     def num_lost(self, oldest: int) -> int:
-        """Return how many rows of each stream, from ``oldest`` on, should be stored and are not."""
+        """Return how many rows of each stream, from ``oldest`` on, are missing in the store."""
         num_found = sum(max(0, stop - max(start, oldest)) for _, start, stop in self.parts)
         return max(0, self.stored - oldest - num_found)
 
@@ -75,7 +75,7 @@ class PersistentReplay:
     prunable = True
 
     def __init__(self, replay: ReplayBuffer, config: ReplayConfig, run: Path, *, stop: Callable[[], bool]) -> None:
-        """Open the store of the run for reading; ``replay`` is empty. ``stop`` says whether the run is about to end."""
+        """Open the store of the run for reading; ``replay`` is empty. ``stop``: whether the run is about to end."""
         self.replay = replay
         self.config = config
         self.run = run
@@ -104,7 +104,7 @@ class PersistentReplay:
     # ------------------------------------------------------------ the life of a run
 
     def check(self) -> None:
-        """Check that the store holds rows of the same spaces, if any."""
+        """Check that any rows in the store have the same spaces as the replay."""
         if self.store is not None:
             self._check_columns(self.store, f"replay.store_path = '{self.config.store_path}'")
 
@@ -116,12 +116,12 @@ class PersistentReplay:
             self.store.check_writable()
 
     def begin(self) -> bool:
-        """Begin to store, in a run without a checkpoint, after ``claim``; return whether the replay has rows."""
+        """Start storing in a run without a checkpoint, after ``check_writable``; return whether the replay has rows."""
         sources, room = self.sources, self.streams * self.replay.storage.capacity
         total = max(1, sum(store.num_rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[StreamPiece]:
-            """Yield the newest rows of every history, as many as there is room for, stream by stream."""
+            """Yield the newest rows of every history, as many as fit, stream by stream."""
             names, share = columns or list(self.columns), min(1.0, room / total)
             for store, history in ((s, history) for s in sources.values() for history in s.histories()):
                 held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
@@ -135,7 +135,7 @@ class PersistentReplay:
         return bool(sources)
 
     def on_checkpoint(self, name: str, retained: Sequence[str]) -> None:
-        """Let the store delete the rows that none of the ``retained`` checkpoints needs, after one called ``name``."""
+        """After checkpoint ``name``, let the store delete the rows that none of the ``retained`` checkpoints needs."""
         self._counts[name] = self.replay.count
         if self.store is not None and all(checkpoint in self._counts for checkpoint in retained):
             self.store.drop(min(self._counts[checkpoint] for checkpoint in retained) - self.replay.storage.capacity)
@@ -199,7 +199,7 @@ class PersistentReplay:
             logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
     def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
-        """Begin with every ``count``-th episode, from number ``rank`` on, of the rows of other replays.
+        """Start with every ``count``-th episode of the rows of other replays, from episode number ``rank`` on.
 
         ``saved``: the store (None if it had none) and the state of each replay.
         """
@@ -224,7 +224,7 @@ class PersistentReplay:
         self.replay.load_state_dict(self.loaded["replay"])
 
     def _find_rows(self, state: State) -> LocatedRows | None:
-        """Find the rows of ``state`` in the current store or in the former one."""
+        """Find the rows of ``state`` in the current store or in the previous one."""
         stores = dict.fromkeys((self.store, self.find_store(state)))
         return next((rows for store in stores if store and (rows := locate_rows(store, state))), None)
 
@@ -343,7 +343,7 @@ def fill_storage(storage: Storage, source: Pieces) -> int:
     All others are concatenated; if they do not fit, the newest are kept. They are cut into streams of equal length, so
     a stream may begin and end in the middle of an episode, as after an eviction.
 
-    Rows are counted first, from their flags; if other columns are damaged, so that fewer come, it starts again.
+    Rows are counted first, from their flags. If damage in other columns leaves fewer rows, filling starts over.
     """
     streams = storage.streams
     total = sum(len(rows["is_first"]) for rows in from_first_rows(source(("is_first",))))
@@ -359,7 +359,7 @@ def fill_storage(storage: Storage, source: Pieces) -> int:
 
 
 def end_cut_episodes(storage: Storage) -> None:
-    """Make each row ``is_last`` that precedes an ``is_first`` row: the rest of its episode is not there."""
+    """Set ``is_last`` in each row that precedes an ``is_first`` row: the rest of its episode is missing."""
     flags = storage.read(0, storage.count, ["is_first", "is_last"])
     for stream, row in np.argwhere(flags["is_first"][:, 1:] & ~flags["is_last"][:, :-1]).tolist():
         storage.end_episode(row, stream)

@@ -85,7 +85,7 @@ class PrioritizedSampler(Sampler):
         return cfg.beta + (cfg.beta_end - cfg.beta) * done
 
     def feedback(self, handles: np.ndarray, priority: np.ndarray) -> None:
-        """Set the finite priorities ``[B]`` of the windows ``[B]`` still held; the last value of duplicates counts."""
+        """Set the finite priorities ``[B]`` of stored windows ``[B]``; the last value of duplicates counts."""
         if len(negative := priority[priority < 0]):
             raise DataError(f"an update returned the priority {negative[0]:.4g}: expected a number, 0 or more.")
         slots = handles % len(self.priority)
@@ -100,7 +100,7 @@ class PrioritizedSampler(Sampler):
         tree_set(self.tree, slots, np.where(stored > 0, stored.astype(np.float64) ** self.config.alpha, 0.0))
 
     def state_dict(self) -> State:
-        """Return the generator, the priorities of all windows held, and the progress of beta."""
+        """Return the generator, the priorities of all windows, and the progress of beta."""
         return {
             **super().state_dict(),
             "oldest": self.windows.oldest // self.storage.streams,

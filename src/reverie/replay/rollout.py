@@ -52,7 +52,7 @@ class RolloutBuffer(ReplayBuffer):
         self._restart(first)
 
     def sample(self, count: int | None = None) -> Batch:
-        """Return the next minibatch, copied, on the learner's device. ``count`` is without meaning here."""
+        """Return the next minibatch, copied, on the learner's device. ``count`` is ignored."""
         if not len(self):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
@@ -79,7 +79,7 @@ class RolloutBuffer(ReplayBuffer):
         return Batch.from_columns(joined, torch.arange(streams), extras)
 
     def feedback(self, index: Tensor, update: Update) -> None:
-        """Drop the rows after their last minibatch, or as soon as ``update.over`` is true."""
+        """Drop the rows after their last minibatch, or as soon as ``update.rollout_done`` is true."""
         if not len(self) or (update.rollout_done is not None and bool(update.rollout_done)):
             self._restart(self.count)
 
@@ -90,7 +90,7 @@ class RolloutBuffer(ReplayBuffer):
         return {"begun": begun, "count": self.count, "streams": streams, "rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a saved state; without the same rows a new rollout begins, as other rows are not of this policy."""
+        """Restore a saved state; without the same rows a new rollout begins, as other rows are of another policy."""
         same = (state["count"], state["streams"]) == (self.count, self.storage.streams)
         self._restart(int(state["begun"]) if same else self.count)
         self.rng.bit_generator.state = dict(state["rng"])
@@ -110,7 +110,7 @@ IGNORED_SETTINGS = (
 
 
 def check_rollout(config: BatchSamplerConfig, window: Window, streams: int) -> None:
-    """Raise ConfigError if settings of the replay have no meaning for rollouts, or minibatches do not divide them."""
+    """Raise ConfigError if settings of the replay have no effect on rollouts, or minibatches do not divide them."""
     default = type(config)()
     for name in IGNORED_SETTINGS:
         if (value := getattr(config, name)) != getattr(default, name):

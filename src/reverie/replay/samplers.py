@@ -1,4 +1,4 @@
-"""Samplers: which windows make a batch. ``priority.py`` has another, ``batch_sampler.py`` combines all."""
+"""Samplers: which windows make a batch. ``prioritized.py`` has another, ``batch_sampler.py`` combines all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.replay.windows import FirstFlags, HandleQueue, RandomIntegers, Wind
 
 
 class Sampler:
-    """Draws windows. Of this base class, the state is a generator; everything else follows from the rows."""
+    """Draws windows. The base class has a generator as its state; everything else follows from the rows."""
 
     listens = False
     """Whether ``add`` has an effect."""
@@ -43,7 +43,7 @@ class Sampler:
         return {"rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a saved state; the storage holds the same rows."""
+        """Restore a saved state; the storage must contain the same rows."""
         self.rng.bit_generator.state = dict(state["rng"])
 
 
@@ -98,13 +98,13 @@ class RecencySampler(Sampler):
 
 
 class EpisodeEndSampler(Sampler):
-    """Draws the last window of each episode 1 + T times as often, T being the rows of a window without its free ones.
+    """Draws the last window of each episode 1 + T times as often, where T is a window's rows without its free rows.
 
     Among M windows, E end with an episode: p = (1 + T) / (M + E T) for these E, and 1 / (M + E T) for all others.
     With uniform sampling the last row of an episode is learned from T times less often than one in the middle.
 
     Source: github.com/Eclectic-Sheep/sheeprl, sheeprl/data/buffers.py: EpisodeBuffer with ``prioritize_ends``. Its
-    episodes are complete; here the end of an episode is known once the first row of the next one has come.
+    episodes are complete; here the end of an episode is known once the first row of the next episode is stored.
     """
 
     listens = True
@@ -119,7 +119,7 @@ class EpisodeEndSampler(Sampler):
 
     def clear(self) -> None:
         self.ends.clear()
-        self.undecided: np.ndarray = np.empty(0, np.int64)  # windows whose following row has not come yet
+        self.undecided: np.ndarray = np.empty(0, np.int64)  # windows whose following row is not stored yet
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:
         windows = np.concatenate([self.undecided, new])
@@ -147,9 +147,9 @@ class EpisodeEndSampler(Sampler):
 class OnlineQueue(Sampler):
     """Draws each stream's newest rows once, in windows that do not overlap, before other windows are drawn.
 
-    As in the replay of DreamerV3's authors: when ``length`` rows have come since a stream's last queued window, its
-    newest window is queued; only its free rows may overlap another. Windows that are evicted before they are drawn are
-    dropped, which bounds the queue.
+    As in the replay of DreamerV3's authors: ``length`` rows after a stream's last queued window, its newest window is
+    queued; only its free rows may overlap another. Windows that are evicted before they are drawn are dropped, which
+    bounds the queue.
     """
 
     listens = True
@@ -207,9 +207,9 @@ class SequentialSampler(Sampler):
 
     The first window of each cursor is drawn from all windows: otherwise cursors would stay synchronized where all
     episodes have one length. When an episode is over or its rows have been evicted, the cursor continues with an
-    episode drawn uniformly from those that hold a window and whose first row is held; if there is none, with any
-    window. If the rest of an episode is shorter than a window, its last window is moved back to end with the episode;
-    of an episode that is still being collected it is skipped, or all cursors would end up waiting at the newest rows.
+    episode drawn uniformly from those that contain a window and whose first row is stored; if there is none, with any
+    window. If the rest of an episode is shorter than a window, its last window is moved back to end with the episode.
+    If that episode is still being collected, the rest is skipped, or all cursors would wait at the newest rows.
     An episode shorter than a window is left out, unless windows may continue into the next one.
 
     If windows may cross episodes, the first learned row is the first of the episode, after context rows of another one.
@@ -239,7 +239,7 @@ class SequentialSampler(Sampler):
 
     def clear(self) -> None:
         self.episodes.clear()
-        self.cursors: list[int] = []  # the handle of each one's last window
+        self.cursors: list[int] = []  # the handle of each cursor's last window
         self.resets: np.ndarray = np.empty(0, bool)
 
     def add(self, new: np.ndarray, collected: bool = True) -> None:

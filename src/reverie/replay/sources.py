@@ -1,4 +1,4 @@
-"""Sources of batches in addition to the replay: prefetched to a GPU, or mixed from recorded and collected rows.
+"""Sources of batches in addition to the replay: prefetched to a GPU, or mixed from offline and online rows.
 
 Also the feedback of updates, which a GPU copies to host memory asynchronously.
 """
@@ -30,7 +30,7 @@ class Feedback(NamedTuple):
 
     @property
     def gpu(self) -> torch.device | None:
-        """The GPU that holds its tensors; None if they are on the CPU."""
+        """The GPU of its tensors; None if they are on the CPU."""
         values = [*self.extras.values(), self.priority]
         return next((value.device for value in values if value is not None and value.is_cuda), None)
 
@@ -80,7 +80,7 @@ def prefetch(source: BatchSource, device: torch.device) -> BatchSource:
 class Prefetch:
     """A ``BatchSource`` whose batches are on ``device``; only ``index`` stays on the CPU.
 
-    It needs no thread: an update on a GPU returns once it is launched, so the loop samples the next batch meanwhile.
+    It needs no thread: an update on a GPU returns once it is launched, so the loop samples the next batch during it.
     The copy is made from pinned memory, on a separate CUDA stream, and waits for nothing.
     """
 
@@ -121,10 +121,10 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Experience(Choice):
-    """Where the rows come from that a run learns from."""
+    """The source of the rows that a run learns from."""
 
     recorded: ClassVar[float]
-    """Part of each batch that is recorded, in [0, 1]."""
+    """Fraction of each batch that comes from a dataset, in [0, 1]."""
 
 
 @dataclass(frozen=True)
@@ -136,26 +136,26 @@ class Online(Experience):
 
 @dataclass(frozen=True)
 class Offline(Experience):
-    """Offline RL: all rows are recorded data."""
+    """Offline RL: all rows come from a dataset."""
 
     recorded: ClassVar[float] = 1.0
 
 
 @dataclass(frozen=True)
 class Mixed(Experience):
-    """Both: part of each batch is recorded, the rest is collected during the run."""
+    """Both: a fraction of each batch comes from a dataset, the rest is collected during the run."""
 
     part: Annotated[float, Within("(0, 1)")] = 0.5
-    """Part of each batch that is recorded, in (0, 1), rounded to whole windows."""
+    """Fraction of each batch that comes from a dataset, in (0, 1), rounded to whole windows."""
 
     @property
     def recorded(self) -> float:  # type: ignore[override]  # a constant of the others
-        """Part of each batch that is recorded."""
+        """Fraction of each batch that comes from a dataset."""
         return self.part
 
 
 def experience_from_fraction(share: float) -> Experience:
-    """Return the experience with this recorded share, in [0, 1]."""
+    """Return the experience with this fraction of offline rows, in [0, 1]."""
     return Online() if share == 0 else Offline() if share == 1 else Mixed(share)
 
 

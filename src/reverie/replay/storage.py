@@ -71,11 +71,11 @@ class Storage(ABC):
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest row still held."""
+        """Number of the oldest stored row."""
         return max(self.first, self.count - self.capacity)
 
     def begin_at(self, first: int) -> None:
-        """Drop all rows. The next row gets the number ``first``, as if those before it had been evicted."""
+        """Drop all rows. The next row gets the number ``first``, as if all earlier rows had been evicted."""
         self.first = self.count = first
 
     def add(self, rows: Mapping[str, Tensor]) -> None:
@@ -86,7 +86,7 @@ class Storage(ABC):
         self.count += 1
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Absent extras are blank."""
+        """Add ``n`` rows to each stream, ``[N, n, ...]``, at most the capacity. Missing extras are blank."""
         n = next((values.shape[1] for values in rows.values()), 0)
         absent = {name for name in self.specs if name.startswith(EXTRAS) and name not in rows}
         shapes = {name: (self.streams, n, *self.specs[name].shape) for name in absent}
@@ -119,7 +119,7 @@ class Storage(ABC):
     ) -> dict[str, np.ndarray]:
         """Return copies of rows ``start`` to ``stop`` of all columns or of ``names``: ``[N, n, ...]``.
 
-        With ``stream``, only that one: ``[1, n, ...]``. Without ``copy``, the rows themselves if they lie in one piece.
+        With ``stream``, only this one: ``[1, n, ...]``. Without ``copy``, the rows themselves if they are contiguous.
         """
         if not self.oldest <= start <= stop <= self.count:
             raise DataError(f"cannot read rows {start} to {stop}: there are rows {self.oldest} to {self.count}.")
@@ -135,18 +135,18 @@ class Storage(ABC):
         return rows
 
     def replace(self, name: str, start: int, stream: int, values: np.ndarray) -> None:
-        """Overwrite one column of held rows, from ``start`` on, with ``values`` ``[n, ...]``."""
+        """Overwrite one column of stored rows, from ``start`` on, with ``values`` ``[n, ...]``."""
         for slots, part in self._runs(start, start + len(values)):
             self._assign(name, slots, values[None, part], stream)
 
     def end_episode(self, row: int, stream: int) -> None:
-        """Make a held row the last of its episode: ``is_last``, and no action is taken there."""
+        """Make a stored row the last of its episode: ``is_last``, and no action is taken there."""
         slots = slice(row % self.capacity, row % self.capacity + 1)
         self._assign("is_last", slots, np.ones((1, 1), bool), stream)
         self._assign("action", slots, None, stream)
 
     def _assign_all(self, rows: Mapping[str, np.ndarray], part: slice, slots: slice) -> None:
-        """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; absent ones are set to 0."""
+        """Write rows ``part`` of ``[N, n, ...]`` to ``slots``, all columns; missing ones are set to 0."""
         for name in self.specs:
             self._assign(name, slots, rows[name][:, part] if name in rows else None)
 
@@ -179,7 +179,7 @@ class Storage(ABC):
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """Overwrite one column with ``values`` ``[B, T', ...]``, from ``offset`` rows after ``handles`` ``[B]`` on.
 
-        Rows evicted meanwhile are skipped. Where windows overlap, the later one in the batch counts.
+        Rows that were evicted since are skipped. Where windows overlap, the later one in the batch counts.
         """
 
 

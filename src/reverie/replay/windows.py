@@ -14,10 +14,10 @@ One stream of a storage with capacity 8, after 11 rows of two episodes. x: a win
 Invariants, on which samplers and the batch sampler rely:
 
 1. A handle is ``row * streams + stream``. Windows become complete, and are evicted, in the order of their handles.
-2. All rows of a window are held. Only free rows (``Window.num_free_rows``) may lie before row 0: the handle may then be
-   negative, and copies of row 0 stand in.
+2. All rows of a window are stored. Only free rows (``Window.num_free_rows``) may lie before row 0: the handle may then
+   be negative, and copies of row 0 replace them.
 3. In a window of one episode no row but the first that is not free is ``is_first``; free rows may be of other episodes.
-4. ``add`` returns a window once, when its last row is added, if its first row is still held.
+4. ``add`` returns a window once, when its last row is added, if its first row is still stored.
 5. Rows are stored first, then registered with ``FirstFlags`` and ``Windows``, and only then with the samplers: none
    draws a handle below ``Windows.oldest``.
 """
@@ -101,7 +101,7 @@ class RandomIntegers:
 
 @accelerated
 def random_integers(source: RandomIntegers, bound: int, count: int, among: HandleQueue | None = None) -> Tensor:
-    """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound`` of them) at these."""
+    """Return ``count`` int64 numbers in ``0..bound - 1``, or the handles ``among`` (``bound``) at these positions."""
     positions = source.rng.integers(bound, size=count)
     return torch.from_numpy(positions if among is None else among.handles[positions])
 
@@ -109,7 +109,7 @@ def random_integers(source: RandomIntegers, bound: int, count: int, among: Handl
 class Windows:
     """The windows of ``length`` rows that can be sampled now, oldest first.
 
-    Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front, which must be held.
+    Windows of one episode have no ``is_first`` row but the first after the ``free`` rows in front, which is stored.
     A queue holds their handles; handles of windows that may cross episodes are consecutive integers.
     """
 
@@ -125,7 +125,7 @@ class Windows:
 
     @property
     def oldest(self) -> int:
-        """Lower bound of the handles of all windows, now and later: older rows are not held any more."""
+        """Lower bound of the handles of all windows, now and later: older rows are no longer stored."""
         storage = self.storage
         earliest = (
             storage.first or -self.free
@@ -181,7 +181,7 @@ class Windows:
         return np.asarray(self.queue.handles[positions] if self.needed else positions + self.oldest)
 
     def positions(self, handles: np.ndarray) -> np.ndarray:
-        """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``at``."""
+        """Return the positions of ``handles`` ``[B]`` of available windows: the inverse of ``handles_at``."""
         return np.searchsorted(self.queue.handles, handles) if self.needed else handles - self.oldest
 
     def draw(self, integers: RandomIntegers, count: int) -> Tensor:
@@ -202,7 +202,7 @@ def spread_flags(flags: np.ndarray, width: int) -> np.ndarray:
 
 
 class FirstFlags:
-    """``is_first`` of all rows held, in host memory, and ``ended``: the newest ``is_last`` of each stream."""
+    """``is_first`` of all stored rows, in host memory, and ``ended``: the newest ``is_last`` of each stream."""
 
     def __init__(self, storage: Storage) -> None:
         """Keep the flags of ``storage``."""
@@ -226,7 +226,7 @@ class FirstFlags:
         self.ended = is_last
 
     def at(self, handles: np.ndarray) -> np.ndarray:
-        """Return whether the rows ``handles``, all of them held, are ``is_first``."""
+        """Return whether the rows ``handles``, all of them stored, are ``is_first``."""
         return np.asarray(self.ring.reshape(-1)[handles % self.ring.size])
 
     def next_first(self, row: int, stream: int, limit: int) -> int:

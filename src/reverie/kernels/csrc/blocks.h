@@ -231,7 +231,8 @@ static inline __attribute__((always_inline)) void product_and(const Half *a, int
 }
 
 /* Multiply `depth` tiles of rows in `a` with tiles of pairs in `b` to 32 x 32 numbers. The second 16 rows of a and columns
- * of b lie `next_a` and `next_b` further. Meanwhile the vector units finish block j of `whole`, unless j is negative. */
+ * of b lie `next_a` and `next_b` further. At the same time, the vector units finish block j of `whole`, unless j is
+ * negative. */
 static void product_32(const Half *a, int64_t next_a, const Half *b, int64_t next_b, int64_t depth, float *out,
                        const Block *whole, int64_t j, const float *from, Gates gates) {
     const int is = j < 0 ? NOTHING : is_block(whole, j);

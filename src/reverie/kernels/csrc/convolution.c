@@ -1,7 +1,7 @@
-/* Convolutions without padding whose stride divides the kernel, or of 3 x 3 with stride 1, for kernels/convolution.py.
+/* Convolutions without padding whose stride divides the kernel, or of 3 x 3 with stride 1, for kernels/conv_relu.py.
  *
- * Blocks of stride x stride pixels are the cells of a grid. A convolution of kernel k and stride s is one of k / s and
- * stride 1 over cells, whose rows are s segments of memory. Where that is 2 or 3, Winograd's minimal filtering with six
+ * Blocks of stride x stride pixels are the cells of a grid. A convolution of kernel k and stride s has kernel k / s and
+ * stride 1 over cells, whose rows are s segments of memory. Where k / s is 2 or 3, Winograd's minimal filtering with six
  * points computes tiles of 5 x 5 or 4 x 4 cells with 36 products instead of 100 or 144. Gradients are its transposes.
  *
  * A grid is uint8 or float32; its segments have their own gaps, so that images need no copy.
@@ -11,7 +11,7 @@
 
 enum { POINTS = 6, LARGEST = 5 };
 
-/* A grid of cells, as kernels/convolution.py writes it. */
+/* A grid of cells, as kernels/conv_relu.py writes it. */
 typedef struct {
     int64_t h, w;           /* cells */
     int64_t segments, each; /* segments of a cell, and numbers in one */
@@ -297,7 +297,7 @@ INLINE void gradient_of(const Weights *s, const float *du, float *dweight, const
         }
 }
 
-/* Write the gradient of the weights, given that of their points, du [36, width, outputs]. */
+/* Write the gradient of the weights, given the gradient of their points, du [36, width, outputs]. */
 void weights_from_points(const float *du, float *dweight, int64_t outputs, int64_t kernel, int64_t stride,
                          int64_t channels) {
     Weights s = {outputs, kernel, stride, channels, stride * stride * channels};

@@ -12,7 +12,7 @@ typedef struct {
     int64_t sizes[DIMS], to[DIMS], a[DIMS], b[DIMS];
 } Layout;
 
-/* In the order of KINDS in elementwise.py. */
+/* In the order of KINDS in kernels/tape_ops.py. */
 typedef enum { COPY_1, COPY_4, COPY_8, WIDEN, NOT, FILL, NEG, ABS, SQUARE, CLAMP, ADD, LESS, ADD_8, FROM, MUL, DIV, MIN, MAX, EQ, GE, LE, LT, AND, PUT } Kind;
 
 /* Loop over the innermost dimension; vectorized where everything is contiguous, or the second input is one number. Arrays may

@@ -2,7 +2,7 @@
  *
  * By the method of the four Russians (Arlazarov, Dinic, Kronrod and Faradzev 1970): the sums of all subsets of four rows are
  * computed once and kept in a table, so that an output needs one addition for four gates, not four multiplications and
- * additions. perceptron_backward.c uses this for the gradient of a layer behind ReLU.
+ * additions. perceptron_backward.c uses this for the gradient of a layer after ReLU.
  */
 
 #ifndef REVERIE_GATES_H
@@ -15,7 +15,7 @@
 #define SUBSETS 16
 #define TABLE (WORD / GROUP * SUBSETS * PANEL) /* floats in a table */
 
-/* The number of words for so many gates. */
+/* The number of words for this many gates. */
 static inline int64_t words_of(int64_t gates) { return (gates + WORD - 1) / WORD; }
 
 /* Bit j is 1 if x[j] is not 0, for `count` numbers, at most WORD. NaN is not 0. */

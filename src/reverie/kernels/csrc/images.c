@@ -23,7 +23,7 @@ static void pool_pixel(const float *a, const float *b, const float *c, const flo
     }
 }
 
-/* Pool y 2 x 2, then out = silu(scale pooled / rms(pooled)). An odd last row or column is repeated. `which` is the place
+/* Pool y 2 x 2, then out = silu(scale pooled / rms(pooled)). An odd last row or column is repeated. `which` is the position
  * of each maximum: 2 * row + column. */
 void pool_norm_silu(const float *y, const float *scale, float *pooled, uint8_t *which, float *out, int64_t images,
                     int64_t height, int64_t width, int64_t channels, float eps, int threads) {

@@ -1,8 +1,8 @@
 /* Fused element-wise operations for CPUs: each reads its inputs once and writes its outputs once.
  *
- * compiler.py compiles this file for the present machine. nn/functional.py defines every function in
- * PyTorch; the tests compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last
- * axis, `rows` the product of all others.
+ * compiler.py compiles this file for the present machine. nn/functional.py defines every function in PyTorch; the tests
+ * compare the two. All arrays are float32, contiguous and have at least one row. `width` is the size of the last axis,
+ * `rows` the product of all others.
  */
 
 #include "kernels.h"
@@ -42,7 +42,7 @@ void norm_silu_backward(const float *x, const float *scale, const float *dy, flo
     }
 }
 
-/* A hash of up to 16 numbers of each array, evenly spread: whether somebody has changed them, at little cost. */
+/* A cheap hash of up to 16 numbers of each array, evenly spread, to detect changes. */
 void sample_bits(const uint32_t *const *arrays, const int64_t *sizes, int64_t count, uint64_t *out) {
     uint64_t hash = 0;
     for (int64_t i = 0; i < count; i++) {

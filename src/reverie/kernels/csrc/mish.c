@@ -1,4 +1,4 @@
-/* Layer norm followed by Mish, or by a softmax over each few numbers (nn/functional.py: norm_mish, sim_norm): in PyTorch the
+/* Layer norm followed by Mish, or by a softmax over every few numbers (nn/functional.py: norm_mish, sim_norm): in PyTorch the
  * softmax over eight numbers takes longer than the linear layer before it. Arrays are as in kernels.c.
  */
 
@@ -73,8 +73,8 @@ static inline void norm_row_backward(const float *x, const float *scale, float *
     for (int64_t j = 0; j < width; j++) dx[j] = m.inverse * (d[j] - mean - (x[j] - m.mean) * m.inverse * along);
 }
 
-/* dx, and each thread's part of the gradients of scale and shift, added to its rows of dnorm [threads, 2, width]. Of norm_mish
- * without `y`, else of sim_norm, whose result is y. `scratch` is [threads, 3 * width]. */
+/* dx, and each thread's part of the gradients of scale and shift, added to its rows of dnorm [threads, 2, width]. Without
+ * `y` for norm_mish, otherwise for sim_norm, whose result is y. `scratch` is [threads, 3 * width]. */
 void norm_then_backward(const float *x, const float *scale, const float *shift, const float *y, const float *dy, float *dx,
                         double *dnorm, float *scratch, int64_t rows, int64_t width, int64_t size, int threads) {
     const int64_t stretch = 512; /* rows summed in float32 before their sum is added in double */

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdint.h>
 
-/* A run may go on without this file: so products are rounded before they are added, as NumPy does. */
+/* A run may resume on a machine without a compiler, so products are rounded before they are added, as in NumPy. */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("-ffp-contract=off")
 #else
@@ -25,8 +25,8 @@ static inline double deviation(const double *moments, int64_t width) {
     return sqrt(moments[2 * width] / (moments[0] < 1 ? 1 : moments[0]));
 }
 
-/* Add rows [count, width] to moments [3, width]; set shift and factor [width] to mean 0 and deviation 1. Deviations of at
- * most `noise` times the mean, or `least`, count as 0. */
+/* Add rows [count, width] to moments [3, width]; set shift and factor [width] to mean 0 and standard deviation 1. Standard
+ * deviations of at most `noise` times the mean, or `least`, count as 0. */
 void add_rows(double *moments, const float *rows, int64_t count, int64_t width, double noise, double least, float *shift,
                float *factor) {
     for (int64_t d = 0; d < width; d++) {
@@ -45,8 +45,8 @@ void add_rows(double *moments, const float *rows, int64_t count, int64_t width, 
     }
 }
 
-/* Go on to the next rows of returns [count]: G <- r + gamma G, 0 at a first row. Add all but those to moments [3, 1]; set
- * factor to 1 / their deviation. */
+/* Update returns [count] with the next rows: G <- r + gamma G, 0 at a first row. Add all returns but these zeros to moments
+ * [3, 1]; set factor to 1 / their standard deviation. */
 void add_returns(double *returns, const float *reward, const uint8_t *first, int64_t count, double discount,
                   double *moments, double least, float *factor) {
     double sum = 0, scatter = 0;

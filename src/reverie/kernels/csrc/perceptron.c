@@ -1,5 +1,5 @@
-/* Multilayer perceptrons (MLPs) with ReLU or tanh: one call computes all layers of several MLPs forward; perceptron_backward.c has the
- * backward pass. nn/relu_mlp.py calls both.
+/* Multilayer perceptrons (MLPs) with ReLU or tanh: one call computes all layers of several MLPs forward;
+ * perceptron_backward.c has the backward pass. kernels/relu_mlp.py calls both.
  *
  * All arrays are float32 and contiguous. The parameters of a copy are, layer by layer, its weights [inputs, outputs] and
  * its bias [outputs]; copies lie `stride` numbers apart. The order of each sum, and so its result, depends neither on the

@@ -8,10 +8,10 @@
 #include "panels.h"
 
 #define STRIP 64 /* rows of a batch that a thread processes at once */
-#define NARROW 8 /* layers with at most so many outputs do not use panels */
+#define NARROW 8 /* layers with at most this many outputs do not use panels */
 
 typedef struct {
-    int64_t copies, layers, stride, squash, tanh; /* whether tanh is applied to the output, and between layers in place of ReLU */
+    int64_t copies, layers, stride, squash, tanh; /* whether tanh is applied to the output, and between layers instead of ReLU */
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;

@@ -1,4 +1,4 @@
-/* The backward pass of multilayer perceptrons (see perceptron.c for their parameters). nn/relu_mlp.py calls it.
+/* The backward pass of multilayer perceptrons (see perceptron.c for their parameters). kernels/relu_mlp.py calls it.
  *
  * The order of each sum, and so its result, does not depend on the threads.
  */
@@ -44,7 +44,7 @@ typedef struct {
     const float *x, *hidden, *dy;
     float *dx, *dparameters;
     int64_t rows, some, from, in_panels, out_panels; /* from: first layer whose input needs a gradient */
-    int64_t gated; /* the layer whose output has gates of its own (see gates_back), or 0 */
+    int64_t gated; /* the layer whose output has its own gates (see gates_back), or 0 */
     const int64_t *weights_at, *hidden_at, *transposed_at; /* offsets of each layer; hidden_at[l]: of the input of layer l */
     float *dhidden, *transposed; /* gradients, in the layout of `hidden` for `some` rows; weights [inputs in panels, outputs] */
     float *turned, *sums; /* of the gated layer: the sums of its weights' gradient, in panels; and those of its bias */
@@ -101,13 +101,13 @@ static void weights_back(const Back *c, int64_t copy, int64_t l, int64_t panel, 
                    panel * PANEL, c->dparameters + copy * c->n->stride + c->weights_at[l], count, first > 0, scratch);
 }
 
-/* ---------------------------------------------------------------------- a layer behind gates
+/* ---------------------------------------------------------------------- a layer after gates
  *
  * If a network has one output, such as a value, the gradient of the last hidden layer is dy[r] w[j] where that layer is not 0:
  * an outer product times gates. So the products with this gradient are products with the gates alone (gates.h): the other
  * factor's rows are multiplied by w[j] or dy[r] before, and the result's by the other of the two. */
 
-#define GATED_ROWS 64 /* fewer rows do not make up for the tables */
+#define GATED_ROWS 64 /* with fewer rows, the tables do not pay off */
 
 static int64_t gated_layer(const Network *n, int64_t rows) {
     int64_t l = n->layers - 2;
@@ -194,7 +194,7 @@ static void back(void *given, Worker worker) {
     while ((item = next_piece(&c->packed)) < c->in_panels * K) transpose_weights(c, item);
     for (int64_t first = 0; first < c->rows; first += c->some) {
         int64_t count = least(c->some, c->rows - first), strips = (count + STRIP - 1) / STRIP;
-        meet(worker); /* no thread reads the gradients of the last rows any more */
+        meet(worker); /* no thread reads the gradients of the last rows any longer */
         if (!worker.number) c->taken = 0;
         while (gated && (item = next_piece(&c->seen)) < strips * K) {
             int64_t at = item % strips * STRIP;

@@ -1,5 +1,5 @@
-/* The computation of perceptron.c by matrix units (tiles.h), where the processor has them. nn/relu_mlp.py calls it for
- * batches.
+/* The computation of perceptron.c by matrix units (tiles.h), where the processor has them. kernels/relu_mlp.py calls it
+ * for batches.
  *
  * The order of each sum depends neither on the threads nor on the other rows of the batch.
  *
@@ -140,13 +140,13 @@ typedef struct {
     Half *start;
 } Task;
 
-/* Do a worker's share of to += from. */
+/* Compute a worker's share of to += from. */
 static void add_share(float *to, const float *from, int64_t count, Worker worker) {
     int64_t end = (worker.number + 1) * count / worker.threads;
     for (int64_t i = worker.number * count / worker.threads; i < end; i++) to[i] += from[i];
 }
 
-/* Do all phases for a part of the rows. Only the first part packs the weights. */
+/* Run all phases for a part of the rows. Only the first part packs the weights. */
 static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Worker worker, Place at) {
     int64_t number = c->skip / task->call->rows, parts = parts_of(task->call), count = c->n->stride;
     float *whole = c->dparameters + copy * count, *part = (float *)(at.room + c->plan.part);
@@ -160,7 +160,7 @@ static void phase_after_phase(const Task *task, const Call *c, int64_t copy, Wor
     if (number && task->count > PANELS) add_share(whole, part, count, worker);
 }
 
-/* Do all phases for a thread's half of the rows. The gradient of the parameters is the sum of both halves'. */
+/* Run all phases for a thread's half of the rows. The gradient of the parameters is the sum of both halves'. */
 static void half_of_rows(const Task *task, const Call *c, Worker worker, Place at) {
     int64_t half = (c->strips + 1) / 2, count = c->n->stride;
     const float *other = (const float *)(task->start + c->plan.total + c->plan.partial);
@@ -183,7 +183,7 @@ static Mode mode_of(const Call *c, int64_t threads) {
     return threads > 1 && (c->dx ? K == threads : K % threads == 0) ? COPIES : SHARED;
 }
 
-/* Do all phases for a thread's own copy. The gradient of x is the sum over all copies. */
+/* Run all phases for a thread's own copy. The gradient of x is the sum over all copies. */
 static void copy_of_own(const Task *task, const Call *c, Worker worker, Place at) {
     at.dx = worker.number ? (float *)(at.room + c->plan.dx) : c->dx;
     phase_after_phase(task, c, worker.number, (Worker){0, 1}, at);
@@ -215,7 +215,7 @@ static void work_on(void *given, Worker worker) {
     tiles_end();
 }
 
-/* Do all phases, one after the other. Reading what another thread has written is slow, so each thread gets its own memory
+/* Run all phases, one after the other. Reading what another thread has written is slow, so each thread gets its own memory
  * where possible. */
 static void run(const Call *c, const Phase *phases, int count, int64_t threads) {
     int64_t items = c->n->copies * parts_of(c) * count, few[64] = {0};
@@ -363,7 +363,7 @@ static void pack_forward(const Call *c, int64_t copy, int64_t item, Place at) {
     else row_columns(weights_of(c, copy, l), inputs, outputs, 0, inputs, (float *)to);
 }
 
-/* The input of layer l as tiles: two buffers that take turns. */
+/* The input of layer l as tiles: two alternating buffers. */
 static inline Half *tiles_of(const Call *c, int64_t l, Place at) { return at.own + l % 2 * c->plan.strip; }
 
 static void strip_forward(const Call *c, int64_t copy, int64_t strip, Place at) {

@@ -3,7 +3,7 @@
  * After 2 x 2 max-pooling, only one pixel in four of a convolution's output has a gradient, a different one in each
  * channel. The functions here skip the others, which leaves a quarter of the multiplications. Images are float32
  * [images, height, width, channels], contiguous; pooled images are [images, ceil(height / 2), ceil(width / 2),
- * channels]. `which` is the place of each maximum: 2 * row + column.
+ * channels]. `which` is the position of each maximum: 2 * row + column.
  */
 
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #include "lanes.h"
 
 enum {
-    FULL = 16,           /* rows of windows are padded to multiples of so many numbers */
+    FULL = 16,           /* rows of windows are padded to multiples of this many numbers */
     STRETCH = 10 * FULL, /* numbers in a block, a part of a window that is processed together */
     BLOCK = STRETCH / LANES,
     HELD = 10, /* vectors kept in registers: fewer leave the multipliers idle, more do not fit */

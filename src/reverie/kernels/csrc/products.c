@@ -53,7 +53,7 @@ static void strips_product(const Product *p, int64_t first, int64_t end, int64_t
         pack(p->a, (first + s) * SIDE, p->rows, from, depth, 0, own + s * strip);
     }
     for (int64_t j = 0; j < panels_of(p->columns); j++)
-        for (int64_t s = 0; s < count; s++, turn++) { /* the block before is finished meanwhile */
+        for (int64_t s = 0; s < count; s++, turn++) { /* the previous block is finished at the same time */
             int64_t before = s ? s - 1 : count - 1;
             product_32(own + s * strip, units * UNIT, p->packed + j * strip, units * UNIT, units, out[turn % 2],
                        &blocks[before], s ? j : j - 1, out[(turn + 1) % 2], NONE);
@@ -77,8 +77,8 @@ static void multiply(void *given, Worker worker) {
     tiles_end();
 }
 
-/* c = a b + bias, with a [rows, depth], b [depth, columns], bias [columns] or null; c has no gaps. Of a and b, one step, to
- * the next row or to the next column, is 1. */
+/* c = a b + bias, with a [rows, depth], b [depth, columns], bias [columns] or null; c has no gaps. One step of a and
+ * of b, to the next row or to the next column, is 1. */
 void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
              const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
     int64_t chunk = depth > LONGEST ? SHORT : depth, chunks = (depth + chunk - 1) / chunk;

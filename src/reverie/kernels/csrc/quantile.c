@@ -1,6 +1,7 @@
-/* Quantile regression: the loss over all pairs, none of which is ever stored, and what QR-DQN does around it.
+/* Quantile regression: the loss over all pairs, none of which is ever stored, and the rest of QR-DQN's loss.
  *
- * quantile.py states what is computed, kernels/losses.py calls this. Arrays are contiguous and float32, flags bytes.
+ * objectives/quantile.py defines the computation, kernels/losses.py calls this. Arrays are contiguous and float32, flags
+ * bytes.
  * With c the error u clipped to [-kappa, kappa], the Huber loss of u is c (u - c / 2) and its derivative c; without a
  * part that is a square, c is the sign of u and the loss c u. As c has the sign of u, sums over positive and over
  * negative errors follow from sums of c and of |c|, so that no pair has to be told apart.
@@ -92,7 +93,7 @@ static float mean_of(const float *x, int64_t n) {
     return sum / (float)n;
 }
 
-/* Of each row the quantiles of the class whose `preferred` mean is highest: both [rows, classes, n] to [rows, n]. */
+/* For each row, the quantiles of the class whose `preferred` mean is highest: both [rows, classes, n] to [rows, n]. */
 void best_quantiles(const float *quantiles, const float *preferred, float *out, int64_t rows, int64_t classes,
                     int64_t n) {
     for (int64_t r = 0; r < rows; r++) {
@@ -110,7 +111,7 @@ void best_quantiles(const float *quantiles, const float *preferred, float *out, 
 }
 
 /* Rewards of up to `steps` rows, then the distribution that is reached. `next` [windows, rows - 1, n] are those of rows
- * 1, 2, ..., flags and rewards [windows, rows]. What stands where a row is the last, nothing may be learned from. */
+ * 1, 2, ..., flags and rewards [windows, rows]. Results for rows that are the last are not to be learned from. */
 void quantile_targets(const float *next, const float *reward, const uint8_t *terminal, const uint8_t *last, float *y,
                       int64_t windows, int64_t rows, int64_t n, int64_t steps, float discount) {
     for (int64_t w = 0; w < windows; w++)
@@ -173,9 +174,10 @@ static void some_windows(void *given, Worker worker) {
     for (int64_t w = next_piece(&c->taken); w < c->windows; w = next_piece(&c->taken)) window_error(c, w);
 }
 
-/* The error of QR-DQN and what there is to know of it. prediction [windows, steps, classes, n], action [windows, steps +
+/* The loss of QR-DQN, its gradient, priorities and metrics. prediction [windows, steps, classes, n], action [windows, steps +
  * 1, classes], y [windows, steps, n], last [windows, steps + 1], weight [windows]; to the gradient of the loss, the
- * priority of each window, and in `out` the loss, the mean and the largest prediction, and the mean and the largest target. `sums` is [5, windows]. */
+ * priority of each window, and in `out` the loss, the mean and the largest prediction, and the mean and the largest
+ * target. `sums` is [5, windows]. */
 void quantile_error(const float *prediction, const float *action, const float *y, const uint8_t *last,
                     const float *weight, float *gradient, float *priority, float *sums, float *out, int64_t windows,
                     int64_t steps, int64_t classes, int64_t n, float kappa, int threads) {
@@ -185,7 +187,7 @@ void quantile_error(const float *prediction, const float *action, const float *y
     float each = 1.0f / (float)(all > 1 ? all : 1);
     Errors c = {prediction, action, y, weight, last, gradient, priority, sums, kappa, each, windows, steps, classes, n, 0};
     together(some_windows, &c, threads);
-    for (int k = 0; k < 3; k++) { /* in one order, whatever the threads */
+    for (int k = 0; k < 3; k++) { /* in the same order for any number of threads */
         double sum = 0;
         for (int64_t w = 0; w < windows; w++) sum += (double)sums[k * windows + w];
         out[k == 2 ? 3 : k] = (float)(sum * (double)each);

@@ -6,7 +6,8 @@
  * at least 2. If there is a table, write its entries at these indices instead.
  *
  * Lemire 2019, Fast random integer generation in an interval, arXiv 1805.10941, algorithm 5: the number is the upper half
- * of bits x bound; it is rejected if the lower half is below 2^32 mod bound, or some numbers would be more probable. */
+ * of bits x bound; it is rejected if the lower half is below 2^32 mod bound, as some numbers would
+ * otherwise be more probable. */
 void draw_integers(void *state, uint32_t (*next)(void *), uint32_t bound, int64_t count, const int64_t *table,
                    int64_t *numbers) {
     for (int64_t i = 0; i < count; i++) {

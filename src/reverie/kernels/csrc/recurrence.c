@@ -7,7 +7,7 @@
 
 #include "panels.h"
 
-/* Sizes and weights; the fields are in the order of recurrence.Model in kernels/rssm_cpu.py. */
+/* Sizes and weights; the fields are in the order of Model in kernels/rssm_cpu.py. */
 typedef struct {
     int64_t rows, deter, blocks, hidden, stoch, classes;
     double eps, unimix;

@@ -63,7 +63,7 @@ void put_rows(const int64_t *table, const char *const *sources, int64_t slot) {
             keep(ring + (i * r.slots + slot) * r.stride[c], sources[c] + i * r.bytes[c], r.bytes[c]);
         }
 #ifdef __SSE2__
-    _mm_sfence(); /* makes stores that bypassed the caches visible before other threads are told of them */
+    _mm_sfence(); /* makes stores that bypassed the caches visible before other threads are notified */
 #endif
 }
 
@@ -135,7 +135,7 @@ static void gather_window(const Rings *r, Begin begin, int64_t w, int64_t length
 /* Copy the windows of `length` rows that begin at `handles`: [windows, length, bytes] by column.
  *
  * Memory is prefetched some windows ahead, so that it arrives while others are copied; the hardware does so for long
- * windows. The prefetch is not in a function of its own because GCC would remove a function that does nothing else. */
+ * windows. The prefetch is not in a separate function because GCC would remove a function that does nothing else. */
 void gather_rows(const int64_t *table, const int64_t *handles, int64_t windows, int64_t length, char *const *out,
                  int threads) {
     enum { AHEAD = 8, MOST = 512 };

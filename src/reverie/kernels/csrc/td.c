@@ -16,7 +16,7 @@ void td0(const float *reward, const uint8_t *terminal, const uint8_t *last, cons
         }
 }
 
-/* The mean of x where the mask is 1, and what each number adds to it. */
+/* The mean of x where the mask is 1, and the share of each number in it. */
 void masked_mean(const float *x, const uint8_t *mask, float *share, float *mean, int64_t count) {
     int64_t held = 0;
     double sum = 0;
@@ -29,7 +29,7 @@ void masked_mean(const float *x, const uint8_t *mask, float *share, float *mean,
     *mean = (float)(sum * each);
 }
 
-/* The loss of an error, and its derivative: the square, or that of Huber where kappa is not negative. */
+/* The loss of an error, and its derivative: the square, or Huber's loss if kappa is not negative. */
 static inline double loss_of(float error, float kappa, float *slope) {
     double size = error < 0 ? -(double)error : (double)error;
     if (kappa < 0) {
@@ -40,8 +40,9 @@ static inline double loss_of(float error, float kappa, float *slope) {
     return size <= (double)kappa ? 0.5 * size * size : (double)kappa * (size - 0.5 * (double)kappa);
 }
 
-/* td.squared_error and td.huber_error of critics [critics, windows, rows - 1]: the gradient of the loss, of the same shape, the priority of
- * each window, and in `out` the loss, the mean and the largest prediction, and the mean and the largest target. */
+/* td.squared_error and td.huber_error of critics [critics, windows, rows - 1]: the gradient of the loss, of the same shape,
+ * the priority of each window, and in `out` the loss, the mean and the largest prediction, and the mean and the
+ * largest target. */
 void td_error(const float *prediction, const float *target, const uint8_t *last, const float *weight, float *gradient,
               float *priority, float *out, int64_t critics, int64_t windows, int64_t rows, float scale,
               float kappa) {

@@ -1,7 +1,7 @@
 /* A pool of threads that wait for each other by spinning for a moment, then sleeping.
  *
- * OpenMP's threads spin for milliseconds. If another process is busy, they thereby keep the very thread that they wait for
- * from running: two threads beside a busy process were thirty times slower than one.
+ * OpenMP's threads spin for milliseconds. If another process is busy, they keep the very thread that they wait for
+ * from running: next to a busy process, two threads were thirty times slower than one.
  */
 
 #ifndef REVERIE_CREW_H

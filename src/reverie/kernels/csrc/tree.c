@@ -34,8 +34,8 @@ void tree_set(double *const *levels, int64_t depth, const int64_t *slots, const 
 
 /* Find the leaves at which the running sum of all weights exceeds the targets.
  *
- * Several targets descend together: each running sum depends on the one before, and meanwhile the processor works on the
- * other targets. */
+ * Several targets descend together: each running sum depends on the previous one, and in the meantime the processor
+ * works on the other targets. */
 void tree_draw(double *const *levels, int64_t depth, const double *targets, int64_t count, int64_t *slots) {
     for (int64_t k = 0; k < count; k += LANES) {
         double target[LANES];
