@@ -136,8 +136,7 @@ class Page:
         """Return text between blocks of code."""
         text = re.sub(r"<!--.*?-->\n?", "", text, flags=re.DOTALL)
         text = re.sub(r"\$\$(.+?)\$\$", lambda found: typeset(found[1], "block"), text, flags=re.DOTALL)
-        if self.path == "docs/algorithms.md":
-            text = re.sub(r"\$([^$\n]+)\$", lambda found: typeset(found[1], "inline"), text)
+        text = re.sub(r"(?<![\w`$])\$(?=[^\s$`])([^$\n`]+)\$", lambda found: typeset(found[1], "inline"), text)
         text = re.sub(r"`([\w/]+\.py)(?::\s([\w.]+))?`", named, text)
         return re.sub(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)", self.link, text)
 
@@ -157,11 +156,12 @@ class Page:
 
 
 def typeset(latex: str, display: str) -> str:
-    """Return an equation as MathML, which browsers draw by themselves."""
+    """Return equations as MathML, which browsers draw by themselves; those separated by a quad wrap on a phone."""
     from latex2mathml.converter import convert
 
-    made = convert(re.sub(r"\\ln\b", r"\\,\\ln\\,", latex.strip()), display=display)
-    return f'<div class="equation">{made}</div>' if display == "block" else made
+    parts = re.split(r"\\quad", latex.strip()) if display == "block" else [latex]
+    made = [convert(re.sub(r"\\ln\b", r"\\,\\ln\\,", part.strip()), display=display) for part in parts]
+    return f'<div class="equation">{" ".join(made)}</div>' if display == "block" else made[0]
 
 
 def named(found: re.Match[str]) -> str:
@@ -406,7 +406,9 @@ def reference() -> Iterator[tuple[str, str]]:
     for name, path in modules().items():
         if path not in rooms:
             inherited = ", inherited_members: true" if name == AGENT else ""
-            yield f"reference/{path}.md", f"::: {name}\n    options: {{heading_level: 1{inherited}}}\n"
+            hidden_from_search = "---\nsearch: {exclude: true}\n---\n"  # else it finds members before guides and settings
+            page = f"::: {name}\n    options: {{heading_level: 1{inherited}}}\n"
+            yield f"reference/{path}.md", hidden_from_search + page
     for room in rooms:
         inside = [name for name, path in modules().items() if path.startswith(f"{room}/")]
         lines = [
