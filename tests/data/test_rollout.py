@@ -92,7 +92,7 @@ def test_settings_without_meaning_are_named(algo, more, said):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"rollout": 8, "batch_length": 16}, "batch_length = 16, rollout = 8: expected sequences that divide a rollout evenly"),
+        ({"rollout": 8, "batch_length": 16}, "rollout = 8: expected sequences that divide a rollout evenly"),
         ({"networks.memory": "lstm"}, "batch_length = 1: a recurrent memory cannot be trained on single rows"),
         ({"batch_size": 10, "batch_length": 4}, "batch_size must be a multiple of batch_length"),
         ({"value_estimator": "v_trace"}, "expected one that needs rows alone"),

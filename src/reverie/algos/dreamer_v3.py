@@ -348,13 +348,13 @@ class DreamerV3Config(DreamerConfig):
     decoder: _DecoderField = field(default_factory=DecoderConfig)
     """Builds the decoder: any object with ``build(obs_spec, deter, stoch)``."""
     reward: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=1))
-    """Layers and bins of the reward head."""
+    """Layers and bins of the reward head, which is two-hot encoded."""
     cont: HeadConfig = field(default_factory=lambda: HeadConfig(layers=1))
     """Layers of the continuation head."""
     actor: ActorConfig = field(default_factory=ActorConfig)
     """Layers of the policy head, and its distribution."""
     critic: TwoHotConfig = field(default_factory=lambda: TwoHotConfig(layers=3))
-    """Layers and bins of the value head."""
+    """Layers and bins of the value head, which is two-hot encoded."""
     return_norm_rate: Annotated[float, Within("(0, 1]")] = 0.01
     """Update rate of the running percentiles of returns."""
     return_norm_limit: Annotated[float, Above(0)] = 1.0

@@ -1,7 +1,7 @@
 """TD3: Fujimoto, van Hoof, Meger, "Addressing function approximation error in actor-critic methods", ICML 2018.
 
-DDPG with three changes: targets from the minimum of two critics (section 4.2), less frequent updates of the actor and
-the targets (5.2), and noise on the actions of targets (5.3).
+DDPG with three changes: clipped double Q-learning, with targets from the minimum of two critics (section 4.2); delayed
+updates of the actor and the targets (5.2); and target policy smoothing, by noise on the actions of targets (5.3).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ SPIN_ITERATIONS = 1000
 
 
 def limit_openmp_spinning(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Let waiting threads spin for :data:`TURNS` iterations and then sleep, unless the user has set how they wait.
+    """Let waiting threads spin :data:`SPIN_ITERATIONS` times and then sleep, unless the user has set how they wait.
 
     The default is 300,000, with which two spinning processes slow each other down drastically. It has no effect once
     PyTorch is loaded, nor with OpenMP runtimes other than libgomp.

@@ -94,7 +94,7 @@ def interval(
         seed: of a separate random generator, so that the same scores always have the same interval.
 
     Returns:
-        ``(low, high)`` in the shape of ``measure``; NaN with fewer than :data:`LEAST` runs or a number not finite.
+        ``(low, high)`` in the shape of ``measure``; NaN with fewer than :data:`MIN_RUNS` runs or a number not finite.
     """
     tables = [table(sample) for sample in samples]
     if any(len(t) < MIN_RUNS or not np.isfinite(t).all() for t in tables):

@@ -9,7 +9,8 @@ One convention holds everywhere. Experience is streams of *rows*, one stream per
             is_terminal[t]  ... in a terminal state, whose value is 0
             action[t]       taken after seeing obs[t]; zeros where is_last, which has no action
 
-``is_terminal`` sets the value of the future to 0; ``is_last`` ends the recursion of returns. They are different.
+``is_terminal`` sets the value of the future to 0. ``is_last`` only ends the recursion of returns: after a time limit
+(truncation), targets bootstrap from the last row.
 
 Letters used in shape comments throughout the library:
 

@@ -92,7 +92,7 @@ def num_slots(columns: Mapping[str, ColumnSpec], envs: int) -> int:
 
 
 class ActorConnection:
-    """The actor's end of the connection, in its process. ``blocks``: columns ``[slots, E, TURNS, *shape]``."""
+    """The actor's end of the connection, in its process. ``blocks``: columns ``[slots, E, MAX_SPINS, *shape]``."""
 
     def __init__(
         self, pipe: Connection, blocks: Mapping[str, SharedColumn], signs: SharedColumn, free: Semaphore
@@ -114,7 +114,7 @@ class ActorConnection:
         return signs
 
     def next_block(self) -> Rows:
-        """Return the memory of the next block, ``[E, TURNS, *shape]``. Waits while too many blocks wait."""
+        """Return the memory of the next block, ``[E, MAX_SPINS, *shape]``. Waits while too many blocks wait."""
         while not self.free.acquire(timeout=0.2):
             self.check()
         return {name: column[self.used % self.slots] for name, column in self.blocks.items()}

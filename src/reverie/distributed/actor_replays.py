@@ -21,7 +21,7 @@ from reverie.store.store import ReplayStore
 
 
 class MultiReplay:
-    """A ``Source`` of the windows of several replays, sampled uniformly."""
+    """A ``BatchSource`` of the windows of several replays, sampled uniformly."""
 
     def __init__(self, replays: Sequence[ReplayBuffer], seed: int) -> None:
         self.replays: list[ReplayBuffer] = list(replays)

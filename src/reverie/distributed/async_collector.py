@@ -23,7 +23,7 @@ from reverie.run.collect import EpisodeStats
 
 
 class AsyncCollector:
-    """Collects rows in separate processes, which act with the newest weights of ``algo``; a ``Source`` of batches.
+    """Collects rows in separate processes, which act with the newest weights of ``algo``; a ``BatchSource`` of batches.
 
     .. code-block:: python
 

@@ -1,4 +1,4 @@
-"""The slot of one environment in a vector: takes requests, answers or fails, and can be restarted."""
+"""The slot of one environment in a vector: takes requests, answers or fails, and can be restarted after a crash."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def restart_seed(seed: int, restarts: int) -> int:
 
 
 class Restarter:
-    """Restarts failed environments of ``slots``; each must have ``specs``.
+    """Restarts environments of ``slots`` that crash, hang or return invalid values; each must have ``specs``.
 
     At most ``max_failures`` failures within ``window`` seconds are tolerated, all environments together. An environment
     is not restarted after ``FIRST_ATTEMPTS`` failures before its first step, or after ``SAME_FAILURES`` equal failures

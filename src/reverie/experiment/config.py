@@ -58,7 +58,7 @@ class ExperimentConfig(Config):
     """Hours that the run takes: its length is chosen by a forecast on this machine, at most `steps` (or `updates`) if
     those are set, and it ends after these hours at the latest, before a final evaluation. None: no limit."""
     replay_ratio: Annotated[float | None, AtLeast(0)] = None
-    """Gradient updates per env step. None: from train_ratio, or else 0.5."""
+    """Replay ratio: gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None
     """Replayed rows per env step, instead of replay_ratio: replay_ratio x B x T for batches of B windows of T rows."""
     actors: Annotated[int, AtLeast(0)] = 0

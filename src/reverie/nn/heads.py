@@ -83,7 +83,7 @@ class TwoHotConfig(HeadConfig):
 
 
 class TwoHotHead(nn.Module):
-    """Predicts a number by two-hot encoding over symexp-spaced bins: a :class:`TwoHot`."""
+    """Predicts a reward or value by two-hot encoding over symexp-spaced bins: a :class:`TwoHot`."""
 
     bins: Tensor
 

@@ -53,7 +53,7 @@ class SupportDistribution:
 
 
 class TwoHot:
-    """A number, two-hot encoded over symexp-spaced bins: DreamerV3 (2025), equations 10 and 11."""
+    """A reward or value, two-hot encoded over symexp-spaced bins: DreamerV3 (2025), equations 10 and 11."""
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
         """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
@@ -83,7 +83,7 @@ class TwoHot:
 
 
 class LogTwoHot(TwoHot):
-    """A number, two-hot encoded over bins that are evenly spaced in symlog: TD-MPC2 (2024), section 3.1."""
+    """A reward or value, two-hot encoded over bins evenly spaced in symlog: TD-MPC2 (2024), section 3.1."""
 
     def mean(self) -> Tensor:
         """Return symexp of the expected bin, ``[...]``."""

@@ -1,9 +1,9 @@
 """Value targets and advantages from sequences of rows.
 
 All functions read rows ``[B, T]`` (``core/types.py``): ``reward[t]`` came with row t, a terminal row has value 0, and
-every recursion stops at the last row of an episode. A time limit (truncation) is no termination: its last row is
-bootstrapped from. ``value`` comes from the bootstrapping network. Results are for rows ``0 ... T-2``, each estimated
-from the rows after it inside the window; the last row of the window is only bootstrapped from.
+every recursion stops at the last row of an episode. After a time limit (truncation), targets bootstrap from the last
+row: it is not terminal. ``value`` comes from the bootstrapping network. Results are for rows ``0 ... T-2``, each
+estimated from the rows after it inside the window; the last row of the window is only bootstrapped from.
 
 Windows may cross episodes. The row after the last row of an episode belongs to another episode, so there is no target
 for the last row: its target is its own value and its advantage is 0. Mask losses with :func:`transition_mask`.

@@ -26,7 +26,7 @@ PIECE = 2**26
 
 
 class ReplayBuffer:
-    """Rows of N streams in memory, sampled in windows. A ``Source`` and a ``RowSink``.
+    """Rows of N streams in memory, sampled in windows. A ``BatchSource`` and a ``RowSink``.
 
     Its behavior depends only on the stored rows, their numbers, and its ``state_dict``. A buffer that is filled by
     ``restart_at``, ``extend`` and ``load_extras`` and loads that state behaves the same.

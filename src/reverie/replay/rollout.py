@@ -16,7 +16,7 @@ from reverie.replay.storage import Storage
 
 
 class RolloutBuffer(ReplayBuffer):
-    """The newest T rows of N streams (``window.rollout``), as a ``Source`` of minibatches of ``window.batch`` windows.
+    """The newest T rows of N streams, T = ``window.rollout``: a ``BatchSource`` of minibatches.
 
     It offers nothing before T rows are complete. Then it offers each window of ``window.length`` rows ``window.epochs``
     times, in a new random order for each epoch, and starts over. The row after the last one, on which the policy has
