@@ -50,7 +50,7 @@ class ReplayStore:
         self, url: str | Path, *, buffer_bytes: int = 10**9, keep: Literal["all", "replay"] = "all", run: str = "",
         waits: bool = True,
     ) -> None:  # fmt: skip
-        """Open a store for reading: a folder or an fsspec URL. Nothing is written until ``check_writable`` or ``begin``.
+        """Open a store for reading: a folder or fsspec URL. Nothing is written until ``check_writable`` or ``begin``.
 
         Args:
             url: its location.
