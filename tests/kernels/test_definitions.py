@@ -144,17 +144,26 @@ def drawn(*given: Any):
     return make
 
 
-def pixels(normal, s):
+def pixels(width, channels):
     """Bytes, layers over cells of 4 x 4 pixels and of one, and ReLU after both."""
-    x = (60 * normal(16 + s["m"] // 4, 24, 25, 4).abs()).clamp(max=255).to(torch.uint8)
-    weights, biases = [0.1 * normal(32, 8, 8, 4), 0.1 * normal(16, 3, 3, 32)], [normal(32), normal(16)]
-    return x, weights, biases, [4, 1], 1 / 255, 0.0, True, torch.float32
+
+    def make(normal, s):
+        x = (60 * normal(16 + s["m"] // 4, 24, width, channels).abs()).clamp(max=255).to(torch.uint8)
+        weights, biases = [0.1 * normal(32, 8, 8, channels), 0.1 * normal(16, 3, 3, 32)], [normal(32), normal(16)]
+        return x, weights, biases, [4, 1], 1 / 255, 0.0, True, torch.float32
+
+    return make
 
 
-def few_pixels(normal, s):
+def few_pixels(channels):
     """Floats, a layer that is oneDNN's, one whose cells do not fill its input, and no ReLU after the last."""
-    x, weights = normal(16 + s["m"] // 4, 15, 12, 3), [0.2 * normal(16, 3, 3, 3), 0.1 * normal(48, 4, 4, 16)]
-    return x, weights, [normal(16), normal(48)], [1, 2], 0.5, -0.25, False, torch.float32
+
+    def make(normal, s):
+        weights = [0.2 * normal(channels, 3, 3, 3), 0.1 * normal(48, 4, 4, channels)]
+        x, biases = normal(16 + s["m"] // 4, 15, 12, 3), [normal(channels), normal(48)]
+        return x, weights, biases, [1, 2], 0.5, -0.25, False, torch.float32
+
+    return make
 
 
 IN_PLACE = {"unfit": ("strided",)}
@@ -184,7 +193,8 @@ CASES: dict[str, list[Case]] = {
     "images.conv_pool_norm_silu_cpu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
     "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
     "conv_relu.conv_relu_cpu": [
-        Case(make, (1, 2, 3, 4), 1e-3, nan=0, unfit=()) for make in (pixels, few_pixels)
+        Case(make, (1, 2, 3, 4), 1e-3, nan=0, unfit=())
+        for make in (pixels(25, 4), pixels(24, 3), few_pixels(16), few_pixels(12))
     ],
     "strided.strided_conv_cpu": [
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),

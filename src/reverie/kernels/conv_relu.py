@@ -77,9 +77,9 @@ class _Layer:
         self.size: tuple[int, int] = size
         self.out: tuple[int, int] = ((size[0] - self.kernel) // stride + 1, (size[1] - self.kernel) // stride + 1)
         self.cells: int = self.kernel // stride
-        whole = self.kernel % stride == 0 and self.cells in SIDES and stride * self.channels % FULL == 0
-        self.is_winograd: bool = whole and self.outputs % FULL == 0
         self.widths: tuple[int, int] = (stride * stride * self.channels, self.outputs)
+        has_cells = self.kernel % stride == 0 and self.cells in SIDES
+        self.is_winograd: bool = has_cells and self.widths[0] % FULL == 0 == self.outputs % FULL
         self.sizes: tuple[int, ...] = (self.outputs, self.kernel, stride, self.channels)
         self.points: Tensor | None = None
         """Points of the weights in a forward pass, of the mirrored weights in a backward pass."""
@@ -96,10 +96,10 @@ class _Layer:
         """Floats of an image's outputs."""
         return self.out[0] * self.out[1] * self.outputs
 
-    def _grid(self, inner: bool) -> tuple[int, ...]:
+    def _grid(self, inner: bool, images: int) -> tuple[int, ...]:
         """Return the struct ``Grid`` of inputs as cells, or of outputs."""
         (h, w), s, c = (self.size, self.stride, self.channels) if inner else (self.out, 1, self.outputs)
-        return h // s, w // s, s, s * c, w * c, h * w * c, s * s * c
+        return h // s, w // s, s, s * c, w * c, h * w * c, s * s * c, images * h * w * c
 
     def _points(self, *, mirrored: bool) -> Tensor:
         """Return the points of the weights; ``mirrored``: of the weights for the gradients of inputs."""
@@ -117,27 +117,28 @@ class _Layer:
         if self.points is None:
             self.points = self._points(mirrored=False)
         y = scratch.new_empty(len(x), *self.out, self.outputs) if y is None else y
-        self._convolve(x, self._grid(True), self._grid(False), self.points, self.bias, y, 0, self.relu, scratch)
+        grids = _grids(self._grid(True, len(x)), self._grid(False, len(x)))
+        self._convolve(x, grids, self.points, self.bias, y, 0, self.relu, scratch)
         return y
 
     def input_gradient(self, g: Tensor, x: Tensor, scratch: Tensor) -> Tensor:
         """Return the gradient of ``x`` ``[m, H, W, C]``, given the gradient of the outputs."""
-        if not self.is_winograd:
+        if not self.is_winograd or self.stride * self.channels % FULL:
             return self._backward(g, x, [True, False, False])[0].permute(0, 2, 3, 1)
         if self.points is None:
             self.points = self._points(mirrored=True)
         is_whole = self.size[0] % self.stride == 0 == self.size[1] % self.stride
         dx = torch.empty_like(x) if is_whole else torch.zeros_like(x)
-        offset = 1 - self.cells
-        self._convolve(g, self._grid(False), self._grid(True), self.points, None, dx, offset, False, scratch)
+        grids = _grids(self._grid(False, len(g)), self._grid(True, len(g)))
+        self._convolve(g, grids, self.points, None, dx, 1 - self.cells, False, scratch)
         return dx
 
     def _convolve(
-        self, x: Tensor, from_grid: tuple[int, ...], to_grid: tuple[int, ...], points: Tensor, bias: Tensor | None,
-        y: Tensor, offset: int, relu: bool, scratch: Tensor,
+        self, x: Tensor, grids: Tensor, points: Tensor, bias: Tensor | None, y: Tensor, offset: int, relu: bool,
+        scratch: Tensor,
     ) -> None:  # fmt: skip
-        call_compiled("convolve_cells", x, x.dtype is torch.uint8, _grids(from_grid, to_grid), points, bias, y,
-                      scratch, scratch.shape[1], len(x), offset, SIDES[self.cells], relu, len(scratch))  # fmt: skip
+        call_compiled("convolve_cells", x, x.dtype is torch.uint8, grids, points, bias, y, scratch, scratch.shape[1],
+                      len(x), offset, SIDES[self.cells], relu, len(scratch))  # fmt: skip
 
     def add_weight_gradient(self, g: Tensor, x: Tensor, scratch: Tensor) -> None:
         """Add to the gradient of the weights, given the gradient of the outputs of ``x``."""
@@ -147,7 +148,7 @@ class _Layer:
             return
         if self.gradient is None:
             self.gradient = scratch.new_zeros(len(scratch), POINTS, *self.widths)
-        grids = _grids(self._grid(True), self._grid(False))
+        grids = _grids(self._grid(True, len(x)), self._grid(False, len(x)))
         call_compiled("convolve_cells_weights", x, x.dtype is torch.uint8, grids, g, self.gradient, scratch,
                       scratch.shape[1], len(x), SIDES[self.cells], len(scratch))  # fmt: skip
 

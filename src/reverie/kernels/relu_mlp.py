@@ -76,19 +76,24 @@ def perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, kee
 
 
 def perceptron_backward_cpu(
-    theta: Tensor, layout: MLPLayout, saved: Activations, grad: Tensor, *, inputs: bool = False, parameters: bool = True
+    theta: Tensor, layout: MLPLayout, saved: Activations, grad: Tensor, *, inputs: int = 0, parameters: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given the output's ``[K, M, outputs]``.
 
-    ``inputs`` and ``parameters`` select which of the two are computed; the other one is None.
+    ``inputs`` is the number of last inputs whose gradient is computed, ``parameters`` whether to compute that of theta.
+    What is not computed is None.
     """
     x, hidden, y = saved
     grad = torch.ops.aten.tanh_backward(grad.contiguous(), y) if layout.squash else grad.contiguous()
-    dx = torch.empty_like(x) if inputs else None
     dtheta = torch.empty_like(theta) if parameters else None
-    rows = x.shape[0]
-    name = "perceptron_tiles_backward" if _uses_amx(layout, rows) else "perceptron_backward"
-    call_compiled(name, _network(layout, theta), x, hidden, grad, dx, dtheta, rows, _threads(layout, rows))
+    rows, threads = x.shape[0], _threads(layout, x.shape[0])
+    if _uses_amx(layout, rows):
+        dx = torch.empty_like(x) if inputs else None
+        call_compiled("perceptron_tiles_backward", _network(layout, theta), x, hidden, grad, dx, dtheta, rows, threads)
+        return None if dx is None else dx[:, x.shape[1] - inputs :], dtheta
+    dx = x.new_empty(rows, inputs) if inputs else None
+    skip = x.shape[1] - inputs
+    call_compiled("perceptron_backward", _network(layout, theta), x, hidden, grad, dx, dtheta, rows, skip, threads)
     return dx, dtheta
 
 
@@ -105,12 +110,14 @@ class _Perceptron(torch.autograd.Function):
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         theta, *saved = ctx.saved_tensors
-        needs_grad = {"inputs": any(ctx.needs_input_grad[2:]), "parameters": ctx.needs_input_grad[0]}
-        dx, dtheta = perceptron_backward_cpu(theta, ctx.layout, Activations(*saved), grad, **needs_grad)
-        if dx is None:
-            return dtheta, None, *[None] * len(ctx.shapes)
-        gradients = zip(torch.split(dx, [width for _, width in ctx.shapes], 1), ctx.shapes, strict=True)
-        return dtheta, None, *(g if g.shape == s else g.view(s[0], -1, s[1]).sum(1) for g, s in gradients)
+        _, _, *needs_grad = ctx.needs_input_grad
+        first = needs_grad.index(True) if any(needs_grad) else len(needs_grad)
+        shapes, widths = ctx.shapes[first:], [width for _, width in ctx.shapes[first:]]
+        needed = {"inputs": sum(widths), "parameters": ctx.needs_input_grad[0]}
+        dx, dtheta = perceptron_backward_cpu(theta, ctx.layout, Activations(*saved), grad, **needed)
+        gradients = [] if dx is None else zip(torch.split(dx, widths, 1), shapes, strict=True)
+        parts = [g if g.shape == s else g.reshape(s[0], -1, s[1]).sum(1) for g, s in gradients]
+        return dtheta, None, *[None] * first, *parts
 
 
 def _network(layout: MLPLayout, parameters: Tensor) -> Any:

@@ -7,6 +7,10 @@
  * A grid is uint8 or float32; its segments have their own gaps, so that images need no copy.
  */
 
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
 #include "winograd.h"
 
 enum { POINTS = 6, LARGEST = 5 };
@@ -17,6 +21,7 @@ typedef struct {
     int64_t segments, each; /* segments of a cell, and numbers in one */
     int64_t row, image;     /* numbers from one row of pixels to the next, and from one image to the next */
     int64_t width;          /* numbers of a cell, whole vectors */
+    int64_t numbers;        /* of all images */
 } Grid;
 
 typedef int32_t ints __attribute__((vector_size(LANES * sizeof(float)), may_alias));
@@ -24,14 +29,32 @@ typedef uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias))
 
 INLINE lanes load_any(const void *x, int64_t at, const int is_bytes) {
     if (!is_bytes) return *(const lanes *)((const float *)x + at);
-    bytes b = *(const bytes *)((const uint8_t *)x + at);
-    return __builtin_convertvector(__builtin_convertvector(b, ints), lanes); /* in one step, one number at a time */
+    const uint8_t *from = (const uint8_t *)x + at;
+#if defined(__AVX512F__) /* compilers convert one number at a time */
+    return (lanes)_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)from)));
+#elif defined(__AVX2__)
+    return (lanes)_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)from)));
+#else
+    return __builtin_convertvector(__builtin_convertvector(*(const bytes *)from, ints), lanes);
+#endif
 }
 
-/* Transform the tile that begins at cell (row, column), zero beyond the border, to v[point * stride + number]. */
+/* Load as many numbers as there are. */
+INLINE lanes load_last(const void *x, int64_t at, int64_t numbers, const int is_bytes) {
+    if (at + LANES <= numbers) return load_any(x, at, is_bytes);
+    const int64_t size = is_bytes ? 1 : sizeof(float);
+    float some[LANES] = {0};
+    memcpy(some, (const char *)x + at * size, (numbers - at) * size);
+    return load_any(some, 0, is_bytes);
+}
+
+/* Transform the tile that begins at cell (row, column), zero beyond the border, to v[point * stride + number]. Where a
+ * segment is not whole vectors, the next one takes the place of what is read beyond it. */
 INLINE void read_tile(const Grid *g, const void *x, int64_t base, int64_t row, int64_t column, float *v, int64_t stride,
                       const int is_bytes) {
     int whole = row >= 0 && column >= 0 && row + POINTS <= g->h && column + POINTS <= g->w;
+    int64_t bottom = base + (row + POINTS) * g->segments * g->row;
+    whole = whole && (g->each % LANES == 0 || bottom < g->numbers);
     for (int64_t s = 0; s < g->segments; s++)
         for (int64_t c = 0; c < g->each; c += LANES) {
             lanes d[POINTS * POINTS];
@@ -39,7 +62,8 @@ INLINE void read_tile(const Grid *g, const void *x, int64_t base, int64_t row, i
             for (int i = 0; i < POINTS; i++, from += g->segments * g->row)
                 for (int j = 0; j < POINTS; j++) {
                     int inside = row + i >= 0 && row + i < g->h && column + j >= 0 && column + j < g->w;
-                    d[i * POINTS + j] = whole || inside ? load_any(x, from + j * g->each, is_bytes) : (lanes){0};
+                    int64_t at = from + j * g->each;
+                    d[i * POINTS + j] = whole ? load_any(x, at, is_bytes) : inside ? load_last(x, at, g->numbers, is_bytes) : (lanes){0};
                 }
             for (int j = 0; j < POINTS; j++) to_six_points(d + j, POINTS);
             for (int i = 0; i < POINTS; i++) to_six_points(d + i * POINTS, 1);

@@ -140,12 +140,44 @@ static inline void panel_product(const float *a, int64_t ar, int64_t ak, const f
     }
 }
 
+#ifdef __AVX512F__
+/* Transpose 16 x 16 numbers, whose rows lie `ld` apart, to rows that lie PANEL apart. */
+static inline void transpose_block(const float *from, int64_t ld, float *to) {
+    __m512 r[16], t[16];
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * ld);
+    for (int i = 0; i < 16; i += 2)
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]), t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+#define PAIRS(half, i, j) (__m512)_mm512_unpack##half##_pd((__m512d)t[i], (__m512d)t[j])
+    for (int i = 0; i < 16; i += 4) { /* r[i + j] becomes column j of every fourth */
+        r[i] = PAIRS(lo, i, i + 2), r[i + 1] = PAIRS(hi, i, i + 2);
+        r[i + 2] = PAIRS(lo, i + 1, i + 3), r[i + 3] = PAIRS(hi, i + 1, i + 3);
+    }
+#undef PAIRS
+    enum { EVEN = 0x88, ODD = 0xdd }; /* quarters of both operands */
+    for (int j = 0; j < 4; j++) {
+        __m512 even = _mm512_shuffle_f32x4(r[j], r[4 + j], EVEN), odd = _mm512_shuffle_f32x4(r[j], r[4 + j], ODD);
+        __m512 more = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], EVEN), other = _mm512_shuffle_f32x4(r[8 + j], r[12 + j], ODD);
+        _mm512_storeu_ps(to + j * PANEL, _mm512_shuffle_f32x4(even, more, EVEN));
+        _mm512_storeu_ps(to + (4 + j) * PANEL, _mm512_shuffle_f32x4(odd, other, EVEN));
+        _mm512_storeu_ps(to + (8 + j) * PANEL, _mm512_shuffle_f32x4(even, more, ODD));
+        _mm512_storeu_ps(to + (12 + j) * PANEL, _mm512_shuffle_f32x4(odd, other, ODD));
+    }
+}
+#endif
+
 /* Transpose PANEL rows of weights [inputs, outputs], from row i on, to [outputs, PANEL]. */
 static inline void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
     int64_t columns = least(PANEL, inputs - i);
     const float *from = weights + i * outputs;
     for (int64_t k = 0; k < outputs; k += LANES) { /* a block of LANES at once stays in the cache */
         int64_t depth = least(LANES, outputs - k);
+#ifdef __AVX512F__
+        if (columns == PANEL && depth == LANES) {
+            transpose_block(from + k, outputs, panel + k * PANEL);
+            transpose_block(from + k + LANES * outputs, outputs, panel + k * PANEL + LANES);
+            continue;
+        }
+#endif
         for (int64_t q = 0; q < depth; q++) {
             float *to = panel + (k + q) * PANEL;
             for (int64_t j = 0; j < columns; j++) to[j] = from[j * outputs + k + q];

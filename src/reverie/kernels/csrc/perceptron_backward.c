@@ -43,7 +43,7 @@ typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
     float *dx, *dparameters;
-    int64_t rows, some, from, in_panels, out_panels; /* from: first layer whose input needs a gradient */
+    int64_t rows, some, skip, in_panels, out_panels; /* skip: first inputs, whose gradient is not computed */
     int64_t gated; /* the layer whose output has its own gates (see gates_back), or 0 */
     const int64_t *weights_at, *hidden_at, *transposed_at; /* offsets of each layer; hidden_at[l]: of the input of layer l */
     float *dhidden, *transposed; /* gradients, in the layout of `hidden` for `some` rows; weights [inputs in panels, outputs] */
@@ -51,12 +51,12 @@ typedef struct {
     uint64_t *open, *open_rows; /* its gates: words along its outputs, [copies, some, words]; words along the rows */
     float *scratch;
     int64_t scratch_each;
-    int64_t packed, seen, passed, below, taken; /* the next piece of each phase */
+    int64_t packed, seen, passed, below, first, taken; /* the next piece of each phase */
 } Back;
 
 static void transpose_weights(const Back *c, int64_t item) {
     int64_t copy = item / c->in_panels, panel = item % c->in_panels, L = c->n->layers;
-    int64_t l = c->from + find_panel(c->n->widths + c->from, &panel), outputs = c->n->widths[l + 1];
+    int64_t l = 1 + find_panel(c->n->widths + 1, &panel), outputs = c->n->widths[l + 1];
     transpose_panel(c->n->parameters + copy * c->n->stride + c->weights_at[l], c->n->widths[l], outputs, panel * PANEL,
                     c->transposed + copy * c->transposed_at[L] + c->transposed_at[l] + panel * PANEL * outputs);
 }
@@ -83,17 +83,26 @@ static inline const float *transposed_of(const Back *c, int64_t copy, int64_t l)
     return c->transposed + copy * c->transposed_at[c->n->layers] + c->transposed_at[l];
 }
 
-/* The backward pass of `count` rows through the copies [copy, end), from layer `l` to the first. */
-static void strip_back(const Back *c, int64_t l, int64_t first, int64_t count, int64_t copy, int64_t end) {
-    for (; copy < end; copy++)
-        for (int64_t at = l; at >= c->from; at--) {
-            int64_t inputs = c->n->widths[at], outputs = c->n->widths[at + 1];
-            float *to = at ? dhidden_of(c, copy, at, first) : c->dx + first * inputs;
-            const float *hidden = at ? input_of(c, copy, at, first) : 0, *mask = c->n->tanh ? 0 : hidden;
-            backward_layer(gradient_of(c, copy, at, first), outputs, transposed_of(c, copy, at), to, inputs, count, mask,
-                           mask ? MASK : copy && !at ? ADD : PLAIN);
-            for (int64_t i = 0; hidden && !mask && i < count * inputs; i++) to[i] *= 1.0f - hidden[i] * hidden[i];
-        }
+/* The backward pass of `count` rows through a copy, from layer `l` to the second. */
+static void strip_back(const Back *c, int64_t l, int64_t first, int64_t count, int64_t copy) {
+    for (; l > 0; l--) {
+        int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
+        float *to = dhidden_of(c, copy, l, first);
+        const float *hidden = input_of(c, copy, l, first), *mask = c->n->tanh ? 0 : hidden;
+        backward_layer(gradient_of(c, copy, l, first), outputs, transposed_of(c, copy, l), to, inputs, count, mask,
+                       mask ? MASK : PLAIN);
+        for (int64_t i = 0; !mask && i < count * inputs; i++) to[i] *= 1.0f - hidden[i] * hidden[i];
+    }
+}
+
+/* A panel of dx, the sum over the copies. The weights are transposed in `scratch`. */
+static void inputs_back(const Back *c, int64_t panel, int64_t first, int64_t count, float *scratch) {
+    int64_t inputs = c->n->widths[0], outputs = c->n->widths[1], width = inputs - c->skip, i = panel * PANEL;
+    for (int64_t copy = 0; copy < c->n->copies; copy++) {
+        transpose_panel(weights_of(c, copy, 0), inputs, outputs, c->skip + i, scratch);
+        panel_product(gradient_of(c, copy, 0, first), outputs, 1, scratch, PANEL, c->dx + first * width + i, width, count,
+                      outputs, least(PANEL, width - i), 0, 0, copy ? ADD : PLAIN);
+    }
 }
 
 static void weights_back(const Back *c, int64_t copy, int64_t l, int64_t panel, int64_t first, int64_t count, float *scratch) {
@@ -188,14 +197,14 @@ static void gradient_piece(const Back *c, int64_t item, int64_t first, int64_t c
 
 static void back(void *given, Worker worker) {
     Back *c = given;
-    int64_t K = c->n->copies, alone = c->dx ? K : 1, item; /* copies that one thread processes: dx is their sum */
+    int64_t K = c->n->copies, item, lowest = c->dx ? panels_of(c->n->widths[0] - c->skip) : 0;
     int64_t gated = c->gated, panels = gated ? panels_of(c->n->widths[gated]) : 0, top = gated ? gated - 1 : c->n->layers - 1;
     float *scratch = c->scratch + worker.number * c->scratch_each;
     while ((item = next_piece(&c->packed)) < c->in_panels * K) transpose_weights(c, item);
     for (int64_t first = 0; first < c->rows; first += c->some) {
         int64_t count = least(c->some, c->rows - first), strips = (count + STRIP - 1) / STRIP;
         meet(worker); /* no thread reads the gradients of the last rows any longer */
-        if (!worker.number) c->taken = 0;
+        if (!worker.number) c->first = c->taken = 0;
         while (gated && (item = next_piece(&c->seen)) < strips * K) {
             int64_t at = item % strips * STRIP;
             see_gates(c, item / strips, first + at, least(STRIP, count - at));
@@ -205,12 +214,13 @@ static void back(void *given, Worker worker) {
             gates_back(c, item / panels, item % panels, first, count, scratch);
         if (gated) meet(worker);
         if (!worker.number) c->seen = 0;
-        while ((item = next_piece(&c->below)) < strips * K / alone) {
-            int64_t at = item % strips * STRIP, copy = item / strips;
-            strip_back(c, top, first + at, least(STRIP, count - at), copy, copy + alone);
+        while ((item = next_piece(&c->below)) < strips * K) {
+            int64_t at = item % strips * STRIP;
+            strip_back(c, top, first + at, least(STRIP, count - at), item / strips);
         }
         meet(worker);
         if (!worker.number) c->passed = c->below = 0;
+        while ((item = next_piece(&c->first)) < lowest) inputs_back(c, item, first, count, scratch);
         if (!c->dparameters) continue;
         while ((item = next_piece(&c->taken)) < c->out_panels * K) gradient_piece(c, item, first, count, scratch);
     }
@@ -230,6 +240,7 @@ static int64_t divide(Back *c, float *room, int64_t threads) {
     TAKE(c->open, 2 * K * c->some * words);
     TAKE(c->open_rows, 2 * strips * words * WORD);
     c->scratch_each = PANEL * c->some;
+    if (c->scratch_each < PANEL * widths[1]) c->scratch_each = PANEL * widths[1];
     if (c->scratch_each < NARROW * (widest + 1)) c->scratch_each = (NARROW * (widest + 1) + 15) / 16 * 16;
     if (c->scratch_each < TABLE) c->scratch_each = TABLE;
     TAKE(c->scratch, threads * c->scratch_each);
@@ -237,21 +248,21 @@ static int64_t divide(Back *c, float *room, int64_t threads) {
     return at;
 }
 
-/* The backward pass from dy [copies, rows, outputs]; dx [rows, inputs] is the sum over the copies. If dx or dparameters is
- * null, it is not computed. */
+/* The backward pass from dy [copies, rows, outputs]; dx [rows, inputs - skip] is the sum over the copies, without the first
+ * inputs. If dx or dparameters is null, it is not computed. */
 void perceptron_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
-                         float *dparameters, int64_t rows, int64_t threads) {
+                         float *dparameters, int64_t rows, int64_t skip, int64_t threads) {
     int64_t K = n->copies, L = n->layers, weights_at[L + 1], hidden_at[L + 1], transposed_at[L + 1];
     Back c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dx = dx, .dparameters = dparameters, .rows = rows,
-              .some = least(rows, TOGETHER), .from = dx ? 0 : 1, .gated = gated_layer(n, rows), .weights_at = weights_at,
+              .some = least(rows, TOGETHER), .skip = skip, .gated = gated_layer(n, rows), .weights_at = weights_at,
               .hidden_at = hidden_at, .transposed_at = transposed_at};
     weights_at[0] = hidden_at[0] = transposed_at[0] = 0;
     for (int64_t l = 0; l < L; l++) {
         int64_t inputs = n->widths[l], outputs = n->widths[l + 1];
         weights_at[l + 1] = weights_at[l] + (inputs + 1) * outputs;
         hidden_at[l + 1] = l ? hidden_at[l] + K * inputs : 0;
-        transposed_at[l + 1] = transposed_at[l] + panels_of(inputs) * PANEL * outputs;
-        c.in_panels += l >= c.from ? panels_of(inputs) : 0;
+        transposed_at[l + 1] = transposed_at[l] + (l ? panels_of(inputs) * PANEL * outputs : 0);
+        c.in_panels += l ? panels_of(inputs) : 0;
         c.out_panels += pieces_of(&c, l);
     }
     divide(&c, room_for(divide(&c, 0, threads) * sizeof(float)), threads);

@@ -523,7 +523,7 @@ static int64_t panels_back(const Call *c) {
     return panels;
 }
 
-/* As `perceptron_backward`. Many rows are processed in parts, whose inputs and gradients as tiles stay in the cache. */
+/* As `perceptron_backward` without `skip`. Many rows are processed in parts, whose inputs and gradients as tiles stay in the cache. */
 void perceptron_tiles_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
                                float *dparameters, int64_t rows, int64_t threads) {
     int64_t some = least(rows, MOST_ROWS);
