@@ -24,13 +24,13 @@ MAX_SHOWN_NUMBERS = 64
 def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str, Any]:
     """Return the facts of an agent: its checkpoint, its actions, and the sizes of its world model."""
     spec = agent.action_spec
-    numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
+    numbers = [(key, cut.start, part) for key, cut in spec.slices().items() if (part := spec.parts[key]).size]
     info: dict[str, Any] = {
         "algorithm": agent.config.algo.algorithm,
         "checkpoint": agent.checkpoint.name,
         "step": agent.step,
         "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.categorical_slices()],
-        "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
+        "continuous": [{"name": k, "start": i, "low": x.low, "high": x.high, "size": x.size} for k, i, x in numbers],
         "width": spec.width,
         "fps": agent.frames_per_second,
         "units": {prediction_name(key): error_unit(prediction_name(key), part) for key, part in agent.obs_spec.items()},

@@ -237,7 +237,7 @@ class Session:
             raise DataError(f"row {at} is terminal, without futures. Go to an earlier row.")
         if (end := line.dream_end()) is not None and at >= end:
             raise DataError(
-                f"the dream ends at row {end}, without futures. Go to an earlier row, or let the model observe more rows."
+                f"the dream ends at row {end}, without futures: go to an earlier row, or observe more rows."
             )
         firsts = self._first_actions() if by == "action" else None
         count = NUM_BRANCHES if firsts is None else len(firsts)

@@ -85,7 +85,7 @@ class Timeline:
     edits: list[Edit] = field(default_factory=list)
 
     def dream_end(self) -> int | None:
-        """Return the first row that is terminal, if observed, or probably terminal, if imagined; None: there is none."""
+        """Return the first row at which the dream ends, for certain or probably; None: it does not end."""
         for number, row in enumerate(self.dream):
             seen = row.origin == "seen"
             if self.real[number].values["terminal"] if seen else row.predictions["cont"] < 0.5:
