@@ -10,13 +10,14 @@ from tiny import FEW, SMALL
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """Runs of DreamerV3, which has two checkpoints, of DQN, and of DreamerV2 with probes."""
+    """Runs of DreamerV3, which has two checkpoints, of DQN, of SAC, and of DreamerV2 with probes."""
     import reverie
 
     where = tmp_path_factory.mktemp("runs")
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "CartPole-v1", "schedule.save_every": 30})
     train(config, run=where / "dreamer")
     reverie.train("dqn", env="CartPole-v1", run=where / "dqn", **FEW)
+    reverie.train("sac", env="Pendulum-v1", run=where / "sac", **FEW)
     probes = ("mlp('map', inputs='map_coord', units=8)", "mlp('map_coord', units=8)")
     few = {"steps": 40, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.05, "algo.batch_length": 8,
            "algo.probe.heads": probes, "eval_episodes": 0, "tensorboard": False, "console": False}  # fmt: skip

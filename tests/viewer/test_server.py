@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import yaml
 
@@ -22,6 +23,7 @@ from reverie.cli.agent import bind_loopback_socket  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.viewer import server  # noqa: E402
+from reverie.viewer.episode_source import decode_png, encode_png  # noqa: E402
 
 TOKEN = "a-token"
 
@@ -110,7 +112,7 @@ def test_sockets_are_for_own_pages_alone(site, path, origin):
 
 def test_an_episode_over_the_wire(talk):
     hello = talk("hello")
-    assert [run["name"] for run in hello["runs"]] == ["dqn", "dreamer", "mapped"]
+    assert [run["name"] for run in hello["runs"]] == ["dqn", "dreamer", "mapped", "sac"]
     head, pictures = talk.raw(json.dumps({"id": 7, "do": "begin", "run": "dreamer"}))
     assert (head["id"], head["about"]["env"], head["first"]) == (7, "CartPole-v1", 0)
     assert [place[:2] for place in head["pictures"]] == [[0, 0], [0, 1]]
@@ -120,7 +122,8 @@ def test_an_episode_over_the_wire(talk):
     assert [row["t"] for row in rows] == [5, 6]  # the row before has got its action
     assert [row["action"] is None for row in rows] == [False, True]
     assert len(talk("dream", at=6, steps=9)["rows"]) == 10
-    assert len(talk("branch", at=6, by="action", steps=3)["futures"]) == 2
+    future, _ = talk("branch", at=6, by="action", steps=3)["futures"]
+    assert [len(future[name]) for name in ("values", "rewards", "conts", "actions")] == [3] * 4
     assert talk("pick", number=1)["first"] == 7
     assert talk("edit", at=7, latent=0, value=1)["edits"] == 1
     assert talk("latent", at=7)["classes"][0] == 1
@@ -147,6 +150,33 @@ def test_nonsense_is_answered_and_changes_nothing(talk):
     for text in WRONG:
         assert talk.raw(text)[0]["error"], text
     assert talk("see", rows=2)["rows"] == before
+
+
+def test_several_rows_a_request(talk, monkeypatch):
+    monkeypatch.setattr(server, "MAX_STEP_SECONDS", 60)
+    talk("begin", run="dreamer")
+    assert [row["t"] for row in talk("step", steps=3)["rows"]] == [0, 1, 2, 3]
+    rows = talk("step", steps=1000)["rows"]
+    assert [row["real"]["last"] for row in rows] == [False] * (len(rows) - 1) + [True]
+    assert (rows[0]["real"]["reward"], talk("see", rows=1)["rows"][0]["real"]["reward"]) == (
+        1.0,
+        None,
+    )  # row 0 has none
+    card = talk("preview", seed=talk("see", rows=1)["seed"])
+    assert (card["rows"], card["score"], card["last"]) == (rows[-1]["t"] + 1, rows[-1]["t"], True)
+    monkeypatch.setattr(server, "MAX_STEP_SECONDS", -1)
+    assert talk("preview", episode=-1)["rows"] == 1
+    assert talk("preview", episode=-1, again=True)["rows"] == 1
+
+
+def test_pictures_are_cropped_to_what_differs():
+    pictures = np.full((2, 60, 90, 3), 200, np.uint8)
+    pictures[1, 20:24, 50:53] = 0
+    cropped = [decode_png(png) for png in server.crop([encode_png(picture) for picture in pictures])]
+    assert [picture.shape for picture in cropped] == [(30, 30, 3)] * 2
+    assert ((cropped[0] == 200).all(), (cropped[1] == 0).all(-1).sum()) == (True, 12)
+    same = [encode_png(pictures[0])] * 2
+    assert (server.crop(same), server.crop([])) == (same, [])
 
 
 def test_closing_the_page_frees_its_session(site, monkeypatch):
@@ -205,16 +235,18 @@ def test_a_page_that_does_not_read_gets_no_more_answers(site, monkeypatch):
 
 
 def test_what_is_broken_is_said(folder, tmp_path):
-    for name in ("gone", "foreign", "torn"):
+    for name in ("gone", "foreign", "torn", "worn"):
         shutil.copytree(folder / "dreamer", tmp_path / name)
     config = tmp_path / "foreign/config.yaml"
     config.write_text(config.read_text().replace("CartPole-v1", "Missing-v3"))
     for tensors in (tmp_path / "torn/checkpoints").glob("*/tensors.safetensors"):
         tensors.write_bytes(b"torn")
+    (tmp_path / "worn/checkpoints/step-000000060/tensors.safetensors").write_bytes(b"torn")
     with served(tmp_path) as (_, port):
         talk = Talk(port)
         assert "Missing-v3" in talk("begin", run="foreign")["error"]
         assert "can be used" in talk("begin", run="torn")["error"]
+        assert "step-000000060, cannot be used" in talk("begin", run="worn")["remark"]
         assert talk("begin", run="gone")["first"] == 0
         shutil.rmtree(tmp_path / "gone")
         assert "no run" in talk("run")["error"]
@@ -280,8 +312,21 @@ def test_recorded_episodes_are_read_from_the_data(folder):
     with served(folder / "dreamer", data=str(folder / "dreamer")) as (viewer, port):
         talk = Talk(port)
         about = talk("begin", run=".", episode=1)["about"]
-        assert (viewer.single, about["recorded"], "episode 1" in about["env"]) == (True, True, True)
+        assert (viewer.single, about["env"], "episode 1 of" in about["recorded"]) == (True, "CartPole-v1", True)
         talk.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "flags", "error"),
+    [("dqn", ["--checkpoint", "step-1"], "no checkpoint"), ("dqn", ["--env", "Missing-v3"], "Missing"),
+     (".", ["--checkpoint", "best"], "folder of runs")],
+)  # fmt: skip
+def test_a_wrong_option_fails_in_the_terminal(folder, capsys, where, flags, error):
+    from reverie.cli import main
+
+    assert main(["view", str(folder / where), *flags]) == 1
+    out = capsys.readouterr()
+    assert (error in out.err, out.out) == (True, "")
 
 
 def test_a_folder_without_runs(tmp_path):

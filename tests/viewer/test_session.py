@@ -144,6 +144,23 @@ def test_branches(session, by, count):
     assert torch.equal(session.timeline.actions[2], futures[1].actions[0])
 
 
+def test_no_futures_follow_the_end(session):
+    played(session, 6)
+    assert session.timeline.dream_end() is None
+    session.timeline.dream[5].predictions["cont"] = np.float32(0.4)
+    assert session.timeline.dream_end() == 5
+    with pytest.raises(DataError, match="ends at row 5"):
+        session.branch(6)
+    session.set_context(7)  # the model observes that the episode continues
+    assert len(session.branch(6, steps=1)) == 8
+    while not session.timeline.real[-1].values["last"]:
+        session.step()
+    with pytest.raises(DataError, match="terminal"):
+        session.branch(len(session.timeline.real) - 1)
+    session.set_context(len(session.timeline.real))
+    assert session.timeline.dream_end() == len(session.timeline.real) - 1
+
+
 def test_edits(session):
     played(session, 8)
     before, at = deters(session)[:7], 6

@@ -324,6 +324,10 @@ class ViewCommand(RunOptions, EnvOverride):
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
         viewer, token = Viewer(self.run, options, self.data), secrets.token_urlsafe(16)
+        if viewer.single:
+            viewer.agent(".", None)  # raises the error of a wrong option here, not in the browser
+        elif self.checkpoint:
+            raise ConfigError(f"--checkpoint: {self.run} is a folder of runs. Pass one of them.")
         listening = bind_loopback_socket(self.port)
         print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
         print(

@@ -54,7 +54,8 @@ class RecordedEnv:
     def __init__(self, agent: Agent, data: DatasetConfig | str | None, number: int) -> None:
         """``data``, ``number`` and errors: see ``Agent.load_episode``."""
         self.batch: Batch = agent.load_episode(number, data)
-        self.name: str = f"episode {int(self.batch.index[0])} of {data or 'the run'}"
+        self.number: int = int(self.batch.index[0])
+        self.name: str = f"episode {self.number} of {data or 'the run'}"
         self._at = 0
 
     def reset(self, seed: int | None = None) -> Step:

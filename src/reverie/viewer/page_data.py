@@ -24,13 +24,13 @@ MAX_SHOWN_NUMBERS = 64
 def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str, Any]:
     """Return the facts of an agent: its checkpoint, its actions, and the sizes of its world model."""
     spec = agent.action_spec
-    numbers = [(key, part) for key, part in sorted(spec.parts.items()) if part.kind == "continuous"]
+    numbers = [(key, cut.start, part) for key, cut in spec.slices().items() if (part := spec.parts[key]).size]
     info: dict[str, Any] = {
         "algorithm": agent.config.algo.algorithm,
         "checkpoint": agent.checkpoint.name,
         "step": agent.step,
         "choices": [{"name": key, "start": cut.start, "stop": cut.stop} for key, cut in spec.categorical_slices()],
-        "continuous": [{"name": k, "low": x.low, "high": x.high, "size": x.size} for k, x in numbers],
+        "continuous": [{"name": k, "start": i, "low": x.low, "high": x.high, "size": x.size} for k, i, x in numbers],
         "width": spec.width,
         "fps": agent.frames_per_second,
         "units": {prediction_name(key): error_unit(prediction_name(key), part) for key, part in agent.obs_spec.items()},
@@ -44,15 +44,18 @@ def agent_info(agent: Agent, inspector: WorldModelInspector | None) -> dict[str,
 
 
 def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:
-    """Return a row of the page: the real row, the action after it, the dream, and the error of the dream."""
+    """Return a row of the page: the real row, the action after it, the dream, and the error of the dream.
+
+    Row 0 has no reward.
+    """
     real = line.real[number] if number < len(line.real) else None
     dreamt = line.dream[number] if number < len(line.dream) else None
     return {
         "t": number,
-        "real": None if real is None else real.values,
+        "real": None if real is None else real.values | ({} if number else {"reward": None}),
         "action": line.actions[number] if number < len(line.actions) else None,
-        "dream": None if dreamt is None else dream_values(agent, dreamt),
-        "error": None if real is None or dreamt is None else row_errors(agent, real, dreamt.predictions),
+        "dream": None if dreamt is None else dream_values(agent, dreamt) | ({} if number else {"reward": None}),
+        "error": None if real is None or dreamt is None else row_errors(agent, real, dreamt.predictions, number),
     }
 
 
@@ -71,9 +74,12 @@ def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
     }
 
 
-def row_errors(agent: Agent, real: RealRow, predictions: Predictions) -> dict[str, float]:
-    """Return the error of each observation in its units (``dreaming.error_unit``), and of reward and cont."""
-    errors: dict[str, float] = {}
+def row_errors(agent: Agent, real: RealRow, predictions: Predictions, number: int) -> dict[str, float | None]:
+    """Return the error of each observation in its units (``dreaming.error_unit``), and of reward and cont.
+
+    Row 0 has no reward.
+    """
+    errors: dict[str, float | None] = {}
     for key, part in agent.obs_spec.items():
         if (name := prediction_name(key)) in predictions and part.kind != "mask":
             truth = real.step.obs[key].numpy()[None]  # [1, 1, ...]
@@ -81,7 +87,7 @@ def row_errors(agent: Agent, real: RealRow, predictions: Predictions) -> dict[st
             errors[name] = float(
                 prediction_error(predictions[name].reshape(1, 1, -1), exact.reshape(1, 1, -1), part)[0]
             )
-    errors["reward"] = abs(float(predictions["reward"]) - real.values["reward"])
+    errors["reward"] = abs(float(predictions["reward"]) - real.values["reward"]) if number else None
     return errors | {"cont": abs(float(predictions["cont"]) - (1.0 - real.values["terminal"]))}
 
 

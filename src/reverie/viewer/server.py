@@ -32,18 +32,24 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
+from reverie.algos.base import INTERNAL_PREFIX
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
 from reverie.log.jsonl import FINAL, metric_series, read_metrics
 from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
-from reverie.viewer.episode_source import RecordedEnv
+from reverie.run.manifest import checkpoint_problem
+from reverie.viewer.episode_source import RecordedEnv, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.session import Session
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
 """Maximum number of agents kept in memory; bytes of a request; pictures in an answer, and pictures per future."""
+MIN_DIFFERENCE = 12
+"""Pixels of 0 to 255 that differ less look the same."""
 LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 """Host names of this machine: other names could belong to a foreign page that resolves to this machine."""
+MAX_STEP_SECONDS, MAX_PREVIEW_ROWS = 0.2, 1000
+"""Maximum seconds of a request that plays several rows; maximum rows of an episode in the gallery."""
 DEPTH, MAX_POINTS, LIVE_SECONDS = 3, 400, 90
 """Maximum folder depth of the search for runs; maximum points of a curve; seconds without logs after which a run counts
 as ended."""
@@ -220,6 +226,7 @@ class Page:
         self.viewer = viewer
         self.name = "."
         self.session: Session | None = None
+        self.preview: Session | None = None
 
     def answer(self, text: str) -> bytes:
         """Handle a request. Errors are returned in the answer."""
@@ -229,7 +236,7 @@ class Page:
             head = {"id": request.pop("id", None)}
             done, pictures = COMMANDS[request.pop("do")](self, **request)
         except ReverieError as error:
-            done, pictures = {"error": str(error)}, []
+            done, pictures = {"error": str(error), "kind": type(error).__name__}, []
         except Exception as error:  # an environment's or a model's error: show it on the page, which stays open
             traceback.print_exc(file=sys.stderr)
             done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
@@ -245,11 +252,7 @@ class Page:
         """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
         session = self.open()
         head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
-        head |= {
-            "edits": len(session.timeline.edits),
-            "held": len(session.timeline.pinned_classes),
-            "seed": session.seed,
-        }
+        head |= {"edits": len(session.timeline.edits), "end": session.timeline.dream_end(), "seed": session.seed}
         changed = range(first, len(session))
         return head, self.row_pictures(changed if len(changed) <= MAX_PICTURES else [])
 
@@ -261,9 +264,10 @@ class Page:
 
     def close(self) -> None:
         """End the session."""
-        if self.session is not None:
-            self.session.close()
-        self.session = None
+        for session in (self.session, self.preview):
+            if session is not None:
+                session.close()
+        self.session = self.preview = None
 
 
 def pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
@@ -284,16 +288,63 @@ def hello(page: Page) -> Response:
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 
-def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None) -> Response:
+def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, seed: int | None = None) -> Response:
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
-    agent = page.viewer.agent(run, checkpoint)
-    if episode is None and page.viewer.data is not None:
-        episode = 0
-    recorded = None if episode is None else RecordedEnv(agent, page.viewer.data, episode)
-    session = Session(agent, source=recorded)
+    viewer = page.viewer
+    agent = viewer.agent(run, checkpoint)
+    session = open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
     page.close()
     page.session, page.name = session, run
-    return describe_session(page)
+    head, pictures = describe_session(page)
+    newest = Checkpoints(RunFolder(viewer.path(run)).checkpoints).paths()[-1:]
+    if checkpoint is None and newest and (problem := checkpoint_problem(newest[0])):
+        head["remark"] = (
+            f"The newest checkpoint, {newest[0].name}, cannot be used ({problem}): this is {agent.checkpoint.name}. "
+            "Resume the run to save another one."
+        )
+    return head, pictures
+
+
+def open_episode(viewer: Viewer, agent: Agent, episode: int | None, seed: int | None) -> Session:
+    """Return a session with a recorded episode, or, if ``episode`` is None, with the agent's environment."""
+    source = None if episode is None else RecordedEnv(agent, viewer.data, episode)
+    return Session(agent, seed=seed, source=source)
+
+
+def step(page: Page, at: Any = None, action: Any = None, steps: int = 1) -> Response:
+    """Step the environment: ``steps`` times, until the episode ends or ``MAX_STEP_SECONDS`` are over."""
+    session = page.open()
+    first = session.step(at, action)
+    play(session, steps - 1)
+    return page.rows_since(first)
+
+
+def play(session: Session, steps: int) -> None:
+    """Step the environment until the episode ends, ``MAX_STEP_SECONDS`` are over, or for ``steps``."""
+    deadline = time.monotonic() + MAX_STEP_SECONDS
+    for _ in range(steps):
+        if session.timeline.real[-1].values["last"] or time.monotonic() > deadline:
+            break
+        session.step()
+
+
+def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = False) -> Response:
+    """Play an episode for the gallery, up to ``MAX_STEP_SECONDS``; ``again``: continue the previous preview.
+
+    Return its score, its largest surprise, and the picture of its middle row.
+    """
+    if not again or page.preview is None:
+        if page.preview is not None:
+            page.preview.close()
+        page.preview = open_episode(page.viewer, page.open().agent, episode, seed)
+    session, line = page.preview, page.preview.timeline
+    play(session, MAX_PREVIEW_ROWS + 1 - len(line.real))
+    rows = [row.values for row in line.real]
+    head = {"rows": len(rows), "score": sum(row["reward"] for row in rows), "episode": session.info()["episode"]}
+    head |= {"last": rows[-1]["last"], "surprise": max((row["kl"] for row in rows[1:] if "kl" in row), default=None)}
+    head |= {"done": rows[-1]["last"] or len(rows) > MAX_PREVIEW_ROWS, "seed": session.seed}
+    picture = session.picture(len(rows) // 2)[0]
+    return head, [([0, 0], picture)] if head["done"] and picture is not None else []
 
 
 def describe_session(page: Page) -> Response:
@@ -314,12 +365,16 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
     futures = session.branch(at, by, steps)
     strip = np.unique(np.linspace(0, len(futures[0].rows) - 1, STRIP).astype(int)).tolist()
     pictures = [
-        ([number, t], session.dream_picture(future.rows[t])) for number, future in enumerate(futures) for t in strip
+        ([number, t], png)
+        for number, future in enumerate(futures)
+        for t in strip
+        if (png := session.dream_picture(future.rows[t])) is not None
     ]
     entries = [
         {
             "return": future.predicted_return,
             "rewards": [row.predictions["reward"] for row in future.rows],
+            "values": [row.predictions[f"{INTERNAL_PREFIX}value"] for row in future.rows],
             "conts": [row.predictions["cont"] for row in future.rows],
             "action": future.actions[0],
             "actions": [action[0].argmax() for action in future.actions],
@@ -327,7 +382,22 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
         for future in futures
     ]
     head = {"futures": entries, "at": at, "shown": strip}
-    return head, [(address, png) for address, png in pictures if png is not None]
+    return head, list(zip([address for address, _ in pictures], crop([png for _, png in pictures]), strict=True))
+
+
+def crop(pngs: list[bytes]) -> list[bytes]:
+    """Crop pictures of one size to the square around all pixels in which they differ, with a margin."""
+    if not pngs:
+        return pngs
+    pictures = np.stack([decode_png(png) for png in pngs])
+    differs = (pictures.max(0) - pictures.min(0)).max(-1) > MIN_DIFFERENCE  # [H, W]
+    if not differs.any():
+        return pngs
+    ends = [np.flatnonzero(differs.any(axis))[[0, -1]] for axis in (1, 0)]  # of rows, and of columns
+    side = max(int(max(high - low for low, high in ends) * 1.2) + 1, max(differs.shape) // 3)
+    centers = [(low + high - side) // 2 for low, high in ends]
+    top, left = (max(0, min(size - side, start)) for start, size in zip(centers, differs.shape, strict=True))
+    return [encode_png(picture) for picture in pictures[:, top : top + side, left : left + side]]
 
 
 def switch_checkpoint(page: Page, checkpoint: Any) -> Response:
@@ -348,12 +418,11 @@ def export_file(page: Page, kind: Any) -> Response:
 
 
 COMMANDS: dict[str, Callable[..., Response]] = {
-    **{command.__name__: command for command in (hello, begin, choose_actions, branch)},
+    **{command.__name__: command for command in (hello, begin, step, preview, choose_actions, branch)},
     **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
-    "step": lambda page, at=None, action=None: page.rows_since(page.open().step(at, action)),
     "dream": lambda page, at, steps=15, action=None: page.rows_since(page.open().dream(at, steps, action)),
     "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
     "pick": lambda page, number: page.rows_since(page.open().pick(number)),

@@ -233,6 +233,12 @@ class Session:
         """
         inspector, line = self._require_inspector(), self.timeline
         at, steps = self._row(at, line.dream), self._check_number(steps, 1, 200)
+        if at < len(line.real) and line.real[at].values["terminal"]:
+            raise DataError(f"row {at} is terminal, without futures. Go to an earlier row.")
+        if (end := line.dream_end()) is not None and at >= end:
+            raise DataError(
+                f"the dream ends at row {end}, without futures: go to an earlier row, or observe more rows."
+            )
         firsts = self._first_actions() if by == "action" else None
         count = NUM_BRANCHES if firsts is None else len(firsts)
         start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
@@ -354,10 +360,11 @@ class Session:
         """Return the facts that are the same for all rows."""
         recorded = self.source if isinstance(self.source, RecordedEnv) else None
         return agent_info(self.agent, self.inspector) | {
-            "env": recorded.name if recorded else self.agent.config.env.id,
+            "env": self.agent.config.env.id,
             "seed": self.seed,
-            "names": [] if recorded else self.action_names,
-            "recorded": recorded is not None,
+            "names": self.action_names,
+            "recorded": recorded and recorded.name,
+            "episode": recorded and recorded.number,
         }
 
     def __len__(self) -> int:

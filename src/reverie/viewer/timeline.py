@@ -83,3 +83,11 @@ class Timeline:
     context: int = CONTEXT
     pinned_classes: dict[int, int] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
+
+    def dream_end(self) -> int | None:
+        """Return the first row at which the dream ends, for certain or probably; None: it does not end."""
+        for number, row in enumerate(self.dream):
+            seen = row.origin == "seen"
+            if self.real[number].values["terminal"] if seen else row.predictions["cont"] < 0.5:
+                return number
+        return None

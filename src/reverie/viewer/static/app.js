@@ -1,5 +1,6 @@
 // The page: asks the server, keeps the rows, plays them, and hands them to the timeline and the panels.
 
+import { remember, remembered, writeAddress } from "./address.js";
 import { $, el, paint, short } from "./dom.js";
 import { Hands } from "./hands.js";
 import { Link } from "./link.js";
@@ -7,15 +8,21 @@ import { Panels } from "./panels.js";
 import { RunTable } from "./table.js";
 import { Timeline } from "./timeline.js";
 
-const AHEAD = 12; // pictures that are fetched before they are needed; rows dreamt at once while playing
+const AHEAD = 24; // pictures that are fetched before they are needed; rows played or dreamt at once
+const FILLED = 1000; // rows of an episode that are played when it is opened
 const KEPT = 3000; // pictures kept in memory
+const PLACE = ["checkpoint", "episode", "seed", "row", "seen", "zoom"]; // in the address: where in a run one is
+const THEME = "reverie-theme";
+
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 class Page {
   rows = [];
   pictures = new Map();
-  drawn = [false, false]; // whether there are pictures at all: of what happens, of the dream
+  drawn = [false, false]; // whether there are pictures at all: of the environment, of the dream
   at = 0;
   playing = false;
+  opening = 0; // number of the newest opening of an episode
 
   constructor() {
     this.link = new Link((why) => this.note(`The connection to reverie view is lost${why ? `: ${why}` : ""}. Is it still running?`,
@@ -32,43 +39,86 @@ class Page {
     const hello = await this.ask("hello");
     if (!hello) return;
     this.hello = hello;
-    const run = hello.single ? "." : new URLSearchParams(location.search).get("run");
-    if (run !== null) await this.open(run);
-    else new RunTable(this, hello);
+    const run = hello.single ? "." : remembered("run"), number = (name) => (remembered(name) === null ? undefined : +remembered(name));
+    if (run === null) return void new RunTable(this, hello);
+    await this.open(run, { checkpoint: remembered("checkpoint") ?? undefined, episode: number("episode"), seed: number("seed") },
+      { row: number("row"), seen: number("seen") });
   }
 
-  async open(run, more = {}) {
+  // Opens a run with its environment, or with a recorded episode. place: the row, and the rows that the model observes.
+  async open(run, more = {}, place = {}) {
+    this.stop();
     this.run = run;
+    this.checkpoint = more.checkpoint; // undefined: the newest one
+    const opening = ++this.opening;
+    let head;
+    try {
+      head = await this.link.ask("begin", { run, ...more });
+    } catch (error) {
+      return this.failed(error, more);
+    }
+    this.note(head.remark ?? "");
     $("#run").hidden = false;
-    const head = await this.ask("begin", { run, ...more });
-    if (head) this.meet(head);
-    else if (more.episode === undefined)
-      this.note($("#note").textContent, ["Open a recorded episode instead", () => this.open(run, { episode: 0 })]);
-    return head;
+    this.wanted = place.row;
+    this.meet(head);
+    const filled = this.fill(opening);
+    if (place.row === undefined) this.autoplay();
+    await filled;
+    if (opening !== this.opening) return;
+    await this.observe(place.seen);
+    this.wanted = undefined;
   }
 
-  // Another session, or another agent in it.
+  // Says why a run does not open, and what to do next.
+  failed(error, more) {
+    const given = Object.values(more).some((value) => value !== undefined), elsewhere = () => (remember(Object.fromEntries(PLACE.map((name) => [name, null]))), writeAddress());
+    const steps = [];
+    if (error.kind === "EnvError" && more.episode === undefined) steps.push(["Open a recorded episode", () => this.open(this.run, { episode: 0 })]);
+    else if (given) steps.push(["Open the run from its beginning", () => (elsewhere(), this.open(this.run))]);
+    if (!this.hello.single) steps.push(["All runs", () => (location.search = "")]);
+    this.note(error.message, ...steps);
+  }
+
+  // Begins to play, unless less motion is preferred.
+  autoplay() {
+    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
+  }
+
+  // Another session, or another episode of it.
   meet(head) {
-    this.about = head.about;
-    this.name = head.name;
+    this.about = head.about ?? this.about;
+    this.name = head.name ?? this.name;
     const { about } = this;
-    $("#title").textContent = head.name;
-    document.title = `${head.name} – reverie`;
-    $("#dream").hidden = $(".dreaming #see").hidden = $("#dreamon").hidden = !about.dreams;
-    $("#steps").parentElement.hidden = !about.dreams;
+    $("#title").textContent = this.name;
+    document.title = `${this.name} – reverie`;
+    $("#dream").hidden = $("#see").hidden = $(".dreaming .pair").hidden = $("#differ").hidden = !about.dreams;
     $(".stage").classList.toggle("alone", !about.dreams);
-    $("#errors").hidden = !about.dreams;
-    $("#episodes").hidden = !about.recorded;
-    $("#again").hidden = about.recorded;
-    $("#source").hidden = this.hello.data;
-    $("#source").textContent = about.recorded ? "Play anew" : "Recorded";
-    $("#mine").disabled = about.recorded && !about.dreams;
+    $("#again").hidden = this.hello.data;
+    $("#again").textContent = about.recorded ? "Play anew" : "New episode";
+    $("#mine").disabled = Boolean(about.recorded) && !about.dreams;
     this.blank = false;
+    this.rows = [];
+    this.pictures.clear();
     this.timeline.reset();
+    this.take(head);
+    this.at = 0;
     this.hands.meet(about);
     this.panels.meet();
-    this.take(head);
-    this.go(Math.min(this.at, this.rows.length - 1));
+    this.show();
+  }
+
+  // Plays the whole episode on the server, some rows a request, while the page shows what it has.
+  async fill(opening) {
+    $("#run").ariaBusy = true;
+    while (opening === this.opening && this.real === this.rows.length - 1 && !this.rows[this.real].real.last && this.rows.length <= FILLED) {
+      this.filling = true;
+      const head = await this.ask("step", { steps: FILLED }, true);
+      this.filling = false;
+      if (!head || opening !== this.opening) return;
+      this.take(head);
+      this.show();
+    }
+    if (opening === this.opening) $("#run").ariaBusy = false;
   }
 
   // Asks the server; what goes wrong is shown, and gives null. An answer takes an older note away, unless it is quiet.
@@ -84,9 +134,9 @@ class Page {
     }
   }
 
-  note(text, action) {
+  note(text, ...steps) {
     $("#note").hidden = !text;
-    $("#note").replaceChildren(text, ...(action ? [el("button", { onclick: action[1] }, action[0])] : []));
+    $("#note").replaceChildren(text, ...steps.map(([name, act]) => el("button", { onclick: act }, name)));
   }
 
   // Takes changed rows from an answer.
@@ -94,18 +144,38 @@ class Page {
     this.rows.length = Math.min(this.rows.length, Math.max(0, head.first - 1)); // the row before has another action
     for (const key of [...this.pictures.keys()]) if (+key.split("/")[0] >= head.first) this.pictures.delete(key);
     this.rows.push(...head.rows);
-    this.context = head.context;
-    this.seed = head.seed;
-    this.edits = head.edits;
-    const { about } = this;
-    $("#facts").textContent = [about.algorithm, about.env, about.checkpoint, ...(about.recorded ? [] : [`seed ${head.seed}`])].join(" · ");
+    for (const name of ["context", "seed", "edits", "end"]) this[name] = head[name];
+    const { about, seed } = this, last = this.rows.length - 1;
+    $("#facts").textContent = [about.algorithm, about.env, about.checkpoint, about.recorded || `seed ${seed}`].join(" · ");
     this.real = this.rows.findLastIndex((row) => row.real);
     this.keep(head.pictures);
+    if (this.wanted <= last) {
+      this.at = this.wanted;
+      this.wanted = undefined;
+    }
+    this.lead();
+    this.timeline.show(this.rows, about, this.context, this.end);
+    const scrub = $("#scrub"), share = (row) => `${Math.min(100, Math.max(0, (100 * row) / Math.max(1, last)))}%`;
+    scrub.max = last;
+    scrub.style.setProperty("--seen", about.dreams ? share(this.context - 0.5) : "100%");
+    scrub.style.setProperty("--end", share(this.end ?? last));
+    const whole = about.recorded ? { episode: about.episode, seed: null } : { episode: null, seed };
+    remember({ ...whole, checkpoint: this.checkpoint, run: this.run === "." ? null : this.run, seen: about.dreams && this.context !== 5 ? this.context : null });
+  }
+
+  // One sentence that says what is what.
+  lead() {
+    const { about, context } = this, rows = context === 1 ? "row" : `${context} rows`;
+    const left = about.recorded ? `a recorded episode (${about.recorded})` : `${about.env}, played by the agent`;
+    const text = about.dreams
+      ? `Left: ${left}. Right: what the model imagines under the same actions, after it has observed the first ${rows}.`
+      : `This is ${left}${about.recorded ? ", and the agent’s values of it" : ""}. This agent has no world model, so it does not dream.`;
+    if ($("#lead").textContent !== text) $("#lead").textContent = text;
   }
 
   // What has happened, and how much of it the model sees: the same for all checkpoints.
   episode() {
-    return [this.run, this.about.env, this.seed, this.context, this.real, ...this.rows.slice(0, this.real).map((row) => row.action)].join();
+    return [this.run, this.about.recorded, this.seed, this.context, this.real, ...this.rows.slice(0, this.real).map((row) => row.action)].join();
   }
 
   keep(pictures) {
@@ -121,6 +191,7 @@ class Page {
 
   // Asks for something that changes rows, and goes to the first of them, or to the row given.
   async change(what, given, to) {
+    if (!["see", "edit", "undo"].includes(what)) this.opening++; // the rest of the episode is another one
     const head = await this.ask(what, given);
     if (!head) return null;
     this.take(head);
@@ -130,6 +201,7 @@ class Page {
 
   go(row, byHand = false) {
     if (byHand) this.stop();
+    if (byHand) this.wanted = undefined;
     this.at = Math.max(0, Math.min(this.rows.length - 1, row));
     this.show();
   }
@@ -137,34 +209,31 @@ class Page {
   async show() {
     const row = this.rows[this.at];
     if (!row) return;
-    const { about } = this;
     this.fetch();
-    const real = row.real, dream = row.dream, none = "There is no way to draw this: see Numbers.";
+    const { real, dream } = row, differs = this.differs && real && dream;
     for (const [side, known] of [real, dream].entries()) {
       const picture = this.pictures.get(`${this.at}/${side}`), frame = $(side ? "#dream .frame" : "#real .frame");
-      if (picture || !known) paint($("canvas", frame), picture); // else the last one stays until this one comes
-      $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : none) : side ? "" : "The real one has stopped here.";
+      const truth = differs && side ? this.pictures.get(`${this.at}/0`) ?? null : null;
+      if (picture || !known) paint($("canvas", frame), picture, truth); // else the last one stays until this one comes
+      const none = side || !this.about.dreams || this.rows[this.real].real.last ? "The episode has ended." : "The environment has stopped here.";
+      $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : "There are no pictures: see the tab Row.") : none;
     }
-    const end = real?.last ? (real.terminal ? " · the end" : " · time is up") : "";
-    $("#real .chip").textContent = real ? `reward ${short(real.reward)}${end}` : "";
-    const how = dream?.how ?? "", since = this.at - this.context + 1;
-    const chip = $("#dream .chip"), frame = $("#dream .frame");
-    chip.className = `chip ${how}`;
-    frame.className = `frame ${how}`;
-    chip.textContent = { seen: "sees this row", imagined: `imagines, step ${since}`, edited: "edited" }[how] ?? "";
+    const end = real?.last ? (real.terminal ? "the end" : "time is up") : "", reward = real && row.t ? `reward ${short(real.reward)}` : "";
+    $("#real .chip").textContent = [reward, end].filter(Boolean).join(" · ");
+    const ended = this.end !== null && this.at > this.end, how = ended ? "ended" : dream?.how ?? "", since = this.at - this.context + 1;
+    $("#dream .chip").className = `chip ${how}`;
+    $("#dream .frame").className = `frame ${how}`;
+    const ends = this.end === this.at ? ": the dream ends here" : "";
+    $("#dream .chip").textContent = { seen: "observes this row", imagined: `imagines, step ${since}${ends}`, edited: `edited${ends}`,
+      ended: `the dream ended at row ${this.end}` }[how] ?? "";
     $("#row").value = `row ${this.at} of ${this.rows.length - 1}`;
-    $("#catchup").hidden = !(this.real < this.rows.length - 1) || !about.dreams || this.rows[this.real].real.last;
-    this.errors(row);
-    this.timeline.show(this.rows, about, this.context, this.at);
+    $("#scrub").value = this.at;
+    $("#scrub").setAttribute("aria-valuetext", $("#row").value);
+    $("#catchup").hidden = !(this.real < this.rows.length - 1) || !this.about.dreams || this.rows[this.real].real.last;
+    this.timeline.mark(this.at);
     this.hands.show(row);
     this.panels.show(row);
-  }
-
-  errors(row) {
-    const units = this.about.units;
-    const said = Object.entries(row.error ?? {}).map(([key, value]) =>
-      el("span", { title: units[key] ?? "absolute difference" }, `${key} `, el("b", {}, short(value))));
-    $("#errors").replaceChildren(...(said.length ? ["Error of the dream: ", ...said.flatMap((one, i) => (i ? [" · ", one] : [one]))] : ["\u00a0"]));
+    remember({ row: this.at });
   }
 
   // Fetches the pictures of this row and of those after it. One request at a time: the newest need wins.
@@ -198,30 +267,45 @@ class Page {
   }
 
   async play() {
-    this.playing = true;
+    if (this.playing) return;
+    const token = (this.playing = {}); // of this call: another one can start before it ends
     $("#play").textContent = "Stop";
+    if (this.at === this.rows.length - 1 && this.at && !(await this.hasNext())) this.go(0);
     let due = performance.now();
-    while (this.playing) {
+    while (this.playing === token) {
       if (!(await this.forth())) break;
-      due = Math.max(performance.now() - 100, due + 1000 / +$("#speed").value);
-      await new Promise((done) => setTimeout(done, Math.max(0, due - performance.now())));
+      for (let i = 0; i < 50 && this.fetching && !this.pictures.has(`${this.at}/0`) && !this.pictures.has(`${this.at}/1`); i++) await pause(20);
+      due = Math.max(performance.now() - 50, due + 1000 / +$("#speed").value);
+      if (due > performance.now() + 8) await pause(due - performance.now());
+      else await new Promise(requestAnimationFrame);
     }
-    this.stop();
+    if (this.playing === token) this.stop();
   }
 
-  // One row on: to the next one known, or the environment steps, or the dream goes on. False at the end.
-  async forth() {
+  // Whether something follows the last row.
+  hasNext() {
     const newest = this.rows.length - 1;
+    if (this.hands.mine) return true;
+    if (this.real === newest) return !this.rows[newest].real.last;
+    return this.about.dreams && this.end === null;
+  }
+
+  // One row on: to the next one known, or the environment steps, or the dream continues. False at the end.
+  async forth() {
+    const newest = this.rows.length - 1, opening = this.opening;
+    if (this.hands.mine && this.playing) return Boolean(await this.hands.act());
     if (this.at < newest) {
       this.go(this.at + 1);
       return true;
     }
-    if (this.real === newest && !this.rows[newest].real.last) {
-      if (this.hands.mine) return Boolean(await this.hands.act());
-      return Boolean(await this.change("step", {}));
-    }
-    if (!this.about.dreams || this.real === newest) return false;
-    return Boolean(await this.change("dream", { at: newest, steps: AHEAD }));
+    if (!this.hasNext()) return false;
+    if (this.filling) return pause(30).then(() => true);
+    if (this.real !== newest) return Boolean(await this.change("dream", { at: newest, steps: AHEAD }));
+    const head = await this.ask("step", { steps: AHEAD }, true);
+    if (!head || opening !== this.opening) return Boolean(head);
+    this.take(head);
+    this.go(newest + 1);
+    return true;
   }
 
   async dreamOn() {
@@ -230,34 +314,56 @@ class Page {
     for (let done = 0; done < steps; done += 50)
       if (!(await this.change("dream", { at: from + done, steps: Math.min(50, steps - done) }, from + done))) return;
     this.go(from);
-    const end = this.rows.length - 1;
-    this.playing = true;
+    await this.playTo(this.rows.length - 1);
+  }
+
+  async playTo(end) {
+    const token = (this.playing = {});
     $("#play").textContent = "Stop";
-    while (this.playing && this.at < end) {
+    while (this.playing === token && this.at < end) {
       this.go(this.at + 1);
-      await new Promise((done) => setTimeout(done, 1000 / +$("#speed").value));
+      await pause(1000 / +$("#speed").value);
     }
-    this.stop();
+    if (this.playing === token) this.stop();
   }
 
   // The environment takes the actions that the dream took.
   async catchUp() {
     this.stop();
-    this.playing = true;
-    $("#play").textContent = "Stop";
-    while (this.playing && this.real < this.rows.length - 1 && !this.rows[this.real].real.last)
-      if (!(await this.change("step", {}))) break;
-    this.stop();
+    const from = this.real;
+    while (this.real < this.rows.length - 1 && !this.rows[this.real].real.last)
+      if (!(await this.change("step", { steps: this.rows.length - 1 - this.real }))) return;
+    this.go(from);
+    await this.playTo(this.real);
   }
 
   see() {
-    if (!this.rows[this.at].real) return this.note("Only rows that happened can be seen.");
+    if (!this.rows[this.at].real) return this.note("The model can only observe rows of the environment.");
     return this.change("see", { rows: this.at + 1 }, this.at);
   }
 
+  // A new episode with the next seed.
   async again() {
+    if (this.about.recorded) return this.open(this.run);
     this.stop();
-    await this.change("start", {});
+    const opening = ++this.opening, head = await this.ask("start", {});
+    if (!head) return;
+    this.meet(head);
+    const filled = this.fill(opening);
+    this.autoplay();
+    await filled;
+    if (opening === this.opening) await this.observe();
+  }
+
+  // Lets the model observe some rows; of a short episode, fewer than it does otherwise.
+  async observe(rows = this.rows.length < 2 * this.context ? Math.max(1, this.rows.length >> 2) : this.context) {
+    if (this.about.dreams && rows !== this.context) await this.change("see", { rows }, this.at);
+  }
+
+  differ() {
+    this.differs = !this.differs;
+    $("#differ").setAttribute("aria-pressed", this.differs);
+    this.show();
   }
 
   nextSurprise() {
@@ -277,24 +383,39 @@ class Page {
     on("#see", () => this.see());
     on("#dreamon", () => this.dreamOn());
     on("#catchup", () => this.catchUp());
+    on("#differ", () => this.differ());
     on("#again", () => this.again());
-    on("#source", () => this.open(this.run, this.about.recorded ? {} : { episode: 0 }));
     on("#mine", () => this.hands.toggle());
     on("#keys", () => this.help());
+    on("#copy", () => this.copy());
     on("#theme", () => {
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
       document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+      localStorage.setItem(THEME, document.documentElement.dataset.theme);
       this.recolor();
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
+    $("#scrub").addEventListener("input", () => this.go(+$("#scrub").value, true));
     $("#actions").addEventListener("change", () => this.ask("choose_actions", { deterministic: $("#actions").value === "deterministic" }));
-    $("#episode").addEventListener("change", () => this.open(this.run, { episode: +$("#episode").value }));
     for (const select of document.querySelectorAll("select")) select.addEventListener("change", () => select.blur());
   }
 
+  async copy() {
+    writeAddress();
+    try {
+      await navigator.clipboard.writeText(location.href);
+      $("#copy").textContent = "Copied";
+      setTimeout(() => ($("#copy").textContent = "Copy link"), 2000);
+    } catch {
+      this.note("The browser does not allow copying. Copy the address bar instead.");
+    }
+  }
+
   recolor() {
+    if (!this.about) return;
     this.timeline.reset();
+    this.timeline.show(this.rows, this.about, this.context, this.end);
     this.panels.recolor();
     this.show();
   }
@@ -304,15 +425,16 @@ class Page {
     ArrowLeft: ["one row back", () => this.go(this.at - 1, true)],
     ArrowRight: ["one row on", () => (this.stop(), this.forth())],
     Home: ["first row", () => this.go(0, true)],
-    End: ["newest row", () => this.go(this.rows.length - 1, true)],
+    End: ["last row", () => this.go(this.rows.length - 1, true)],
     s: ["next surprise", () => this.nextSurprise()],
     m: ["take over, or give back", () => this.hands.toggle()],
-    o: ["the model sees up to here", () => this.about.dreams && this.see()],
+    o: ["observe up to here", () => this.about.dreams && this.see()],
     d: ["continue the dream", () => this.about.dreams && this.dreamOn()],
     c: ["let the dream happen", () => $("#catchup").hidden || this.catchUp()],
+    x: ["difference of dream and environment", () => this.about.dreams && this.differ()],
     b: ["branch: futures from here", () => this.about.dreams && this.panels.branch()],
     u: ["undo an edit", () => this.about.dreams && this.panels.undo()],
-    r: ["new episode", () => this.about.recorded || this.again()],
+    r: ["new episode", () => this.again()],
     ",": ["one row back, while you act", () => this.go(this.at - 1, true)],
     ".": ["one row on, while you act", () => this.go(this.at + 1, true)],
     "?": ["these keys", () => this.help()],
@@ -321,13 +443,15 @@ class Page {
   keys() {
     document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || $("#help").open || !this.about) return;
-      const tag = event.target.tagName;
-      if (tag === "SELECT" || (tag === "INPUT" && !["range", "checkbox"].includes(event.target.type))) return;
-      if (tag === "INPUT" && event.key.length > 1 && event.key !== "Enter") return; // sliders take arrows, Home and End
-      if (tag === "BUTTON" && [" ", "Enter"].includes(event.key)) return;
-      if (event.target.closest("[role=tablist]") && event.key.startsWith("Arrow")) return;
-      if (this.hands.key(event.key) || this.shortcuts[event.key]?.[1]() !== undefined || this.shortcuts[event.key]) event.preventDefault();
+      const { target, key } = event, tag = target.tagName;
+      if (tag === "SELECT" || (tag === "INPUT" && !["range", "checkbox"].includes(target.type))) return;
+      if (tag === "INPUT" && target.id !== "scrub" && key.length > 1 && key !== "Enter") return; // sliders take arrows, Home and End
+      if (tag === "BUTTON" && [" ", "Enter"].includes(key)) return;
+      if (target.closest("[role=tablist]") && key.startsWith("Arrow")) return;
+      if (this.hands.key(key, event.repeat) || this.shortcuts[key]?.[1]() !== undefined || this.shortcuts[key]) event.preventDefault();
     });
+    document.addEventListener("keyup", (event) => this.hands.release(event.key));
+    window.addEventListener("blur", () => this.hands.release());
   }
 
   help() {
@@ -340,4 +464,6 @@ class Page {
   }
 }
 
+document.documentElement.dataset.theme = localStorage.getItem(THEME) ?? "";
+if (!document.documentElement.dataset.theme) delete document.documentElement.dataset.theme;
 new Page();

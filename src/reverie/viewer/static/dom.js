@@ -22,32 +22,67 @@ export function color(name) {
   return found;
 }
 
-const PALETTE = ["#3b82c4", "#e08a1e", "#3a9d6a", "#b04fb5", "#c94a4a", "#7a7f2a", "#3aa6a6", "#8a6a4f"];
-export const hue = (number) => PALETTE[number % PALETTE.length];
+const PALETTE = ["#3b7fc4", "#d9822b", "#3a9d6a", "#c0506f", "#8a63c9", "#8f8a1f", "#2f9fa8", "#8a6a4f"];
+export const hue = (number) => PALETTE[number] ?? `hsl(${(number * 137.5) % 360} 45% 50%)`;
 
 export function short(value) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(1) : String(+value.toPrecision(size >= 100 ? 4 : 3));
+  if (size < 1e-6) return "0";
+  return size >= 1e6 || size < 1e-4 ? value.toExponential(1) : (+value.toPrecision(size < 1 ? 3 : 4)).toLocaleString("en", { maximumFractionDigits: 6 });
 }
 
-// Draws a picture (a Blob of PNG) on a canvas, at its own size. The last one asked for wins.
-export async function paint(canvas, blob) {
-  canvas.wanted = blob;
+// The numbers of a continuous action: name, position in the action, and its value in the environment's units.
+export const dimensions = (about) => about.continuous.flatMap(({ name, start, size, low, high }) => [...Array(size).keys()].map((i) => {
+  const [least, greatest] = [low[i] ?? -1, high[i] ?? 1];
+  return { name: size > 1 ? `${name} ${i}` : name, index: start + i, units: (x) => least + ((x + 1) / 2) * (greatest - least) };
+}));
+
+// An action as text: the name of the only choice, or its numbers.
+export function actionText(action, about) {
+  const flat = action.flat(), { names, choices, continuous, width } = about;
+  const classes = choices.map(({ start, stop }) => [start, flat.slice(start, stop).indexOf(1)]);
+  return [...classes.map(([start, i]) => (names.length === width ? names[start + i] : `action ${i}`)),
+    ...(continuous.length ? dimensions(about).map(({ index, units }) => short(units(flat[index]))) : [])].join(", ");
+}
+
+// Draws a picture (a Blob of PNG) on a canvas, at its own size; with another one, how it differs from that.
+// The last one asked for wins.
+export async function paint(canvas, blob, other = null) {
+  if (canvas.wanted?.[0] === blob && canvas.wanted?.[1] === other) return;
+  const wanted = (canvas.wanted = [blob, other]);
   if (!blob) {
     canvas.hidden = true;
     return;
   }
-  const picture = await createImageBitmap(blob);
-  if (canvas.wanted !== blob) return;
-  if (canvas.width !== picture.width || canvas.height !== picture.height) {
-    canvas.width = picture.width;
-    canvas.height = picture.height;
-  }
-  canvas.classList.toggle("coarse", picture.width < 200);
-  canvas.getContext("2d").drawImage(picture, 0, 0);
+  const [picture, truth] = await Promise.all(wanted.map((one) => one && createImageBitmap(one)));
+  if (canvas.wanted !== wanted) return;
+  const { width, height } = picture;
+  if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+  canvas.classList.toggle("coarse", width < 200);
+  const context = canvas.getContext("2d");
+  if (truth) context.putImageData(difference(picture, truth), 0, 0);
+  else context.drawImage(picture, 0, 0);
   canvas.hidden = false;
+}
+
+// The first picture in gray, and what differs from the second in red.
+function difference(picture, truth) {
+  const { width, height } = picture;
+  const [image, real] = [picture, truth].map((one) => {
+    const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
+    context.drawImage(one, 0, 0, width, height);
+    return context.getImageData(0, 0, width, height);
+  });
+  const a = image.data, b = real.data;
+  for (let i = 0; i < a.length; i += 4) {
+    const gray = 90 + (a[i] + a[i + 1] + a[i + 2]) / 9;
+    const off = Math.min(1, (2 * Math.max(Math.abs(a[i] - b[i]), Math.abs(a[i + 1] - b[i + 1]), Math.abs(a[i + 2] - b[i + 2]))) / 255);
+    a[i] = gray + off * (225 - gray);
+    a[i + 1] = gray + off * (30 - gray);
+    a[i + 2] = gray + off * (70 - gray);
+  }
+  return image;
 }
 
 // A canvas that fills its box, cleared and scaled for this screen; returns its context and size.

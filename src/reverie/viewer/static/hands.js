@@ -1,9 +1,10 @@
-// Taking over: actions by keys, buttons and sliders, in the environment or in the dream.
+// Taking over: actions by keys, buttons and sliders, in the environment or in the dream. Numbers follow held keys.
 
-import { $, el, short } from "./dom.js";
+import { $, dimensions, el, short } from "./dom.js";
 
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
+const PAIRS = [["ArrowLeft", "ArrowRight"], ["ArrowDown", "ArrowUp"], ["a", "d"], ["s", "w"]]; // of keys, for each number
 const MEANT = { ArrowLeft: /^left$/, ArrowRight: /^right$/, ArrowUp: /^(up|forward)$/, ArrowDown: /^(down|back|backward)$/ };
 
 export class Hands {
@@ -19,6 +20,8 @@ export class Hands {
     for (const choice of about.choices) this.flat[choice.start] = 1;
     this.single = about.choices.length === 1 && !about.continuous.length;
     this.bound = this.keysOfActions();
+    this.numbers = dimensions(about);
+    this.held = new Set();
     this.draw();
   }
 
@@ -42,6 +45,7 @@ export class Hands {
     $("#mine").setAttribute("aria-pressed", this.mine);
     $("#mine").textContent = this.mine ? "Give back" : "Take over";
     $("#hands").hidden = !this.mine;
+    this.release();
     this.page.stop();
   }
 
@@ -59,20 +63,38 @@ export class Hands {
           ...shown.map((key) => el("kbd", {}, key))));
       }
     });
-    let start = about.width - about.continuous.reduce((sum, part) => sum + part.size, 0);
-    if (about.choices.length) start = about.choices.reduce((most, one) => Math.max(most, one.stop), 0);
-    for (const part of about.continuous)
-      for (let i = 0; i < part.size; i++, start++) this.slider(box, part, i, start);
+    this.numbers.forEach((number, i) => this.slider(box, number, PAIRS[i] ?? []));
     if (!this.single) box.append(el("button", { onclick: () => this.act() }, "Take this action", el("kbd", {}, "Enter")));
+    if (this.numbers.length) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
   }
 
-  slider(box, part, number, index) {
-    const low = part.low[number] ?? -1, high = part.high[number] ?? 1;
-    const units = (x) => short(low + ((x + 1) / 2) * (high - low));
-    const said = el("output", {}, units(0));
-    const input = el("input", { type: "range", min: -1, max: 1, step: 0.01, value: 0, ariaLabel: `${part.name} ${number}`,
-      oninput: () => ((this.flat[index] = +input.value), (said.value = units(+input.value))) });
-    box.append(el("label", {}, part.size > 1 ? `${part.name} ${number}` : part.name, input, said));
+  slider(box, number, keys) {
+    const { name, index, units } = number, said = el("output");
+    const input = el("input", { type: "range", min: -1, max: 1, step: 0.01, ariaLabel: name, oninput: () => number.set(+input.value) });
+    number.set = (x) => ((this.flat[index] = input.value = x), (said.value = short(units(x))));
+    number.set(0);
+    box.append(el("label", {}, name, input, said, ...keys.map((key) => el("kbd", {}, SIGNS[key] ?? key))));
+  }
+
+  // A held key drives its number to one end while rows pass; released, the number returns to the middle.
+  hold(key) {
+    const i = PAIRS.findIndex((pair) => pair.includes(key));
+    if (!this.numbers[i]) return false;
+    this.held.add(key);
+    this.numbers[i].set(PAIRS[i].indexOf(key) * 2 - 1);
+    if (!this.page.playing) {
+      this.driving = true; // else what is playing goes on after the key is released
+      this.page.play();
+    }
+    return true;
+  }
+
+  release(key) {
+    if (key !== undefined && !this.held.delete(key)) return;
+    if (key === undefined) this.held.clear();
+    PAIRS.forEach((pair, i) => pair.some((one) => this.held.has(one)) || (key && !pair.includes(key)) || this.numbers?.[i]?.set(0));
+    if (!this.held.size && this.driving) this.page.stop();
+    if (!this.held.size) this.driving = false;
   }
 
   choose(choice, number) {
@@ -86,7 +108,7 @@ export class Hands {
   async act() {
     const { page } = this;
     if (this.acting) return null;
-    this.acting = true;
+    this.acting = true; // a key can repeat before the answer comes
     const row = page.rows[page.at];
     const dreams = !row.real || (row.real.last && page.about.dreams) || page.about.recorded;
     const head = dreams
@@ -96,8 +118,9 @@ export class Hands {
     return head;
   }
 
-  key(key) {
+  key(key, repeated) {
     if (!this.mine) return false;
+    if (this.held.has(key) || (!repeated && this.hold(key))) return true;
     if (key === "Enter" && !this.single) return this.act(), true;
     if (!this.bound.has(key)) return false;
     this.page.stop();

@@ -37,7 +37,7 @@ export class Link {
     });
     const [done, failed] = this.waiting.get(head.id) ?? [() => {}, () => {}];
     this.waiting.delete(head.id);
-    if (head.error) failed(new Error(head.error));
+    if (head.error) failed(Object.assign(new Error(head.error), { kind: head.kind }));
     else done(head);
   }
 }

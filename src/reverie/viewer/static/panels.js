@@ -1,23 +1,27 @@
-// What stands beside the stage: numbers, futures, the latent, training, and files to share.
+// What stands beside the stage: the row, futures, the latent, episodes, training, and files to share.
 
-import { $, color, el, fresh, hue, paint, save, short } from "./dom.js";
-import { Chart } from "./timeline.js";
+import { remember, remembered } from "./address.js";
+import { Chart } from "./chart.js";
+import { $, actionText, color, el, fresh, hue, paint, save, short } from "./dom.js";
+import { Gallery } from "./gallery.js";
 
 export class Panels {
   constructor(page) {
     this.page = page;
-    this.chosen = null;
+    this.chosen = remembered("tab");
+    this.gallery = new Gallery(page);
     setInterval(() => this.chosen === "Training" && !document.hidden && this.training(true), 5000);
   }
 
   meet() {
     const { dreams, latents } = this.page.about; // latents that are not drawn cannot be set
-    const names = ["Numbers", ...(dreams ? ["Futures"] : []), ...(latents ? ["Latent"] : []), "Training", "Share"];
+    const names = ["Row", ...(dreams ? ["Futures"] : []), ...(latents ? ["Latent"] : []), "Episodes", "Training", "Share"];
     const tab = (name) => el("button", { role: "tab", id: `tab-${name}`, onclick: () => this.choose(name),
       onkeydown: (event) => this.besides(event, names, name) }, name);
     $("#tabs").replaceChildren(...names.map(tab));
+    for (const one of $("#tabs").children) one.setAttribute("aria-controls", "panel");
     this.futures = null;
-    this.choose(names.includes(this.chosen) ? this.chosen : "Numbers");
+    this.choose(names.includes(this.chosen) ? this.chosen : "Row");
   }
 
   besides(event, names, name) {
@@ -30,69 +34,92 @@ export class Panels {
 
   choose(name) {
     this.chosen = name;
+    remember({ tab: name === "Row" ? null : name });
     for (const one of $("#tabs").children) {
       one.setAttribute("aria-selected", one.id === `tab-${name}`);
       one.tabIndex = one.id === `tab-${name}` ? 0 : -1;
     }
+    $("#panel").setAttribute("aria-labelledby", `tab-${name}`);
     $("#panel").replaceChildren();
     this.curve = this.wrong = this.grid = null;
     const { page } = this;
-    ({ Futures: () => this.drawFutures(), Training: () => this.training(), Share: () => this.share() })[name]?.();
+    ({ Futures: () => this.drawFutures(), Episodes: () => $("#panel").replaceChildren(...this.gallery.draw()),
+      Training: () => this.training(), Share: () => this.share() })[name]?.();
     if (page.rows[page.at]) this.show(page.rows[page.at]);
   }
 
   recolor() {
-    this.choose(this.chosen ?? "Numbers");
+    this.choose(this.chosen ?? "Row");
   }
 
   show(row) {
-    if (this.chosen === "Numbers") this.numbers(row);
+    if (this.chosen === "Row") this.row(row);
     if (this.chosen === "Latent") this.latent();
   }
 
-  // ------------------------------------------------------------------ numbers
+  // ------------------------------------------------------------------ the row
 
-  numbers(row) {
-    const { page } = this, { dreams } = page.about, box = el("div", { className: dreams ? "numbers" : "numbers alone" });
-    const keys = Object.keys(row.real?.numbers ?? row.dream?.numbers ?? {});
-    const line = (...cells) => box.append(...cells.slice(0, dreams ? 5 : 3));
-    if (keys.length) line(el("b"), el("b"), ...["real", "dreamt", "off by"].map((name) => el("b", {}, name)));
-    for (const key of keys) {
-      const real = row.real?.numbers?.[key], dream = row.dream?.numbers?.[key];
-      for (let i = 0; i < (real ?? dream).length; i++) {
-        const canvas = el("canvas", { title: "the last 60 rows" });
-        const off = real && dream ? Math.abs(real[i] - dream[i]) : null;
-        line(el("b", {}, keys.length > 1 ? `${key} ${i}` : String(i)), canvas, ...[real?.[i], dream?.[i], off].map((x) => el("span", {}, short(x))));
-        requestAnimationFrame(() => this.trace(canvas, key, i));
-      }
-    }
-    const names = page.about.names, taken = row.action?.flat();
-    const what = taken && page.about.choices.length === 1 && !page.about.continuous.length
-      ? names[taken.indexOf(1)] ?? String(taken.indexOf(1)) : taken?.map(short).join(", ");
-    const parts = [box];
-    if (!keys.length) parts[0] = el("p", {}, "This agent sees no vectors of numbers.");
-    if (what !== undefined) parts.push(el("p", {}, `action taken here: ${what}`));
-    if (row.real?.value !== undefined) parts.push(el("p", {}, `value ${short(row.real.value)}${row.real.kl === undefined ? "" : ` · surprise ${short(row.real.kl)} nats`}`));
-    if (row.real?.q) parts.push(this.bars("Q of each action", row.real.q));
+  // What is known of a row: its reward, values and action, the errors of the dream, and small vectors number by number.
+  row(row) {
+    const { about } = this.page, { dreams, units } = about, { real, dream, error } = row;
+    const table = el("div", { className: dreams ? "numbers" : "numbers alone" });
+    const line = (name, cells, title = "") => table.append(el("b", { title }, name), el("i"),
+      ...cells.slice(0, dreams ? 3 : 1).map((x) => el("span", {}, typeof x === "string" ? x : short(x))));
+    const off = (a, b) => (Number.isFinite(a) && Number.isFinite(b) ? Math.abs(a - b) : null);
+    if (dreams) table.append(el("i"), el("i"), ...["real", "dream", "off by"].map((name) => el("i", {}, name)));
+    line("reward", [real?.reward, dream?.reward, error?.reward]);
+    if (dreams) line("continues", [real ? +!real.terminal : null, dream?.cont, error?.cont], "1 unless the row is terminal");
+    if (real?.value !== undefined || dream) line("value", [real?.value, dream?.value, off(real?.value, dream?.value)], "by the critic");
+    if (real?.kl !== undefined) line("surprise", [real.kl, "", ""], "KL of posterior and prior, in nats");
+    for (const [key, value] of Object.entries(error ?? {}))
+      if (!["reward", "cont"].includes(key)) line(key, ["", "", value], units[key] ?? "absolute difference");
+    const parts = [table];
+    if (row.action) parts.push(el("p", { id: "taken" }, "Action taken here: ", el("b", {}, actionText(row.action, about))));
+    if (real?.q) parts.push(this.advantages(real.q));
+    parts.push(...this.vectors(row));
     $("#panel").replaceChildren(...parts);
   }
 
-  bars(title, values) {
-    const { names, width } = this.page.about, canvas = el("canvas");
-    const height = values.length * 22 + 4;
+  vectors({ real, dream }) {
+    const keys = Object.keys(real?.numbers ?? dream?.numbers ?? {}), { dreams } = this.page.about;
+    return keys.map((key) => {
+      const table = el("div", { className: dreams ? "numbers" : "numbers alone" }), pair = [real?.numbers?.[key], dream?.numbers?.[key]];
+      for (let i = 0; i < (pair[0] ?? pair[1]).length; i++) {
+        const canvas = el("canvas", { title: "the last 60 rows", role: "img", ariaLabel: `${key} ${i} in the last 60 rows` }), [a, b] = pair.map((x) => x?.[i]);
+        const cells = dreams ? [a, b, a === undefined || b === undefined ? null : Math.abs(a - b)] : [a];
+        table.append(el("b", {}, String(i)), canvas, ...cells.map((x) => el("span", {}, short(x))));
+        requestAnimationFrame(() => this.trace(canvas, key, i));
+      }
+      return el("div", {}, el("h2", {}, key), table);
+    });
+  }
+
+  // Each action's advantage: its Q value over their mean, on one scale for the whole episode.
+  advantages(values) {
+    const { about, rows } = this.page, { names, width } = about, canvas = el("canvas", { id: "advantages", role: "img" });
+    const over = (q) => q.map((value) => value - q.reduce((sum, x) => sum + x, 0) / q.length);
+    const most = Math.max(1e-9, ...rows.flatMap((row) => over(row.real?.q ?? []).map(Math.abs))), best = values.indexOf(Math.max(...values));
+    canvas.ariaLabel = `Advantage of each action, on a scale from ${short(-most)} to ${short(most)}`;
+    const height = values.length * 24 + 4;
     canvas.style.cssText = `width: 100%; height: ${height}px`;
     requestAnimationFrame(() => {
-      const [c, w] = fresh(canvas, height), low = Math.min(...values), high = Math.max(...values);
-      c.font = "12px system-ui";
-      values.forEach((value, i) => {
-        c.fillStyle = value === high ? color("real") : color("line");
-        c.fillRect(90, i * 22 + 4, 4 + ((value - low) / (high - low || 1)) * (w - 160), 14);
+      if (!canvas.isConnected) return;
+      const [c, w] = fresh(canvas, height), zero = 96 + (w - 166) / 2;
+      c.font = "13px system-ui";
+      over(values).forEach((advantage, i) => {
+        const wide = (advantage / most) * ((w - 166) / 2), y = i * 24 + 4;
+        c.fillStyle = color(i === best ? "real" : "edge");
+        c.fillRect(Math.min(zero, zero + wide), y, Math.max(1, Math.abs(wide)), 15);
         c.fillStyle = color("ink");
-        c.fillText(names.length === width ? names[i] : `action ${i}`, 0, i * 22 + 15);
-        c.fillText(short(value), w - 56, i * 22 + 15);
+        c.fillText(names.length === width ? names[i] : `action ${i}`, 0, y + 12);
+        c.textAlign = "right";
+        c.fillText(values[i].toPrecision(4), w, y + 12);
+        c.textAlign = "left";
       });
+      c.fillStyle = color("soft");
+      c.fillRect(zero - 0.5, 0, 1, height);
     });
-    return el("div", {}, el("h2", {}, title), canvas);
+    return el("div", {}, el("h2", {}, "Q of each action"), canvas, el("p", {}, "Bars: advantage over the mean, on one scale for the episode."));
   }
 
   trace(canvas, key, number) {
@@ -135,31 +162,45 @@ export class Panels {
       el("button", { id: "samples", onclick: () => this.branch("sample") }, "8 samples"),
       about.choices.length === 1 && !about.continuous.length ? el("button", { id: "each", onclick: () => this.branch("action") }, "One per action") : null,
       el("label", {}, el("input", { id: "ahead", type: "number", min: 1, max: 200, value: this.ahead ?? 15 }), " steps"));
-    const about_ = found
-      ? `From row ${found.at}, actions drawn from the policy. The return counts predicted rewards, and the value at the end. Choose one to go on with it.`
-      : "Futures from this row: what could come, by the model. Choose one to go on with it.";
+    const text = found
+      ? `Futures from row ${found.at}, with actions drawn from the policy. The return adds the value of the last row. Choose a future to continue with it.`
+      : "Imagine what could follow this row. Choose a future to continue with it.";
     const list = (found?.futures ?? []).map((one, number) => ({ one, number })).sort((a, b) => b.one.return - a.one.return);
-    $("#panel").replaceChildren(bar, el("p", {}, about_), ...list.map(({ one, number }) => this.future(one, number)));
+    const boxes = found ? ["Value", "Reward"].map((title) => [title, el("div", { className: "chart" })]) : [];
+    $("#panel").replaceChildren(bar, el("p", {}, text), ...boxes.map(([, box]) => box), ...list.map(({ one, number }) => this.future(one, number)));
+    this.overlays = boxes.map(([title, box]) => new Chart(box, { title, bare: true, sync: "futures", go: null }));
+    this.overlay();
+  }
+
+  // The values and the rewards of all futures in one chart each; the one that is pointed at is wide.
+  overlay(pointed = null) {
+    const found = this.futures;
+    if (!found) return;
+    const x = found.futures[0].rewards.map((_, t) => found.at + 1 + t);
+    for (const [i, key] of ["values", "rewards"].entries()) {
+      const series = found.futures.map((one, number) => ({ name: String(number), values: one[key].slice(0, life(one)), color: hue(number), wide: number === pointed }));
+      this.overlays[i].show(x, series, [x[0], Math.max(x[0] + 1, x.at(-1))]);
+    }
   }
 
   future(one, number) {
-    const { page } = this, strip = el("div", { className: "strip" });
-    let alive = 1;
-    const lives = one.conts.map((cont) => (alive *= cont ?? 1));
+    const { page } = this, strip = el("div", { className: "strip" }), key = el("i", { className: "key" });
+    key.style.setProperty("--key", hue(number));
+    const length = life(one), ends = one.conts[length - 1] < 0.5, { names, choices, continuous } = page.about;
     for (const t of this.futures.shown) {
       const picture = this.futures.pictures.find((p) => p.row === number && p.side === t);
-      const canvas = el("canvas", { title: `step ${t + 1}`, className: lives[t] < 0.5 ? "over" : "" });
+      const canvas = el("canvas", { title: `step ${t + 1}`, role: "img", ariaLabel: `step ${t + 1}`, className: t < length ? "" : "over" });
       if (picture) paint(canvas, picture.blob), strip.append(canvas);
     }
-    const names = page.about.names, many = page.about.choices.length === 1;
-    const taken = many ? one.actions.map((a) => names[a] ?? a).join(" ") : "";
-    return el("button", { className: "future", title: "Go on with this future", onclick: async () => {
-      const from = this.futures.at;
-      this.futures = null;
-      await page.change("pick", { number }, from);
-      this.drawFutures();
-      page.play();
-    } }, strip, el("span", { title: taken }, taken), el("span", {}, "return ", el("b", {}, short(one.return))));
+    const taken = choices.length === 1 && !continuous.length ? runLengths(one.actions.slice(0, length).map((a) => names[a] ?? `action ${a}`)) : "";
+    return el("button", { className: "future", title: "Continue with this future", onpointerenter: () => this.overlay(number), onpointerleave: () => this.overlay(),
+      onfocus: () => this.overlay(number), onblur: () => this.overlay(), onclick: async () => {
+        const from = this.futures.at;
+        this.futures = null;
+        await page.change("pick", { number }, from);
+        this.drawFutures();
+        page.play();
+      } }, strip, el("span", {}, key, taken, ends ? ` · ends at step ${length}` : ""), el("span", {}, "return ", el("b", {}, short(one.return))));
   }
 
   // ------------------------------------------------------------------ latent
@@ -348,7 +389,7 @@ export class Panels {
   trainingPanel() {
     const { dreams } = this.page.about, chart = (tall) => el("div", { className: `chart${tall}` }), boxes = [chart(" high"), chart(" tall")];
     $("#panel").replaceChildren(
-      el("p", {}, dreams ? "The same episode, dreamed by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
+      el("p", {}, dreams ? "The same episode, dreamt by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
       el("label", {}, "Checkpoint ", el("input", { id: "checkpoint", type: "range", min: 0, max: 0, step: 1,
         oninput: () => this.sayCheckpoint(), onchange: () => this.use() })),
       el("p", { id: "which" }), el("p", { id: "live" }),
@@ -356,7 +397,7 @@ export class Panels {
       el("label", {}, "Curve ", el("select", { id: "curve", onchange: () => ((this.metric = $("#curve").value), this.drawCurves()) })), boxes[1]);
     this.curve = new Chart(boxes[1], { title: "" });
     const of = el("select", { id: "errorof", ariaLabel: "Error over training of", onchange: () => this.drawCurves() });
-    this.wrong = dreams ? new Chart(boxes[0], { title: "Error of the dream", points: true, more: [of], go: (step) => this.near(step) }) : null;
+    this.wrong = dreams ? new Chart(boxes[0], { title: "Error of this dream", points: true, more: [of], go: (step) => this.near(step) }) : null;
   }
 
   // The checkpoint nearest to a step.
@@ -400,6 +441,7 @@ export class Panels {
     if (head) {
       const at = page.at;
       page.about = head.about;
+      page.checkpoint = wanted === this.known.checkpoints.at(-1) ? undefined : wanted.name;
       page.take(head);
       page.go(at);
     }
@@ -437,4 +479,20 @@ export class Panels {
     $("#panel").replaceChildren(el("p", {}, "The episode as it is now, with its dream, as a file."),
       el("div", { className: "downloads" }, ...Object.entries(kinds).map(button)));
   }
+}
+
+// The number of steps of a future up to its end.
+function life({ conts }) {
+  const end = conts.findIndex((cont) => cont < 0.5);
+  return end < 0 ? conts.length : end + 1;
+}
+
+// "left, forward × 3" for left, forward, forward, forward.
+function runLengths(names) {
+  const runs = [];
+  for (const name of names) {
+    if (runs.at(-1)?.[0] === name) runs.at(-1)[1]++;
+    else runs.push([name, 1]);
+  }
+  return runs.map(([name, count]) => (count > 1 ? `${name} × ${count}` : name)).join(", ");
 }

@@ -1,7 +1,8 @@
 // The runs of a folder as a table: sorted, searched, and compared.
 
+import { remember, remembered } from "./address.js";
+import { Chart } from "./chart.js";
 import { $, el, hue, short } from "./dom.js";
-import { Chart } from "./timeline.js";
 
 const score = (run) => run.curves?.["eval/score"] ?? run.curves?.["episode/score"] ?? run.curves?.["estimate/return"];
 const last = (curve) => curve?.[1].at(-1) ?? null;
@@ -35,17 +36,18 @@ export class RunTable {
   constructor(page, hello) {
     this.page = page;
     this.runs = hello.runs;
-    this.ticked = new Set();
+    this.ticked = new Set(remembered("runs")?.split(","));
     this.by = [8, -1];
     $("#table").hidden = false;
     $("#title").textContent = hello.folder;
     const head = COLUMNS.map(([name], i) => el("th", { scope: "col" }, el("button", { onclick: () => this.sort(i) }, name)));
-    $("#table thead").append(el("tr", {}, el("th"), ...head));
+    $("#table thead").append(el("tr", {}, el("th", { scope: "col", className: "hint" }, "compare"), ...head));
     $("#find").addEventListener("input", () => this.draw());
     $("#metric").addEventListener("change", () => this.compare());
     new ResizeObserver(() => this.chart && this.compare()).observe($("#comparison"));
     setInterval(() => this.again(), 5000);
     this.draw();
+    this.compare();
   }
 
   // What runs that are training now have come to.
@@ -82,7 +84,7 @@ export class RunTable {
   line(run) {
     if (run.error) return el("tr", {}, el("td"), el("td", {}, run.name), el("td", { className: "bad", colSpan: COLUMNS.length - 1 }, run.error));
     const box = el("input", { type: "checkbox", checked: this.ticked.has(run.name), ariaLabel: `compare ${run.name}`,
-      onchange: () => (this.ticked[box.checked ? "add" : "delete"](run.name), this.compare()) });
+      onchange: () => (this.ticked[box.checked ? "add" : "delete"](run.name), remember({ runs: [...this.ticked].join(",") || null }), this.compare()) });
     const cells = COLUMNS.map(([, value, shown]) => {
       const found = shown ? shown(run) : value(run);
       return typeof found === "number" || found === null ? el("td", {}, short(found)) : el("td", {}, found);

@@ -1,0 +1,65 @@
+// The gallery: new and recorded episodes with a picture, the return and the largest surprise; a click opens one.
+
+import { el, paint, short } from "./dom.js";
+
+const SHOWN = 6; // episodes of each kind, and as many more with a click
+
+export class Gallery {
+  constructor(page) {
+    this.page = page;
+    this.cards = new Map();
+    this.work = Promise.resolve();
+  }
+
+  // Returns the elements of the gallery; its cards come one after the other.
+  draw() {
+    const { page } = this, { about } = page, key = `${page.run} ${about.checkpoint}`;
+    if (this.key !== key) {
+      Object.assign(this, { key, counts: { fresh: SHOWN, recorded: SHOWN }, seed: about.recorded ? 0 : page.seed });
+      this.cards.clear();
+    }
+    const lists = (this.lists = {}), later = () => (this.work = this.work.then(() => this.fill(lists)));
+    const section = ([kind, title]) => {
+      lists[kind] = el("div", { className: "cards" });
+      return el("section", {}, el("h2", {}, title), lists[kind], el("p"), el("button", { onclick: () => ((this.counts[kind] += SHOWN), later()) }, "More"));
+    };
+    const kinds = Object.entries({ fresh: "New episodes", recorded: "Recorded episodes" });
+    later();
+    return kinds.filter(([kind]) => kind === "recorded" || !page.hello.data).map(section);
+  }
+
+  async fill(lists) {
+    for (const [kind, list] of Object.entries(lists))
+      for (let i = list.children.length; i < this.counts[kind]; i++) {
+        const given = kind === "fresh" ? { seed: this.seed + i } : { episode: -1 - i }, key = JSON.stringify(given);
+        if (!this.cards.has(key)) this.cards.set(key, await this.play(given, list));
+        const card = this.cards.get(key);
+        if (!card || card.error) {
+          this.cards.delete(key);
+          if (card && !i) list.nextSibling.textContent = card.error;
+          if (card) list.parentElement.lastChild.hidden = true;
+          break;
+        }
+        list.append(this.card(card, kind));
+      }
+  }
+
+  // Plays an episode, some rows a request, so that the page can ask for other things between; null once the tab is left.
+  async play(given, list) {
+    for (let again = false; list.isConnected; again = true) {
+      const head = await this.page.link.ask("preview", { ...given, again }).catch((error) => ({ error: error.message }));
+      if (head.error || head.done) return head;
+    }
+    return null;
+  }
+
+  card({ pictures, seed, episode, score, rows, last, surprise }, kind) {
+    const { page } = this, { about } = page, canvas = el("canvas", { role: "img", ariaLabel: "Picture of the episode" });
+    paint(canvas, pictures[0]?.blob);
+    const [given, name] = kind === "fresh" ? [{ seed }, `seed ${seed}`] : [{ episode }, `episode ${episode}`];
+    const here = kind === "fresh" ? !about.recorded && page.seed === seed : about.recorded && about.episode === episode;
+    return el("button", { className: "card", ariaCurrent: here ? "true" : "false", onclick: () => page.open(page.run, { ...given, checkpoint: page.checkpoint }) },
+      canvas, el("b", {}, `return ${short(score)}`), el("span", {}, `${(rows - 1).toLocaleString("en")}${last ? "" : "+"} steps`),
+      surprise === null ? null : el("span", {}, `surprise ${short(surprise)}`), el("span", {}, name));
+  }
+}
