@@ -406,7 +406,7 @@ def reference() -> Iterator[tuple[str, str]]:
     for name, path in modules().items():
         if path not in rooms:
             inherited = ", inherited_members: true" if name == AGENT else ""
-            hidden_from_search = "---\nsearch: {exclude: true}\n---\n"  # else it finds members before guides and settings
+            hidden_from_search = "---\nsearch: {exclude: true}\n---\n"  # otherwise members come before guides
             page = f"::: {name}\n    options: {{heading_level: 1{inherited}}}\n"
             yield f"reference/{path}.md", hidden_from_search + page
     for room in rooms:

@@ -149,7 +149,7 @@ class Behavior(nn.Module):
         return imagine(world, self.actor, start, c.horizon, count, **through)
 
     def discounts(self, world: WorldModel, feature: Tensor, terminal: Tensor) -> Tensor:
-        """Return the discount of each imagined state ``[H + 1, ...]``; values that need it get the true first one."""
+        """Return the discount of each imagined state ``[H + 1, ...]``; the first from ``terminal`` if needed."""
         predicted: Tensor = world.cont(feature).prob()
         if not (self.cfg.learn_cont and self.cfg.return_estimator.own_reward):
             return predicted

@@ -160,7 +160,7 @@ class GAIL(SAC):
             f = self.imitation.discriminator(obs_before(agent.obs), agent.action[:, :-1])  # [B', T-1]
             earned = REWARDS[self.cfg.reward_form](f)
             mean = masked_mean(earned, transition_mask(agent.is_last))
-        update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # reward t + 1 is of action t
+        update = super().train_step(replace(agent, reward=F.pad(earned, (1, 0))))  # row t + 1 has action t's reward
         assert update.priority is not None
         priority = torch.cat([update.priority.new_ones(self.recorded), update.priority])
         return Update(metrics={**update.metrics, **metrics, "train/gail_reward": mean}, priority=priority)

@@ -127,7 +127,7 @@ class IQL(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
 
-        The order is that of the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
+        The order follows the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
         """
         o = self.objective
         q_value = o.action_value(batch)

@@ -62,7 +62,7 @@ class AlgorithmConfig(Config):
         """
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
-        """Raise ConfigError if the run lacks a source of rows, ``recorded`` in a dataset or ``collected`` itself."""
+        """Raise ConfigError if the run lacks rows that are needed: ``recorded`` in a dataset, or ``collected``."""
 
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
         """Return a learner for these observations and actions, with weights that depend only on ``seed``.

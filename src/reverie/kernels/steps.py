@@ -285,7 +285,7 @@ class StepLinear:
 
 
 def _running() -> int | None:
-    """Return PyTorch's number of the current backward pass, -1 outside of one; None if PyTorch has none."""
+    """Return PyTorch's number of the current backward pass, -1 outside of one; None if PyTorch does not number them."""
     number: Callable[[], int] | None = getattr(torch._C, "_current_graph_task_id", None)
     return None if number is None else number()
 

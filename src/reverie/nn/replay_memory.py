@@ -23,7 +23,7 @@ from reverie.nn.target_network import TargetNetwork
 
 
 class Memories:
-    """All memories of the networks in an ``objective``. Those of a target network start from its source's state."""
+    """All memories of the networks in an ``objective``. Target networks start from their source's state."""
 
     def __init__(self, objective: nn.Module) -> None:
         targets = [part for part in objective.children() if isinstance(part, TargetNetwork)]

@@ -61,7 +61,7 @@ class UniformSampler(Sampler):
 class RecencySampler(Sampler):
     """Draws newer windows more often.
 
-    Of M windows the one of age a, the newest having age 0, is drawn with probability
+    Among M windows, the window of age a, 0 for the newest, is drawn with probability
 
         p(a) = (G(a + 1) - G(a)) / G(M),    G(x) = integral of (1 + t)^-exponent from 0 to x.
 
