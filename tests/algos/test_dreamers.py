@@ -81,7 +81,7 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
     assert {loss for loss in found if "probe" in loss} == {loss for loss in update if loss.startswith("loss/probe")}
 
 
-@most
+@pytest.mark.parametrize("name", ["p2e", "pydreamer", "v3_p2e", "r2_barlow"])
 def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
