@@ -10,6 +10,7 @@ build/docs.
 from __future__ import annotations
 
 import ast
+import base64
 import contextlib
 import dataclasses
 import functools
@@ -533,13 +534,20 @@ def is_tutorial(path: str) -> bool:
 
 
 def notebook(path: str) -> str:
-    """Return a page as a notebook. A block that is a file is written; one of shell lines runs in a shell."""
+    """Return a page as a notebook. A block that is a file is written; one of shell lines runs in a shell.
+
+    The pictures after a block are its outputs.
+    """
     text, end = (ROOT / path).read_text(encoding="utf-8"), 0
     cells: list[dict[str, Any]] = [{"cell_type": "markdown", "source": INSTALL}]
     blocks = list(re.finditer(r"(?:<!--\s*([^\n]*?)\s*-->\n)?```(python|sh)\n(.*?)```\n", text, re.DOTALL))
     for found in [*blocks, None]:
         prose = text[end : found.start() if found else None]
-        if prose := re.sub(r"!\[[^\]]*\]\([^)]*\)\n?", "", prose).strip():  # pictures are drawn by the code
+        if blocks and end and (pictures := re.findall(PICTURE, prose)):
+            cells[-1]["outputs"] = [
+                picture_output((ROOT / path).parent / file, alt) for alt, file in pictures if "/tutorials/" in file
+            ]
+        if prose := re.sub(rf"{PICTURE}\n?", "", prose).strip():
             cells.append({"cell_type": "markdown", "source": prose})
         if found:
             end = found.end()
@@ -547,6 +555,15 @@ def notebook(path: str) -> str:
     cells = [{"id": f"cell-{number}", "metadata": {}, **one} for number, one in enumerate(cells)]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+
+
+PICTURE = r"!\[([^\]]*)\]\(([^)]*)\)"
+
+
+def picture_output(file: Path, alt: str) -> dict[str, Any]:
+    """Return a picture as the output of a cell."""
+    data = base64.b64encode(file.read_bytes()).decode()
+    return {"output_type": "display_data", "metadata": {}, "data": {"image/png": data, "text/plain": [alt]}}
 
 
 def code_cell(found: re.Match[str]) -> str:
