@@ -96,6 +96,8 @@ if TYPE_CHECKING:
     from reverie.run.callback import TrainingRun as TrainingRun
     from reverie.run.evaluate import Evaluation as Evaluation
     from reverie.run.result import TrainResult as TrainResult
+    from reverie.viewer.launch import ViewerServer as ViewerServer
+    from reverie.viewer.launch import view as view
 
 if "torch" not in sys.modules:
     limit_openmp_spinning()  # no effect once torch is imported
@@ -156,6 +158,7 @@ _MODULES = {
     "distributed.compare": "compare",
     "distributed.tune": "TuneResult",
     "distributed.seeds": "SeedsResult",
+    "viewer.launch": "ViewerServer view",
 }
 """Public names by module. They are imported on first use, so that ``import reverie`` is quick."""
 

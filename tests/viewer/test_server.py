@@ -9,6 +9,7 @@ import struct
 import sys
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import pytest
@@ -19,11 +20,11 @@ pytest.importorskip("starlette", reason="the extra look is not installed")
 client = pytest.importorskip("websockets.sync.client", reason="the extra look is not installed")
 from websockets.exceptions import InvalidStatus  # noqa: E402
 
-from reverie.cli.agent import bind_loopback_socket  # noqa: E402
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 from reverie.viewer.episode_source import decode_png, encode_png  # noqa: E402
+from reverie.viewer.launch import bind_loopback_socket, view  # noqa: E402
 
 TOKEN = "a-token"
 
@@ -340,3 +341,14 @@ def test_the_command_says_what_is_missing(folder, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["view", str(folder)]) == 1
     assert "reverie-rl[viewer]" in capsys.readouterr().err
+
+
+def test_a_notebook_shows_the_page(folder):
+    opened = view(folder / "dreamer")
+    try:
+        assert f'<iframe src="{opened.url}"' in opened._repr_html_()
+        with urllib.request.urlopen(opened.url, timeout=30) as page:
+            assert b"<title>" in page.read()
+            assert "frame-ancestors 'self' http://127.0.0.1:*" in page.headers["content-security-policy"]
+    finally:
+        opened.close()

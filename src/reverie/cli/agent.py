@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import signal
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +15,7 @@ from tyro.conf import Positional, arg
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
 from reverie.cli.parsing import EnvOverride, ReadingOptions, TrustOption
-from reverie.core.errors import ConfigError, count_noun
+from reverie.core.errors import count_noun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,37 +314,13 @@ class ViewCommand(RunOptions, EnvOverride):
     """Port on this machine. 0: any free port. If the port is in use, another one is chosen."""
 
     def __call__(self) -> None:
-        try:
-            import uvicorn
-        except ImportError as error:
-            raise ConfigError(f"reverie view needs {error.name}: pip install 'reverie-rl[viewer]'.") from None
-        from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app
+        from reverie.viewer.launch import ViewerServer  # imports torch
 
         options = {name: getattr(self, name) for name in ("checkpoint", "device", "env")}
-        viewer, token = Viewer(self.run, options, self.data), secrets.token_urlsafe(16)
-        if viewer.single:
-            viewer.agent(".", None)  # raises the error of a wrong option here, not in the browser
-        elif self.checkpoint:
-            raise ConfigError(f"--checkpoint: {self.run} is a folder of runs. Pass one of them.")
-        listening = bind_loopback_socket(self.port)
-        print(f"http://127.0.0.1:{listening.getsockname()[1]}/{token}/", flush=True)
+        server = ViewerServer(self.run, options, self.data, self.port)
+        print(server.url, flush=True)
         print(
             "Open this link in a browser on this machine. Anyone with the link has access. Press Ctrl-C to stop.",
             flush=True,
         )
-        config = uvicorn.Config(
-            app(viewer, token), log_level="warning", ws_max_size=MAX_REQUEST_BYTES, access_log=False
-        )
-        uvicorn.Server(config).run([listening])
-
-
-def bind_loopback_socket(port: int) -> socket.socket:
-    """Return a loopback socket at ``port``, or at any free port if ``port`` is in use."""
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(("127.0.0.1", port))
-    except OSError:
-        listening.bind(("127.0.0.1", 0))
-    listening.listen()  # a browser that connects before the server is ready waits
-    return listening
+        server.run()

@@ -57,7 +57,7 @@ TABLE_METRICS = ("episode/score", "eval/score", "estimate/return")
 """Metrics of the table of runs."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self' http://127.0.0.1:* http://localhost:* vscode-webview:"
 )
 
 

@@ -14,6 +14,15 @@ const KEPT = 3000; // pictures kept in memory
 const PLACE = ["checkpoint", "episode", "seed", "row", "seen", "zoom"]; // in the address: where in a run one is
 const THEME = "reverie-theme";
 
+// Keep a theme, or return the kept one. A page in a notebook may not store anything.
+function rememberTheme(theme) {
+  try {
+    return theme === undefined ? localStorage.getItem(THEME) : localStorage.setItem(THEME, theme);
+  } catch {
+    return null;
+  }
+}
+
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 class Page {
@@ -392,7 +401,7 @@ class Page {
       const dark = matchMedia("(prefers-color-scheme: dark)").matches;
       const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
       document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-      localStorage.setItem(THEME, document.documentElement.dataset.theme);
+      rememberTheme(document.documentElement.dataset.theme);
       this.recolor();
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
@@ -464,6 +473,6 @@ class Page {
   }
 }
 
-document.documentElement.dataset.theme = localStorage.getItem(THEME) ?? "";
+document.documentElement.dataset.theme = rememberTheme() ?? "";
 if (!document.documentElement.dataset.theme) delete document.documentElement.dataset.theme;
 new Page();

@@ -1,0 +1,101 @@
+"""Start the viewer: for the command line, or in a thread of a notebook."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from reverie.core.errors import ConfigError
+
+try:
+    import uvicorn
+
+    from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app
+except ImportError as error:
+    raise ConfigError(f"the viewer needs {error.name}: pip install 'reverie-rl[viewer]'.") from None
+
+
+class ViewerServer:
+    """A server of the viewer on this machine, made by :func:`reverie.view`. A notebook shows its page.
+
+    Attributes:
+        url: address of the page. Anyone on this machine who knows it has access.
+    """
+
+    def __init__(self, run: Path, options: Mapping[str, Any], data: str | None, port: int) -> None:
+        """``options`` of :func:`reverie.load`; ``port``: 0 is any free one, which also replaces one in use."""
+        viewer, token = Viewer(run, options, data), secrets.token_urlsafe(16)
+        if viewer.single:
+            viewer.agent(".", None)  # raises the error of a wrong option here, not in the browser
+        elif options.get("checkpoint"):
+            raise ConfigError(f"checkpoint: {run} is a folder of runs. Pass one of them.")
+        self._socket = bind_loopback_socket(port)
+        self.url: str = f"http://127.0.0.1:{self._socket.getsockname()[1]}/{token}/"
+        config = uvicorn.Config(
+            app(viewer, token), log_level="warning", ws_max_size=MAX_REQUEST_BYTES, access_log=False
+        )
+        self._server = uvicorn.Server(config)
+
+    def run(self) -> None:
+        """Serve until Ctrl-C."""
+        self._server.run([self._socket])
+
+    def start(self) -> None:
+        """Serve in a thread until :meth:`close`, or until the process ends."""
+        threading.Thread(target=self.run, name="viewer", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.should_exit = True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url})"
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe src="{self.url}" title="The viewer" width="100%" height="760" style="border: 0"></iframe>'
+            f'<p><a href="{self.url}" target="_blank">Open it in a tab</a></p>'
+        )
+
+
+def bind_loopback_socket(port: int) -> socket.socket:
+    """Return a loopback socket at ``port``, or at any free port if ``port`` is in use."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError:
+        listening.bind(("127.0.0.1", 0))
+    listening.listen()  # a browser that connects before the server is ready waits
+    return listening
+
+
+def view(
+    run: str | Path, *, data: str | None = None, checkpoint: str | None = None, device: str = "auto",
+    env: str | None = None, port: int = 0,
+) -> ViewerServer:  # fmt: skip
+    """Open the viewer on this machine: as the last line of a notebook cell, it shows the page below the cell.
+
+    Args:
+        run: a run folder, or a folder of runs.
+        data: show recorded episodes of this dataset instead of playing: any supported format, or minari:NAME.
+        checkpoint: name of a checkpoint, or "best". None: the newest.
+        device: where the agent computes: "cpu", "cuda", or "auto" for a GPU if there is one.
+        env: id of another environment to play in.
+        port: port on this machine; 0 is any free one.
+
+    Returns:
+        The server, whose ``url`` opens in a browser. ``close()`` stops it.
+
+    Raises:
+        ConfigError: an option is invalid, or Starlette or Uvicorn is not installed.
+        RunError: there is no run, or no usable checkpoint.
+    """
+    options = {"checkpoint": checkpoint, "device": device, "env": env}
+    server = ViewerServer(Path(run), options, data, port)
+    server.start()
+    return server
