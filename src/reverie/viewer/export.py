@@ -92,8 +92,9 @@ def standalone_page(session: Session, name: str) -> str:
         pngs = session.picture(row["t"])
         rows.append(row | {"png": [None if png is None else base64.b64encode(png).decode() for png in pngs]})
     data = json.dumps(to_json_value({"name": name, "about": session.info(), "rows": rows})).replace("<", "\\u003c")
-    template = (Path(__file__).with_name("static") / "shared.html").read_text(encoding="utf-8")
-    return template.replace("{{title}}", html.escape(name)).replace("{{data}}", data)
+    static = Path(__file__).with_name("static")
+    template, style = ((static / file).read_text(encoding="utf-8") for file in ("shared.html", "style.css"))
+    return template.replace("{{style}}", style).replace("{{title}}", html.escape(name)).replace("{{data}}", data)
 
 
 def to_json_value(value: Any) -> Any:

@@ -31,6 +31,7 @@ class Page {
   drawn = [false, false]; // whether there are pictures at all: of the environment, of the dream
   at = 0;
   playing = false;
+  remark = ""; // about the run, shown while nothing else is said
   opening = 0; // number of the newest opening of an episode
 
   constructor() {
@@ -66,7 +67,8 @@ class Page {
     } catch (error) {
       return this.failed(error, more);
     }
-    this.note(head.remark ?? "");
+    this.remark = head.remark ?? "";
+    this.note(this.remark);
     $("#run").hidden = false;
     this.wanted = place.row;
     this.meet(head);
@@ -100,7 +102,7 @@ class Page {
     const { about } = this;
     $("#title").textContent = this.name;
     document.title = `${this.name} – reverie`;
-    $("#dream").hidden = $("#see").hidden = $(".dreaming .pair").hidden = $("#differ").hidden = !about.dreams;
+    $("#dream").hidden = $("#see").hidden = $(".dreaming .pair").hidden = !about.dreams;
     $(".stage").classList.toggle("alone", !about.dreams);
     $("#again").hidden = this.hello.data;
     $("#again").textContent = about.recorded ? "Play anew" : "New episode";
@@ -134,7 +136,7 @@ class Page {
   async ask(what, given, quiet = false) {
     try {
       const head = await this.link.ask(what, given);
-      if (!quiet) this.note("");
+      if (!quiet) this.note(this.remark);
       return head;
     } catch (error) {
       this.stop();

@@ -71,7 +71,7 @@ export class Chart {
       width: this.width(),
       height: this.plotted.clientHeight,
       legend: { show: false },
-      padding: [6, 12, 0, 0],
+      padding: [6, 20, 0, 0],
       scales: { x: { time: false }, y: this.given.range ? { range: this.given.range } : {} },
       cursor: { y: false, points: { show: !bands, size: 6 }, sync: this.given.sync ? { key: this.given.sync } : undefined, drag: { x: true, y: false } },
       axes: [
