@@ -109,7 +109,9 @@ def test_an_episode_plays_when_a_run_is_opened(page, site):
     go(page, row(f"{last} of {last}"), ("#panel .numbers canvas", 4), ("#panel", re.compile("reward.*value.*surprise")))
     go(page, "Home", (CHIP, SEEN), ("#real .chip", ""), "#forth", row("1 of .*"), ("#real .chip", "reward 1"))
     seed = page.locator("#facts").inner_text()
-    go(page, "#again")
+    page.locator("#actions").select_option("sampled")
+    page.wait_for_url(re.compile("policy=sampled"))
+    go(page, ("#facts", seed), ENDED, "#again")
     expect(page.locator("#facts")).not_to_have_text(seed)
     go(page, ENDED)
 
@@ -160,6 +162,10 @@ def test_the_timeline(page, site):
     page.wait_for_url(re.compile("zoom=0,"))
     assert label.evaluate(PICTURE) != before
     over.dblclick()
+    page.wait_for_url(lambda url: "zoom" not in url)
+    go(page, "+")
+    page.wait_for_url(re.compile("zoom="))
+    go(page, "-")
     page.wait_for_url(lambda url: "zoom" not in url)
     go(page, ("#surprises button", 5))
     surprising = page.locator("#surprises button").first

@@ -64,6 +64,10 @@ class Page {
     let head;
     try {
       head = await this.link.ask("begin", { run, ...more });
+      if ($("#actions").value === "sampled") {
+        await this.link.ask("choose_actions", { deterministic: false });
+        if (!head.about.recorded) Object.assign(head, await this.link.ask("start", { seed: head.seed }));
+      }
     } catch (error) {
       return this.failed(error, more);
     }
@@ -353,11 +357,11 @@ class Page {
     return this.change("see", { rows: this.at + 1 }, this.at);
   }
 
-  // A new episode with the next seed.
-  async again() {
+  // A new episode with a seed, by default the next one.
+  async again(seed = null) {
     if (this.about.recorded) return this.open(this.run);
     this.stop();
-    const opening = ++this.opening, head = await this.ask("start", {});
+    const opening = ++this.opening, head = await this.ask("start", { seed });
     if (!head) return;
     this.meet(head);
     const filled = this.fill(opening);
@@ -408,7 +412,12 @@ class Page {
     });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
     $("#scrub").addEventListener("input", () => this.go(+$("#scrub").value, true));
-    $("#actions").addEventListener("change", () => this.ask("choose_actions", { deterministic: $("#actions").value === "deterministic" }));
+    if (remembered("policy") === "sampled") $("#actions").value = "sampled";
+    $("#actions").addEventListener("change", async () => {
+      const deterministic = $("#actions").value === "deterministic";
+      remember({ policy: deterministic ? null : "sampled" });
+      if ((await this.ask("choose_actions", { deterministic })) && !this.about.recorded) this.again(this.seed);
+    });
     for (const select of document.querySelectorAll("select")) select.addEventListener("change", () => select.blur());
   }
 
@@ -437,6 +446,8 @@ class Page {
     ArrowRight: ["one row on", () => (this.stop(), this.forth())],
     Home: ["first row", () => this.go(0, true)],
     End: ["last row", () => this.go(this.rows.length - 1, true)],
+    "+": ["zoom in on this row", () => this.timeline.zoomBy(0.5)],
+    "-": ["zoom out", () => this.timeline.zoomBy(2)],
     s: ["next surprise", () => this.nextSurprise()],
     m: ["take over, or give back", () => this.hands.toggle()],
     o: ["observe up to here", () => this.about.dreams && this.see()],

@@ -72,14 +72,22 @@ export class Timeline {
         range: probability || name === "Continuation" ? [0, 1] : /^Action/.test(name) ? [-1, 1] : undefined,
         stacked: probability && this.about.choices.length === 1,
         go: (x) => this.go(Math.round(x)),
-        zoom: (min, max) => {
-          this.zoomed = min === null || (min <= 0 && max >= this.rows.length - 1) ? null : [min, max];
-          remember({ zoom: this.zoomed?.map((x) => +x.toFixed(1)).join(",") });
-          this.show(this.rows, this.about, this.context, this.end);
-        },
+        zoom: (min, max) => this.zoom(min, max),
       }));
     }
     return this.charts.get(name);
+  }
+
+  // Shows the rows from min to max; null: all.
+  zoom(min, max) {
+    this.zoomed = min === null || (min <= 0 && max >= this.rows.length - 1) ? null : [min, max];
+    remember({ zoom: this.zoomed?.map((x) => +x.toFixed(1)).join(",") });
+    this.show(this.rows, this.about, this.context, this.end);
+  }
+
+  zoomBy(factor) {
+    const [min, max] = this.zoomed ?? [0, this.rows.length - 1];
+    this.zoom(...[min, max].map((x) => Math.max(0, Math.min(this.rows.length - 1, this.at + (x - this.at) * factor))));
   }
 
   choice() {
