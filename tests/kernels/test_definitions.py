@@ -144,11 +144,11 @@ def drawn(*given: Any):
     return make
 
 
-def pixels(width, channels):
+def pixels(height, width, channels):
     """Bytes, layers over cells of 4 x 4 pixels and of one, and ReLU after both."""
 
     def make(normal, s):
-        x = (60 * normal(16 + s["m"] // 4, 24, width, channels).abs()).clamp(max=255).to(torch.uint8)
+        x = (60 * normal(16 + s["m"] // 4, height, width, channels).abs()).clamp(max=255).to(torch.uint8)
         weights, biases = [0.1 * normal(32, 8, 8, channels), 0.1 * normal(16, 3, 3, 32)], [normal(32), normal(16)]
         return x, weights, biases, [4, 1], 1 / 255, 0.0, True, torch.float32
 
@@ -194,7 +194,7 @@ CASES: dict[str, list[Case]] = {
     "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
     "conv_relu.conv_relu_cpu": [
         Case(make, (1, 2, 3, 4), 1e-3, nan=0, unfit=())
-        for make in (pixels(25, 4), pixels(24, 3), few_pixels(16), few_pixels(12))
+        for make in (pixels(24, 25, 4), pixels(28, 28, 3), few_pixels(16), few_pixels(12))
     ],
     "strided.strided_conv_cpu": [
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),

@@ -8,6 +8,7 @@ pixels (``convolution.c``), which takes half of oneDNN's time for 3 x 3, and 0.8
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,10 +19,10 @@ from torch import Tensor
 from reverie.kernels.ctypes_call import call, call_compiled, empty_float32, is_cpu_float32, once_differentiable_strict
 
 FULL, TILES, POINTS = 16, 24, 36
-"""Constants of ``winograd.h`` and ``convolution.c``."""
+"""Constants of ``winograd.h`` and ``convolution.c``, and the most points of a tile."""
 
-SIDES = {2: 5, 3: 4}
-"""Height and width of a tile's outputs, by the kernel's height and width in cells."""
+TILINGS = {2: ((3, 4), (5, 6)), 3: ((3, 5), (4, 6))}
+"""Height and width of a tile's outputs, and points along either, by the kernel's height in cells."""
 
 PART = 2**18
 """Floats that the largest layer of one part of the images may output, for each thread: 1 MB."""
@@ -58,8 +59,9 @@ def conv_relu_cpu(
     return cast(Tensor, call(_ConvReLU, x, settings, *weights, *biases))
 
 
-def _ceil(x: int, multiple: int) -> int:
-    return -(-x // multiple) * multiple
+def _tiling(cells: int, size: tuple[int, int]) -> tuple[int, int]:
+    """Return which of :data:`TILINGS` computes outputs of ``size`` with the fewest products."""
+    return min(TILINGS[cells], key=lambda tiling: math.prod(-(-n // tiling[0]) * tiling[1] for n in size))
 
 
 @functools.cache
@@ -78,13 +80,14 @@ class _Layer:
         self.out: tuple[int, int] = ((size[0] - self.kernel) // stride + 1, (size[1] - self.kernel) // stride + 1)
         self.cells: int = self.kernel // stride
         self.widths: tuple[int, int] = (stride * stride * self.channels, self.outputs)
-        has_cells = self.kernel % stride == 0 and self.cells in SIDES
+        has_cells = self.kernel % stride == 0 and self.cells in TILINGS
         self.is_winograd: bool = has_cells and self.widths[0] % FULL == 0 == self.outputs % FULL
+        self.tiling: tuple[int, int] = _tiling(self.cells, self.out) if has_cells else (0, 0)
         self.sizes: tuple[int, ...] = (self.outputs, self.kernel, stride, self.channels)
         self.points: Tensor | None = None
         """Points of the weights in a forward pass, of the mirrored weights in a backward pass."""
         self.gradient: Tensor | None = None
-        """Gradient of the weights, or of their values at the points, ``[threads, 36, in, out]``."""
+        """Gradient of the weights, or of their values at the points, ``[threads, points^2, in, out]``."""
 
     @property
     def scratch(self) -> int:
@@ -101,10 +104,10 @@ class _Layer:
         (h, w), s, c = (self.size, self.stride, self.channels) if inner else (self.out, 1, self.outputs)
         return h // s, w // s, s, s * c, w * c, h * w * c, s * s * c, images * h * w * c
 
-    def _points(self, *, mirrored: bool) -> Tensor:
+    def _points(self, count: int, *, mirrored: bool) -> Tensor:
         """Return the points of the weights; ``mirrored``: of the weights for the gradients of inputs."""
-        points = self.weight.new_empty(POINTS, *(self.widths[::-1] if mirrored else self.widths))
-        call_compiled("weights_to_points", self.weight, points, *self.sizes, mirrored)
+        points = self.weight.new_empty(count * count, *(self.widths[::-1] if mirrored else self.widths))
+        call_compiled("weights_to_points", self.weight, points, *self.sizes, count, mirrored)
         return points
 
     def forward(self, x: Tensor, y: Tensor | None, scratch: Tensor) -> Tensor:
@@ -115,30 +118,36 @@ class _Layer:
             z = z.relu_() if self.relu else z
             return z if y is None else y.copy_(z)
         if self.points is None:
-            self.points = self._points(mirrored=False)
+            self.points = self._points(self.tiling[1], mirrored=False)
         y = scratch.new_empty(len(x), *self.out, self.outputs) if y is None else y
         grids = _grids(self._grid(True, len(x)), self._grid(False, len(x)))
-        self._convolve(x, grids, self.points, self.bias, y, 0, self.relu, scratch)
+        self._convolve(x, grids, self.tiling, self.points, self.bias, y, 0, self.relu, scratch)
         return y
 
     def input_gradient(self, g: Tensor, x: Tensor, scratch: Tensor) -> Tensor:
         """Return the gradient of ``x`` ``[m, H, W, C]``, given the gradient of the outputs."""
         if not self.is_winograd or self.stride * self.channels % FULL:
             return self._backward(g, x, [True, False, False])[0].permute(0, 2, 3, 1)
+        tiling = _tiling(self.cells, (self.size[0] // self.stride, self.size[1] // self.stride))
         if self.points is None:
-            self.points = self._points(mirrored=True)
+            self.points = self._points(tiling[1], mirrored=True)
         is_whole = self.size[0] % self.stride == 0 == self.size[1] % self.stride
         dx = torch.empty_like(x) if is_whole else torch.zeros_like(x)
         grids = _grids(self._grid(False, len(g)), self._grid(True, len(g)))
-        self._convolve(g, grids, self.points, None, dx, 1 - self.cells, False, scratch)
+        self._convolve(g, grids, tiling, self.points, None, dx, 1 - self.cells, False, scratch)
         return dx
 
     def _convolve(
-        self, x: Tensor, grids: Tensor, points: Tensor, bias: Tensor | None, y: Tensor, offset: int, relu: bool,
-        scratch: Tensor,
+        self, x: Tensor, grids: Tensor, tiling: tuple[int, int], points: Tensor, bias: Tensor | None, y: Tensor,
+        offset: int, relu: bool, scratch: Tensor,
     ) -> None:  # fmt: skip
+        x = self._pixels(x)
         call_compiled("convolve_cells", x, x.dtype is torch.uint8, grids, points, bias, y, scratch, scratch.shape[1],
-                      len(x), offset, SIDES[self.cells], relu, len(scratch))  # fmt: skip
+                      len(x), offset, *tiling, relu, len(scratch))  # fmt: skip
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        """Return the inputs in a dtype that is compiled for this kernel."""
+        return x if self.cells == 2 else x.float()
 
     def add_weight_gradient(self, g: Tensor, x: Tensor, scratch: Tensor) -> None:
         """Add to the gradient of the weights, given the gradient of the outputs of ``x``."""
@@ -147,10 +156,10 @@ class _Layer:
             self.gradient = dweight if self.gradient is None else self.gradient.add_(dweight)
             return
         if self.gradient is None:
-            self.gradient = scratch.new_zeros(len(scratch), POINTS, *self.widths)
-        grids = _grids(self._grid(True, len(x)), self._grid(False, len(x)))
+            self.gradient = scratch.new_zeros(len(scratch), self.tiling[1] ** 2, *self.widths)
+        grids, x = _grids(self._grid(True, len(x)), self._grid(False, len(x))), self._pixels(x)
         call_compiled("convolve_cells_weights", x, x.dtype is torch.uint8, grids, g, self.gradient, scratch,
-                      scratch.shape[1], len(x), SIDES[self.cells], len(scratch))  # fmt: skip
+                      scratch.shape[1], len(x), *self.tiling, len(scratch))  # fmt: skip
 
     def weight_gradient(self) -> Tensor:
         """Return the gradient of the weights."""
@@ -159,7 +168,7 @@ class _Layer:
             return self.gradient
         points = self.gradient[0] if len(self.gradient) == 1 else self.gradient.sum(0)
         dweight = torch.empty_like(self.weight)
-        call_compiled("weights_from_points", points, dweight, *self.sizes)
+        call_compiled("weights_from_points", points, dweight, *self.sizes, self.tiling[1])
         return dweight
 
     def _backward(self, g: Tensor, x: Tensor, mask: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
