@@ -247,8 +247,8 @@ def algorithm_page(name: str, by_hand: str) -> str:
     title, paper = title_of(name)
     body = re.sub(r"\]\((?!https?:|#)", "](../", by_hand)
     lines = [f"# {title}", "", f"*{paper}*" if paper else "", "", "```sh", command(name), "```", "", body, ""]
-    if (ROOT / "docs" / "images" / "results" / f"{name}.png").exists():
-        lines += ["## Results", "", f"![Results of {name}](../images/results/{name}.png)", "", made_by(name), ""]
+    if (ROOT / "docs" / "images" / "results" / f"{name}.svg").exists():
+        lines += ["## Results", "", f"![Results of {name}](../images/results/{name}.svg)", "", made_by(name), ""]
     if found := losses(module):
         lines += ["## In the code", "", "| function | what it computes |", "|---|---|", *found, ""]
     lines += ["## Settings", "", settings_note(name), "", *settings_table(config(), name), ""]
@@ -260,7 +260,7 @@ def made_by(name: str) -> str:
     """Return where the picture of an algorithm's results comes from."""
     from figures import pictures
 
-    files = pictures()[f"results/{name}.png"].data
+    files = pictures()[f"results/{name}.svg"].data
     commands = " and ".join(f"`python benchmarks/{file.removesuffix('.json')}.py`" for file in files)
     return f"From {commands}; each seed is a thin line or a dot. More: [benchmarks](../benchmarks.md)."
 
