@@ -10,7 +10,6 @@ build/docs.
 from __future__ import annotations
 
 import ast
-import base64
 import contextlib
 import dataclasses
 import functools
@@ -562,8 +561,8 @@ PICTURE = r"!\[([^\]]*)\]\(([^)]*)\)"
 
 def picture_output(file: Path, alt: str) -> dict[str, Any]:
     """Return a picture as the output of a cell."""
-    data = base64.b64encode(file.read_bytes()).decode()
-    return {"output_type": "display_data", "metadata": {}, "data": {"image/png": data, "text/plain": [alt]}}
+    data = {"image/svg+xml": file.read_text(encoding="utf-8"), "text/plain": [alt]}
+    return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
 def code_cell(found: re.Match[str]) -> str:

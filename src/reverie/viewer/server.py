@@ -55,7 +55,8 @@ DEPTH, LIVE_SECONDS = 3, 90
 """Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
-    "base-uri 'none'; form-action 'none'; frame-src 'self'; frame-ancestors 'self' http://127.0.0.1:* http://localhost:* vscode-webview:"
+    "base-uri 'none'; form-action 'none'; frame-src 'self'; "
+    "frame-ancestors 'self' http://127.0.0.1:* http://localhost:* vscode-webview:"
 )
 
 
