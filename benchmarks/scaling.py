@@ -6,7 +6,7 @@
 Each part is measured alone, in seconds of a processor, since the machine may be busy: a row for its actor and for its
 learner, an update, weights, and an all-reduce between two processes. Then two nodes of Ray's run the whole; what Ray
 adds to a block of rows comes from a run with one actor, and the model has to predict the processor time of the learner
-in a run with two. Last it predicts more actors and learners than there are here. The figure is docs/images/scaling.png.
+in a run with two. Last it predicts more actors and learners than there are here. docs/tools/figures.py draws it.
 """
 
 from __future__ import annotations
@@ -258,27 +258,6 @@ def predicted(
             "actors_that_are_enough": limits["learners"] * (cost["row_of_actor"] + STEP)}  # fmt: skip
 
 
-def drawn(rows: list[dict[str, Any]], path: Path) -> None:
-    """The figure of what is predicted for the first case."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    for axes, learners in zip(figure.subplots(1, len(LEARNERS), sharey=True), LEARNERS, strict=True):
-        for color, ratio in enumerate(RATIOS):
-            for envs, style in zip(ENVS, ("--", "-"), strict=True):
-                line = [r for r in rows if (r["learners"], r["replay_ratio"], r["envs"]) == (learners, ratio, envs)]
-                updates = "1" if ratio == 1 else f"1/{1 / ratio:.0f}"
-                label = f"{updates} update an env step;\n{envs} env{'s' * (envs > 1)} an actor"
-                steps = [r["env_steps_per_second"] for r in line]
-                axes.loglog([r["actors"] for r in line], steps, style, color=f"C{color}", label=label)
-        axes.set(title=f"{learners} learner{'s' * (learners > 1)}", xlabel="actors")
-        axes.grid(alpha=0.3)
-    figure.axes[0].set(ylabel="env steps a second, predicted")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110)
-
-
 def main() -> int:
     """Measure, predict and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -306,9 +285,6 @@ def main() -> int:
         for actors in ACTORS
     ]
     save(args.out, tidy(table) | {name: [tidy(row) for row in table[name]] for name in ("runs", "predicted")})
-    first = next(iter(table["costs"]))
-    rows = [row for row in table["predicted"] if row["case"] == first]
-    drawn(rows, Path(__file__).parents[1] / "docs" / "images" / "scaling.png")
     return 0
 
 

@@ -14,6 +14,7 @@ import torch
 
 from logged import logged
 from played import played
+from reverie.core.files import write_atomic
 from reverie.core.kernel_dispatch import use_only_kernels
 
 if not torch.cuda.is_available():
@@ -54,7 +55,7 @@ def _undrawn(request, monkeypatch):
     """Figures are made and not drawn, which takes as long as a small run; but for tests that use ``drawn``."""
     plot = sys.modules.get("reverie.log.plot")  # importing it takes long, too
     if plot is not None and "drawn" not in request.fixturenames:
-        monkeypatch.setattr(plot, "save_figure", lambda figure, png: plot.write_atomic(png, DOT) or png)
+        monkeypatch.setattr(plot, "save_figure", lambda figure, png: write_atomic(png, DOT) or png)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ build/docs.
 from __future__ import annotations
 
 import ast
-import base64
 import contextlib
 import dataclasses
 import functools
@@ -247,8 +246,8 @@ def algorithm_page(name: str, by_hand: str) -> str:
     title, paper = title_of(name)
     body = re.sub(r"\]\((?!https?:|#)", "](../", by_hand)
     lines = [f"# {title}", "", f"*{paper}*" if paper else "", "", "```sh", command(name), "```", "", body, ""]
-    if (ROOT / "docs" / "images" / "results" / f"{name}.png").exists():
-        lines += ["## Results", "", f"![Results of {name}](../images/results/{name}.png)", "", made_by(name), ""]
+    if (ROOT / "docs" / "images" / "results" / f"{name}.svg").exists():
+        lines += ["## Results", "", f"![Results of {name}](../images/results/{name}.svg)", "", made_by(name), ""]
     if found := losses(module):
         lines += ["## In the code", "", "| function | what it computes |", "|---|---|", *found, ""]
     lines += ["## Settings", "", settings_note(name), "", *settings_table(config(), name), ""]
@@ -260,7 +259,7 @@ def made_by(name: str) -> str:
     """Return where the picture of an algorithm's results comes from."""
     from figures import pictures
 
-    files = pictures()[f"results/{name}.png"].data
+    files = pictures()[f"results/{name}.svg"].data
     commands = " and ".join(f"`python benchmarks/{file.removesuffix('.json')}.py`" for file in files)
     return f"From {commands}; each seed is a thin line or a dot. More: [benchmarks](../benchmarks.md)."
 
@@ -562,8 +561,8 @@ PICTURE = r"!\[([^\]]*)\]\(([^)]*)\)"
 
 def picture_output(file: Path, alt: str) -> dict[str, Any]:
     """Return a picture as the output of a cell."""
-    data = base64.b64encode(file.read_bytes()).decode()
-    return {"output_type": "display_data", "metadata": {}, "data": {"image/png": data, "text/plain": [alt]}}
+    data = {"image/svg+xml": file.read_text(encoding="utf-8"), "text/plain": [alt]}
+    return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
 def code_cell(found: re.Match[str]) -> str:

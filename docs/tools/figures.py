@@ -5,7 +5,7 @@
     python docs/tools/figures.py --tutorials     # also the pictures of tutorials, which run in minutes
     python docs/tools/figures.py --check         # only say what is older
 
-Each PNG holds a hash of what it was made from, so that nobody has to remember. docs/images/dream.gif is a film of one
+Each SVG holds a hash of what it was made from, so that nobody has to remember. docs/images/dream.gif is a film of one
 run (docs/tools/readme_picture.py) and has no data.
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import re
@@ -25,19 +26,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
+from matplotlib.ticker import NullLocator
 
-from reverie.core.statistics import interval, iqm
-from reverie.log.plot import GRAY, ORANGE, style_axes
+from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
+from reverie.log.plot import SIZE, draw_seeds, mark_finals
+from reverie.log.style import (
+    BLUE,
+    HUES,
+    INK,
+    ORANGE,
+    SETTINGS,
+    SOFT,
+    label_lines,
+    new_panels,
+    style_axes,
+    themed_svg,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
-KEY = "made-from"
-"""Name of the hash in a PNG."""
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -52,21 +62,21 @@ class Picture(NamedTuple):
 
 def pictures() -> dict[str, Picture]:
     """Return each picture by its path below docs/images."""
-    out = {"demo.png": Picture(("demo.json",), demo)}
-    out["speed.png"] = Picture(
+    out = {"demo.svg": Picture(("demo.json",), demo), "scaling.svg": Picture(("scaling.json",), scaling)}
+    out["speed.svg"] = Picture(
         ("update_peers.json", "model_free_peers.json", "on_policy.json", "offline_rates.json"), speed
     )
     for file, key in (("model_free.json", "learning"), ("dreamers.json", "rows")):
         names = {row["algorithm"] for row in read(file)[key] if row.get("curve")} - {"random"}
-        for name in sorted(name for name in names if f"results/{name}.png" not in out):
-            out[f"results/{name}.png"] = Picture((file,), lambda data, name=name, key=key: curves(data[key], name))
+        for name in sorted(name for name in names if f"results/{name}.svg" not in out):
+            out[f"results/{name}.svg"] = Picture((file,), lambda data, name=name, key=key: curves(data[key], name))
     for name in sorted({row["algorithm"] for row in read("offline.json")["rows"]}):
-        if f"results/{name}.png" not in out and (ROOT / f"src/reverie/algos/{name}.py").exists():
-            out[f"results/{name}.png"] = Picture(("offline.json",), lambda data, name=name: levels(data["rows"], name))
+        if f"results/{name}.svg" not in out and (ROOT / f"src/reverie/algos/{name}.py").exists():
+            out[f"results/{name}.svg"] = Picture(("offline.json",), lambda data, name=name: levels(data["rows"], name))
     for name in ("explore", "results/plan2explore_v1", "results/plan2explore_v3"):
-        out[f"{name}.png"] = Picture(("dreamers.json",), cells)
-    out["results/ppo.png"] = Picture(("on_policy.json",), seeds_of_ppo)
-    out["results/dreamer_v3.png"] = Picture(("cartpole.json", "demo.json"), dreamer_v3)
+        out[f"{name}.svg"] = Picture(("dreamers.json",), cells)
+    out["results/ppo.svg"] = Picture(("on_policy.json",), seeds_of_ppo)
+    out["results/dreamer_v3.svg"] = Picture(("cartpole.json", "demo.json"), dreamer_v3)
     return out
 
 
@@ -77,156 +87,236 @@ def read(name: str) -> Any:
 
 # ---------------------------------------------------------------- drawings
 
+TITLES = {
+    "bar": "a moving bar, from pixels", "minigrid": "MiniGrid-Empty-5x5-v0", "minigrid_r2": "MiniGrid-Empty-5x5-v0",
+    "cartpole": "CartPole-v1", "pendulum": "Pendulum-v1", "models_breakout": "MinAtar/Breakout-v1",
+    "models_cheetah": "HalfCheetah-v5", "models_pendulum": "Pendulum-v1", "models_walker": "walker-walk (dm_control)",
+    "workshop_mask": "Workshop, a mask", "workshop_penalty": "Workshop, a penalty",
+    "workshop_nothing": "Workshop, no hint", "pendulum_half": "Pendulum-v1",
+    "acrobot_normalized": "Acrobot-v1", "lunar_lander": "LunarLander-v3", "cheetah": "HalfCheetah-v5",
+    "breakout": "MinAtar/Breakout-v1", "doors": "DoorKey-6x6", "doors_memory": "DoorKey-6x6, LSTM",
+    "cue": "Cue, no memory", "cue_memory": "Cue, LSTM", "cue_window": "Cue, transformer", "pong": "ALE/Pong-v5",
+}  # fmt: skip
+"""Tasks of the benchmarks, and what people call them."""
+CAPTION = "Each line is a seed; from five seeds on, a thick line is their IQM with a 95 % interval.\n"
+FINALS = "◆ evaluation at the end"
 
-def demo(data: Mapping[str, Any]) -> Figure:
-    """The seeds of `make demo`."""
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = style_axes(figure.subplots(), "env steps", "mean return of an evaluation")
-    seeds_in(axes, [row["curve"] for row in data["rows"]])
+
+def caption(figure: Figure, text: str) -> Figure:
+    """Write a sentence below a figure, and return it."""
+    figure.supxlabel(text, x=0.02, ha="left", fontsize=9, color=SOFT)
     return figure
 
 
-def seeds_in(axes: Axes, found: Sequence[Sequence[Sequence[float]]], points: int = 40) -> None:
-    """Draw each seed thinly, and their interquartile mean with its interval; who has stopped keeps the last score."""
-    seeds = [np.array(curve, float).T for curve in found]
-    steps = np.linspace(max(s[0, 0] for s in seeds), max(s[0, -1] for s in seeds), points)
-    scores = np.stack([np.interp(steps, *s) for s in seeds])
-    for number, (x, y) in enumerate(seeds):
-        axes.plot(x, y, color=GRAY, alpha=0.55, lw=0.9, label=None if number else f"each of {len(seeds)} seeds")
-    axes.plot(steps, [iqm(column) for column in scores.T], color=ORANGE, lw=2.2, label="interquartile mean")
-    if len(seeds) > 2:
-        low, high = np.array([interval(iqm, column) for column in scores.T]).T
-        axes.fill_between(steps, low, high, color=ORANGE, alpha=0.2, lw=0, label="its 95 % interval")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.legend(frameon=False, loc="lower right")
+def seeds_in(axes: Axes, rows: Rows, title: str) -> None:
+    """Draw the learning curves of seeds; the last of two evaluations at the same step is marked as the final one."""
+    points, ends = [], []
+    for row in rows:
+        steps, scores = np.array(row["curve"], float).T
+        if steps[-1] == steps[-2]:
+            ends.append((steps[-1], scores[-1]))
+            steps, scores = steps[:-1], scores[:-1]
+        points.append((steps, scores))
+    middle = seeds_curve_data(points, MeasurementSettings("env steps", True, None, early=True)).interval()
+    style_axes(axes, "env steps", "mean return of an evaluation", f"{title}: {len(points)} seeds")
+    draw_seeds(axes, points, middle, ORANGE)
+    final_steps, finals = np.array(ends).reshape(-1, 2).T
+    mark_finals(axes, final_steps, finals, ORANGE)
+    values = {float(score) for _, scores in points for score in scores} | {*finals.tolist()}
+    if len(values) == 1:
+        text = f"each evaluation of each seed: {min(values):g}"
+        axes.set_yticks([*values])
+        axes.text(0.5, 0.6, text, transform=axes.transAxes, ha="center", color=INK)
+
+
+def grid_of(count: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels, two in a line."""
+    return new_panels(count, min(2, count), SIZE if count == 1 else (4.2, 3.0), (0, 0.4))
+
+
+def demo(data: Mapping[str, Any]) -> Figure:
+    """The seeds of `make demo`."""
+    figure, (axes,) = grid_of(1)
+    seeds_in(axes, data["rows"], "MiniGrid-Empty-Random-6x6-v0")
+    return caption(figure, "Thin lines are seeds; the thick line is their IQM with a 95 % interval.")
 
 
 def curves(rows: Rows, name: str) -> Figure:
     """The learning curves of one algorithm, a panel for each environment."""
     key = "env" if "env" in rows[0] else "task"
-    envs = sorted({row[key] for row in rows if row["algorithm"] == name and row.get("curve")})
-    figure = Figure(figsize=(max(6.5, 4.4 * len(envs)), 3.6), layout="constrained")
-    for axes, env in zip(figure.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
-        found = [row["curve"] for row in rows if (row["algorithm"], row[key]) == (name, env) and row.get("curve")]
-        seeds_in(style_axes(axes, "env steps", "mean return of an evaluation"), found)
-        axes.set_title(env.removeprefix("models_"))
-    return figure
+    mine = [row for row in rows if row["algorithm"] == name and row.get("curve")]
+    envs = sorted({row[key] for row in mine})
+    figure, grid = grid_of(len(envs))
+    for axes, env in zip(grid, envs, strict=True):
+        seeds_in(axes, [row for row in mine if row[key] == env], TITLES.get(env, env))
+    return caption(figure, CAPTION + FINALS)
 
 
 def levels(rows: Rows, name: str) -> Figure:
     """The returns that an offline algorithm reached from data of several levels."""
     envs = sorted({row["env"] for row in rows if row["algorithm"] == name})
-    figure = Figure(figsize=(max(6.5, 4.4 * len(envs)), 3.2), layout="constrained")
+    figure, grid = grid_of(len(envs))
     order = ["random", "medium", "mixed", "medium-expert", "expert"]
-    for axes, env in zip(figure.subplots(1, len(envs), squeeze=False)[0], envs, strict=True):
+    for axes, env in zip(grid, envs, strict=True):
         mine = [row for row in rows if (row["algorithm"], row["env"]) == (name, env)]
         known = [level for level in order if any(row["level"] == level for row in mine)]
         scores = [[row["score"] for row in mine if row["level"] == level] for level in known]
-        bars(style_axes(axes, "data", "mean return"), known, scores)
-        axes.set_title(env)
-    return figure
+        bars(style_axes(axes, "data", "mean return", env), known, scores)
+    return caption(figure, "Each dot is a seed; a line is the mean.")
 
 
-def bars(axes: Axes, names: Sequence[str], scores: Sequence[Sequence[float]]) -> None:
+def bars(axes: Axes, names: Sequence[str], scores: Sequence[Sequence[float]], colors: Sequence[str] = ()) -> None:
     """Draw each seed as a dot, and a mark at their mean."""
     for place, values in enumerate(scores):
-        axes.plot([place] * len(values), values, "o", color=GRAY, ms=4)
-        axes.plot([place - 0.25, place + 0.25], [np.mean(values)] * 2, color=ORANGE, lw=2.2)
+        color = colors[place] if colors else ORANGE
+        axes.plot([place] * len(values), values, "o", color=color, alpha=0.5)
+        axes.plot([place - 0.3, place + 0.3], [np.mean(values)] * 2, color=color)
     axes.set_xticks(range(len(names)), [name.replace("-", "-\n") for name in names])
-    axes.margins(x=0.15, y=0.1)
+    axes.tick_params(axis="x", labelsize=9)
+    axes.margins(x=0.15, y=0.15)
+    low, high = axes.get_ylim()
+    if high - low < 0.1 * abs(high):
+        axes.set_ylim(low - 0.05 * abs(high), high + 0.05 * abs(high))
+    axes.grid(visible=False, axis="x")
 
 
-OF_PPO = {
-    "cartpole": "CartPole-v1", "pendulum_half": "Pendulum-v1", "acrobot_normalized": "Acrobot-v1",
-    "lunar_lander": "LunarLander-v3", "cheetah": "HalfCheetah-v5", "breakout": "MinAtar/Breakout-v1",
-    "doors": "MiniGrid-DoorKey-6x6", "doors_memory": "MiniGrid-DoorKey-6x6, LSTM", "cue": "Cue, no memory",
-    "cue_memory": "Cue, LSTM", "cue_window": "Cue, transformer",
-}  # fmt: skip
-"""Tasks of on_policy.json, and what they are called."""
+PPO = ("cartpole", "pendulum_half", "acrobot_normalized", "lunar_lander", "cheetah", "breakout", "doors",
+       "doors_memory", "cue", "cue_memory", "cue_window")  # fmt: skip
+"""Tasks of on_policy.json with results of PPO."""
 
 
 def seeds_of_ppo(data: Mapping[str, Any]) -> Figure:
     """PPO's returns, here and in Stable-Baselines3."""
-    found = {task: [r for r in data["rows"] if (r["part"], r["task"]) == ("results", task)] for task in OF_PPO}
-    tasks = [task for task, rows in found.items() if rows]
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    panels = figure.subplots(-(-len(tasks) // 4), 4).ravel()
-    for axes, task in zip(panels, tasks, strict=False):
-        systems = [row["system"].partition(" ")[0].replace("Stable-Baselines3", "SB3") for row in found[task]]
-        bars(style_axes(axes, "", "mean return"), systems, [row["scores"] for row in found[task]])
-        axes.set_title(OF_PPO[task], fontsize=9)
-    for axes in panels[len(tasks) :]:
-        axes.remove()
-    return figure
+    rows = {task: [r for r in data["rows"] if (r["part"], r["task"]) == ("results", task)] for task in PPO}
+    figure, grid = new_panels(len(PPO), 3, (2.7, 2.2), (0, 0.4))
+    for axes, task in zip(grid, PPO, strict=True):
+        systems = [library(row["system"]) for row in rows[task]]
+        style_axes(axes, "", "", TITLES[task])
+        bars(axes, systems, [row["scores"] for row in rows[task]], [LIBRARIES[system] for system in systems])
+    return caption(figure, "Mean return at the end. Each dot is a seed; a line is the mean.")
 
 
 def dreamer_v3(cartpole: Mapping[str, Any], minigrid: Mapping[str, Any]) -> Figure:
     """DreamerV3 on CartPole-v1, at the end of training, and on the demo's MiniGrid."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    figure = Figure(figsize=(8.4, 3.6))
     left, right = figure.subplots(1, 2, width_ratios=(1, 3))
-    bars(
-        style_axes(left, "", "mean return of 20 episodes"),
-        [f"{len(cartpole['rows'])} seeds"],
-        [[r["mean"] for r in cartpole["rows"]]],
-    )
-    left.set(title="CartPole-v1", ylim=(0, 520))
-    seeds_in(style_axes(right, "env steps", "mean return of an evaluation"), [row["curve"] for row in minigrid["rows"]])
-    right.set_title("MiniGrid-Empty-Random-6x6-v0")
-    return figure
+    bars(style_axes(left, "", "mean return of 20 episodes", "CartPole-v1"), [f"{len(cartpole['rows'])} seeds"],
+         [[r["mean"] for r in cartpole["rows"]]])  # fmt: skip
+    left.set(ylim=(0, 520))
+    seeds_in(right, minigrid["rows"], "MiniGrid-Empty-Random-6x6-v0")
+    return caption(figure, "Dots and thin lines are seeds; the thick line is their IQM with a 95 % interval.")
 
 
 def cells(data: Mapping[str, Any]) -> Figure:
     """How many cells of a maze without reward were seen."""
-    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-    axes = style_axes(figure.subplots(), "env steps", "cells of the maze that were seen")
-    for number, name in enumerate(("random", "dreamer_v3", "plan2explore_v1", "plan2explore_v3")):
+    figure, (axes,) = grid_of(1)
+    style_axes(axes, "env steps", "cells that were seen", "A maze without reward: 3 seeds each")
+    labels = []
+    for color, name in zip(HUES, ("random", "dreamer_v3", "plan2explore_v1", "plan2explore_v3"), strict=False):
         seeds = [np.array(r["cells"]).T for r in data["rows"] if (r["task"], r["algorithm"]) == ("maze", name)]
         for steps, seen in seeds:
-            axes.plot(steps, seen, color=f"C{number}", alpha=0.3, lw=0.9)
-        axes.plot(seeds[0][0], np.mean([seen for _, seen in seeds], 0), color=f"C{number}", lw=2.2, label=name)
-    axes.legend(frameon=False)
-    return figure
+            axes.plot(steps, seen, color=color, alpha=0.4, lw=1)
+        middle = np.mean([seen for _, seen in seeds], 0)
+        axes.plot(seeds[0][0], middle, color=color)
+        labels.append((middle[-1], "random actions" if name == "random" else name, color))
+    label_lines(axes, labels)
+    return caption(figure, "Thin lines are seeds; thick lines are means.")
+
+
+LIBRARIES = {
+    "reverie": ORANGE, "Stable-Baselines3": BLUE, "Tianshou": HUES[2], "TorchRL": HUES[3], "RLlib": HUES[4],
+    "d3rlpy": HUES[5], "SheepRL": HUES[6], "dreamerv3 (JAX)": HUES[7], "r2dreamer": INK, "plain script": SOFT,
+}  # fmt: skip
+"""The color of each library."""
+
+
+def library(system: str) -> str:
+    """Return the library of a system in the results, such as ``"sheeprl 0.8.4, dreamer_v3"``."""
+    names = {"ray[rllib]": "RLlib", "sheeprl": "SheepRL", "torchrl": "TorchRL", "dreamerv3": "dreamerv3 (JAX)"}
+    first = re.split(r"[ ,]", system)[0]
+    return names.get(first, first if first in LIBRARIES else "plain script")
 
 
 def speed(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figure:
     """How many times as fast as each other library; 1 is reverie."""
     whole = [r for r in on_policy["rows"] if r["part"] == "speed" and r.get("threads", 1) == 1]
+    files = [one["machine"] for one in (dreamers, offline, model_free, on_policy)]
+    machines = [f"{processor_name(one['processor'])}, {one['cores']} cores" for one in files]
     panels = {
-        "DreamerV3, update": ratios(dreamers["rows"], "setting", "ratio", {"V": "vector", "I": "image"}),
-        "Model-free, update": ratios(model_free["rows"], "task", "ours_to_it"),
-        "PPO, whole run": ratios(whole, "task", "ratio_per_cpu_s"),
-        "Offline, update": ratios(offline["rows"], "task", "ours_to_it"),
+        "DreamerV3: updates": ratios(dreamers["rows"], "setting", "ratio", {"V": "vectors", "I": "images"}),
+        "Offline: updates": ratios(offline["rows"], "task", "ours_to_it"),
+        "Model-free: updates": ratios(model_free["rows"], "task", "ours_to_it", {"loop": "td3, whole loop"}),
+        "PPO: whole runs": ratios(whole, "task", "ratio_per_cpu_s", TITLES),
     }
-    files = [one["machine"] for one in (dreamers, model_free, on_policy, offline)]
-    machines = [f"{one['processor']}, {one['cores']} cores" for one in files]
-    figure = Figure(figsize=(11, 7.5), layout="constrained")
-    for axes, (title, found), machine in zip(figure.subplots(2, 2).flat, panels.items(), machines, strict=True):
-        names = sorted({system for _, system, _ in found})
-        tasks = list(dict.fromkeys(task for task, _, _ in found))
-        wide = 0.8 / len(names)
-        for number, name in enumerate(names):
-            mine = {task: ratio for task, system, ratio in found if system == name}
-            at = [tasks.index(task) + (number - (len(names) - 1) / 2) * wide for task in mine]
-            axes.barh(at, list(mine.values()), wide * 0.9, label=name)
-        axes.axvline(1, color="black", lw=1)
-        axes.set_xscale("log")
-        axes.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
-        axes.set_xticks([], minor=True)
+    counts = [len({task for task, _, _ in points}) for points in panels.values()]
+    figure = Figure(figsize=(8.4, 6.4))
+    halves = zip(figure.subfigures(1, 2), (counts[:2], counts[2:]), strict=True)
+    grid = [axes for half, heights in halves for axes in half.subplots(2, 1, height_ratios=[1 + n for n in heights])]
+    for axes, (title, points), machine in zip(grid, panels.items(), machines, strict=True):
+        tasks = list(dict.fromkeys(task for task, _, _ in points))
+        for task, system, ratio in points:
+            axes.plot(ratio, tasks.index(task), "o", color=LIBRARIES[system], label=system, clip_on=False)
+        for at, task in enumerate(tasks):
+            mine = [ratio for name, _, ratio in points if name == task]
+            ends = ((min(mine), "right", -6), (max(mine), "left", 6))
+            for ratio, side, shift in ends if max(mine) > 1.05 * min(mine) else ends[1:]:
+                place = {"xytext": (shift, 0), "textcoords": "offset points", "ha": side, "va": "center"}
+                text = f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.1f}"
+                axes.annotate(text, (ratio, at), fontsize=8, color=SOFT, **place)
+        axes.axvline(1, color=INK, lw=1)
+        axes.set(xscale="log", title=title, xlim=(0.5, 300))
+        axes.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.set_yticks(range(len(tasks)), tasks)
-        axes.invert_yaxis()
-        axes.set(title=title, xlabel=f"reverie is ... times as fast\n{machine}")
-        axes.legend(fontsize=7, frameon=False, loc="upper right")
+        axes.set_ylim(len(tasks) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.set_xlabel(machine, fontsize=9)
+    names = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend([names[name] for name in LIBRARIES if name in names], [name for name in LIBRARIES if name in names],
+                  loc="outside lower center", ncols=5)  # fmt: skip
+    figure.suptitle("reverie, at 1, is so many times as fast as ...", x=0.02, ha="left")
     return figure
 
 
+def processor_name(processor: str) -> str:
+    """Return the name of a processor without marks, families and the word itself."""
+    return re.sub(r"\(.*?\)| Processor", "", processor).strip()
+
+
 def ratios(rows: Rows, key: str, ratio: str, names: Mapping[str, str] | None = None) -> list[tuple[str, str, float]]:
-    """Return task, system and how many times as fast reverie is, without reverie itself."""
-    found = [
-        (str(row[key]), re.sub(r" \S*\d+\.\d+\S*| [0-9a-f]{7}", "", row["system"]), row.get(ratio)) for row in rows
-    ]
-    return [
-        (dict(names or {}).get(task, task), system, float(x)) for task, system, x in found if x and system != "reverie"
-    ]
+    """Return task, library and how many times as fast reverie is, without reverie itself."""
+    known = [row for row in rows if row.get(ratio) and row["system"] != "reverie"]
+    return [(dict(names or {}).get(r[key], r[key]), library(r["system"]), float(r[ratio])) for r in known]
+
+
+def scaling(data: Mapping[str, Any]) -> Figure:
+    """Predicted env steps a second over actors, for one learner and for eight."""
+    first = next(iter(data["costs"]))
+    rows = [row for row in data["predicted"] if row["case"] == first]
+    learners = sorted({row["learners"] for row in rows})
+    figure, grid = new_panels(len(learners), 2, (4.2, 3.4), (0, 0.4))
+    grid[1].sharey(grid[0])
+    labels: list[list[tuple[float, str, str]]] = [[], []]
+    for axes, count, ends in zip(grid, learners, labels, strict=True):
+        style_axes(axes, "actors", "env steps a second", f"{count} learner{'s' * (count > 1)}")
+        axes.set(xscale="log", yscale="log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,.0f}")
+            axis.set_minor_locator(NullLocator())
+        for color, ratio in zip(HUES, sorted({row["replay_ratio"] for row in rows}, reverse=True), strict=False):
+            for envs, style in zip(sorted({row["envs"] for row in rows}), ("--", "-"), strict=True):
+                key = (count, ratio, envs)
+                line = [r for r in rows if (r["learners"], r["replay_ratio"], r["envs"]) == key]
+                steps = [r["env_steps_per_second"] for r in line]
+                axes.plot([r["actors"] for r in line], steps, style, color=color)
+            ends.append((steps[-1], "1" if ratio == 1 else f"1/{1 / ratio:.0f}", color))
+    for axes, ends in zip(grid, labels, strict=True):
+        label_lines(axes, ends)
+    few, many = sorted({row["envs"] for row in rows})
+    return caption(figure, f"Predicted. Beside the lines: updates per env step. Dashed: {few} environment an actor; "
+                   f"solid: {many}.")  # fmt: skip
 
 
 # ---------------------------------------------------------------- tutorials
@@ -248,6 +338,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
 def run(page: Path, keep: Mapping[str, Path]) -> None:
     """Run a tutorial as its reader would, and keep its pictures."""
     script = "import matplotlib; matplotlib.use('Agg')\n"
+    script += "from reverie.log.style import SETTINGS; matplotlib.rcParams.update(SETTINGS)\n"
     with tempfile.TemporaryDirectory() as folder:
         for comment, language, code in blocks(page):
             if file := re.fullmatch(r"test: (\w+\.py)", comment):
@@ -262,8 +353,7 @@ def run(page: Path, keep: Mapping[str, Path]) -> None:
         paths = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
         subprocess.run([sys.executable, "page.py"], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, check=True)
         for name, out in keep.items():
-            with Image.open(Path(folder, name)) as image:
-                save(image, out, digest_of_page(page))
+            save(Path(folder, name).read_text(encoding="utf-8"), out, digest_of_page(page))
 
 
 # ---------------------------------------------------------------- what is older than its data
@@ -295,18 +385,14 @@ def tutorials() -> list[Path]:
 
 def made_from(path: Path) -> str:
     """Return the hash that a picture holds; "" if there is no picture."""
-    if not path.exists():
-        return ""
-    with Image.open(path) as image:
-        return str(image.info.get(KEY, ""))
+    found = re.search(r"<!-- made from (\w+) -->", path.read_text(encoding="utf-8")) if path.exists() else None
+    return found[1] if found else ""
 
 
-def save(image: Image.Image, path: Path, hashed: str) -> None:
-    """Write a PNG of few colors, with the hash of what it was made from."""
+def save(svg: str, path: Path, hashed: str) -> None:
+    """Write a figure that follows the reader's theme, with the hash of what it was made from."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    info = PngInfo()
-    info.add_text(KEY, hashed)
-    image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, pnginfo=info, optimize=True)
+    path.write_text(f"{themed_svg(svg).rstrip()}\n<!-- made from {hashed} -->\n", encoding="utf-8")
     print(path.relative_to(ROOT))
 
 
@@ -323,11 +409,9 @@ def main() -> int:
         return bool(old)
     for name, one in pictures().items():
         if (path := IMAGES / name) in old:
-            figure = one.draw(*(read(file) for file in one.data))
-            with tempfile.TemporaryFile() as file:
-                figure.savefig(file, dpi=110)
-                with Image.open(file) as image:
-                    save(image, path, old[path])
+            with rc_context(SETTINGS), io.StringIO() as file:
+                one.draw(*(read(file) for file in one.data)).savefig(file, format="svg")
+                save(file.getvalue(), path, old[path])
     for page in tutorials() if args.tutorials else ():
         if {*shown(page).values()} & {*old}:
             run(page, shown(page))

@@ -1,26 +1,28 @@
 #!/usr/bin/env python3
-"""Draw docs/images/world_models.png: what the world models here learn, and how agents act by them.
+"""Draw docs/images/world_models.svg: what the world models here learn, and how agents act by them.
 
 python docs/tools/world_models_picture.py
 """
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.png"
-PLAIN, LEARNED, ACTING = "#e8e8e8", "#cfe2f3", "#fce5cd"
+from reverie.log.style import BLUE, ORANGE, SOFT, styled, themed_svg
+
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.svg"
+PLAIN, LEARNED, ACTING = SOFT, BLUE, ORANGE
 
 
 def box(axes: Axes, x: float, y: float, text: str, color: str = LEARNED) -> None:
     """A box around a word."""
     shape = FancyBboxPatch(
-        (x - 0.62, y - 0.24), 1.24, 0.48, boxstyle="round,pad=0.04", facecolor=color, edgecolor="#666"
+        (x - 0.62, y - 0.24), 1.24, 0.48, boxstyle="round,pad=0.04", facecolor=(color, 0.2), edgecolor=color
     )
     axes.add_patch(shape)
     axes.text(x, y, text, ha="center", va="center", fontsize=8.5)
@@ -28,7 +30,7 @@ def box(axes: Axes, x: float, y: float, text: str, color: str = LEARNED) -> None
 
 def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], style: str = "-") -> None:
     """An arrow between two places; dashed: a target of the loss."""
-    ends = {"arrowstyle": "-|>", "mutation_scale": 10, "linestyle": style, "color": "#444"}
+    ends = {"arrowstyle": "-|>", "mutation_scale": 10, "linestyle": style, "color": SOFT}
     axes.add_patch(FancyArrowPatch(start, end, shrinkA=0, shrinkB=0, **ends))
 
 
@@ -47,19 +49,22 @@ def panel(axes: Axes, title: str, learns: str, acts: list[str], *, decodes: bool
     for i, text in enumerate(acts):
         axes.text(2.5, 2.75 - 0.27 * i, text, ha="center", va="center", fontsize=8.5)
     axes.set(xlim=(0.2, 4.8), ylim=(-0.4, 3.1))
-    axes.set_title(title, fontsize=11, fontweight="bold")
+    axes.set_title(title)
     axes.axis("off")
 
 
+@styled
 def main() -> None:
     """Draw it."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = Figure(figsize=(8.4, 3.6))
     left, right = figure.subplots(1, 2)
     panel(left, "Dreamer", "the latent is learned from\nwhat is seen, by a decoder", decodes=True,
           acts=["acting: a policy, trained beforehand in dreams"])  # fmt: skip
     panel(right, "TD-MPC2", "the latent is learned from\nthe next latent, encoded", decodes=False,
           acts=["acting: hundreds of action sequences are tried in the model, at each step"])  # fmt: skip
-    FigureCanvasAgg(figure).print_png(str(PICTURE))
+    content = io.StringIO()
+    figure.savefig(content, format="svg")
+    PICTURE.write_text(themed_svg(content.getvalue()), encoding="utf-8")
 
 
 if __name__ == "__main__":

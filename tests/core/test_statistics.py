@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from reverie.core import statistics
 from reverie.core.statistics import (
     estimate_interval,
     histogram,
@@ -38,7 +39,8 @@ def test_measures_are_rliables(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_intervals_are_rliables_up_to_chance(name):
+def test_intervals_are_rliables_up_to_chance(name, monkeypatch):
+    monkeypatch.setattr(statistics, "MIN_RUNS", 3)
     case, scores = CASES[name], np.array(CASES[name]["scores"])
     for measure, function in MEASURES.items():
         if scores.shape[1] == 1 and measure == "median":
@@ -59,8 +61,9 @@ def test_iqm_leaves_out_a_whole_number_of_scores_at_either_end():
     assert iqm([-100.0, 1.0, 2.0, 3.0, 900.0]) == 2.0
 
 
-def test_the_bootstrap_is_that_of_all_possible_samples():
+def test_the_bootstrap_is_that_of_all_possible_samples(monkeypatch):
     """Of four scores there are 256 samples; their percentiles are the interval."""
+    monkeypatch.setattr(statistics, "MIN_RUNS", 4)
     scores = np.array([1.0, 2.0, 4.0, 11.0])
     for measure in (mean, iqm, median):
         all_of_them = [float(measure(list(chosen))) for chosen in itertools.product(scores, repeat=4)]

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from logs import logged
-from PIL import Image
 
 import reverie
 from reverie.cli import main
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.resolve import saved_settings
+from reverie.log import plot
+from reverie.log.style import save_figure
 from reverie.run.folder import RunFolder, write_saved_config
 
 CONFIG = ExperimentConfig().merge({"steps": 2000, "schedule.eval_every": 1000})
@@ -68,10 +69,9 @@ def test_runs_of_separate_jobs_are_found_by_folder_by_pattern_and_alone(said):
     assert [(one.name, one.scores.tolist()) for one in found.settings] == [
         ("runs/arr", [-1, -2, -3]), ("runs/sac-*", [-4, -5, -6]), ("runs/sac-0", [-4]), ("runs/arr", [-1, -2, -3]),
     ]  # fmt: skip
-    assert found.probability_of_improvement["runs/arr", "runs/sac-*"] == (1, 1, 1)
-    value, low, high = found.probability_of_improvement["runs/sac-*", "runs/sac-0"]
-    assert value == pytest.approx(1 / 6)
-    assert np.isnan([low, high]).all()
+    assert found.probability_of_improvement["runs/arr", "runs/sac-*"].value == 1
+    assert np.isnan(found.probability_of_improvement["runs/sac-*", "runs/sac-0"]).all()  # nothing is known of one seed
+    assert "  -    (too few seeds)  runs/sac-* over runs/sac-0" in str(found).splitlines()
     assert not said
 
 
@@ -101,20 +101,25 @@ def test_what_makes_seeds_no_seeds_of_one_setting_is_named(said):
 
 
 @pytest.mark.usefixtures("drawn")
-def test_a_figure_of_their_curves(capsys):
+def test_a_figure_has_one_source_a_panel(capsys, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plot, "save_figure", lambda figure, png: figures.append(figure) or save_figure(figure, png))
     td3 = seeds("td3", "Pendulum-v1", -150, -140)
     assert main(["compare", td3, "--figure", "no.png"]) == 1
     assert "none of these folders has a learning curve" in capsys.readouterr().err
     curve = [(1000, -900.0), (2000, -150.0)]
-    paths = [td3, seeds("sac", "Pendulum-v1", -150, curve=curve), seeds("ppo", "Hopper-v5", 1, 1, 1, curve=curve)]
+    seeds("sac", "Pendulum-v1", -150, curve=curve)
+    seeds("ppo", "Pendulum-v1", *[1] * 5, curve=curve, log="episode/score", settings={"schedule.eval_every": 0})
+    paths = [td3, "sac", "ppo", seeds("bc", "Hopper-v5", 1, curve=curve)]
     assert main(["compare", *paths, "--figure", "two/panels.png"]) == 0
     assert "two/panels.png" in capsys.readouterr().out
-    found = reverie.compare("ppo", "sac")
-    assert not found.probability_of_improvement  # in different environments
-    steps, *ends = found.settings[0].curve
-    assert (steps.tolist(), *(end.tolist() for end in ends)) == ([1000, 2000], *[[-900, -150]] * 3)
-    width, height = Image.open("two/panels.png").size
-    assert height > width  # Pendulum without td3, and Hopper
+    titles = {axes.get_title(loc="left"): [text.get_text() for text in axes.texts] for axes in figures[0].axes}
+    assert titles == {
+        "Pendulum-v1: evaluations during training": ["td3\nevaluation at the end", "sac\n1 seed"],
+        "Pendulum-v1: training episodes, running mean": ["ppo\nIQM of 5 seeds,\n95 % interval"],
+        "Hopper-v5: evaluations during training": ["bc\n1 seed"],
+    }
+    assert Path("two/panels.png").is_file()
     Path("file").touch()
     assert main(["compare", *paths, "--figure", "file/panels.png"]) == 1
     assert "cannot write file: File exists" in capsys.readouterr().err

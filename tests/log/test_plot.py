@@ -1,10 +1,14 @@
 """Pictures are made, complete, and only where there is something to show."""
 
+import io
+import re
+
 import numpy as np
 import pytest
 from logs import logged
-from PIL import Image
+from PIL import Image, ImageColor
 
+from reverie.log import style
 from reverie.log.aggregate import MeasurementSettings, SeedSummary, aggregate
 from reverie.log.jsonl import FINAL
 from reverie.log.plot import plot_dream_traces, plot_learning_curve, plot_seeds_curve
@@ -17,7 +21,7 @@ def colors(png):
     return {tuple(row) for row in np.asarray(Image.open(png).convert("RGB")).reshape(-1, 3).tolist()}
 
 
-BLUE, ORANGE, GRAY = (59, 111, 182), (217, 119, 43), (138, 143, 152)
+BLUE, ORANGE, DARK = (ImageColor.getrgb(color) for color in (style.BLUE, style.ORANGE, style.INK))
 
 
 def test_curve_shows_training_and_evaluation(tmp_path):
@@ -34,9 +38,6 @@ def test_traces_of_any_width(tmp_path, dims):
     truth = np.random.default_rng(0).normal(size=(20, dims))
     png = plot_dream_traces(tmp_path / "t.png", truth, truth + 0.1, 5, [f"x{i}" for i in range(dims)], "dream")
     assert ORANGE in colors(png)
-
-
-DARK = (61, 67, 75)
 
 
 def shaded(png):
@@ -71,10 +72,25 @@ def test_curves_of_seeds_with_their_interval(tmp_path):
         }
         return plot_seeds_curve(tmp_path / name, aggregate(runs, how), title="bc on a$b_$")  # not a formula
 
-    png = drawn("a.png", [-9.0, 0.0, 9.0])
+    png = drawn("a.png", [-9.0, -1.0, 0.0, 1.0, 9.0])
     assert {ORANGE, DARK} <= colors(png)
     assert shaded(png)
-    training = drawn("b.png", [-9.0, 0.0, 9.0], evaluates=False, final=None)
+    training = drawn("b.png", [-9.0, -1.0, 0.0, 1.0, 9.0], evaluates=False, final=None)
     assert BLUE in colors(training)
-    assert not {ORANGE, DARK} & colors(training)
-    assert not shaded(drawn("c.png", [-9.0, 0.0]))
+    assert ORANGE not in colors(training)
+    assert not shaded(drawn("c.png", [-9.0, 0.0, 9.0]))
+
+
+@style.styled
+def test_labels_beside_lines_are_apart_and_a_figure_follows_the_theme():
+    figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
+    axes.plot([0, 1], [0, 1])
+    style.label_lines(axes, [(y, text, color) for y, text, color in zip((1, 0.99, 1), "abc", style.HUES, strict=False)])
+    places = sorted(text.get_position()[1] for text in axes.texts)
+    assert min(np.diff(places)) * axes.bbox.height * 72 / figure.dpi > 9  # the size of their font
+    file = io.StringIO()
+    figure.savefig(file, format="svg")
+    head, _, body = style.themed_svg(file.getvalue()).partition("</style>")
+    assert "prefers-color-scheme:dark" in head
+    assert not re.search("|".join(style.DARK), body)
+    assert "var(--c0)" in body

@@ -1,5 +1,6 @@
 """The page in a real browser, driven by clicks and keys. Whatever the page itself complains of fails the test."""
 
+import json
 import re
 import shutil
 
@@ -278,11 +279,23 @@ def test_the_table_of_runs(page, site, folder):
     for first in ("dqn", "sac"):
         page.get_by_role("button", name="algorithm").click()
         expect(lines.first).to_contain_text(first)
+    score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
+    expect(lines.filter(has_text="dqn").locator(".num").last).to_have_text(f"{score:.4g} ◆")
     for box in page.locator("#table tbody input").all():
         box.check()
+    go(page, ("#comparison canvas", 2), ("#comparison .hint", 3))  # a chart an environment; one has no scores
+    expect(page.locator("#comparison .hint", has_text="MiniGrid-Empty-5x5-v0")).to_be_visible()
+    expect(page.locator("#differences")).to_contain_text("algo.batch_size")
     page.wait_for_url(re.compile("runs="))
     page.reload()
-    expect(page.locator("#comparison canvas")).to_be_visible()
+    go(page, ("#comparison canvas", 2), ("#pair", None))
+    page.locator("#smoothing").fill("40")
+    for name in ("mapped", "sac"):
+        page.get_by_role("checkbox", name=f"compare {name}").uncheck()
+    go(page, ("#comparison canvas", 1), "#pair", ("#beside iframe", 2))
+    for frame in page.frames[1:]:
+        expect(frame.locator("#facts")).to_contain_text("seed 0")
+    page.goto(site)
     page.locator("#find").fill("dqn")
     expect(lines).to_have_count(1)
     page.get_by_role("link", name="dqn").click()

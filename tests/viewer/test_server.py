@@ -22,7 +22,9 @@ from websockets.exceptions import InvalidStatus  # noqa: E402
 
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
+from reverie.log.jsonl import FINAL  # noqa: E402
 from reverie.viewer import server  # noqa: E402
+from reverie.viewer.comparison import compare_settings  # noqa: E402
 from reverie.viewer.episode_source import decode_png, encode_png  # noqa: E402
 from reverie.viewer.launch import bind_loopback_socket, view  # noqa: E402
 
@@ -328,6 +330,25 @@ def test_a_wrong_option_fails_in_the_terminal(folder, capsys, where, flags, erro
     assert main(["view", str(folder / where), *flags]) == 1
     out = capsys.readouterr()
     assert (error in out.err, out.out) == (True, "")
+
+
+def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
+    for seed in range(7):  # of one setting, and two of another
+        saved = yaml.safe_load((folder / "dqn/config.yaml").read_text())
+        saved["experiment"] |= {"seed": seed, "threads": seed, "replay_ratio": 0.5 if seed < 5 else 0.25}
+        (tmp_path / f"{seed}").mkdir()
+        (tmp_path / f"{seed}/config.yaml").write_text(yaml.safe_dump(saved))
+        rows = [(step, {"episode/score": step * seed}) for step in (10, 20)]
+        rows.append((20, {"eval/score": 7.0, FINAL: 1.0}))
+        lines = [json.dumps({"step": step, **values}) + "\n" for step, values in rows]
+        (tmp_path / f"{seed}/metrics.jsonl").write_text("".join(lines))
+    known = compare_settings({path.name: path for path in sorted(tmp_path.iterdir())})
+    five, two = known["groups"]
+    assert (five["runs"], two["runs"], two["finals"]) == ([*"01234"], [*"56"], [[20, 7.0]] * 2)
+    assert known["differences"] == [["replay_ratio", ["0.5", "0.25"]]]
+    assert set(five["curves"]) == {"episode/score"}
+    assert five["curves"]["episode/score"]["interval"][1].tolist() == [20, 40]
+    assert two["curves"]["episode/score"]["interval"] is None
 
 
 def test_a_folder_without_runs(tmp_path):

@@ -27,8 +27,8 @@ Interval = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 CONFIDENCE = 0.95
 """Nominal coverage of intervals. Percentile intervals of few scores contain the true value less often than that."""
-MIN_RUNS = 3
-"""Smallest number of runs for an interval: a bootstrap of one or two scores is not informative."""
+MIN_RUNS = 5
+"""Smallest number of runs for an interval: of 3 scores, a nominal 95 % bootstrap interval covers 75 %; of 5, 90 %."""
 RESAMPLES = 2000
 """Number of bootstrap samples; the 2.5 % outside an interval at either end are then 2.5 +- 0.35 %."""
 FINAL_RESAMPLES = 50_000

@@ -127,7 +127,9 @@ def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
         logger.warning(f"{name}: no final evaluation: compared by {measure}, at {int(curve.steps[-1]):,} {of_length}")
     if not scores:
         raise nothing
-    return ComparedSetting(name, measured, np.array(scores), curve.interval())
+    is_evaluated = any(result.score is not None for result in final.values())
+    final_step = max(result.steps for result in final.values()) if is_evaluated else None
+    return ComparedSetting(name, measured, np.array(scores), curve, how.unit, final_step)
 
 
 def warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:

@@ -83,12 +83,6 @@ class Aggregate:
     discount: float | None = None
     """Discount factor of the estimates; None if there are none."""
 
-    def final(self) -> Interval:
-        """Return the steps of the longest run, the IQM of the scores and its interval: ``[1]`` each, or ``[0]``."""
-        points = [(max(self.steps), *self.score["iqm"])] if self.score else []
-        steps, middle, low, high = np.array(points, float).reshape(-1, 4).T
-        return steps, middle, low, high
-
 
 class MeasurementSettings(NamedTuple):
     """How the runs of all seeds are measured."""
@@ -254,8 +248,11 @@ class ComparedSetting:
     comparison_key: str
     """What can be compared: the environment, or for estimates the data and the discount."""
     scores: np.ndarray
-    curve: Interval
-    """Steps ``[K]``, IQM over the seeds ``[K]``, and lower and upper end of its interval ``[K]``, NaN where unknown."""
+    curve: Curve
+    unit: str
+    """Unit of the steps: "env steps" or "updates"."""
+    final_step: int | None
+    """Steps of the longest run, if the scores are evaluations at the end of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,7 +262,10 @@ class Comparison:
     settings: list[ComparedSetting]
     """In the order given."""
     probability_of_improvement: dict[tuple[str, str], IntervalEstimate]
-    """Probability that a seed of the first has a better score than a seed of the second, by their names."""
+    """Probability that a seed of the first has a better score than a seed of the second, by their names.
+
+    NaN where a setting has a single seed.
+    """
     figure: Path | None = None
     """PNG file of the learning curves, if requested and if there are any."""
 
@@ -280,12 +280,9 @@ class Comparison:
                 lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
             for first, second in itertools.combinations([setting.name for setting in group], 2):
                 chance = self.probability_of_improvement[first, second]
-                ends = (
-                    f"95 % {chance.low:.2f} to {chance.high:.2f}"
-                    if chance.has_interval
-                    else "too few seeds for an interval"
-                )
-                lines.append(f"  {chance.value:.2f} ({ends})  {first} over {second}")
+                ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
+                value = f"{chance.value:.2f}" if math.isfinite(chance.value) else "-"
+                lines.append(f"  {value:<4} ({ends})  {first} over {second}")
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
 
@@ -295,7 +292,8 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
     estimates = {}
     for first, second in itertools.combinations(settings, 2):
         if first.comparison_key == second.comparison_key:
-            value = float(probability_of_improvement(first.scores, second.scores))
+            has_seeds = min(len(first.scores), len(second.scores)) > 1
+            value = float(probability_of_improvement(first.scores, second.scores)) if has_seeds else math.nan
             ends = interval(probability_of_improvement, first.scores, second.scores, resamples=FINAL_RESAMPLES)
             estimates[first.name, second.name] = IntervalEstimate(value, *map(float, ends))
     return estimates

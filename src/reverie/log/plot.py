@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,28 +9,44 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator
+from numpy.typing import ArrayLike
 
 from reverie.core.errors import count_noun
-from reverie.core.files import write_atomic
-from reverie.core.statistics import Interval, histogram, running_mean
+from reverie.core.statistics import Interval, Series, estimate_interval, histogram, iqm, running_mean
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
+from reverie.log.style import (
+    BLUE,
+    CARD,
+    GREEN,
+    HUES,
+    INK,
+    ORANGE,
+    SOFT,
+    label_lines,
+    new_panels,
+    save_figure,
+    style_axes,
+    styled,
+)
 
 if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, ComparedSetting
 
-
-BLUE, ORANGE, GRAY, GREEN, DARK = "#3b6fb6", "#d9772b", "#8a8f98", "#2ea043", "#3d434b"
 SCORE_METRICS = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
 """Metrics that a learning curve shows."""
 MAX_TRACES = MAX_DIMENSIONS = 12
 """Maximum numbers of a dream, and dimensions of an action, in a figure."""
-RETURN_LABELS = {"evaluation": "mean return of an evaluation", "training": "return of training episodes, running mean"}
-"""Axis labels for the scores of several seeds."""
+SIZE = (7.2, 4.0)
+"""Width and height of a panel with learning curves, in inches."""
+SOURCES = {"evaluation": "evaluations during training", "training": "training episodes, running mean"}
+"""What the curves of several seeds show."""
+Label = tuple[float, str, str]
+"""Height of a line's end, a text beside it, and its color."""
 
 
+@styled
 def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
@@ -41,60 +56,102 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
     train, (on_the_way, final) = metric_series(rows, "episode/score"), map(_interval, split_evaluations(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
-    figure, axes = new_curve_figure(unit, "return of an episode")
+    figure, (axes,) = new_panels(1, 1, SIZE)
+    style_axes(axes, unit, "return of an episode", title)
+    labels: list[Label] = []
     if len(train[0]):
-        axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
         smooth = running_mean(train[1])
-        axes.plot(train[0], smooth, line_style(train), color=BLUE, linewidth=2, label="training episodes, running mean")
+        axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
+        axes.plot(train[0], smooth, line_style(train), color=BLUE)
+        labels.append((smooth[-1], "training episodes\nand running mean", BLUE))
     if len(on_the_way[0]):
-        label = "evaluation, interquartile mean"
-        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5, markersize=5, label=label)
-        _band(axes, on_the_way, label="its 95 % interval")
+        axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5)
+        has_interval = _band(axes, on_the_way, ORANGE)
+        labels.append(
+            (on_the_way[1][-1], "evaluation: IQM\nand 95 % interval" if has_interval else "evaluation", ORANGE)
+        )
+    for step, middle, low, high in zip(*final, strict=True):
+        ends = np.nan_to_num([[abs(middle - low)], [abs(high - middle)]])
+        axes.errorbar(step, middle, yerr=ends, fmt="D", color=INK, capsize=4, linewidth=1.5, zorder=5)
     if len(final[0]):
-        _finals(axes, final)
-    _finish(axes, title)
+        labels.append((final[1][-1], "evaluation at the end", INK))
+    label_lines(axes, labels)
     return save_figure(figure, png)
 
 
+@styled
 def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path | None:
     """Draw the curves of several seeds, and their interquartile mean with its 95 % interval; None without any score."""
-    curve, middle, final = aggregate.curve, aggregate.curve.interval(), aggregate.final()
-    if not len(middle[0]) and not len(final[0]):
+    curve, scores = aggregate.curve, [score for score in aggregate.scores if score is not None]
+    if not len(curve.steps) and not scores:
         return None
-    figure, axes = new_curve_figure(aggregate.unit, RETURN_LABELS[curve.source])
-    color = ORANGE if curve.source == "evaluation" else BLUE
-    for number, series in enumerate(curve.points):
-        label = f"each of {count_noun(len(curve.points), 'seed')}" if not number and len(series[0]) else None
-        axes.plot(*series, line_style(series), color=GRAY, alpha=0.55, linewidth=0.9, label=label)
-    if len(middle[0]):
-        axes.plot(*middle[:2], line_style(middle), color=color, linewidth=2.2, label="interquartile mean of the seeds")
-        _band(axes, middle, label="its 95 % interval", color=color)
-    if len(final[0]):
-        _finals(axes, final)
-    _finish(axes, title)
+    figure, (axes,) = new_panels(1, 1, SIZE)
+    style_axes(axes, aggregate.unit, f"return: {SOURCES[curve.source]}", title)
+    labels = draw_seeds(axes, curve.points, curve.interval(), ORANGE if curve.source == "evaluation" else BLUE)
+    label_lines(axes, labels + mark_finals(axes, max(aggregate.steps), scores, INK))
     return save_figure(figure, png)
 
 
+@styled
 def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | None:
-    """Draw the interquartile means of several settings with intervals, a panel per environment; None without any."""
-    drawn = [setting for setting in settings if len(setting.curve[0])]
-    if not drawn:
+    """Draw the curves of several settings, a panel per environment and source of the scores; None without any curve."""
+    if not any(_has_curve(setting) for setting in settings):
         return None
-    groups = dict.fromkeys(setting.comparison_key for setting in drawn)
-    figure, grid = new_panels(len(groups), 1, (7.5, 4.5))
-    for axes, env in zip(grid, groups, strict=True):
-        style_axes(axes, "steps", "return, interquartile mean of the seeds")
-        for number, setting in enumerate(s for s in drawn if s.comparison_key == env):
-            color = f"C{number % 10}"
-            axes.plot(*setting.curve[:2], line_style(setting.curve), color=color, linewidth=2, label=setting.name)
-            _band(axes, setting.curve, label="_", color=color)
-        _finish(axes, env)
+    panels: dict[tuple[str, str, str], list[ComparedSetting]] = {}
+    for setting in settings:
+        source: str = setting.curve.source if _has_curve(setting) else "evaluation"
+        panels.setdefault((setting.comparison_key, source, setting.unit), []).append(setting)
+    figure, grid = new_panels(len(panels), 1, SIZE)
+    for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
+        has_finals = any(setting.final_step for setting in members)
+        xlabel = f"{unit}; ◆ evaluation at the end" if has_finals else unit
+        style_axes(axes, xlabel, "return of an episode", f"{key}: {SOURCES[source]}")
+        labels: list[Label] = []
+        for color, setting in zip(HUES * len(members), members, strict=False):
+            seeds = draw_seeds(axes, setting.curve.points, setting.curve.interval(), color)
+            finals = mark_finals(axes, setting.final_step, setting.scores, color) if setting.final_step else []
+            text = seeds[0][1] if seeds else "evaluation at the end"
+            labels += [(y, f"{setting.name}\n{text}", color) for y, _, _ in (seeds or finals)[:1]]
+        label_lines(axes, labels)
     return save_figure(figure, png)
+
+
+def _has_curve(setting: ComparedSetting) -> bool:
+    return any(len(steps) for steps, _ in setting.curve.points)
+
+
+def draw_seeds(axes: Axes, points: Sequence[Series], middle: Interval, color: str) -> list[Label]:
+    """Draw each seed, and the interquartile mean with its interval if there are enough seeds; return the label."""
+    known = [(steps, scores) for steps, scores in points if len(steps)]
+    is_known = np.isfinite(middle[2])
+    for series in known:
+        axes.plot(*series, line_style(series), color=color, alpha=0.3 if is_known.any() else 0.8, linewidth=1)
+    seeds = count_noun(len(known), "seed")
+    if is_known.any():
+        axes.plot(*middle[:2], line_style(middle), color=color)
+        _band(axes, middle, color)
+        return [(middle[1][-1], f"IQM of {seeds},\n95 % interval", color)]
+    return [(float(np.mean([scores[-1] for _, scores in known])), seeds, color)] if known else []
+
+
+def mark_finals(axes: Axes, steps: ArrayLike, scores: ArrayLike, color: str) -> list[Label]:
+    """Mark evaluations at the end of training: each seed, or from enough seeds on the IQM; return the label."""
+    if not np.size(scores):
+        return []
+    middle = estimate_interval(iqm, scores)
+    if middle.has_interval:
+        ends = np.abs([[middle.value - middle.low], [middle.high - middle.value]])
+        axes.errorbar(np.max(steps), middle.value, yerr=ends, fmt="D", color=color, capsize=4, linewidth=1.5, zorder=5)
+    else:
+        at = np.broadcast_to(steps, np.shape(scores))
+        axes.plot(at, scores, "D", color=color, markerfacecolor=CARD, zorder=5)
+    return [(middle.value, "evaluation at the end", color)]
 
 
 Trials = Sequence[tuple[float, Mapping[str, Any]]]
 
 
+@styled
 def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: Trials, title: str = "") -> Path | None:
     """Draw the scores of the trials of a search over each setting, one panel per setting; None if there is no score.
 
@@ -104,9 +161,11 @@ def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: T
         return None
     figure, grid = new_panels(len(logs), min(3, len(logs)), (4.2, 3.4), title=title)
     for axes, (name, log) in zip(grid, logs.items(), strict=True):
-        style_axes(axes, name, "score")
-        words = not all(isinstance(settings[name], int | float) for _, settings in finished)
-        for trials, color, mark, label in ((pruned, GRAY, "x", "pruned"), (finished, ORANGE, "o", "finished")):
+        if words := not all(isinstance(settings[name], int | float) for _, settings in finished):
+            axes.set(xlabel=name, ylabel="score")
+        else:
+            style_axes(axes, name, "score")
+        for trials, color, mark, label in ((pruned, SOFT, "x", "pruned"), (finished, ORANGE, "o", "finished")):
             values = [str(settings[name]) if words else settings[name] for _, settings in trials]
             axes.plot(values, [score for score, _ in trials], mark, color=color, label=label)
         if log:
@@ -114,28 +173,7 @@ def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: T
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.xaxis.set_minor_formatter("")  # its labels would run into each other
-    grid[0].legend(frameon=False, loc="best")
-    return save_figure(figure, png)
-
-
-def new_curve_figure(unit: str, ylabel: str) -> tuple[Figure, Axes]:
-    """Return a figure for learning curves."""
-    figure, (axes,) = new_panels(1, 1, (7.5, 4.5))
-    return figure, style_axes(axes, unit, ylabel)
-
-
-def new_panels(
-    count: int, columns: int, size: tuple[float, float], margin: tuple[float, float] = (0, 0), title: str = ""
-) -> tuple[Figure, list[Axes]]:
-    """Return a figure with ``count`` panels of ``size``, in inches, and a ``margin`` around them."""
-    lines = -(-count // columns)
-    figure = Figure(figsize=(size[0] * columns + margin[0], size[1] * lines + margin[1]), layout="constrained")
-    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes in grid[count:]:
-        axes.set_visible(False)
-    if title:
-        figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
-    return figure, grid[:count]
+    return _with_legend(figure, grid[0], 2, png)
 
 
 def line_style(series: Sequence[np.ndarray]) -> str:
@@ -143,6 +181,7 @@ def line_style(series: Sequence[np.ndarray]) -> str:
     return "o" if len(series[0]) == 1 else "-"
 
 
+@styled
 def plot_dream_traces(
     png: Path, truth: np.ndarray, prediction: np.ndarray, context: int, names: Sequence[str],
     title: str = "", trained_horizon: int | None = None,
@@ -157,16 +196,17 @@ def plot_dream_traces(
     for i, axes in enumerate(grid):
         style_axes(axes, "step" if i >= num_traces - columns else "", "")
         axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
-        axes.plot(steps, truth[:, i], color=GRAY, linewidth=2.5, label="truth")
+        axes.plot(steps, truth[:, i], color=BLUE, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
         _mark_horizon(axes, trained_horizon, context - 0.5, len(steps) - context)
-        axes.set_title(names[i], loc="left", fontsize=10, parse_math=False)
+        axes.set_title(names[i], fontsize=10)
         axes.set_xlim(-0.5, len(steps) - 0.5)
         _widen(axes)
         axes.tick_params(labelbottom=i >= num_traces - columns)
     return _with_legend(figure, grid[0], 2 if columns == 1 else 4, png)
 
 
+@styled
 def plot_dream_errors(
     png: Path, errors: Mapping[str, np.ndarray], baseline: Mapping[str, np.ndarray], title: str,
     units: Mapping[str, str], trained_horizon: int | None = None,
@@ -179,10 +219,10 @@ def plot_dream_errors(
         axes.set_ylabel(textwrap.fill(units[name], 24), fontsize=8)
         steps = np.arange(1, len(error) + 1)
         axes.plot(steps, error, color=ORANGE, linewidth=2, label="dream")
-        dashes: Any = {"color": DARK, "linewidth": 1.6, "linestyle": (0, (4, 2)), "label": "last row repeated"}
+        dashes: Any = {"color": INK, "linewidth": 1.6, "linestyle": (0, (4, 2)), "label": "last row repeated"}
         axes.plot(steps, baseline[name], **dashes)  # on top, since it can equal the dream
         _mark_horizon(axes, trained_horizon, 0.5, len(error))
-        axes.set_title(name, loc="left", fontsize=10, parse_math=False)
+        axes.set_title(name, fontsize=10)
         top = max(1e-3, axes.get_ylim()[1])
         axes.set_ylim(-0.06 * top, top)  # keeps a line at 0 apart from the frame
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -191,7 +231,7 @@ def plot_dream_errors(
 
 def _with_legend(figure: Figure, axes: Axes, columns: int, png: Path) -> Path:
     """Write a figure with the legend of ``axes`` below all panels."""
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
     return save_figure(figure, png)
 
 
@@ -199,39 +239,18 @@ def _mark_horizon(axes: Axes, horizon: int | None, start: float, imagined: int) 
     """Draw a thin line after the last step that training imagines, if more than that are ``imagined``."""
     if horizon is not None and horizon < imagined:
         label = f"training imagines {horizon} steps"
-        axes.axvline(start + horizon, color="black", linewidth=0.8, linestyle="--", label=label)
+        axes.axvline(start + horizon, color=INK, linewidth=0.8, linestyle="--", label=label)
 
 
-def _finish(axes: Axes, title: str) -> None:
-    """Add the title, the legend and the format of steps that all learning curves share."""
-    axes.set_title(title, loc="left", fontweight="bold", parse_math=False)
-    axes.legend(frameon=False, loc="best")
-    axes.xaxis.set_major_formatter(lambda x, _: _steps(x))
-
-
-def _band(axes: Axes, series: Interval, *, label: str, color: str = ORANGE) -> None:
-    """Shade the interval where it is known; a single point gets an error bar instead."""
+def _band(axes: Axes, series: Interval, color: str) -> bool:
+    """Shade the interval where it is known, and return whether it is; a single point gets an error bar instead."""
     steps, middle, low, high = series
     is_finite = np.isfinite(low) & np.isfinite(high)
     if len(steps) == 1 and is_finite.all():
-        axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4, label=label)
-    elif is_finite.any():
-        axes.fill_between(steps, low, high, where=is_finite, color=color, alpha=0.2, linewidth=0, label=label)
-
-
-def _finals(axes: Axes, final: Interval) -> None:
-    """Mark evaluations at the end of training, with error bars where their intervals are known."""
-    ends = np.nan_to_num(np.abs(np.array(final[2:]) - final[1]))
-    axes.errorbar(
-        *final[:2], yerr=ends, fmt="D", color=DARK, markersize=5, capsize=4, linewidth=1.5, zorder=5,
-        label="evaluation at the end, with its interval" if ends.any() else "evaluation at the end",
-    )  # fmt: skip
-
-
-def _steps(number: float) -> str:
-    """Format a number of steps: 500, 20k, 1.5M."""
-    scale, unit = next(((s, u) for s, u in ((1e6, "M"), (1e3, "k")) if abs(number) >= s), (1.0, ""))
-    return f"{number / scale:g}{unit}"
+        axes.errorbar(steps, middle, yerr=np.abs(np.stack([low, high]) - middle), color=color, capsize=4)
+    else:
+        axes.fill_between(steps, low, high, where=is_finite, color=color, alpha=0.2, linewidth=0)
+    return bool(is_finite.any())
 
 
 def _widen(axes: Axes) -> None:
@@ -250,23 +269,7 @@ def _interval(scored: Sequence[Mapping[str, float]]) -> Interval:
     return steps, middle, low, high
 
 
-def style_axes(axes: Axes, xlabel: str, ylabel: str) -> Axes:
-    """Give ``axes`` a light grid, no frame on the top and the right, and labels; return them."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.set_xlabel(xlabel)
-    axes.set_ylabel(ylabel)
-    return axes
-
-
-def save_figure(figure: Figure, png: Path) -> Path:
-    """Write ``figure`` to the file ``png`` and return its path."""
-    content = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(content, format="png", dpi=130)
-    write_atomic(png, content.getvalue())
-    return png
-
-
+@styled
 def plot_dataset(
     png: Path, scores: Sequence[float], lengths: Sequence[int], actions: Mapping[str, np.ndarray],
     ranges: Mapping[str, tuple[float, float]], title: str,
@@ -275,9 +278,9 @@ def plot_dataset(
 
     ``actions``: counts of classes or bins, ``[dimensions, bins]``; ``ranges``: bounds of those with one dimension.
     """
-    figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)))
     grid = figure.add_gridspec(1 + len(actions), 2)
-    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", GRAY)):
+    for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", SOFT)):
         axes = style_axes(figure.add_subplot(grid[0, column]), f"{name} of an episode", "episodes")
         counts, edges = histogram(values, min(40, max(5, len(values) // 5)))
         if len(counts) == 1:  # one bar, wide enough to be seen
@@ -289,7 +292,7 @@ def plot_dataset(
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     for row, (name, counts) in enumerate(actions.items(), start=1):
         _use(figure.add_subplot(grid[row, :]), name, counts, ranges.get(name))
-    figure.suptitle(title, x=0.02, ha="left", fontweight="bold", parse_math=False)
+    figure.suptitle(title, x=0.02, ha="left")
     return save_figure(figure, png)
 
 
@@ -303,9 +306,10 @@ def _use(axes: Axes, name: str, counts: np.ndarray, bounds: tuple[float, float] 
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         else:
             edges = np.linspace(*bounds, parts + 1)
-            axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor="white")
+            axes.bar(edges[:-1], counts[0], width=np.diff(edges), align="edge", color=ORANGE, edgecolor=CARD)
         return
     shares = counts[:MAX_DIMENSIONS] / np.maximum(1, counts[:MAX_DIMENSIONS].sum(axis=1, keepdims=True))
+    axes.grid(visible=False)
     image = axes.imshow(shares, aspect="auto", cmap="Blues", vmin=0)
     axes.figure.colorbar(image, ax=axes, label="fraction of a dimension's actions")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

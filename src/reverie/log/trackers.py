@@ -168,7 +168,10 @@ class MlflowSink:
         tags = {"mlflow.note.content": run.title}
         experiment = mlflow_experiment_id(self._client)
         self.ident = self._client.create_run(experiment, run_name=str(run.path), tags=tags).info.run_id
-        params = [self._mlflow.entities.Param(to_mlflow_name(key), value[:500]) for key, value in _flat(run.settings)]
+        params = [
+            self._mlflow.entities.Param(to_mlflow_name(key), value[:500])
+            for key, value in flatten_settings(run.settings)
+        ]
         for at in range(0, len(params), 100):  # MLflow's limit per request
             self._log(params=params[at : at + 100])
 
@@ -266,9 +269,10 @@ def _videos(run: Path, values: Values, step: int) -> Iterator[tuple[str, Path]]:
             yield name, path
 
 
-def _flat(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+def flatten_settings(settings: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the dotted path and the text of each setting."""
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{key}.")
+            yield from flatten_settings(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", str(value)

@@ -34,10 +34,11 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
-from reverie.log.jsonl import FINAL, metric_series, read_metrics
+from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
 from reverie.run.manifest import checkpoint_problem
+from reverie.viewer.comparison import METRICS, compare_settings, thin_series
 from reverie.viewer.episode_source import RecordedEnv, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.session import Session
@@ -50,14 +51,12 @@ LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 """Host names of this machine: other names could belong to a foreign page that resolves to this machine."""
 MAX_STEP_SECONDS, MAX_PREVIEW_ROWS = 0.2, 1000
 """Maximum seconds of a request that plays several rows; maximum rows of an episode in the gallery."""
-DEPTH, MAX_POINTS, LIVE_SECONDS = 3, 400, 90
-"""Maximum folder depth of the search for runs; maximum points of a curve; seconds without logs after which a run counts
-as ended."""
-TABLE_METRICS = ("episode/score", "eval/score", "estimate/return")
-"""Metrics of the table of runs."""
+DEPTH, LIVE_SECONDS = 3, 90
+"""Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'self' http://127.0.0.1:* http://localhost:* vscode-webview:"
+    "base-uri 'none'; form-action 'none'; frame-src 'self'; "
+    "frame-ancestors 'self' http://127.0.0.1:* http://localhost:* vscode-webview:"
 )
 
 
@@ -124,17 +123,13 @@ def find_runs(folder: Path) -> dict[str, Path]:
 
 
 def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
-    """Return the steps and values of a metric while training, averaged to at most ``POINTS`` points."""
-    steps, values = metric_series([row for row in rows if not row.get(FINAL)], name)
-    if len(steps) > MAX_POINTS:
-        parts = np.array_split(np.arange(len(steps)), MAX_POINTS)
-        steps, values = (np.array([x[part].mean() for part in parts]) for x in (steps, values))
+    """Return the steps and values of a metric while training."""
+    steps, values = thin_series(metric_series([row for row in rows if not row.get(FINAL)], name))
     return [steps.astype(int).tolist(), values.tolist()]
 
 
-def curves(run: Path, names: tuple[str, ...] | None = None) -> dict[str, list[list[float]]]:
-    """Return the curves (:func:`curve`) of all metrics of a run, or of some, by name."""
-    rows = read_metrics(RunFolder(run).metrics, names and (*names, FINAL))
+def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
+    """Return the curves (:func:`curve`) of all metrics in the log of a run by name."""
     metrics = {name for row in rows for name in row} - {"step", FINAL}
     return {name: points for name in sorted(metrics) if len((points := curve(rows, name))[0])}
 
@@ -152,7 +147,7 @@ def run_state(run: Path) -> dict[str, Any]:
     best = checkpoints.best()
     listed = [{"name": path.name, "step": step_from_name(path)} for path in checkpoints.paths()]
     state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
-    return state | {"curves": curves(run)}
+    return state | {"curves": curves(read_metrics(RunFolder(run).metrics))}
 
 
 def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
@@ -163,11 +158,13 @@ def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
         try:
             saved = read_saved_config(path)
             line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
-            line |= {"curves": curves(path, TABLE_METRICS), "live": is_live(path)}
+            rows = read_metrics(RunFolder(path).metrics, (*METRICS, FINAL))
+            line |= {"curves": curves(rows), "live": is_live(path)}
+            line["finals"] = [[row["step"], row["eval/score"]] for row in split_evaluations(rows)[1]]
             line["changed"] = max(
                 (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
             )
-            ends = [steps[-1] for steps, _ in line["curves"].values()]
+            ends = [row["step"] for row in rows[-1:]]
             line["step"] = max(
                 [*ends, *map(step_from_name, Checkpoints(RunFolder(path).checkpoints).paths())], default=0
             )
@@ -286,6 +283,11 @@ def hello(page: Page) -> Response:
     viewer.runs |= find_runs(viewer.folder)
     head: dict[str, Any] = {"single": viewer.single, "folder": viewer.folder.name, "data": viewer.data is not None}
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
+
+
+def compare_runs(page: Page, runs: Any) -> Response:
+    """Return runs as settings with seeds, and how the settings differ."""
+    return compare_settings({name: page.viewer.path(name) for name in runs}), []
 
 
 def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, seed: int | None = None) -> Response:
@@ -418,7 +420,7 @@ def export_file(page: Page, kind: Any) -> Response:
 
 
 COMMANDS: dict[str, Callable[..., Response]] = {
-    **{command.__name__: command for command in (hello, begin, step, preview, choose_actions, branch)},
+    **{command.__name__: command for command in (hello, compare_runs, begin, step, preview, choose_actions, branch)},
     **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),

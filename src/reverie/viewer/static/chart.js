@@ -23,7 +23,9 @@ export class Chart {
     return Math.max(120, this.plotted.clientWidth);
   }
 
-  // series: [{ name, values, color, dash, wide }]; shade, hatch: x from which on the background is tinted or hatched.
+  // series: [{ name, values, color, dash, wide, silent (not in the legend), plain (there without
+  // its value), width, dots (their size), band (the color of the area between the series before and
+  // this one) }]; shade, hatch: x from which on the background is tinted or hatched.
   show(x, series, view, shade = Infinity, hatch = Infinity) {
     const names = JSON.stringify([this.given.title, series.map((one) => [one.name, one.color, one.dash, one.wide])]);
     Object.assign(this, { x, series, shade, hatch });
@@ -64,9 +66,9 @@ export class Chart {
     const legend = series.map((one, i) => {
       const key = el("i", { className: one.dash ? "dashed" : "" });
       key.style.setProperty("--key", one.color);
-      return el("span", {}, key, one.name ? `${one.name} ` : "", this.values[i]);
+      return el("span", {}, key, one.name ? `${one.name} ` : "", one.plain ? "" : this.values[i]);
     });
-    this.title.replaceChildren(this.given.title ? el("h3", {}, this.given.title) : "", ...(this.given.more ?? []), ...(this.given.bare ? [] : legend));
+    this.title.replaceChildren(this.given.title ? el("h3", {}, this.given.title) : "", ...(this.given.more ?? []), ...(this.given.bare ? [] : legend.filter((_, i) => !series[i].silent)));
     const options = {
       width: this.width(),
       height: this.plotted.clientHeight,
@@ -79,10 +81,11 @@ export class Chart {
         { ...axis, size: 46, gap: 4, space: 26, values: (u, ticks) => ticks.map(short) },
       ],
       series: [{}, ...series.map((one) => ({
-        label: one.name, stroke: one.color, width: bands ? 0 : one.wide ? 2.5 : 1.6, dash: one.dash ? [5, 4] : undefined, spanGaps: false,
+        label: one.name, stroke: one.color, width: bands ? 0 : one.width ?? (one.wide ? 2.5 : 1.6), dash: one.dash ? [5, 4] : undefined, spanGaps: false,
         fill: bands ? one.color : undefined, paths: bands ? uPlot.paths.stepped({ align: 1 }) : undefined,
-        points: { show: this.given.points, size: 6 },
+        points: { show: one.dots ? true : this.given.points, size: one.dots ?? 6, fill: one.dots ? one.color : undefined },
       }))],
+      bands: series.flatMap((one, i) => (one.band ? [{ series: [i, i + 1], fill: one.band }] : [])),
       hooks: {
         drawClear: [(u) => this.#tint(u)],
         setCursor: [(u) => ((this.hovered = u.cursor.left >= 0 ? u.cursor.idx : null), this.#say())],

@@ -1,35 +1,48 @@
 // The runs of a folder as a table: sorted, searched, and compared.
 
 import { remember, remembered } from "./address.js";
-import { Chart } from "./chart.js";
-import { $, el, hue, short } from "./dom.js";
+import { Comparison, METRICS } from "./comparison.js";
+import { $, el, short } from "./dom.js";
 
-const score = (run) => run.curves?.["eval/score"] ?? run.curves?.["episode/score"] ?? run.curves?.["estimate/return"];
+const charted = (run) => Object.keys(METRICS).find((name) => run.curves?.[name]);
 const last = (curve) => curve?.[1].at(-1) ?? null;
+// Step and score of the newest evaluation, and whether it is at the end of training.
+const evaluation = (run) => {
+  const [steps, scores] = run.curves?.["eval/score"] ?? [[], []], end = run.finals?.at(-1);
+  return end && !(steps.at(-1) > end[0]) ? [...end, true] : [steps.at(-1), scores.at(-1) ?? null, false];
+};
 
+const NUMBERS = [3, 7]; // the first column of numbers, and the column after the last one
 const COLUMNS = [
   ["run", (run) => run.name, (run) => el("a", { href: `?run=${encodeURIComponent(run.name)}` }, run.name)],
   ["algorithm", (run) => run.algorithm ?? ""],
   ["environment", (run) => run.env ?? ""],
   ["seed", (run) => run.seed ?? null],
   ["step", (run) => run.step ?? null, (run) => (run.step ?? 0).toLocaleString("en")],
-  ["episode score", (run) => last(run.curves?.["episode/score"]), null],
-  ["evaluation", (run) => last(run.curves?.["eval/score"]), null],
-  ["curve", (run) => last(score(run)), (run) => spark(score(run))],
+  ["episode score", (run) => last(run.curves?.["episode/score"])],
+  ["evaluation", (run) => evaluation(run)[1], (run) => el("span", { title: evaluation(run)[2] ? "at the end of training" : "during training" },
+    short(evaluation(run)[1]), evaluation(run)[2] ? " ◆" : "")],
+  ["curve", (run) => last(run.curves?.[charted(run)]), (run) => spark(run.curves[charted(run)], evaluation(run), charted(run))],
   ["changed", (run) => run.changed ?? null, (run) => (run.live ? "training now" : new Date(run.changed * 1000).toLocaleString())],
 ];
 
-function spark(curve) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("width", 110);
-  svg.setAttribute("height", 24);
-  if (!curve || curve[0].length < 2) return svg;
-  const [x, y] = curve, low = Math.min(...y), high = Math.max(...y), end = x.at(-1) - x[0] || 1;
-  const points = x.map((at, i) => `${(((at - x[0]) / end) * 106 + 2).toFixed(1)},${(21 - ((y[i] - low) / (high - low || 1)) * 18).toFixed(1)}`);
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
-  for (const [name, value] of Object.entries({ points: points.join(" "), fill: "none", stroke: hue(0), "stroke-width": 1.5 })) line.setAttribute(name, value);
-  svg.append(line);
-  return svg;
+const kind = (column) => (column >= NUMBERS[0] && column < NUMBERS[1] ? "num" : "");
+
+// A curve with a diamond for the evaluation at the end of training.
+function spark([steps, scores] = [[], []], [end, final, marked], metric) {
+  const x = marked ? [...steps, end] : steps, y = marked ? [...scores, final] : scores;
+  const low = Math.min(...y), high = Math.max(...y), first = Math.min(...x), wide = Math.max(...x) - first || 1;
+  const at = (step, score) => [((step - first) / wide) * 98 + 4, 19 - ((score - low) / (high - low || 1)) * 14].map((number) => number.toFixed(1));
+  const draw = (tag, given, ...children) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(given)) made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  };
+  const color = metric === "eval/score" ? "var(--dream)" : "var(--real)", words = METRICS[metric] ?? "";
+  const line = draw("polyline", { points: steps.map((step, i) => at(step, scores[i])).join(" "), fill: "none", stroke: color, "stroke-width": 1.5 });
+  const mark = marked ? [draw("path", { d: `M${at(end, final)}m-4 0l4 -4l4 4l-4 4z`, fill: "var(--ink)" })] : [];
+  return draw("svg", { width: 110, height: 24, role: "img", "aria-label": words }, draw("title", {}, marked ? `${words} ◆ evaluation at the end` : words), line, ...mark);
 }
 
 export class RunTable {
@@ -38,13 +51,13 @@ export class RunTable {
     this.runs = hello.runs;
     this.ticked = new Set(remembered("runs")?.split(","));
     this.by = [8, -1];
+    if (remembered("beside")) return void this.beside(remembered("beside").split(","));
     $("#table").hidden = false;
     $("#title").textContent = hello.folder;
-    const head = COLUMNS.map(([name], i) => el("th", { scope: "col" }, el("button", { onclick: () => this.sort(i) }, name)));
+    const head = COLUMNS.map(([name], i) => el("th", { scope: "col", className: kind(i) }, el("button", { onclick: () => this.sort(i) }, name)));
     $("#table thead").append(el("tr", {}, el("th", { scope: "col", className: "hint" }, "compare"), ...head));
     $("#find").addEventListener("input", () => this.draw());
-    $("#metric").addEventListener("change", () => this.compare());
-    new ResizeObserver(() => this.chart && this.compare()).observe($("#comparison"));
+    this.comparison = new Comparison();
     setInterval(() => this.again(), 5000);
     this.draw();
     this.compare();
@@ -57,7 +70,7 @@ export class RunTable {
     if (!hello) return;
     this.runs = hello.runs;
     if (!$("#table tbody").contains(document.activeElement)) this.draw();
-    if (this.chart) this.compare();
+    this.compare();
   }
 
   sort(column) {
@@ -84,36 +97,34 @@ export class RunTable {
   line(run) {
     if (run.error) return el("tr", {}, el("td"), el("td", {}, run.name), el("td", { className: "bad", colSpan: COLUMNS.length - 1 }, run.error));
     const box = el("input", { type: "checkbox", checked: this.ticked.has(run.name), ariaLabel: `compare ${run.name}`,
-      onchange: () => (this.ticked[box.checked ? "add" : "delete"](run.name), remember({ runs: [...this.ticked].join(",") || null }), this.compare()) });
-    const cells = COLUMNS.map(([, value, shown]) => {
+      onchange: () => (this.ticked[box.checked ? "add" : "delete"](run.name), this.compare()) });
+    const cells = COLUMNS.map(([, value, shown], i) => {
       const found = shown ? shown(run) : value(run);
-      return typeof found === "number" || found === null ? el("td", {}, short(found)) : el("td", {}, found);
+      return el("td", { className: kind(i) }, typeof found === "number" || found === null ? short(found) : found);
     });
     return el("tr", {}, el("td", {}, box), ...cells);
   }
 
-  compare() {
-    const chosen = this.runs.filter((run) => this.ticked.has(run.name));
-    $("#compared").hidden = chosen.length < 2;
-    if (chosen.length < 2) return;
-    const metrics = [...new Set(chosen.flatMap((run) => Object.keys(run.curves)))], select = $("#metric");
-    const wanted = metrics.includes(select.value) ? select.value : metrics.find((name) => name === "eval/score") ?? metrics[0];
-    select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, name)));
-    const curves = chosen.map((run) => run.curves[wanted] ?? [[], []]);
-    const x = [...new Set(curves.flatMap(([steps]) => steps))].sort((a, b) => a - b);
-    const series = curves.map(([steps, values], i) => ({ name: chosen[i].name, color: hue(i), values: between(x, steps, values) }));
-    this.chart ??= new Chart($("#comparison"), { title: "", always: true });
-    this.chart.show(x, series, [0, Math.max(1, ...x)]);
+  // Agents side by side, on the same seed.
+  beside(runs) {
+    const frames = runs.map((run) => el("iframe", { title: run }));
+    const seed = $("#beside input"), load = () => frames.forEach((frame, i) => (frame.src = `?run=${encodeURIComponent(runs[i])}&seed=${seed.value}`));
+    $("#title").textContent = runs.join(" and ");
+    $("#beside").append(...frames);
+    $("#beside").hidden = false;
+    seed.addEventListener("change", load);
+    load();
   }
-}
 
-// A curve at other steps: on the lines between its points, null outside of them.
-function between(x, steps, values) {
-  let i = 0;
-  return x.map((at) => {
-    while (i < steps.length - 1 && steps[i + 1] < at) i++;
-    if (!steps.length || at < steps[0] || at > steps.at(-1)) return null;
-    if (steps.length === 1 || at === steps[i]) return values[i];
-    return values[i] + ((at - steps[i]) / (steps[i + 1] - steps[i])) * (values[i + 1] - values[i]);
-  });
+  // Compares the ticked runs, and keeps their names in the address.
+  async compare() {
+    const ticked = () => this.runs.filter((run) => !run.error && this.ticked.has(run.name)).map((run) => run.name);
+    const runs = ticked();
+    remember({ runs: runs.join(",") || null });
+    $("#compared").hidden = runs.length < 2;
+    $("#pair").hidden = runs.length !== 2;
+    $("#pair").href = `?beside=${encodeURIComponent(runs.join(","))}`;
+    const known = runs.length < 2 ? null : await this.page.ask("compare_runs", { runs }, true);
+    if (known && String(ticked()) === String(runs)) this.comparison.show(known);
+  }
 }

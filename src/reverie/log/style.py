@@ -1,0 +1,103 @@
+"""The style of every figure: the colors of the viewer, labels beside lines, and SVG that follows the reader's theme."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from reverie.core.files import write_atomic
+
+INK, SOFT, LINE, CARD = "#1b1e23", "#5d636d", "#e4e1da", "#ffffff"
+"""Text, labels of axes, grid, and background."""
+BLUE, ORANGE, GREEN = "#1f62b4", "#b3560a", "#2c7a4b"
+"""Training and truth; evaluation and prediction; what a model observes."""
+HUES = (BLUE, ORANGE, GREEN, "#98249a", "#b3261e", "#6b6f1f", "#1f7f80", "#7a5a3e")
+"""Colors of lines that have no color of their own."""
+DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE: "#6fabf2", ORANGE: "#f0a352",
+        GREEN: "#6cc58e", HUES[3]: "#e07fd8", HUES[4]: "#f2857d", HUES[5]: "#c6c86a", HUES[6]: "#6fd0d0",
+        HUES[7]: "#cda585"}  # fmt: skip
+"""Each color in a dark theme."""
+SETTINGS: dict[str, Any] = {
+    "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
+    "figure.titlesize": 12, "figure.titleweight": "bold", "text.color": INK, "axes.titlecolor": INK,
+    "axes.labelcolor": SOFT, "xtick.color": LINE, "ytick.color": LINE, "xtick.labelcolor": SOFT,
+    "ytick.labelcolor": SOFT, "axes.edgecolor": LINE, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": LINE, "grid.linewidth": 0.8, "axes.facecolor": CARD,
+    "figure.facecolor": CARD, "savefig.facecolor": CARD, "legend.frameon": False, "lines.linewidth": 2,
+    "lines.markersize": 5, "axes.prop_cycle": f"cycler('color', {list(HUES)})", "text.parse_math": False,
+    "axes.unicode_minus": False, "svg.fonttype": "none", "svg.hashsalt": "reverie", "savefig.dpi": 200,
+    "figure.constrained_layout.use": True,
+}  # fmt: skip
+"""Matplotlib's settings for figures."""
+styled = rc_context(SETTINGS)  # type: ignore[arg-type]
+"""Decorator of a function that draws a figure."""
+
+
+def new_panels(
+    count: int, columns: int, size: tuple[float, float], margin: tuple[float, float] = (0, 0), title: str = ""
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with ``count`` panels of ``size``, in inches, and a ``margin`` around them."""
+    lines = -(-count // columns)
+    figure = Figure(figsize=(size[0] * columns + margin[0], size[1] * lines + margin[1]))
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.set_visible(False)
+    if title:
+        figure.suptitle(title, x=0.02, ha="left")
+    return figure, grid[:count]
+
+
+def style_axes(axes: Axes, xlabel: str, ylabel: str, title: str = "") -> Axes:
+    """Label ``axes`` and separate the thousands of its numbers; return it."""
+    axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda number, _: f"{number:,.10g}")
+    return axes
+
+
+def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
+    """Write ``labels``, the height of a line's end, a text and a color, to the right of all lines, without overlap."""
+    em = 12.5 / (axes.bbox.height * 72 / axes.figure.dpi)  # height of a line of text, in heights of the axes
+    right, to_axes = axes.get_xlim()[1], axes.transData - axes.transAxes
+    spread: list[tuple[float, str, str]] = []
+    floor = -0.05
+    for y, text, color in sorted(labels):
+        half = em * (text.count("\n") + 1) / 2
+        at = max(float(to_axes.transform((right, y))[1]), floor + half)
+        spread, floor = [*spread, (at, text, color)], at + half
+    roof = 1.05
+    for at, text, color in reversed(spread):
+        half = em * (text.count("\n") + 1) / 2
+        at = min(at, roof - half)
+        roof = at - half
+        axes.text(1.02, at, text, color=color, transform=axes.transAxes, va="center", fontsize=9)
+
+
+def save_figure(figure: Figure, png: Path) -> Path:
+    """Write ``figure`` to the file ``png`` and return its path."""
+    content = io.BytesIO()
+    FigureCanvasAgg(figure).print_figure(content, format="png")
+    write_atomic(png, content.getvalue())
+    return png
+
+
+def themed_svg(svg: str) -> str:
+    """Return an SVG figure of Matplotlib in the fonts of the reader's system, whose colors follow its theme."""
+    names = {color: f"--c{number}" for number, color in enumerate(DARK)}
+    for color, name in {"#000000": names[INK], **names}.items():
+        svg = re.sub(color, f"var({name})", svg, flags=re.IGNORECASE)
+    svg = svg.replace("'DejaVu Sans', 'Bitstream Vera Sans'", "system-ui, sans-serif, 'DejaVu Sans'")
+    light = ";".join(f"{name}:{color}" for color, name in names.items())
+    dark = ";".join(f"{name}:{DARK[color]}" for color, name in names.items())
+    theme = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
+    return re.sub("<metadata>.*?</metadata>", theme, svg, count=1, flags=re.DOTALL)
