@@ -6,7 +6,7 @@
     python docs/tools/figures.py --check         # only say what is older
 
 Each SVG holds a hash of what it was made from, so that nobody has to remember. docs/images/dream.gif is a film of one
-run (docs/tools/readme_picture.py) and has no data.
+run (docs/tools/hero.py) and has no data.
 """
 
 from __future__ import annotations

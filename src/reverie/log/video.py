@@ -17,12 +17,12 @@ from PIL import Image, ImageDraw, ImageFont
 
 from reverie.core.files import key_to_filename
 
-OBSERVED_COLOR = (46, 160, 67)
-IMAGINED_COLOR = (218, 54, 51)
+OBSERVED_COLOR = (108, 197, 142)
+IMAGINED_COLOR = (240, 160, 78)
 TEXT_COLOR = (225, 228, 232)
 BACKGROUND_COLOR = (22, 24, 28)
-CAPTION, FONT = 22, 14
-"""Height of a caption and size of its letters, in pixels."""
+MIN_FONT, LETTERS = 18, 40
+"""Smallest letters of a caption in pixels, and how many such heights are at most the width of its picture."""
 MIN_SECONDS = 3
 """Seconds that a video should last."""
 
@@ -126,18 +126,19 @@ def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
 
 
 def caption(text: str, width: int) -> np.ndarray:
-    """Return an image ``[CAPTION, width, 3]`` uint8 with ``text`` on it."""
-    picture = Image.new("RGB", (width, CAPTION), BACKGROUND_COLOR)
-    font = ImageFont.load_default(FONT)
-    ImageDraw.Draw(picture).text((6, CAPTION // 2), text, fill=TEXT_COLOR, font=font, anchor="lm")
+    """Return an image ``[H, width, 3]`` uint8 with ``text`` on it, legible where the picture is as wide as a page."""
+    size = max(MIN_FONT, width // LETTERS)
+    picture = Image.new("RGB", (width, size * 3 // 2), BACKGROUND_COLOR)
+    font = ImageFont.load_default(size)
+    ImageDraw.Draw(picture).text((6, size * 3 // 4), text, fill=TEXT_COLOR, font=font, anchor="lm")
     return np.asarray(picture)
 
 
-def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, side_by_side: bool = False) -> np.ndarray:
-    """Return truth, dream and difference of B sequences, stacked or ``side_by_side``, ``[T, H', W', 3]`` uint8.
+def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.ndarray:
+    """Return truth, dream and difference of B sequences, one below the other, ``[T, H', W', 3]`` uint8.
 
     ``truth``: uint8 ``[B, T, H, W, C]``; ``prediction``: the same in the same units, uint8 or float. The ``context``
-    rows that the model observed have a green border, imagined rows a red one.
+    rows that the model observed have a green border, imagined rows an orange one.
     """
     peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))
@@ -155,7 +156,7 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int, *, side
         row = tile(np.stack([border(v, colors) for v in video]))
         strips = {title: caption(title, row.shape[2]) for title in titles}
         parts.append(np.concatenate([np.stack([strips[title] for title in titles]), row], axis=1))
-    return tile(np.stack(parts)) if side_by_side else np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1)
 
 
 def is_video(value: object) -> bool:

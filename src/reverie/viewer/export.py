@@ -39,7 +39,7 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
 
 
 def episode_frames(session: Session) -> np.ndarray:
-    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows green, imagined rows red."""
+    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows green, imagined rows orange."""
     rows = [session.picture(number) for number in range(len(session))]
     first = next((png for both in rows for png in both if png is not None), None)
     if first is None:
