@@ -21,6 +21,8 @@ from agreement import agreement_table
 from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
+from reverie.core.statistics import MIN_RUNS
+
 HERE = Path(__file__).parent
 PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
     "performance", "offline", "objectives", "on_policy", "world_models"
@@ -225,10 +227,10 @@ def on_policy_table(result: Result) -> list[str]:
 
 
 def scored(row: Mapping[str, Any]) -> str:
-    """A mean over seeds with its interval, and the seeds."""
+    """A mean over seeds, with its interval if there are enough, and the seeds."""
     value, low, high = row["mean"].values()
     places = 2 if abs(value) < 10 else 0
-    ends = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
+    ends = "" if len(row["scores"]) < MIN_RUNS else f" ({low:.{places}f} to {high:.{places}f})"
     return f"{value:.{places}f}{ends}: {', '.join(f'{score:.{min(places, 1)}f}' for score in row['scores'])}"
 
 

@@ -35,6 +35,7 @@ from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
 from reverie.log.plot import SIZE, draw_seeds, mark_finals
 from reverie.log.style import (
     BLUE,
+    CARD,
     HUES,
     INK,
     ORANGE,
@@ -260,7 +261,13 @@ def speed(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figur
             mine = [ratio for name, _, ratio in points if name == task]
             ends = ((min(mine), "right", -6), (max(mine), "left", 6))
             for ratio, side, shift in ends if max(mine) > 1.05 * min(mine) else ends[1:]:
-                place = {"xytext": (shift, 0), "textcoords": "offset points", "ha": side, "va": "center"}
+                place = {
+                    "xytext": (shift, 0),
+                    "textcoords": "offset points",
+                    "ha": side,
+                    "va": "center",
+                    "bbox": {"fc": CARD, "ec": CARD, "pad": 0},
+                }
                 text = f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.1f}"
                 axes.annotate(text, (ratio, at), fontsize=8, color=SOFT, **place)
         axes.axvline(1, color=INK, lw=1)
