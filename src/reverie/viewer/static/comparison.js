@@ -22,14 +22,16 @@ export class Comparison {
     $("#differences thead").replaceChildren(cells("th", ["setting", ...known.groups.map((group) => group.label)]));
     $("#differences tbody").replaceChildren(...known.differences.map(([name, values]) => cells("td", [name, ...values])));
     $("#differences").hidden = !known.differences.length;
-    $("#comparison").replaceChildren();
+    const before = this.panels ?? new Map();
     this.panels = new Map();
     for (const group of known.groups) {
       const key = `${group.env}, by ${group.unit}`;
-      if (!this.panels.has(key)) this.panels.set(key, { box: el("div", { className: "chart tall" }), missing: el("p", { className: "hint" }), groups: [] });
-      this.panels.get(key).groups.push(group);
+      const panel = this.panels.get(key) ?? before.get(key) ?? { box: el("div", { className: "chart tall" }), missing: el("p", { className: "hint" }) };
+      if (!this.panels.has(key)) this.panels.set(key, Object.assign(panel, { groups: [] }));
+      panel.groups.push(group);
     }
-    for (const { box, missing } of this.panels.values()) $("#comparison").append(el("div", {}, box, missing));
+    if (String([...before.keys()]) !== String([...this.panels.keys()]))
+      $("#comparison").replaceChildren(...[...this.panels.values()].map(({ box, missing }) => el("div", {}, box, missing)));
     this.draw();
   }
 

@@ -70,7 +70,7 @@ export class RunTable {
     if (!hello) return;
     this.runs = hello.runs;
     if (!$("#table tbody").contains(document.activeElement)) this.draw();
-    this.compare();
+    if (this.runs.some((run) => run.live && this.ticked.has(run.name))) this.compare();
   }
 
   sort(column) {
