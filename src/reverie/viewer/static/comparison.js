@@ -10,6 +10,12 @@ const finals = (group, metric) => (metric === "eval/score" ? group.finals : []);
 export class Comparison {
   constructor() {
     for (const at of ["#metric", "#smoothing"]) $(at).addEventListener("input", () => this.draw());
+    const recolor = () => {
+      for (const { chart } of this.panels?.values() ?? []) if (chart) chart.names = null; // made again
+      if (this.panels) this.draw();
+    };
+    new MutationObserver(recolor).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor);
   }
 
   show(known) {
