@@ -28,7 +28,7 @@ from reverie.distributed.tune import run_tuning
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES, env_of_settings, merge_layers, named_sections, read_settings
-from reverie.experiment.resolve import fit_learning_starts
+from reverie.experiment.resolve import complete_settings
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
@@ -91,7 +91,7 @@ def parse_and_train(
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silence_logger(starts or launcher_rank() > 0):
-        config = fit_learning_starts(config, {name.replace("-", "_") for name in flags})
+        config = complete_settings(config, {SHORT.get(name, name).replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
         return print_error(refused, 2)
     if starts:

@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.errors import ConfigError
 from reverie.core.hardware import (
     choose_device,
     describe_machine,
@@ -25,7 +24,6 @@ from reverie.core.hardware import (
     synchronize,
 )
 from reverie.core.kernel_dispatch import kernel_status
-from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -244,26 +242,6 @@ def learner_window(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Act
         return config.algo.build(obs_spec, action_spec, "meta").window
 
 
-def fit_hours(
-    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, env: Env | None
-) -> ExperimentConfig:
-    """Return ``config`` with a length that takes ``config.hours`` by a forecast, or its own if that is shorter."""
-    assert config.hours is not None
-    cost = measure_cost(config, obs_spec, action_spec, [torch.get_num_threads()], None if config.offline else env)
-    if cost is None:
-        raise ConfigError(f"hours = {config.hours:g}: the learner cannot be timed. Set {config.unit} instead.")
-    window, target, length = learner_window(config, obs_spec, action_spec), TIME_SHARE * config.hours, 100_000.0
-    for _ in range(5):  # the time is proportional to the length, but for the steps before learning starts
-        length *= target / forecast(config.merge({config.unit: max(1, int(length))}), window, cost).hours
-    digit = 10 ** max(0, len(str(int(length))) - 2)
-    chosen = max(1, window.rollout * config.env.num, int(length // digit * digit))
-    logger.info(
-        f"hours = {config.hours:g}: {min(chosen, config.length):,} {config.unit} fit on this machine; twice the time "
-        f"would allow {2 * chosen:,}"
-    )
-    return config.merge({config.unit: min(chosen, config.length)})
-
-
 # ---------------------------------------------------------------- operations
 
 
@@ -319,12 +297,17 @@ def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, secon
 
 THREADS_MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
-TIME_SHARE = 0.9
-"""Part of the hours that a forecast run takes: the rest is for evaluations and checkpoints."""
 MAX_SECONDS = 5.0
 """Seconds that :func:`measure_cost` takes at most, but for an update with few windows that takes longer."""
-BATCH_PARTS = (16, 4, 1)
-"""Updates are timed with a 16th of the windows of a batch, then with a quarter and with all while there is time."""
+BATCH_PARTS, WHOLE_UPDATES = (16, 4, 1), 6
+"""Updates are timed with a 16th of the windows of a batch, then with all if there is time for so many updates; else
+with a quarter, and with all if there is time for one."""
+
+
+def thread_choices(config: ExperimentConfig) -> list[int]:
+    """Return the numbers of threads that a measurement chooses from: one or all, unless ``threads`` is set."""
+    num_threads = torch.get_num_threads()
+    return [1, num_threads] if num_threads > 1 and not config.threads else [num_threads]
 
 
 def measure_cost(
@@ -340,21 +323,25 @@ def measure_cost(
         try:
             rate = None if env is None else env_rate(env, MAX_SECONDS / 10)
             learner = config.algo.build(obs_spec, action_spec, choose_device(config.device))
+            torch.set_num_threads(threads[0])
             whole, times = learner.window.batch, dict[int, float]()
-            torch.set_num_threads(threads[-1])
             for size in sorted({max(1, whole // part) for part in BATCH_PARTS}):
-                if times and (CAPTURE_UPDATES + 1) * _extrapolate(times, size) > (end - time.perf_counter()) / 2:
+                left = end - time.perf_counter()
+                if times and WHOLE_UPDATES * _extrapolate(times, whole) < left and size < whole:
+                    continue
+                if times and _extrapolate(times, size) > left:
                     break
                 batch = noise_batch(learner, obs_spec, action_spec, windows=size)
-                times[size] = update_seconds(learner, batch, end)
-            by_threads = {threads[-1]: times[max(times)]}
-            for number in threads[:-1]:
-                torch.set_num_threads(number)
-                by_threads[number] = update_seconds(learner, batch, end)
+                times[size] = update_seconds(learner, batch, end if size == whole else end - 0.75 * left)
+            by_threads = {threads[0]: times[max(times)]}
+            for number in threads[1:]:
+                if WHOLE_UPDATES * times[max(times)] < end - time.perf_counter():
+                    torch.set_num_threads(number)
+                    by_threads[number] = update_seconds(learner, batch, end)
             margins = {number: 1.0 if number == threads[0] else THREADS_MARGIN for number in threads}
             best = min(by_threads, key=lambda number: by_threads[number] * margins[number])
             torch.set_num_threads(best)
-            update_s = _extrapolate(times, whole) * by_threads[best] / by_threads[threads[-1]]
+            update_s = _extrapolate(times, whole) * by_threads[best] / by_threads[threads[0]]
             turn_s = act_seconds(learner, noise_step(obs_spec, config.env.num), seconds=0.1)
             if whole in times and update_s * MIN_TURNS < (left := end - time.perf_counter()) and not config.offline:
                 turns = measure_turns(config, learner, NoiseEnv(obs_spec, action_spec, config.env.num), left / 2, left)
@@ -366,24 +353,24 @@ def measure_cost(
 
 
 def _extrapolate(times: dict[int, float], size: int) -> float:
-    """Return the seconds of an update with ``size`` windows by those with fewer: a fixed part, and one for each."""
+    """Return the seconds of an update with ``size`` windows by those with fewer, as a power of their number."""
     (second, time), *rest = sorted(times.items(), reverse=True)
-    if not rest or size == second:
-        return time * size / second
-    first, less = rest[0]
-    slope = min(time / second, max(0.0, time - less) / (second - first))
-    return time + slope * (size - second)
+    power = 0.5
+    if rest:
+        first, less = rest[0]
+        power = min(1.0, max(power, math.log(time / less) / math.log(second / first)))
+    return float(time * (size / second) ** power)
 
 
-def update_seconds(learner: Algorithm, batch: Batch, end: float, calls: int = 5) -> float:
-    """Return the median seconds of ``calls`` updates on ``batch`` after the first ones; at ``end`` those of the last.
+def update_seconds(learner: Algorithm, batch: Batch, end: float) -> float:
+    """Return the median seconds of five updates on ``batch`` after the first ones; at ``end``, of all but the first.
 
     The first ones, which record a tape, take longer.
     """
     times: list[float] = []
-    while not times or (len(times) < CAPTURE_UPDATES + calls and time.perf_counter() < end):
+    while not times or (len(times) < CAPTURE_UPDATES + 5 and time.perf_counter() < end):
         started = time.perf_counter()
         learner.update(batch)
         synchronize(learner.device)
         times.append(time.perf_counter() - started)
-    return statistics.median(times[CAPTURE_UPDATES:]) if len(times) > CAPTURE_UPDATES else times[-1]
+    return statistics.median(times[CAPTURE_UPDATES:] or times[1:] or times)

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.config import nest
+from reverie.core.config import flatten, nest
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.hardware import num_gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.presets import TABLE as TABLE
-from reverie.experiment.resolve import dataset_env_id
+from reverie.experiment.resolve import dataset_env_id, with_explicit
 from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
 
 CPU_SUFFIX = "+cpu"
@@ -152,6 +152,7 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
             config = overlay(config, values)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
+        config = config if "explicit" in values else with_explicit(config, flatten(values))
     return config
 
 

@@ -97,7 +97,7 @@ def describe_forecast(config: ExperimentConfig, window: Window, forecast: Foreca
     if not config.planned_counts(window)[0] and not window.rollout:
         begin = config.first_update_step(window)
         words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
-    if forecast is not None:
+    if forecast is not None and config.hours is None:  # the hours have been reported
         hours = forecast.hours
         env_text = " besides the environment's steps" if forecast.envs_h is None and not config.offline else ""
         threads = count_noun(config.threads or torch.get_num_threads(), "thread")

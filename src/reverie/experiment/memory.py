@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from reverie.core.columns import row_columns
+from reverie.core.config import flatten
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_address_space, available_memory
 from reverie.core.seeding import preserve_rng_state
@@ -172,21 +173,22 @@ def fit_default_length(
 ) -> tuple[ExperimentConfig, CountedLearner | None]:
     """Return ``config`` with a run of at most ``DEFAULT_HOURS``, if it is one for a machine without a GPU.
 
-    A length that the user has set stays. Also returns the learner that was counted.
+    What the user has set stays. Also returns the learner that was counted.
     """
     counted = count_learner(config, obs_spec, action_spec)
-    if counted is None or not config.preset.endswith(CPU_SUFFIX):
+    if counted is None or not config.preset.endswith(CPU_SUFFIX) or not config.is_open(config.unit):
         return config, counted
     base = base_config(config.name, config.env.id, config.preset, config.device)
     if config.length != getattr(base, config.unit):
         return config, counted
     config = _shorten(config, counted, MIN_STEPS)
     if nominal_hours(config, counted) > DEFAULT_HOURS and not config.algo.on_policy:
-        if config.algo.batch_size > MIN_BATCH:
+        if config.algo.batch_size > MIN_BATCH and config.is_open("algo.batch_size"):
             config = config.merge({"algo.batch_size": MIN_BATCH})
             counted = count_learner(config, obs_spec, action_spec) or counted
         ratio, hours = config.updates_per_step(counted.window), nominal_hours(config, counted)
-        if hours > DEFAULT_HOURS and ratio > MIN_RATIO and not config.offline:
+        is_open = config.is_open("replay_ratio", "train_ratio") and not config.offline
+        if hours > DEFAULT_HOURS and ratio > MIN_RATIO and is_open:
             ratio = max(MIN_RATIO, float(f"{ratio / hours:.1g}"))
             config = config.merge({"replay_ratio": ratio, "train_ratio": None})
     return _shorten(config, counted), counted
@@ -235,20 +237,16 @@ def _find_changes(
     return changes if needed is not None and needed.total <= free else None
 
 
+UNPRINTED = ("preset", "explicit", "env.id", "experience", "replay.store_path")
+"""Settings that :func:`format_command` does not print."""
+
+
 def format_command(config: ExperimentConfig) -> str:
     """Return the command that trains with these settings: those that its preset does not have, as flags."""
     base = base_config(config.name, config.env.id, config.preset or None, config.device)
-    before, flags = _flatten(base.to_dict()), list[str]()
-    for path, value in _flatten(config.to_dict()).items():
-        if path not in ("preset", "env.id", "experience", "replay.store_path") and value != before.get(path):
+    before, flags = flatten(base.to_dict()), list[str]()
+    for path, value in flatten(config.to_dict()).items():
+        if path not in UNPRINTED and value != before.get(path):
             words = value if isinstance(value, list | tuple) else [value]
             flags += [f"--{path.replace('_', '-')}", *map(str, words)]
     return shlex.join(["reverie", "train", config.name, "--env", config.env.id, *flags])
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted path."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {prefix + key: value}
-    return out
