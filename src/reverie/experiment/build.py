@@ -245,7 +245,8 @@ def build(
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
-        if start == 0 and config.hours is not None:
+        choices = (config.unit, "replay_ratio", "size")
+        if start == 0 and config.hours is not None and any(map(config.is_open, choices)):
             config, run_forecast = fit_hours(
                 config, learned.obs_spec, learned.action_spec, envs.evaluation, device, started
             )

@@ -94,7 +94,7 @@ def merge_layers(
     is_open = preset is None and not is_complete
     if is_open and (continued := _of_run(run, algorithm, named=bool(env or named))) is not None:
         changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
-        config = _with(settings, continued).merge(changes)
+        config = with_explicit(_with(settings, continued).merge(changes), ["env.num"])
         return config if size is None else with_network_size(config, size)
     for path, values in () if algo is None else settings:
         if any(name.partition(".")[0] == "algo" for name, value in values.items() if value != {}):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from reverie.algos.on_policy import OnPolicyConfig
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
+from reverie.core.hardware import num_cores
 from reverie.core.logger import logger
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
@@ -124,6 +127,15 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
     return config.merge({**initial, "threads": config.threads or before.get("threads", 0)})
 
 
+def with_chosen_before(config: ExperimentConfig, before: Mapping[str, Any]) -> ExperimentConfig:
+    """Return ``config`` with what was chosen for the same hours ``before``, but for what the user has set now."""
+    if config.hours is None or before.get("hours") != config.hours:
+        return config
+    chosen = {name: before[name] for name in CHOSEN if config.is_open(name)}
+    chosen |= {"algo": before["algo"]} if config.is_open("size") else {}
+    return config.merge(chosen | {"explicit": OPEN})
+
+
 def absolute_locations(locations: Any) -> list[str]:
     """Return one or several paths or URLs as absolute locations; [] for None."""
     paths = [locations] if isinstance(locations, str) else locations or ()
@@ -150,7 +162,23 @@ def complete_settings(config: ExperimentConfig, explicit: Collection[str]) -> Ex
     config = with_explicit(config, explicit)
     if "hours" in explicit and config.hours is not None and config.learners > 1:
         raise ConfigError(f"hours = {config.hours:g} with learners = {config.learners}: set {config.unit} instead.")
-    return fit_learning_starts(config)
+    return fit_learning_starts(fit_num_envs(config))
+
+
+MAX_ENVS, MIN_ROLLOUT = 16, 128
+"""Most environments that :func:`fit_num_envs` chooses, and time steps of a rollout that it does not shorten."""
+
+
+def fit_num_envs(config: ExperimentConfig) -> ExperimentConfig:
+    """Return ``config`` with as many environments as cores, as a power of 2, for an on-policy learner without a GPU.
+
+    Rollouts keep their number of rows. A preset with several environments, or the user's own settings, stay.
+    """
+    is_open = config.env.num == 1 and config.is_open("env.num", "algo.rollout", "algo.batch_length")
+    if not is_open or not config.preset.endswith("+cpu") or not isinstance(config.algo, OnPolicyConfig):
+        return config
+    num, rollout = min(MAX_ENVS, 2 ** int(math.log2(num_cores()))), config.algo.rollout
+    return config.merge({"env.num": num, "algo.rollout": max(rollout // num, min(rollout, MIN_ROLLOUT))})
 
 
 def fit_learning_starts(config: ExperimentConfig) -> ExperimentConfig:
@@ -173,7 +201,7 @@ def fit_learning_starts(config: ExperimentConfig) -> ExperimentConfig:
 
 CHOSEN = ("threads", "steps", "updates", "replay_ratio", "train_ratio", "learning_starts", "random_steps")
 """Settings that :func:`build` may choose by the machine, besides those of the algorithm."""
-OPEN = (*CHOSEN, "size", "algo.batch_size", "env.num")
+OPEN = (*CHOSEN, "size", "algo.batch_size", "algo.batch_length", "algo.rollout", "env.num")
 """Settings that the machine chooses unless the user sets them."""
 
 
