@@ -25,7 +25,7 @@ from reverie.core.signals import PARENT_PID_VAR, SIGNALS
 from reverie.distributed.ray_learners import ClusterRequest, cluster, learner_resources, missing_resources
 from reverie.experiment.build import build, with_forecast
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.describe import LONG_HOURS, confirm_long_run, format_hours
+from reverie.experiment.describe import LONG_HOURS, confirm_long_run, format_hours, hour_text
 from reverie.experiment.resolve import OPEN, with_chosen
 from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.folder import RunFolder
@@ -146,7 +146,7 @@ def forecast_runs(
         parallel_text = f", {min(jobs, count)} at a time" if jobs > 1 else ""
         text = f"{count_noun(count, name)} take about {format_hours(hours)} on this machine{parallel_text}"
         if hours > LONG_HOURS:
-            confirm_long_run(text, confirm)
+            confirm_long_run(f"{text}; {hour_text(config, hours)}", confirm)
         else:
             logger.info(text)
     return config

@@ -94,11 +94,11 @@ def run_seeds(
     if contains_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
         config = with_chosen_before(with_initial_settings(config, before, path), before)
-    elif request is None:
+    over = read_finished(seeds_files(path)["aggregate"])
+    if before is None and request is None:
         config = forecast_runs(config, len(seeds), "seed", jobs or num_parallel_runs(config), confirm)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
-    over = read_finished(seeds_files(path)["aggregate"])
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
     changes = [] if before is None else settings_changes(before, plain)
     wrong = (

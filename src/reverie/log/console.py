@@ -71,7 +71,7 @@ class SpeedMeter:
         if rate <= 0:
             return "-"
         left = (self._clock.length - self._clock.position) / rate
-        if isinstance(self._clock, Clock) and self._clock.max_seconds is not None:
+        if not isinstance(self._clock, RunProgress) and self._clock.max_seconds is not None:
             left = min(left, max(0.0, self._clock.max_seconds - self._clock.seconds))
         return format_duration(left)
 
