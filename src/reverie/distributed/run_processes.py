@@ -137,7 +137,7 @@ def forecast_runs(
     if config.hours is None and config.length < SHORT_RUN_STEPS:
         return config
     with preserve_rng_state(), preserve_num_threads():
-        experiment = with_forecast(build(config))
+        experiment = with_forecast(build(config, confirm=confirm))
         experiment.close()
     if config.hours is not None:
         config = with_chosen(config, experiment.config).merge({"explicit": OPEN})

@@ -33,6 +33,7 @@ from reverie.experiment.noise import MAX_TURNS, NoiseEnv, env_rate, noise_batch,
 from reverie.replay.rollout import RolloutBuffer
 from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector
+from reverie.run.signal_handling import explain_interrupt
 
 WARMUP_TURNS, MIN_TURNS = 1, 4
 """Updates of :func:`measure_turns` that are not timed, and its least number of updates in all."""
@@ -319,7 +320,8 @@ def measure_cost(
     clearly faster.
     """
     end = time.perf_counter() + MAX_SECONDS
-    with preserve_rng_state(), preserve_num_threads():
+    explained = explain_interrupt("The learner was being timed and no run has begun; nothing is lost")
+    with preserve_rng_state(), preserve_num_threads(), explained:
         try:
             rate = None if env is None else env_rate(env, MAX_SECONDS / 10)
             learner = config.algo.build(obs_spec, action_spec, choose_device(config.device))

@@ -209,7 +209,7 @@ class OnlineRows(NamedTuple):
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
-    actors: Callable[..., Any] | None = None,
+    actors: Callable[..., Any] | None = None, confirm: Callable[[str], bool] | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` enables; other parts are None. Writes nothing.
 
@@ -223,6 +223,7 @@ def build(
         estimates: the class of the estimator of an offline run without an environment.
         actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py:
             build_actor_collector``.
+        confirm: asked whether to begin a run that may take more memory than is available. None: it is refused.
 
     Raises:
         ReverieError: settings contradict each other, the dataset cannot be read or does not match the environment, or
@@ -248,11 +249,11 @@ def build(
         choices = (config.unit, "replay_ratio", "size")
         if start == 0 and config.hours is not None and any(map(config.is_open, choices)):
             config, run_forecast = fit_hours(
-                config, learned.obs_spec, learned.action_spec, envs.evaluation, device, started
+                config, learned.obs_spec, learned.action_spec, envs.evaluation, device, started, confirm
             )
         elif start == 0 and device == "cpu":
             config, counted = fit_default_length(config, learned.obs_spec, learned.action_spec)
-            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted)
+            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted, confirm)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1

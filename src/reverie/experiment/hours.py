@@ -54,7 +54,13 @@ class TimedLearner(NamedTuple):
 
 
 def fit_hours(
-    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, env: Env | None, device: str, started: float
+    config: ExperimentConfig,
+    obs_spec: ObsSpec,
+    action_spec: ActionSpec,
+    env: Env | None,
+    device: str,
+    started: float,
+    confirm: Callable[[str], bool] | None = None,
 ) -> tuple[ExperimentConfig, Forecast]:
     """Return ``config`` with what takes ``config.hours`` since ``started`` by a forecast, and that forecast.
 
@@ -67,7 +73,7 @@ def fit_hours(
         config = with_network_size(config, size) if size else config
         counted = count_learner(config, obs_spec, action_spec) if device == "cpu" else None
         if device == "cpu":
-            check_fits_memory(config, obs_spec, action_spec, counted)
+            check_fits_memory(config, obs_spec, action_spec, counted, None if size else confirm)
         cost = measure_cost(config, obs_spec, action_spec, thread_choices(config), None if config.offline else env)
         window = counted.window if counted else learner_window(config, obs_spec, action_spec)
         return None if cost is None else TimedLearner(config, window, cost, counted)
@@ -81,7 +87,7 @@ def fit_hours(
         learner = learner.merge(threads=learner.cost.threads)
     chosen, longer = fit_ratio_and_length(learner, limit), fit_ratio_and_length(learner, 2 * limit)
     if device == "cpu":
-        check_fits_memory(chosen.config, obs_spec, action_spec, chosen.counted)
+        check_fits_memory(chosen.config, obs_spec, action_spec, chosen.counted, confirm)
     words, more = describe_choice(chosen, size), describe_choice(longer, size)
     logger.info(f"hours = {config.hours:g}: {', '.join(words)}")
     twice = ", ".join(word for word in more if word not in words)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from reverie.core.columns import row_columns
 from reverie.core.config import flatten
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_address_space, available_memory
+from reverie.core.logger import logger
 from reverie.core.seeding import preserve_rng_state
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
@@ -29,6 +30,8 @@ from reverie.replay.storage import row_nbytes
 
 WORKSPACE = 2.0
 """Bytes that an update takes on a CPU for each byte of its tensors: convolutions copy what they read."""
+MEMORY_ERROR = 1.5
+"""How many times as much as a run takes may have been forecast."""
 NOMINAL_RATE, OPERATION_SECONDS = 5e10, 5e-6
 """Multiplications and additions a second of a CPU core, and the time of an operation besides them: those by which
 default lengths are chosen, so that they are the same for the same command."""
@@ -65,15 +68,29 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.current = self.peak = self.operations = self.flop = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
+        self._outputs: dict[Any, tuple[Any, ...]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = self._call(func, args, kwargs or {})
         self.operations += 1
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             self.flop += count(*args, **(kwargs or {}), out_val=out)
         for x in out if isinstance(out, tuple | list) else (out,):
             if isinstance(x, Tensor):
                 self._add(x.untyped_storage())
+        return out
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result of an operation; if it had the same shapes before, without the time to infer its shape."""
+        if any(argument.alias_info for argument in func._schema.arguments):  # a view, or in place
+            return func(*args, **kwargs)
+        key = func, _shapes(args), _shapes(list(kwargs.items()))
+        if key in self._outputs:
+            size, stride, dtype = self._outputs[key]
+            return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor) and out.device.type == "meta":
+            self._outputs[key] = out.shape, out.stride(), out.dtype
         return out
 
     def nominal_seconds(self) -> float:
@@ -92,6 +109,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive[key] = weakref.ref(storage, forget)
         self.current += size
         self.peak = max(self.peak, self.current)
+
+
+def _shapes(value: Any) -> Any:
+    """Return arguments of an operation with the shapes of tensors in their places."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    return tuple(map(_shapes, value)) if isinstance(value, list | tuple) else (type(value), value)
 
 
 class CountedLearner(NamedTuple):
@@ -146,18 +170,27 @@ def forecast_memory(
 
 
 def check_fits_memory(
-    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, counted: CountedLearner | None = None
-) -> None:
-    """Raise ConfigError, with a command that fits, if a run on a CPU takes more memory than is available."""
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, counted: CountedLearner | None = None,
+    confirm: Callable[[str], bool] | None = None,
+) -> None:  # fmt: skip
+    """Raise ConfigError, with a command that fits, if a run on a CPU takes more memory than is available.
+
+    ``confirm``: asked whether to begin all the same, if it may fit.
+    """
     free = min((size for size in (available_memory(), available_address_space()) if size is not None), default=None)
     needed = None if free is None else forecast_memory(config, obs_spec, action_spec, counted)
     if needed is None or free is None or needed.total <= free:
         return
     text = (
         f"this run takes about {needed.total / 1e9:.1f} GB of memory (learning {needed.learning / 1e9:.1f} GB, replay "
-        f"{needed.replay / 1e9:.1f} GB), but {free / 1e9:.1f} GB is available. Lower env.resize, algo.batch_size or "
-        "replay.capacity"
+        f"{needed.replay / 1e9:.1f} GB), but {free / 1e9:.1f} GB is available"
     )
+    if needed.total < MEMORY_ERROR * free and confirm is not None:
+        if confirm(text):
+            logger.warning(f"{text}: it may run out of memory")
+            return
+        text = f"{text}; it may fit: --yes begins it"
+    text = f"{text}. Lower env.resize, algo.batch_size or replay.capacity"
     changes = _find_changes(config, obs_spec, action_spec, free)
     raise ConfigError(f"{text}, as in: {format_command(config.merge(changes))}" if changes else f"{text}.")
 
