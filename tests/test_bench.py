@@ -113,7 +113,7 @@ def test_rate_of_environments_counts_decisions_only(monkeypatch: pytest.MonkeyPa
     looks = [0.0] + [1.0] * 8 + [1e9]  # eight turns a second: two episodes of three decisions and an end
     clock = Ticks(*looks)
     monkeypatch.setattr(bench.time, "perf_counter", clock)
-    rate = env_rate(env, seconds=8.5)
+    rate = env_rate(env, seconds=8.5, timer=lambda: clock.now)
     env.close()
     assert rate * clock.now == pytest.approx(2 * 6)
 

@@ -35,6 +35,8 @@ from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector
 from reverie.run.signal_handling import explain_interrupt
 
+TimeFn = Callable[[], float]
+"""A clock, in seconds."""
 WARMUP_TURNS, MIN_TURNS = 1, 4
 """Updates of :func:`measure_turns` that are not timed, and its least number of updates in all."""
 CAPTURE_UPDATES = 4
@@ -184,8 +186,9 @@ def measure_speed(
 
 
 def measure_turns(
-    config: ExperimentConfig, learner: Algorithm, env: Any, seconds: float, max_seconds: float = math.inf
-) -> TurnTimes | None:
+    config: ExperimentConfig, learner: Algorithm, env: Any, seconds: float, max_seconds: float = math.inf,
+    timer: TimeFn = time.perf_counter,
+) -> TurnTimes | None:  # fmt: skip
     """Collect in ``env`` and learn in turns for about ``seconds``, with the updates per env step of a run.
 
     Returns None if the replay holds no window after :data:`MAX_TURNS` turns, or half of ``max_seconds``, or the run
@@ -210,16 +213,16 @@ def measure_turns(
     living = learning = 0.0
     owed, begin = 1.0 + WARMUP_TURNS, clock()
     while updates < MIN_TURNS or clock() < begin + seconds:
-        started = clock()
+        started = timer()
         num_steps = collector.collect()
-        living, steps, owed = living + clock() - started, steps + num_steps, owed + num_steps * ratio
+        living, steps, owed = living + timer() - started, steps + num_steps, owed + num_steps * ratio
         while (owed >= 1 or window.rollout) and len(source) and (updates < MIN_TURNS or clock() < begin + seconds):
-            started = clock()
+            started = timer()
             batch = source.sample()
             update = learner.update(batch)
             source.feedback(batch.index, update)
             synchronize(learner.device)
-            learning, updates, owed = learning + clock() - started, updates + 1, owed - 1
+            learning, updates, owed = learning + timer() - started, updates + 1, owed - 1
             if updates == WARMUP_TURNS:
                 learning = 0.0
     collector.pop_episodes()
@@ -264,35 +267,40 @@ def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> 
     return int(counter.get_total_flops()) / 1e9
 
 
-# ---------------------------------------------------------------- random experience
-
-
 # ---------------------------------------------------------------- times
 
 
 def median_seconds(
     call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, min_calls: int = 3,
-    max_calls: int,
+    max_calls: int, timer: TimeFn | None = None,
 ) -> float:  # fmt: skip
     """Return the median seconds of ``call``, over ``min_calls`` to ``max_calls`` calls within about ``seconds``."""
+    timer = timer or time.perf_counter
     for _ in range(warm_up):
         call()
     synchronize(device)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < min_calls or (len(times) < max_calls and time.perf_counter() < end):
-        started = time.perf_counter()
+        started = timer()
         call()
         synchronize(device)
-        times.append(time.perf_counter() - started)
+        times.append(timer() - started)
     return statistics.median(times)
 
 
-def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0) -> float:
+def act_seconds(
+    learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0, timer: TimeFn | None = None
+) -> float:
     """Return the seconds of one decision for the environments of ``step``."""
     state = learner.policy.initial(len(step))
     return median_seconds(
-        lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, max_calls=1000
+        lambda: learner.policy.act(step, state, mode),
+        learner.device,
+        warm_up=10,
+        seconds=seconds,
+        max_calls=1000,
+        timer=timer,
     )
 
 
@@ -317,14 +325,19 @@ def measure_cost(
     """Time a learner made for this purpose on random data, and ``env``; None if the learner does not accept them.
 
     The global random generators stay as they are. ``threads``: numbers to choose from; the first one unless another is
-    clearly faster.
+    clearly faster. On a busy machine, short times vary: those of one thread are its processor time, multiplied by the
+    slowdown over the whole measurement.
     """
+    device = choose_device(config.device)
+    timer = time.process_time if device == "cpu" and threads[0] == 1 else time.perf_counter
     end = time.perf_counter() + MAX_SECONDS
     explained = explain_interrupt("The learner was being timed and no run has begun; nothing is lost")
     with preserve_rng_state(), preserve_num_threads(), explained:
         try:
-            rate = None if env is None else env_rate(env, MAX_SECONDS / 10)
-            learner = config.algo.build(obs_spec, action_spec, choose_device(config.device))
+            env_timer = timer if config.env.vectorization == "sync" else time.perf_counter
+            rate = None if env is None else env_rate(env, MAX_SECONDS / 10, env_timer)
+            learner = config.algo.build(obs_spec, action_spec, device)
+            wall, begin = time.perf_counter(), timer()
             torch.set_num_threads(threads[0])
             whole, times = learner.window.batch, dict[int, float]()
             for size in sorted({max(1, whole // part) for part in BATCH_PARTS}):
@@ -334,24 +347,29 @@ def measure_cost(
                 if times and _extrapolate(times, size) > left:
                     break
                 batch = noise_batch(learner, obs_spec, action_spec, windows=size)
-                times[size] = update_seconds(learner, batch, end if size == whole else end - 0.75 * left)
-            by_threads = {threads[0]: times[max(times)]}
+                times[size] = update_seconds(learner, batch, end if size == whole else end - 0.75 * left, timer)
+            slowdown = max(1.0, (time.perf_counter() - wall) / max(1e-9, timer() - begin))
+            by_threads = {threads[0]: slowdown * times[max(times)]}
             for number in threads[1:]:
-                if WHOLE_UPDATES * times[max(times)] < end - time.perf_counter():
+                if slowdown < THREADS_MARGIN and WHOLE_UPDATES * by_threads[threads[0]] < end - time.perf_counter():
                     torch.set_num_threads(number)
                     by_threads[number] = update_seconds(learner, batch, end)
             margins = {number: 1.0 if number == threads[0] else THREADS_MARGIN for number in threads}
             best = min(by_threads, key=lambda number: by_threads[number] * margins[number])
             torch.set_num_threads(best)
-            update_s = _extrapolate(times, whole) * by_threads[best] / by_threads[threads[0]]
-            turn_s = act_seconds(learner, noise_step(obs_spec, config.env.num), seconds=0.1)
+            env_step_s = None if rate is None else (slowdown if env_timer is timer else 1.0) / rate
+            if best > 1:
+                timer, slowdown = time.perf_counter, 1.0
+            update_s = _extrapolate(times, whole) * by_threads[best] / times[max(times)]
+            turn_s = slowdown * act_seconds(learner, noise_step(obs_spec, config.env.num), seconds=0.1, timer=timer)
             if whole in times and update_s * MIN_TURNS < (left := end - time.perf_counter()) and not config.offline:
-                turns = measure_turns(config, learner, NoiseEnv(obs_spec, action_spec, config.env.num), left / 2, left)
+                noise = NoiseEnv(obs_spec, action_spec, config.env.num)
+                turns = measure_turns(config, learner, noise, left / 2, left, timer)
                 if turns is not None:
-                    update_s, turn_s = turns.update_s, turns.env_step_s * config.env.num
+                    update_s, turn_s = slowdown * turns.update_s, slowdown * turns.env_step_s * config.env.num
         except Exception:  # a learner of the user's own may need more of its data than their shapes
             return None
-    return Cost(update_s=update_s, turn_s=turn_s, env_step_s=None if rate is None else 1 / rate, threads=best)
+    return Cost(update_s=update_s, turn_s=turn_s, env_step_s=env_step_s, threads=best)
 
 
 def _extrapolate(times: dict[int, float], size: int) -> float:
@@ -364,15 +382,15 @@ def _extrapolate(times: dict[int, float], size: int) -> float:
     return float(time * (size / second) ** power)
 
 
-def update_seconds(learner: Algorithm, batch: Batch, end: float) -> float:
+def update_seconds(learner: Algorithm, batch: Batch, end: float, timer: TimeFn = time.perf_counter) -> float:
     """Return the median seconds of five updates on ``batch`` after the first ones; at ``end``, of all but the first.
 
-    The first ones, which record a tape, take longer.
+    The first ones, which record a tape, take longer. There are two at least.
     """
     times: list[float] = []
-    while not times or (len(times) < CAPTURE_UPDATES + 5 and time.perf_counter() < end):
-        started = time.perf_counter()
+    while len(times) < 2 or (len(times) < CAPTURE_UPDATES + 5 and time.perf_counter() < end):
+        started = timer()
         learner.update(batch)
         synchronize(learner.device)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[CAPTURE_UPDATES:] or times[1:] or times)
+        times.append(timer() - started)
+    return statistics.median(times[CAPTURE_UPDATES:] or times[1:])

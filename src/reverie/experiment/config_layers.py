@@ -152,7 +152,8 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
             config = overlay(config, values)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
-        config = config if "explicit" in values else with_explicit(config, flatten(values))
+        names = flatten(values).keys() - {"learning_starts", "random_steps"}  # these follow the length
+        config = config if "explicit" in values else with_explicit(config, names)
     return config
 
 
