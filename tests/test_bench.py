@@ -262,9 +262,10 @@ def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch,
     """``two_take``: seconds of an update with two threads; with one it takes a hundredth."""
     monkeypatch.setattr(bench, "update_seconds", lambda *_: two_take if torch.get_num_threads() == 2 else 0.01)
     monkeypatch.setattr(bench, "measure_turns", lambda *_, **__: None)
+    monkeypatch.setattr(bench.time, "process_time", time.perf_counter)  # no other process
     before = torch.get_rng_state()
     cost = bench.measure_cost(ExperimentConfig(algo=TINY, device="cpu"), VECTOR, TURNS, [1, 2])
-    assert (cost.threads, cost.update_s) == (chosen, pytest.approx({1: 0.01, 2: two_take}[chosen]))
+    assert (cost.threads, cost.update_s) == (chosen, pytest.approx({1: 0.01, 2: two_take}[chosen], rel=0.05))
     assert (torch.equal(torch.get_rng_state(), before), torch.get_num_threads()) == (True, 1)
 
 

@@ -339,16 +339,17 @@ def measure_cost(
             learner = config.algo.build(obs_spec, action_spec, device)
             wall, begin = time.perf_counter(), timer()
             torch.set_num_threads(threads[0])
-            whole, times = learner.window.batch, dict[int, float]()
+            whole, times, slowdown = learner.window.batch, dict[int, float](), 1.0
             for size in sorted({max(1, whole // part) for part in BATCH_PARTS}):
-                left = end - time.perf_counter()
+                left = (end - time.perf_counter()) / slowdown
                 if times and WHOLE_UPDATES * _extrapolate(times, whole) < left and size < whole:
                     continue
                 if times and _extrapolate(times, size) > left:
                     break
                 batch = noise_batch(learner, obs_spec, action_spec, windows=size)
-                times[size] = update_seconds(learner, batch, end if size == whole else end - 0.75 * left, timer)
-            slowdown = max(1.0, (time.perf_counter() - wall) / max(1e-9, timer() - begin))
+                until = end if size == whole else end - 0.75 * slowdown * left
+                times[size] = update_seconds(learner, batch, until, timer)
+                slowdown = max(1.0, (time.perf_counter() - wall) / max(1e-9, timer() - begin))
             by_threads = {threads[0]: slowdown * times[max(times)]}
             for number in threads[1:]:
                 if slowdown < THREADS_MARGIN and WHOLE_UPDATES * by_threads[threads[0]] < end - time.perf_counter():
