@@ -22,7 +22,7 @@ from machine import child, machine, write
 
 import reverie.api as api
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.experiment import bench
+from reverie.experiment import bench, build
 from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.hours import TimedLearner
 from reverie.experiment.memory import fit_default_length
@@ -67,7 +67,7 @@ def run(case: str, seconds: float) -> dict[str, Any]:
         times.append(time.perf_counter() - started)
         return result
 
-    api.with_forecast, loop.train_loop = forecast, timed
+    api.with_forecast, loop.train_loop, build.SHORT_RUN_UPDATES = forecast, timed, 0
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         result = api.train_config(config, run=Path(folder, "run"))

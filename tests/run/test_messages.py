@@ -80,7 +80,7 @@ def test_several_runs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch, jo
     """Three of five hours: 15 hours one by one, 10 hours two at a time."""
     config = ExperimentConfig().merge({"steps": 3600})
     built = SimpleNamespace(config=config, forecast=SimpleNamespace(hours=5.0), close=lambda: None)
-    monkeypatch.setattr(run_processes, "build", lambda _: built)
+    monkeypatch.setattr(run_processes, "build", lambda _, confirm: built)
     monkeypatch.setattr(run_processes, "with_forecast", lambda experiment: experiment)
     with pytest.raises(RunError, match=r"3 seeds take about 15 h.*--yes") if asked else contextlib.nullcontext():
         assert run_processes.forecast_runs(config, 3, "seed", jobs, lambda _: False) == config
