@@ -113,7 +113,7 @@ def test_rate_of_environments_counts_decisions_only(monkeypatch: pytest.MonkeyPa
     looks = [0.0] + [1.0] * 8 + [1e9]  # eight turns a second: two episodes of three decisions and an end
     clock = Ticks(*looks)
     monkeypatch.setattr(bench.time, "perf_counter", clock)
-    rate = env_rate(env, seconds=8.5)
+    rate = env_rate(env, seconds=8.5, timer=lambda: clock.now)
     env.close()
     assert rate * clock.now == pytest.approx(2 * 6)
 
@@ -262,9 +262,10 @@ def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch,
     """``two_take``: seconds of an update with two threads; with one it takes a hundredth."""
     monkeypatch.setattr(bench, "update_seconds", lambda *_: two_take if torch.get_num_threads() == 2 else 0.01)
     monkeypatch.setattr(bench, "measure_turns", lambda *_, **__: None)
+    monkeypatch.setattr(bench.time, "process_time", time.perf_counter)  # no other process
     before = torch.get_rng_state()
     cost = bench.measure_cost(ExperimentConfig(algo=TINY, device="cpu"), VECTOR, TURNS, [1, 2])
-    assert (cost.threads, cost.update_s) == (chosen, pytest.approx({1: 0.01, 2: two_take}[chosen]))
+    assert (cost.threads, cost.update_s) == (chosen, pytest.approx({1: 0.01, 2: two_take}[chosen], rel=0.05))
     assert (torch.equal(torch.get_rng_state(), before), torch.get_num_threads()) == (True, 1)
 
 
@@ -288,8 +289,8 @@ def test_a_cost_is_known_within_its_time(three_envs: Any, monkeypatch: pytest.Mo
     assert 0 < cost.env_step_s < 1e-2
 
 
-@pytest.mark.parametrize(("times", "expected"), [({2: 1.0}, 8.0), ({2: 1.0, 4: 1.5}, 4.5), ({2: 2.0, 4: 1.0}, 1.0),
-                                                 ({2: 0.1, 4: 1.0}, 4.0)])  # fmt: skip
+@pytest.mark.parametrize(("times", "expected"), [({4: 1.0}, 2.0), ({1: 1.0, 4: 4.0}, 16.0), ({1: 1.0, 4: 1.1}, 2.2),
+                                                 ({1: 0.1, 4: 1.0}, 4.0)])  # fmt: skip
 def test_a_whole_batch_is_extrapolated(times: dict[int, float], expected: float) -> None:
     assert bench._extrapolate(times, 16) == pytest.approx(expected)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from typing import Any
@@ -85,3 +86,18 @@ def test_without_a_gpu_every_default_run_ends_within_an_hour(algorithm: str) -> 
 def test_a_default_run_on_a_gpu_keeps_its_length() -> None:
     config = base_config("sac", "Mine-v0", device="cuda").merge({"env.id": "Mine-v0"})
     assert config.steps == memory.fit_default_length(config, IMAGE, MOVES)[0].steps == 1_000_000
+
+
+@pytest.mark.parametrize(("free", "confirmed", "begins"), [(0.7, True, True), (0.7, False, False), (0.6, True, False),
+                                                            (0.7, None, False)])  # fmt: skip
+def test_a_run_that_may_fit_begins_with_yes(
+    monkeypatch: pytest.MonkeyPatch, free: float, confirmed: bool | None, begins: bool
+) -> None:
+    """``free``: the memory as a share of the forecast."""
+    config = base_config("dqn", "Mine-v0", device="cpu").merge({"env.id": "Mine-v0"})
+    needed = memory.forecast_memory(config, VECTOR, CHOICES)
+    assert needed is not None
+    monkeypatch.setattr(memory, "available_memory", lambda: int(free * needed.total))
+    confirm = None if confirmed is None else lambda text: confirmed
+    with contextlib.nullcontext() if begins else pytest.raises(ConfigError):
+        memory.check_fits_memory(config, VECTOR, CHOICES, confirm=confirm)

@@ -165,7 +165,8 @@ def train_config(
         eval_env: a function that makes the evaluation environment, or an instance, instead of ``config.eval_env``.
         sinks: additional destinations of the metrics; they are closed at the end.
         callbacks: called after the callbacks that ``config`` names.
-        confirm: asked whether to begin a run that is forecast to take more than 12 hours. None: a warning is logged.
+        confirm: asked whether to begin a run that is forecast to take more than 12 hours (None: a warning is logged) or
+            hardly more memory than is available (None: it is refused).
     """
     with join_learners(config) as team:
         if team.rank:
@@ -200,6 +201,7 @@ def train_config(
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
+                confirm=confirm,
             )  # fmt: skip
             experiment = with_forecast(experiment) if start is None and team.count == 1 else experiment
             check_long_run(experiment, confirm)

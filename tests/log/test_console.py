@@ -32,6 +32,7 @@ class Clock:
     position: int = 0
     updates: int = 0
     seconds: float = 0.0
+    max_seconds: float | None = None
     watch: Watch = field(default_factory=Watch)
 
 

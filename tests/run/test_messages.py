@@ -12,6 +12,7 @@ from reverie.api import check_long_run
 from reverie.core.errors import RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Window
+from reverie.distributed import run_processes
 from reverie.experiment.bench import Cost, forecast
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import make_preset
@@ -72,3 +73,14 @@ def test_a_run_of_more_than_12_hours_is_asked_for(hours: float, confirmed: bool 
     ):
         check_long_run(experiment, confirm)
     assert (len(texts), closed) == (int(hours > 12 and confirmed is not None), [] if begins else [True])
+
+
+@pytest.mark.parametrize(("jobs", "asked"), [(1, True), (2, False)])
+def test_several_runs_are_asked_for_together(monkeypatch: pytest.MonkeyPatch, jobs: int, asked: bool) -> None:
+    """Three of five hours: 15 hours one by one, 10 hours two at a time."""
+    config = ExperimentConfig().merge({"steps": 3600})
+    built = SimpleNamespace(config=config, forecast=SimpleNamespace(hours=5.0), close=lambda: None)
+    monkeypatch.setattr(run_processes, "build", lambda _, confirm: built)
+    monkeypatch.setattr(run_processes, "with_forecast", lambda experiment: experiment)
+    with pytest.raises(RunError, match=r"3 seeds take about 15 h.*--yes") if asked else contextlib.nullcontext():
+        assert run_processes.forecast_runs(config, 3, "seed", jobs, lambda _: False) == config

@@ -94,7 +94,7 @@ def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
 def settings(options: BenchCommand) -> ExperimentConfig:
     """Return the settings that ``reverie train`` would have with the same arguments."""
     from reverie.experiment.config_layers import PRESETS, merge_layers
-    from reverie.experiment.resolve import fit_learning_starts
+    from reverie.experiment.resolve import complete_settings
 
     algorithm = options.algorithm.replace("-", "_")
     preset = algorithm if options.has_shape and options.preset is None and algorithm in PRESETS else options.preset
@@ -106,7 +106,7 @@ def settings(options: BenchCommand) -> ExperimentConfig:
     if options.batch:
         changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, options.batch.split("x")), strict=True))
     config = config.merge({key: value for key, value in changes.items() if value is not None})
-    return fit_learning_starts(config, {name for name in changes if changes[name] is not None})
+    return complete_settings(config, {name for name in changes if changes[name] is not None})
 
 
 def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:

@@ -28,7 +28,7 @@ from reverie.distributed.tune import run_tuning
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES, env_of_settings, merge_layers, named_sections, read_settings
-from reverie.experiment.resolve import fit_learning_starts
+from reverie.experiment.resolve import complete_settings
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
@@ -91,7 +91,7 @@ def parse_and_train(
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silence_logger(starts or launcher_rank() > 0):
-        config = fit_learning_starts(config, {name.replace("-", "_") for name in flags})
+        config = complete_settings(config, {SHORT.get(name, name).replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
         return print_error(refused, 2)
     if starts:
@@ -176,7 +176,7 @@ def missing_input_question(first: dict[str, str], options: CommonOptions, config
 
 def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
-    result = train_config(config, run=options.run, confirm=(lambda text: True) if options.yes else ask)
+    result = train_config(config, run=options.run, confirm=make_confirm(options))
     if launcher_rank():  # the first learner reports how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
@@ -193,6 +193,11 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     return 128 + result.signal
 
 
+def make_confirm(options: CommonOptions) -> Callable[[str], bool]:
+    """Return what asks whether to begin a long run."""
+    return (lambda text: True) if options.yes else ask
+
+
 def ask(text: str) -> bool:
     """Ask in the terminal whether to begin all the same; without a terminal the answer is no."""
     return sys.stdin.isatty() and input(f"{text}. Begin it all the same? [y/N] ").strip().lower() in ("y", "yes")
@@ -203,7 +208,14 @@ def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int
     seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
         return print_error(NO_SEEDS.format(options.seeds), 2)
-    result = run_seeds(config, seeds, jobs=options.jobs, run=options.run, request=cluster_request(options))
+    result = run_seeds(
+        config,
+        seeds,
+        jobs=options.jobs,
+        run=options.run,
+        request=cluster_request(options),
+        confirm=make_confirm(options),
+    )
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
     if result.aggregate is not None:
@@ -283,6 +295,7 @@ def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
         seeds=seeds,
         space_name=source,
         request=cluster_request(options),
+        confirm=make_confirm(options),
         **search_options,
     )
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}

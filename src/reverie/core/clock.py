@@ -116,6 +116,8 @@ class Clock:
     """Unit of the length, the logs and the periods: env steps, or updates if no rows are collected."""
     max_seconds: float | None = None
     """Seconds after which the run ends. None: no limit."""
+    reserved_seconds: float = 0.0
+    """Seconds of ``max_seconds`` that are left for an evaluation at the end."""
     env_steps: int = 0
     updates: int = 0
     episodes: int = 0
@@ -165,8 +167,8 @@ class Clock:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether ``max_seconds`` have passed."""
-        return self.max_seconds is not None and self.seconds >= self.max_seconds
+        """Whether no time is left of ``max_seconds``."""
+        return self.max_seconds is not None and self.seconds + self.reserved_seconds >= self.max_seconds
 
     @property
     def done(self) -> bool:

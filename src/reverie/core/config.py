@@ -346,6 +346,14 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by dotted path, the inverse of :func:`nest`."""
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {f"{prefix}{key}": value}
+    return out
+
+
 def _to_plain(value: Any) -> Any:
     if isinstance(value, Choice):
         return value.to_text()

@@ -8,7 +8,7 @@ import io
 import math
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +22,19 @@ from reverie.core.imports import is_trusting
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray_learners import ClusterRequest
-from reverie.distributed.run_processes import RunQueue, SeedRun, Train, make_trainer, train_runs
+from reverie.distributed.run_processes import (
+    RunQueue,
+    SeedRun,
+    Train,
+    forecast_runs,
+    make_trainer,
+    num_parallel_runs,
+    train_runs,
+)
 from reverie.distributed.search_space import Dimension, read_space
 from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.experiment.resolve import resolve_env
+from reverie.experiment.resolve import resolve_env, with_chosen_before
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.jsonl import FINAL
 from reverie.run.evaluate import ScoreMetric
@@ -84,7 +92,7 @@ class TuneResult:
 def run_tuning(
     config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, grid: bool = False,
     seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
-    space_name: str = "space", request: ClusterRequest | None = None,
+    space_name: str = "space", request: ClusterRequest | None = None, confirm: Callable[[str], bool] | None = None,
 ) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation, or continue an existing search.
 
@@ -92,7 +100,8 @@ def run_tuning(
     their evaluations during training (Li et al. 2020, ASHA). No combination is tried twice. ``grid``: try the whole
     space instead, without pruning. ``seeds``: seeds of each trial, whose scores are averaged; None: one run per trial,
     with ``config.seed``. ``space_name``: for errors. ``request``: a Ray cluster with the folder at the same path; None:
-    this machine. For the other arguments see :func:`reverie.tune`.
+    this machine. ``confirm``: see :func:`reverie.api.train_config`; asked once, about all trials. For the other
+    arguments see :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
@@ -115,15 +124,20 @@ def run_tuning(
     config = resolve_env(config, None)
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
+    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
+    path = path if request is None else path.absolute()  # the working directory of a node can differ
+    check_writable(path)
+    if saved := read_search_settings(path, config):
+        config = with_chosen_before(config, saved)
+    elif request is None:
+        count = num_trials(dimensions, trials, grid) * (1 if seeds is None else len(seeds))
+        config = forecast_runs(config, count, "run", jobs or num_parallel_runs(config), confirm)
     if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / NUM_RUNGS**2))})
         logger.info(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad trials end early"
         )
-    path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
-    path = path if request is None else path.absolute()  # the working directory of a node can differ
-    check_writable(path)
-    check_same_search(path, config, space)
+    check_same_search(path, saved, config, space)
     with disk_errors_as_run_error(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
@@ -151,12 +165,25 @@ def run_tuning(
             return search.run(trials, jobs or max_parallel, train)
 
 
-def check_same_search(path: Path, config: ExperimentConfig, space: Mapping[str, Any]) -> None:
-    """Check that the folder ``path`` is empty or contains this search."""
+def num_trials(dimensions: Mapping[str, Dimension], count: int, grid: bool) -> int:
+    """Return the number of trials of a search for ``count``: all combinations in a grid, and never more."""
+    sizes = [dim.size for dim in dimensions.values()]
+    size = math.inf if None in sizes else math.prod(filter(None, sizes))
+    return int(size) if size < count or grid else count
+
+
+def read_search_settings(path: Path, config: ExperimentConfig) -> Mapping[str, Any]:
+    """Return the settings of the search in the folder ``path``; {} if it is empty."""
     if not contains_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
+        return {}
+    return dict(read_yaml(path / "settings.yaml")["experiment"])
+
+
+def check_same_search(path: Path, saved: Mapping[str, Any], config: ExperimentConfig, space: Mapping[str, Any]) -> None:
+    """Check that the search in ``path``, if there is one, with the settings ``saved``, is this search."""
+    if not saved:
         return
-    before = read_yaml(path / "settings.yaml")["experiment"]
-    changes = settings_changes(before, to_yaml_types(config.to_dict()))
+    changes = settings_changes(saved, to_yaml_types(config.to_dict()))
     changes += settings_changes(read_yaml(path / "space.yaml"), to_yaml_types(space))
     if changes := [line for line in changes if not line.startswith("console:")]:
         raise RunError(f"{path} contains a search with other settings ({'; '.join(changes)}). Choose another --run.")
@@ -189,17 +216,15 @@ class Search:
 
     def run(self, count: int, jobs: int, train: Train) -> TuneResult:
         """Train the missing runs of ``count`` trials with ``train``; of all combinations in a grid, and never more."""
-        counts = [dim.size for dim in self.dimensions.values()]
-        size = math.inf if None in counts else math.prod(filter(None, counts))
-        if size < count or self.grid:
-            count = int(size)
+        count = num_trials(self.dimensions, count, self.grid)
+        is_whole = num_trials(self.dimensions, count + 1, self.grid) == count
         finished = [trial.state.is_finished() for trial in self.study.trials]
         self.runs = {i: self.trial_runs(i) for i in range(count) if i >= len(finished) or not finished[i]}
         runs = [seed_run for group in self.runs.values() for seed_run in group]
         title = f"{self.config.name} on {self.config.task_label}"
         if runs:
             seeds_text = "" if self.seeds is None else f" of {count_noun(len(self.seeds), 'seed')}"
-            seeds_text += ", all combinations" if count == size else ""
+            seeds_text += ", all combinations" if is_whole else ""
             parallel_text = f"up to {count_noun(jobs, 'run')} at a time"
             logger.info(f"{title}: {count_noun(len(self.runs), 'trial')}{seeds_text}, {parallel_text}, in {self.path}")
         with contextlib.closing(RunsDisplay(runs if self.config.console else [], title)) as board:
@@ -232,7 +257,16 @@ class Search:
                 write_atomic(settings_path, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
         seed = [] if self.seeds is None else ["--seed", str(seed_run.seed)]
         files = ["--config", str(self.path / "settings.yaml"), str(settings_path)]
-        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust-code"] * is_trusting()]
+        return [
+            "train",
+            self.config.name,
+            *files,
+            *seed,
+            "--run",
+            str(seed_run.run),
+            "--yes",
+            *["--trust-code"] * is_trusting(),
+        ]
 
     def propose(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """Return Optuna's sample for the next trial, different from all previous ones; in a grid, the next in order."""

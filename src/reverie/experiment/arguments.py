@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 
 from reverie.algos.settings import AlgorithmConfig
+from reverie.core.config import flatten
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError, short_repr
 from reverie.datasets.dataset import DatasetConfig, dataset_settings
@@ -17,7 +18,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
 from reverie.experiment.config_layers import merge_layers, overlay, with_network_size
-from reverie.experiment.resolve import fit_learning_starts
+from reverie.experiment.resolve import complete_settings, with_explicit
 from reverie.run.callback import import_callback
 
 
@@ -51,8 +52,11 @@ def resolve_settings(
             f"envs = {settings.env.num}: an environment instance is a single environment. Remove envs, or pass a "
             "function that creates environments instead of the instance."
         )
+    explicit = [*flatten(values), *["size"] * (size is not None), *["env"] * isinstance(env, gymnasium.Env)]
+    explicit += ["algo"] * isinstance(algorithm, AlgorithmConfig)
     if not isinstance(algorithm, ExperimentConfig):
-        return fit_learning_starts(settings, values)
+        return complete_settings(settings, explicit)
+    settings = with_explicit(settings, explicit)
     unnamed = env is None and settings.offline and settings.env.id == EnvConfig().id
     return settings.merge({"env.id": DATASET_ENV}) if unnamed else settings
 

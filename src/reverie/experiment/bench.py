@@ -15,7 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from reverie.algos.base import Algorithm
 from reverie.algos.on_policy import OnPolicy
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.errors import ConfigError
 from reverie.core.hardware import (
     choose_device,
     describe_machine,
@@ -25,7 +24,6 @@ from reverie.core.hardware import (
     synchronize,
 )
 from reverie.core.kernel_dispatch import kernel_status
-from reverie.core.logger import logger
 from reverie.core.protocols import Env
 from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -35,7 +33,10 @@ from reverie.experiment.noise import MAX_TURNS, NoiseEnv, env_rate, noise_batch,
 from reverie.replay.rollout import RolloutBuffer
 from reverie.replay.sources import prefetch
 from reverie.run.collect import Collector
+from reverie.run.signal_handling import explain_interrupt
 
+TimeFn = Callable[[], float]
+"""A clock, in seconds."""
 WARMUP_TURNS, MIN_TURNS = 1, 4
 """Updates of :func:`measure_turns` that are not timed, and its least number of updates in all."""
 CAPTURE_UPDATES = 4
@@ -185,8 +186,9 @@ def measure_speed(
 
 
 def measure_turns(
-    config: ExperimentConfig, learner: Algorithm, env: Any, seconds: float, max_seconds: float = math.inf
-) -> TurnTimes | None:
+    config: ExperimentConfig, learner: Algorithm, env: Any, seconds: float, max_seconds: float = math.inf,
+    timer: TimeFn = time.perf_counter,
+) -> TurnTimes | None:  # fmt: skip
     """Collect in ``env`` and learn in turns for about ``seconds``, with the updates per env step of a run.
 
     Returns None if the replay holds no window after :data:`MAX_TURNS` turns, or half of ``max_seconds``, or the run
@@ -211,16 +213,16 @@ def measure_turns(
     living = learning = 0.0
     owed, begin = 1.0 + WARMUP_TURNS, clock()
     while updates < MIN_TURNS or clock() < begin + seconds:
-        started = clock()
+        started = timer()
         num_steps = collector.collect()
-        living, steps, owed = living + clock() - started, steps + num_steps, owed + num_steps * ratio
+        living, steps, owed = living + timer() - started, steps + num_steps, owed + num_steps * ratio
         while (owed >= 1 or window.rollout) and len(source) and (updates < MIN_TURNS or clock() < begin + seconds):
-            started = clock()
+            started = timer()
             batch = source.sample()
             update = learner.update(batch)
             source.feedback(batch.index, update)
             synchronize(learner.device)
-            learning, updates, owed = learning + clock() - started, updates + 1, owed - 1
+            learning, updates, owed = learning + timer() - started, updates + 1, owed - 1
             if updates == WARMUP_TURNS:
                 learning = 0.0
     collector.pop_episodes()
@@ -244,26 +246,6 @@ def learner_window(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Act
         return config.algo.build(obs_spec, action_spec, "meta").window
 
 
-def fit_hours(
-    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, env: Env | None
-) -> ExperimentConfig:
-    """Return ``config`` with a length that takes ``config.hours`` by a forecast, or its own if that is shorter."""
-    assert config.hours is not None
-    cost = measure_cost(config, obs_spec, action_spec, [torch.get_num_threads()], None if config.offline else env)
-    if cost is None:
-        raise ConfigError(f"hours = {config.hours:g}: the learner cannot be timed. Set {config.unit} instead.")
-    window, target, length = learner_window(config, obs_spec, action_spec), TIME_SHARE * config.hours, 100_000.0
-    for _ in range(5):  # the time is proportional to the length, but for the steps before learning starts
-        length *= target / forecast(config.merge({config.unit: max(1, int(length))}), window, cost).hours
-    digit = 10 ** max(0, len(str(int(length))) - 2)
-    chosen = max(1, window.rollout * config.env.num, int(length // digit * digit))
-    logger.info(
-        f"hours = {config.hours:g}: {min(chosen, config.length):,} {config.unit} fit on this machine; twice the time "
-        f"would allow {2 * chosen:,}"
-    )
-    return config.merge({config.unit: min(chosen, config.length)})
-
-
 # ---------------------------------------------------------------- operations
 
 
@@ -285,46 +267,56 @@ def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> 
     return int(counter.get_total_flops()) / 1e9
 
 
-# ---------------------------------------------------------------- random experience
-
-
 # ---------------------------------------------------------------- times
 
 
 def median_seconds(
     call: Callable[[], object], device: torch.device, *, warm_up: int, seconds: float, min_calls: int = 3,
-    max_calls: int,
+    max_calls: int, timer: TimeFn | None = None,
 ) -> float:  # fmt: skip
     """Return the median seconds of ``call``, over ``min_calls`` to ``max_calls`` calls within about ``seconds``."""
+    timer = timer or time.perf_counter
     for _ in range(warm_up):
         call()
     synchronize(device)
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < min_calls or (len(times) < max_calls and time.perf_counter() < end):
-        started = time.perf_counter()
+        started = timer()
         call()
         synchronize(device)
-        times.append(time.perf_counter() - started)
+        times.append(timer() - started)
     return statistics.median(times)
 
 
-def act_seconds(learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0) -> float:
+def act_seconds(
+    learner: Algorithm, step: Step, mode: Mode = "explore", *, seconds: float = 1.0, timer: TimeFn | None = None
+) -> float:
     """Return the seconds of one decision for the environments of ``step``."""
     state = learner.policy.initial(len(step))
     return median_seconds(
-        lambda: learner.policy.act(step, state, mode), learner.device, warm_up=10, seconds=seconds, max_calls=1000
+        lambda: learner.policy.act(step, state, mode),
+        learner.device,
+        warm_up=10,
+        seconds=seconds,
+        max_calls=1000,
+        timer=timer,
     )
 
 
 THREADS_MARGIN = 1.3
 """How many times as fast several threads must be to be preferred to one: a single thread waits for no other."""
-TIME_SHARE = 0.9
-"""Part of the hours that a forecast run takes: the rest is for evaluations and checkpoints."""
 MAX_SECONDS = 5.0
 """Seconds that :func:`measure_cost` takes at most, but for an update with few windows that takes longer."""
-BATCH_PARTS = (16, 4, 1)
-"""Updates are timed with a 16th of the windows of a batch, then with a quarter and with all while there is time."""
+BATCH_PARTS, WHOLE_UPDATES = (16, 4, 1), 6
+"""Updates are timed with a 16th of the windows of a batch, then with all if there is time for so many updates; else
+with a quarter, and with all if there is time for one."""
+
+
+def thread_choices(config: ExperimentConfig) -> list[int]:
+    """Return the numbers of threads that a measurement chooses from: one or all, unless ``threads`` is set."""
+    num_threads = torch.get_num_threads()
+    return [1, num_threads] if num_threads > 1 and not config.threads else [num_threads]
 
 
 def measure_cost(
@@ -333,57 +325,73 @@ def measure_cost(
     """Time a learner made for this purpose on random data, and ``env``; None if the learner does not accept them.
 
     The global random generators stay as they are. ``threads``: numbers to choose from; the first one unless another is
-    clearly faster.
+    clearly faster. On a busy machine, short times vary: those of one thread are its processor time, multiplied by the
+    slowdown over the whole measurement.
     """
+    device = choose_device(config.device)
+    timer = time.process_time if device == "cpu" and threads[0] == 1 else time.perf_counter
     end = time.perf_counter() + MAX_SECONDS
-    with preserve_rng_state(), preserve_num_threads():
+    explained = explain_interrupt("The learner was being timed and no run has begun; nothing is lost")
+    with preserve_rng_state(), preserve_num_threads(), explained:
         try:
-            rate = None if env is None else env_rate(env, MAX_SECONDS / 10)
-            learner = config.algo.build(obs_spec, action_spec, choose_device(config.device))
-            whole, times = learner.window.batch, dict[int, float]()
-            torch.set_num_threads(threads[-1])
+            env_timer = timer if config.env.vectorization == "sync" else time.perf_counter
+            rate = None if env is None else env_rate(env, MAX_SECONDS / 10, env_timer)
+            learner = config.algo.build(obs_spec, action_spec, device)
+            wall, begin = time.perf_counter(), timer()
+            torch.set_num_threads(threads[0])
+            whole, times, slowdown = learner.window.batch, dict[int, float](), 1.0
             for size in sorted({max(1, whole // part) for part in BATCH_PARTS}):
-                if times and (CAPTURE_UPDATES + 1) * _extrapolate(times, size) > (end - time.perf_counter()) / 2:
+                left = (end - time.perf_counter()) / slowdown
+                if times and WHOLE_UPDATES * _extrapolate(times, whole) < left and size < whole:
+                    continue
+                if times and _extrapolate(times, size) > left:
                     break
                 batch = noise_batch(learner, obs_spec, action_spec, windows=size)
-                times[size] = update_seconds(learner, batch, end)
-            by_threads = {threads[-1]: times[max(times)]}
-            for number in threads[:-1]:
-                torch.set_num_threads(number)
-                by_threads[number] = update_seconds(learner, batch, end)
+                until = end if size == whole else end - 0.75 * slowdown * left
+                times[size] = update_seconds(learner, batch, until, timer)
+                slowdown = max(1.0, (time.perf_counter() - wall) / max(1e-9, timer() - begin))
+            by_threads = {threads[0]: slowdown * times[max(times)]}
+            for number in threads[1:]:
+                if slowdown < THREADS_MARGIN and WHOLE_UPDATES * by_threads[threads[0]] < end - time.perf_counter():
+                    torch.set_num_threads(number)
+                    by_threads[number] = update_seconds(learner, batch, end)
             margins = {number: 1.0 if number == threads[0] else THREADS_MARGIN for number in threads}
             best = min(by_threads, key=lambda number: by_threads[number] * margins[number])
             torch.set_num_threads(best)
-            update_s = _extrapolate(times, whole) * by_threads[best] / by_threads[threads[-1]]
-            turn_s = act_seconds(learner, noise_step(obs_spec, config.env.num), seconds=0.1)
+            env_step_s = None if rate is None else (slowdown if env_timer is timer else 1.0) / rate
+            if best > 1:
+                timer, slowdown = time.perf_counter, 1.0
+            update_s = _extrapolate(times, whole) * by_threads[best] / times[max(times)]
+            turn_s = slowdown * act_seconds(learner, noise_step(obs_spec, config.env.num), seconds=0.1, timer=timer)
             if whole in times and update_s * MIN_TURNS < (left := end - time.perf_counter()) and not config.offline:
-                turns = measure_turns(config, learner, NoiseEnv(obs_spec, action_spec, config.env.num), left / 2, left)
+                noise = NoiseEnv(obs_spec, action_spec, config.env.num)
+                turns = measure_turns(config, learner, noise, left / 2, left, timer)
                 if turns is not None:
-                    update_s, turn_s = turns.update_s, turns.env_step_s * config.env.num
+                    update_s, turn_s = slowdown * turns.update_s, slowdown * turns.env_step_s * config.env.num
         except Exception:  # a learner of the user's own may need more of its data than their shapes
             return None
-    return Cost(update_s=update_s, turn_s=turn_s, env_step_s=None if rate is None else 1 / rate, threads=best)
+    return Cost(update_s=update_s, turn_s=turn_s, env_step_s=env_step_s, threads=best)
 
 
 def _extrapolate(times: dict[int, float], size: int) -> float:
-    """Return the seconds of an update with ``size`` windows by those with fewer: a fixed part, and one for each."""
+    """Return the seconds of an update with ``size`` windows by those with fewer, as a power of their number."""
     (second, time), *rest = sorted(times.items(), reverse=True)
-    if not rest or size == second:
-        return time * size / second
-    first, less = rest[0]
-    slope = min(time / second, max(0.0, time - less) / (second - first))
-    return time + slope * (size - second)
+    power = 0.5
+    if rest:
+        first, less = rest[0]
+        power = min(1.0, max(power, math.log(time / less) / math.log(second / first)))
+    return float(time * (size / second) ** power)
 
 
-def update_seconds(learner: Algorithm, batch: Batch, end: float, calls: int = 5) -> float:
-    """Return the median seconds of ``calls`` updates on ``batch`` after the first ones; at ``end`` those of the last.
+def update_seconds(learner: Algorithm, batch: Batch, end: float, timer: TimeFn = time.perf_counter) -> float:
+    """Return the median seconds of five updates on ``batch`` after the first ones; at ``end``, of all but the first.
 
-    The first ones, which record a tape, take longer.
+    The first ones, which record a tape, take longer. There are two at least.
     """
     times: list[float] = []
-    while not times or (len(times) < CAPTURE_UPDATES + calls and time.perf_counter() < end):
-        started = time.perf_counter()
+    while len(times) < 2 or (len(times) < CAPTURE_UPDATES + 5 and time.perf_counter() < end):
+        started = timer()
         learner.update(batch)
         synchronize(learner.device)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times[CAPTURE_UPDATES:]) if len(times) > CAPTURE_UPDATES else times[-1]
+        times.append(timer() - started)
+    return statistics.median(times[CAPTURE_UPDATES:] or times[1:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,13 +27,14 @@ from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.envs.make import EnvLike
-from reverie.experiment.bench import MAX_SECONDS, Forecast, fit_hours, forecast, measure_cost
+from reverie.experiment.bench import MAX_SECONDS, Forecast, forecast, measure_cost, thread_choices
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
+from reverie.experiment.hours import fit_hours
 from reverie.experiment.memory import check_fits_memory, fit_default_length
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
-from reverie.experiment.resolve import fit_learning_starts, saved_settings
+from reverie.experiment.resolve import saved_settings
 from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
@@ -207,7 +209,7 @@ class OnlineRows(NamedTuple):
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
-    actors: Callable[..., Any] | None = None,
+    actors: Callable[..., Any] | None = None, confirm: Callable[[str], bool] | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` enables; other parts are None. Writes nothing.
 
@@ -221,11 +223,13 @@ def build(
         estimates: the class of the estimator of an offline run without an environment.
         actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py:
             build_actor_collector``.
+        confirm: asked whether to begin a run that may take more memory than is available. None: it is refused.
 
     Raises:
         ReverieError: settings contradict each other, the dataset cannot be read or does not match the environment, or
             memory or device are not available.
     """
+    started = time.perf_counter()
     config = config.validate()
     check_start(config)
     makers = EnvMakers.of(config, env, eval_env)
@@ -234,6 +238,7 @@ def build(
     device, seeds = set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
     heldout: Callable[[], Mapping[str, float]] = dict
+    run_forecast: Forecast | None = None
     with contextlib.ExitStack() as undo:
         envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
         recorded = open_run_dataset(config, probed, envs, undo) if config.offline_fraction else None
@@ -241,13 +246,16 @@ def build(
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
-        if start == 0 and config.hours is not None:
-            config = fit_hours_in_memory(config, learned.obs_spec, learned.action_spec, envs.evaluation, device)
+        choices = (config.unit, "replay_ratio", "size")
+        if start == 0 and config.hours is not None and any(map(config.is_open, choices)):
+            config, run_forecast = fit_hours(
+                config, learned.obs_spec, learned.action_spec, envs.evaluation, device, started, confirm
+            )
         elif start == 0 and device == "cpu":
             config, counted = fit_default_length(config, learned.obs_spec, learned.action_spec)
-            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted)
+            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted, confirm)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
-        clock, meter = make_clock(config, algo), DeviceMeter()
+        clock, meter = make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
         windows = split_window(algo.window, config.offline_fraction) if is_mixed else (algo.window, algo.window)
         if envs.training is not None:
@@ -269,7 +277,7 @@ def build(
         env=envs.training, eval_env=envs.evaluation, reopen_user_env=envs.reopen,
         replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
-        estimator=offline.estimator, heldout=heldout,
+        estimator=offline.estimator, heldout=heldout, forecast=run_forecast,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         schedule=config.schedule, log_episodes=config.log_episodes, score=ScoreMetric.parse(config.score_metric),
         stop_score=config.stop_score if config.evaluates_during_training else None, patience=config.patience,
@@ -277,26 +285,14 @@ def build(
     )  # fmt: skip
 
 
-def fit_hours_in_memory(
-    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, env: Env | None, device: str
-) -> ExperimentConfig:
-    """Return ``config`` with the length for its hours; ConfigError if a run does not fit into memory on a CPU."""
-    if device == "cpu":  # before a learner is timed
-        check_fits_memory(config.merge({config.unit: 1}), obs_spec, action_spec)
-    config = fit_learning_starts(fit_hours(config, obs_spec, action_spec, env), {config.unit})
-    if device == "cpu":
-        check_fits_memory(config, obs_spec, action_spec)
-    return config
-
-
-def make_clock(config: ExperimentConfig, algo: Algorithm) -> Clock:
-    """Return the clock of the run, whose position ``algo`` sees."""
+def make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) -> Clock:
+    """Return the clock of the run, whose position ``algo`` sees. ``seconds``: how many of the hours have passed."""
     clock = Clock(
         length=config.length, unit=config.unit, tolerance=config.tolerance, train_freq=config.train_freq,
         replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
         on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
         learning_starts=1 if config.offline else max(1, config.learning_starts),
-        max_seconds=None if config.hours is None else 3600 * config.hours,
+        max_seconds=None if config.hours is None else 3600 * config.hours - seconds,
     )  # fmt: skip
     algo.position = lambda: clock.position
     return clock
@@ -336,10 +332,10 @@ def with_forecast(experiment: Experiment) -> Experiment:
 
     The evaluation environments are stepped: each evaluation resets them.
     """
-    config, algo, num_threads = experiment.config, experiment.algo, torch.get_num_threads()
-    if algo.device.type != "cpu" or config.planned_counts(algo.window)[0] < SHORT_RUN_UPDATES:
+    config, algo, choices = experiment.config, experiment.algo, thread_choices(experiment.config)
+    is_short = config.planned_counts(algo.window)[0] < SHORT_RUN_UPDATES
+    if algo.device.type != "cpu" or is_short or experiment.forecast is not None:
         return experiment
-    choices = [1, num_threads] if num_threads > 1 and not config.threads else [num_threads]
     logger.info(f"timing updates and env steps, for {MAX_SECONDS:g} seconds at most")
     env = None if config.offline else experiment.eval_env
     cost = measure_cost(config, experiment.obs_spec, experiment.action_spec, choices, env)

@@ -28,8 +28,6 @@ from reverie.run.evaluate import ScoreMetric
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
-UNBOUNDED = 10**9
-"""Length of a run that ``hours`` is still to choose."""
 END_OF_SCHEDULES = 10**15
 """Env steps after which all exploration schedules have ended."""
 NO_ENV = "none"
@@ -46,6 +44,8 @@ class ExperimentConfig(Config):
     """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
     cpu, the same preset with smaller networks and a shorter run. In Python this only records the origin of the
     settings."""
+    explicit: tuple[str, ...] = field(default=(), compare=False)
+    """Settings that the machine does not choose, such as steps: those that flags, files or Python set."""
     experience: Experience | None = None
     """online, offline or mixed(0.5): learn from collected rows, from a dataset, or from both. The number is the
     fraction of each batch from the dataset, rounded to whole windows. None: online without data; with data offline, or
@@ -55,8 +55,8 @@ class ExperimentConfig(Config):
     updates: Annotated[int, AtLeast(1)] = 100_000
     """Gradient updates of an offline run, which has no env steps."""
     hours: Annotated[float | None, Above(0)] = None
-    """Hours that the run takes: its length is chosen by a forecast on this machine, at most `steps` (or `updates`) if
-    those are set, and it ends after these hours at the latest, before a final evaluation. None: no limit."""
+    """Hours that the run takes. Its length, its replay ratio and the size of its networks are chosen by a forecast on
+    this machine, unless you set them; it ends in time, with the final evaluation. None: no limit."""
     replay_ratio: Annotated[float | None, AtLeast(0)] = None
     """Replay ratio: gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None
@@ -229,6 +229,10 @@ class ExperimentConfig(Config):
         return self.env.merge({"terminal_on_life_loss": False, "clip_reward": "none"}).merge(
             self.eval_env_overrides, "eval_env"
         )
+
+    def is_open(self, *names: str) -> bool:
+        """Return whether the machine may choose these settings: the user has set none of them."""
+        return not set(names) & set(self.explicit)
 
     def exploration_step(self, step: int) -> int:
         """Return the position of exploration schedules in env steps, at ``step`` of the run, for sampled actions.

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.config import nest
+from reverie.core.config import flatten, nest
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.hardware import num_gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.presets import TABLE as TABLE
-from reverie.experiment.resolve import dataset_env_id
+from reverie.experiment.resolve import dataset_env_id, with_explicit
 from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
 
 CPU_SUFFIX = "+cpu"
@@ -94,7 +94,7 @@ def merge_layers(
     is_open = preset is None and not is_complete
     if is_open and (continued := _of_run(run, algorithm, named=bool(env or named))) is not None:
         changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
-        config = _with(settings, continued).merge(changes)
+        config = with_explicit(_with(settings, continued).merge(changes), ["env.num"])
         return config if size is None else with_network_size(config, size)
     for path, values in () if algo is None else settings:
         if any(name.partition(".")[0] == "algo" for name, value in values.items() if value != {}):
@@ -152,6 +152,8 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
             config = overlay(config, values)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
+        names = flatten(values).keys() - {"learning_starts", "random_steps"}  # these follow the length
+        config = config if "explicit" in values else with_explicit(config, names)
     return config
 
 

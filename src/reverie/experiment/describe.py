@@ -97,7 +97,7 @@ def describe_forecast(config: ExperimentConfig, window: Window, forecast: Foreca
     if not config.planned_counts(window)[0] and not window.rollout:
         begin = config.first_update_step(window)
         words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
-    if forecast is not None:
+    if forecast is not None and config.hours is None:  # the hours have been reported
         hours = forecast.hours
         env_text = " besides the environment's steps" if forecast.envs_h is None and not config.offline else ""
         threads = count_noun(config.threads or torch.get_num_threads(), "thread")
@@ -135,9 +135,17 @@ def format_bytes(size: int) -> str:
 
 def check_long_run(experiment: Any, confirm: Callable[[str], bool] | None) -> None:
     """Warn of a run that is forecast to take more than 12 hours; RunError, and it is closed, if ``confirm`` says no."""
-    text = long_run_text(experiment.config, experiment.forecast)
-    if text and confirm is None:
+    if text := long_run_text(experiment.config, experiment.forecast):
+        try:
+            confirm_long_run(text, confirm)
+        except BaseException:
+            experiment.close(failed=True)
+            raise
+
+
+def confirm_long_run(text: str, confirm: Callable[[str], bool] | None) -> None:
+    """Warn with ``text`` of a long run; RunError if ``confirm`` says no."""
+    if confirm is None:
         logger.warning(text)
-    elif text and confirm is not None and not confirm(text):
-        experiment.close(failed=True)
+    elif not confirm(text):
         raise RunError(f"{text}. Pass --yes to begin it")

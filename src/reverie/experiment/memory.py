@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,8 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from reverie.core.columns import row_columns
+from reverie.core.config import flatten
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_address_space, available_memory
+from reverie.core.logger import logger
 from reverie.core.seeding import preserve_rng_state
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
@@ -28,6 +30,8 @@ from reverie.replay.storage import row_nbytes
 
 WORKSPACE = 2.0
 """Bytes that an update takes on a CPU for each byte of its tensors: convolutions copy what they read."""
+MEMORY_ERROR = 1.5
+"""How many times as much as a run takes may have been forecast."""
 NOMINAL_RATE, OPERATION_SECONDS = 5e10, 5e-6
 """Multiplications and additions a second of a CPU core, and the time of an operation besides them: those by which
 default lengths are chosen, so that they are the same for the same command."""
@@ -64,15 +68,29 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.current = self.peak = self.operations = self.flop = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
+        self._outputs: dict[Any, tuple[Any, ...]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = self._call(func, args, kwargs or {})
         self.operations += 1
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             self.flop += count(*args, **(kwargs or {}), out_val=out)
         for x in out if isinstance(out, tuple | list) else (out,):
             if isinstance(x, Tensor):
                 self._add(x.untyped_storage())
+        return out
+
+    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result of an operation; if it had the same shapes before, without the time to infer its shape."""
+        if any(argument.alias_info for argument in func._schema.arguments):  # a view, or in place
+            return func(*args, **kwargs)
+        key = func, _shapes(args), _shapes(list(kwargs.items()))
+        if key in self._outputs:
+            size, stride, dtype = self._outputs[key]
+            return torch.empty_strided(size, stride, dtype=dtype, device="meta")
+        out = func(*args, **kwargs)
+        if isinstance(out, Tensor) and out.device.type == "meta":
+            self._outputs[key] = out.shape, out.stride(), out.dtype
         return out
 
     def nominal_seconds(self) -> float:
@@ -91,6 +109,13 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive[key] = weakref.ref(storage, forget)
         self.current += size
         self.peak = max(self.peak, self.current)
+
+
+def _shapes(value: Any) -> Any:
+    """Return arguments of an operation with the shapes of tensors in their places."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype
+    return tuple(map(_shapes, value)) if isinstance(value, list | tuple) else (type(value), value)
 
 
 class CountedLearner(NamedTuple):
@@ -145,18 +170,27 @@ def forecast_memory(
 
 
 def check_fits_memory(
-    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, counted: CountedLearner | None = None
-) -> None:
-    """Raise ConfigError, with a command that fits, if a run on a CPU takes more memory than is available."""
+    config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec, counted: CountedLearner | None = None,
+    confirm: Callable[[str], bool] | None = None,
+) -> None:  # fmt: skip
+    """Raise ConfigError, with a command that fits, if a run on a CPU takes more memory than is available.
+
+    ``confirm``: asked whether to begin all the same, if it may fit.
+    """
     free = min((size for size in (available_memory(), available_address_space()) if size is not None), default=None)
     needed = None if free is None else forecast_memory(config, obs_spec, action_spec, counted)
     if needed is None or free is None or needed.total <= free:
         return
     text = (
         f"this run takes about {needed.total / 1e9:.1f} GB of memory (learning {needed.learning / 1e9:.1f} GB, replay "
-        f"{needed.replay / 1e9:.1f} GB), but {free / 1e9:.1f} GB is available. Lower env.resize, algo.batch_size or "
-        "replay.capacity"
+        f"{needed.replay / 1e9:.1f} GB), but {free / 1e9:.1f} GB is available"
     )
+    if needed.total < MEMORY_ERROR * free and confirm is not None:
+        if confirm(text):
+            logger.warning(f"{text}: it may run out of memory")
+            return
+        text = f"{text}; it may fit: --yes begins it"
+    text = f"{text}. Lower env.resize, algo.batch_size or replay.capacity"
     changes = _find_changes(config, obs_spec, action_spec, free)
     raise ConfigError(f"{text}, as in: {format_command(config.merge(changes))}" if changes else f"{text}.")
 
@@ -172,21 +206,22 @@ def fit_default_length(
 ) -> tuple[ExperimentConfig, CountedLearner | None]:
     """Return ``config`` with a run of at most ``DEFAULT_HOURS``, if it is one for a machine without a GPU.
 
-    A length that the user has set stays. Also returns the learner that was counted.
+    What the user has set stays. Also returns the learner that was counted.
     """
     counted = count_learner(config, obs_spec, action_spec)
-    if counted is None or not config.preset.endswith(CPU_SUFFIX):
+    if counted is None or not config.preset.endswith(CPU_SUFFIX) or not config.is_open(config.unit):
         return config, counted
     base = base_config(config.name, config.env.id, config.preset, config.device)
     if config.length != getattr(base, config.unit):
         return config, counted
     config = _shorten(config, counted, MIN_STEPS)
     if nominal_hours(config, counted) > DEFAULT_HOURS and not config.algo.on_policy:
-        if config.algo.batch_size > MIN_BATCH:
+        if config.algo.batch_size > MIN_BATCH and config.is_open("algo.batch_size"):
             config = config.merge({"algo.batch_size": MIN_BATCH})
             counted = count_learner(config, obs_spec, action_spec) or counted
         ratio, hours = config.updates_per_step(counted.window), nominal_hours(config, counted)
-        if hours > DEFAULT_HOURS and ratio > MIN_RATIO and not config.offline:
+        is_open = config.is_open("replay_ratio", "train_ratio") and not config.offline
+        if hours > DEFAULT_HOURS and ratio > MIN_RATIO and is_open:
             ratio = max(MIN_RATIO, float(f"{ratio / hours:.1g}"))
             config = config.merge({"replay_ratio": ratio, "train_ratio": None})
     return _shorten(config, counted), counted
@@ -235,20 +270,16 @@ def _find_changes(
     return changes if needed is not None and needed.total <= free else None
 
 
+UNPRINTED = ("preset", "explicit", "env.id", "experience", "replay.store_path")
+"""Settings that :func:`format_command` does not print."""
+
+
 def format_command(config: ExperimentConfig) -> str:
     """Return the command that trains with these settings: those that its preset does not have, as flags."""
     base = base_config(config.name, config.env.id, config.preset or None, config.device)
-    before, flags = _flatten(base.to_dict()), list[str]()
-    for path, value in _flatten(config.to_dict()).items():
-        if path not in ("preset", "env.id", "experience", "replay.store_path") and value != before.get(path):
+    before, flags = flatten(base.to_dict()), list[str]()
+    for path, value in flatten(config.to_dict()).items():
+        if path not in UNPRINTED and value != before.get(path):
             words = value if isinstance(value, list | tuple) else [value]
             flags += [f"--{path.replace('_', '-')}", *map(str, words)]
     return shlex.join(["reverie", "train", config.name, "--env", config.env.id, *flags])
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings by dotted path."""
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) and value else {prefix + key: value}
-    return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -88,12 +88,12 @@ class NoiseEnv:
         return self._step
 
 
-def env_rate(env: Env, seconds: float = 2.0) -> float:
-    """Return the env steps per second of ``env`` under random actions, summed over its environments."""
+def env_rate(env: Env, seconds: float = 2.0, timer: Callable[[], float] = time.perf_counter) -> float:
+    """Return the env steps per second, by ``timer``, of ``env`` under random actions, summed over its environments."""
     rng = np.random.default_rng(0)
     step, num_steps = env.reset(0), 0
-    started = time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < seconds or num_steps == 0:
+    started, begin = time.perf_counter(), timer()
+    while time.perf_counter() - started < seconds or num_steps == 0:
         num_steps += len(step) - int(step.is_last.sum())
         step = env.step(random_flat_actions(env.action_spec, env.num_envs, rng, step.obs.get(MASK_KEY)))
-    return num_steps / elapsed
+    return num_steps / max(1e-9, timer() - begin)

@@ -68,7 +68,12 @@ class SpeedMeter:
     def time_left_text(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
         rate = self.rate()
-        return format_duration((self._clock.length - self._clock.position) / rate) if rate > 0 else "-"
+        if rate <= 0:
+            return "-"
+        left = (self._clock.length - self._clock.position) / rate
+        if not isinstance(self._clock, RunProgress) and self._clock.max_seconds is not None:
+            left = min(left, max(0.0, self._clock.max_seconds - self._clock.seconds))
+        return format_duration(left)
 
 
 # ---------------------------------------------------------------- one run

@@ -207,6 +207,12 @@ class RunLifecycle:
             return f"patience = {patience} (no {score.name} was {best} in {evaluations})"
         return ""
 
+    def best_text(self) -> str:
+        """Return the best score and its position, after a run that its ``hours`` ended; else ""."""
+        if not self.clock.out_of_time or self.best is None:
+            return ""
+        return f"; the best {self.experiment.score.name} is {self.best:.2f}, at {self.clock.unit[:-1]} {self.best_step}"
+
     def train(self, open_sinks: OpenSinks) -> TrainResult:
         """Train, and evaluate at the end."""
         experiment = self.experiment
@@ -226,7 +232,7 @@ class RunLifecycle:
                 if why := experiment.no_update_reason():
                     logger.warning(why)
                 if why := self.early_stop_reason():
-                    logger.info(f"the run ends at {self.clock.position_text}, by {why}")
+                    logger.info(f"the run ends at {self.clock.position_text}, by {why}{self.best_text()}")
                 for sink in sinks if (values := experiment.heldout()) else ():
                     sink.write(values, self.clock.position)
                 measurement, number = self.finish(sinks)
@@ -238,7 +244,10 @@ class RunLifecycle:
 
         The metrics are written first: a run killed before the best agent is saved resumes earlier, and evaluates again.
         """
+        begin = self.clock.seconds
         measurement = self.experiment.measure("evaluation")
+        # for the next evaluation and the last one
+        self.clock.reserved_seconds = max(self.clock.reserved_seconds, 2 * (self.clock.seconds - begin))
         if isinstance(measurement, Evaluation) and self.reaches_stop_score(scalars_of_result(measurement)):
             confirmation = self.experiment.measure("confirmation")  # confirm that it was not chance
             assert isinstance(confirmation, Evaluation)
@@ -328,11 +337,12 @@ class RunLifecycle:
 
         ``measurement``: an evaluation or estimate. ``number``: the signal that ended the run.
         """
-        finished = number is None
+        finished, best = number is None, self.checkpoints.best()
+        checkpoints = {"checkpoint": checkpoint, "best checkpoint": None if best == checkpoint else best}
         return TrainResult(
             run=self.folder.path, env_steps=self.clock.env_steps, updates=self.clock.updates, signal=number,
             reason="finished" if finished else "interrupted", stop_reason=self.early_stop_reason() if finished else "",
             evaluation=measurement if isinstance(measurement, Evaluation) else None,
             estimate=None if isinstance(measurement, Evaluation) else measurement,
-            files=self.folder.files() | ({"checkpoint": checkpoint} if checkpoint else {}),
+            files=self.folder.files() | {name: path for name, path in checkpoints.items() if path},
         )  # fmt: skip

@@ -40,7 +40,8 @@ class TrainResult:
     """FQE's :class:`~reverie.ReturnEstimate` of the policy's return, in an offline run without an evaluation
     environment; None if there was none."""
     files: dict[str, Path] = field(default_factory=dict)
-    """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate" and "checkpoint"."""
+    """Existing files by name: "settings", "metrics", "curve", "evaluation", "estimate", "checkpoint", and, if it is
+    another one, "best checkpoint"."""
 
     load_agent: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
     """Loads the agent of the newest checkpoint; None in callbacks."""

@@ -25,6 +25,7 @@ from reverie.run.folder import RunFolder, SavedConfig, check_spec, contains_run
 from reverie.run.lifecycle import LOADED_FIRST, OpenSinks, RunLifecycle
 from reverie.run.manifest import checkpoint_step, encode_state
 from reverie.run.result import TrainResult
+from reverie.run.signal_handling import explain_interrupt
 from reverie.run.trainable import Trainable
 
 
@@ -54,7 +55,8 @@ def run_experiment(
                 logger.info(
                     f"{folder} has no checkpoint: the run starts over, and keeps the rows and logs stored there"
                 )
-        experiment = build(None if newest is None else checkpoint_step(newest))
+        with explain_interrupt("The run was being built and has made no steps; nothing is lost"):
+            experiment = build(None if newest is None else checkpoint_step(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
         encode_state(
             experiment.algo.state_dict(), "algo", {}

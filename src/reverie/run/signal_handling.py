@@ -70,6 +70,17 @@ class SignalStop(BaseException):
 
 
 @contextlib.contextmanager
+def explain_interrupt(text: str) -> Iterator[None]:
+    """Add ``text`` to a KeyboardInterrupt from inside, unless it has been explained."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not hasattr(interrupt, "__notes__"):
+            interrupt.add_note(text)
+        raise
+
+
+@contextlib.contextmanager
 def raise_on_signal() -> Iterator[None]:
     """Raise :class:`SignalStop` inside when one of ``SIGNALS`` arrives."""
 
