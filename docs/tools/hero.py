@@ -2,7 +2,7 @@
 """The README's film: HalfCheetah beside the dream of a world model that has seen only its first rows.
 
     python docs/tools/hero.py collect    # 125,000 env steps of two gaits and of stumbles: half a minute
-    python docs/tools/hero.py train      # a world model, from these rows alone: an hour or less of one CPU core
+    python docs/tools/hero.py train      # a world model, from these rows alone: 8 minutes of one CPU core
     python docs/tools/hero.py film       # docs/images/dream.gif: an episode that the model has never seen
 
 Needs the extra ``mujoco``; without a display, set MUJOCO_GL=egl.
