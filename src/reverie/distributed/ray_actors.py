@@ -210,7 +210,7 @@ class RayActorConnection:
     def tell(self) -> None:
         """Send the signals to the actor, if it has started and the signals have changed."""
         if self.node and not self.told:
-            self.post.tell.remote(tuple(self.signs))
+            self.post.set_signals.remote(tuple(self.signs))
             self.told = True
         elif not self.node and time.monotonic() > self.since + LATE_SECONDS:
             self.since = float("inf")
