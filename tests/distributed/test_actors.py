@@ -35,7 +35,8 @@ from reverie.distributed.actor_connection import (
     serialize_weights,
 )
 from reverie.distributed.actor_replays import MultiReplay
-from reverie.distributed.local_actors import LocalActorConnection
+from reverie.distributed.local_actors import LocalActorConnection, LocalActors
+from reverie.distributed.ray_actors import RayActor, RayActorConnection, RayActors
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
@@ -288,3 +289,18 @@ def test_slack_is_of_actors_alone() -> None:
     assert ExperimentConfig().tolerance is None
     assert ExperimentConfig(actors=1).tolerance == 100
     assert ExperimentConfig(actors=1, ratio_tolerance=None).tolerance == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "own"),
+    [
+        (ActorConnection, RayActor, set()),
+        (WeightBoard, RayActor, {"publish"}),
+        (LocalActors, RayActors, set()),
+        (LocalActorConnection, RayActorConnection, {"start", "decode"}),
+    ],
+)
+def test_actors_on_ray_have_the_methods_of_local_ones(local: type, remote: type, own: set[str]) -> None:
+    """Both are called by the same code; Ray itself is too large for this suite (``make cluster``)."""
+    methods = {name for name, value in vars(local).items() if callable(value) and not name.startswith("_")}
+    assert methods - own <= {*dir(remote)}

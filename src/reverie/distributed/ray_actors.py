@@ -90,7 +90,7 @@ class RayActor:
             raise ActorStop
         return self.signs
 
-    def room(self) -> Rows:
+    def next_block(self) -> Rows:
         while self.sent.qsize() >= self.slots:
             self.check()
             time.sleep(POLL_SECONDS)
