@@ -8,7 +8,8 @@ convolutions of Mnih et al. 2015, one layer of 512 above them, batches of 32 and
 continuous actions they have the convolutions and the trunk of DrQ-v2, two layers of 256 and batches of 256, without
 augmentation. Those of `sac_nature` and `td3_nature` have the convolutions of Mnih et al. and no trunk. In the scripts,
 as in ours, actor and critics share the convolutions, which see each image once. Stable-Baselines3 shares nothing, and
-has the convolutions of Mnih et al. and a layer of 512 for all tasks, its defaults.
+has the convolutions of Mnih et al. and a layer of 512 for all tasks, its defaults. With one thread, time is that of the
+process, so that what else runs on the machine counts less.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from model_free_peers import SYSTEMS as LIVED
 from peers.rates import IMAGE_TASKS
 
 TASKS = tuple(IMAGE_TASKS)
-PEER = LIVED["sb3"]
+SB3, D3RLPY = LIVED["sb3"], LIVED["d3rlpy"]
 SYSTEMS = {
     OURS: System("reverie", TASKS, script="reverie"),
     "script": System(
@@ -33,8 +34,12 @@ SYSTEMS = {
         note="with torch.compile around each loss, forward and backward",
     ),
     "sb3": System(
-        PEER.title, tuple(x for x in TASKS if x.startswith(("dqn", "qr_dqn", "sac_image", "td3_image"))),
-        PEER.environment, PEER.packages, PEER.script, note="its CnnPolicy",
+        SB3.title, tuple(x for x in TASKS if not x.startswith(("discrete_cql", "bc"))),
+        SB3.environment, SB3.packages, SB3.script, note="its CnnPolicy",
+    ),
+    "d3rlpy": System(
+        D3RLPY.title, tuple(x for x in TASKS if x.startswith(("dqn", "qr_dqn", "discrete_cql", "bc"))),
+        D3RLPY.environment, D3RLPY.packages, D3RLPY.script, note="its PixelEncoderFactory",
     ),
 }  # fmt: skip
 

@@ -177,6 +177,7 @@ RATES = {
     "td3_nature": "TD3, 84x84x3, Nature CNN",
     "sac_image_96": "SAC, 96x96x3",
     "td3_image_96": "TD3, 96x96x3",
+    "ppo_image": "PPO, 84x84x4",
 }
 """What tasks of model_free_peers.json, offline_rates.json and image_rates.json are called on the page."""
 
@@ -329,6 +330,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     ),
     "on_policy": on_policy_table,
     "offline_rates": model_free_peers_table,
+    "image_rates": model_free_peers_table,
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
 }

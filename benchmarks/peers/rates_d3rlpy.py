@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from d3rlpy.algos import DDPGConfig, DQNConfig, SACConfig, TD3Config
+from d3rlpy.algos import DDPGConfig, DiscreteBCConfig, DiscreteCQLConfig, DQNConfig, SACConfig, TD3Config
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.base import LearnableConfig
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import MDPDataset
-from d3rlpy.models import QRQFunctionFactory, VectorEncoderFactory
+from d3rlpy.models import PixelEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
+from d3rlpy.preprocessing import PixelObservationScaler
 from rates import (
     ACTIONS,
     BATCH,
@@ -18,14 +19,17 @@ from rates import (
     COPY_EVERY,
     DISCOUNT,
     DISCRETE,
+    IMAGE_TASKS,
     OBS,
     OFFLINE,
     QUANTILES,
     RATE,
     UNITS,
     Experience,
+    ImageTask,
     Update,
     experience,
+    image_experience,
     main,
     repeated,
 )
@@ -33,6 +37,7 @@ from rates import (
 ALGORITHMS: dict[str, type[LearnableConfig]] = {
     "td3": TD3Config, "sac": SACConfig, "ddpg": DDPGConfig, "dqn": DQNConfig, "qr_dqn": DQNConfig,
 }  # fmt: skip
+ON_IMAGES: dict[str, type[LearnableConfig]] = ALGORITHMS | {"discrete_cql": DiscreteCQLConfig, "bc": DiscreteBCConfig}
 
 
 def learner(task: str) -> QLearningAlgoBase:
@@ -48,6 +53,27 @@ def learner(task: str) -> QLearningAlgoBase:
     made = kind(batch_size=BATCH, **sizes, **rates).create(device="cpu:0")
     made.create_impl((OBS,), CHOICES if task in DISCRETE else ACTIONS)
     return made
+
+
+def image_learner(task: ImageTask) -> QLearningAlgoBase:
+    """Its algorithm with its convolutions of Mnih et al. 2015 and a layer of 512."""
+    settings: dict[str, object] = {"encoder_factory": PixelEncoderFactory(), "learning_rate": RATE}
+    if task.algorithm in DISCRETE:
+        settings["target_update_interval"] = COPY_EVERY
+    if task.algorithm in ("qr_dqn", "discrete_cql"):
+        settings["q_func_factory"] = QRQFunctionFactory(n_quantiles=QUANTILES)
+    kind = ON_IMAGES[task.algorithm]
+    made = kind(batch_size=task.batch, observation_scaler=PixelObservationScaler(), **settings).create(device="cpu:0")
+    made.create_impl((task.channels, task.side, task.side), CHOICES)
+    return made
+
+
+def image_update(task: ImageTask) -> Update:
+    """As :func:`build`, with images."""
+    rows = image_experience(task)
+    obs = np.ascontiguousarray(rows.obs.transpose(0, 3, 1, 2))
+    made, replay = image_learner(task), filled("dqn", dataclasses.replace(rows, obs=obs))
+    return repeated(lambda: made.update(replay.sample_transition_batch(task.batch)))
 
 
 def filled(task: str, rows: Experience) -> MDPDataset:
@@ -73,6 +99,8 @@ def offline(task: str) -> QLearningAlgoBase:
 
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
+    if task in IMAGE_TASKS:
+        return image_update(IMAGE_TASKS[task])
     made, replay = (offline if task in OFFLINE else learner)(task), filled(task, experience(task))
     return repeated(lambda: made.update(replay.sample_transition_batch(BATCH)))
 

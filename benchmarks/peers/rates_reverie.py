@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from rates import (
     ACTIONS,
     BATCH,
     CHOICES,
     DISCRETE,
+    ENVS,
+    EPOCHS,
     IMAGE_TASKS,
     OBS,
+    ROLLOUT,
     START,
     UNITS,
     Experience,
+    ImageTask,
     Update,
     experience,
     image_experience,
@@ -29,6 +35,7 @@ from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import FLAGS
 from reverie.replay.config import ReplayConfig
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
@@ -47,6 +54,9 @@ def config(task: str) -> AlgorithmConfig:
     if task in IMAGE_TASKS:
         image = IMAGE_TASKS[task]
         units = (512,) if image.channels == 4 else tuple(UNITS)
+        if image.algorithm == "ppo":
+            shared = {"networks.share_encoder": True, "networks.activation": "relu", "entropy_coef": 0.01}
+            made = made.merge({"rollout": ROLLOUT, "epochs": EPOCHS, **shared})
         return made.merge({"batch_size": image.batch, "networks.units": units, "networks.encoder": image.encoder})
     widths = {f"{name}.units": tuple(UNITS) for name in ("networks", "vae") if hasattr(made, name)}
     return made.merge({"batch_size": BATCH, **widths})
@@ -72,8 +82,39 @@ def rows_of(rows: Experience) -> dict[str, np.ndarray]:
     return {name: column[None, : len(ends)] for name, column in every.items()}
 
 
+def rollouts(task: ImageTask) -> Update:
+    """Updates of PPO: the minibatches of a rollout, with its advantages."""
+    shape, acting = (task.side, task.side, task.channels), acts(True)
+    seen = {"observation": ObsPart(kind="image", shape=shape, dtype="uint8")}
+    learner = config("ppo_image").build(seen, acting)
+    replay: Any = ReplayConfig().build(
+        obs_spec=seen, action_spec=acting, extra_spec={}, num_envs=ENVS, window=learner.window, seed=0
+    )
+    steps = ENVS * ROLLOUT
+    rows = {
+        name: column[0, :steps].reshape(ENVS, ROLLOUT, *column.shape[2:])
+        for name, column in rows_of(image_experience(task)).items()
+    }
+    first = {name: torch.from_numpy(column[:, 0]) for name, column in rows.items()}
+    latest = {"obs": {"observation": first["obs/observation"]}} | {k: first[k] for k in ("reward", *FLAGS)}
+    replay.prepare_fn, replay.next_row_fn = learner.prepare_rollout, lambda: SimpleNamespace(**latest)
+    keep_freed_memory()
+
+    def update() -> int:
+        replay.extend(rows)
+        count = len(replay)
+        for _ in range(count):
+            batch = replay.sample()
+            replay.feedback(batch.index, learner.update(batch))
+        return count
+
+    return update
+
+
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
+    if task == "ppo_image":
+        return rollouts(IMAGE_TASKS[task])
     if task in IMAGE_TASKS:
         image, rows = IMAGE_TASKS[task], image_experience(IMAGE_TASKS[task])
         shape = (image.side, image.side, image.channels)

@@ -8,12 +8,16 @@ import gymnasium
 import numpy as np
 from rates import (
     BATCH,
+    CHOICES,
     COPY_EVERY,
     DISCRETE,
+    ENVS,
+    EPOCHS,
     IMAGE_ROWS,
     IMAGE_TASKS,
     QUANTILES,
     RATE,
+    ROLLOUT,
     ROWS,
     START,
     UNITS,
@@ -25,9 +29,10 @@ from rates import (
     spaces,
 )
 from sb3_contrib import QRDQN
-from stable_baselines3 import DDPG, DQN, SAC, TD3
+from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
+from stable_baselines3.common.vec_env import DummyVecEnv
 
 STEPS = 10
 """Updates in each call of `train`, which also writes its means into the logger."""
@@ -51,10 +56,43 @@ def model(task: str, env: gymnasium.Env, **settings: Any) -> OffPolicyAlgorithm:
     return ALGORITHMS[task]("MlpPolicy", env, **common, **settings)
 
 
+def image_env(task: ImageTask) -> gymnasium.Env:
+    """An environment with these images."""
+    env = Still("dqn" if task.algorithm == "ppo" else task.algorithm)
+    env.observation_space = gymnasium.spaces.Box(0, 255, (task.side, task.side, task.channels), np.uint8)
+    return env
+
+
+def rollouts(task: ImageTask) -> Update:
+    """Updates of PPO: the minibatches of a rollout."""
+    envs, rows, steps = DummyVecEnv([lambda: image_env(task)] * ENVS), image_experience(task), ENVS * ROLLOUT
+    learner = PPO(
+        "CnnPolicy", envs, RATE, n_steps=ROLLOUT, batch_size=task.batch, n_epochs=EPOCHS, ent_coef=0.01, device="cpu"
+    )
+    learner.set_logger(Logger(folder=None, output_formats=[]))
+    buffer = learner.rollout_buffer
+    obs, action, reward = (
+        x[:steps].reshape(ROLLOUT, ENVS, *x.shape[1:])
+        for x in (rows.obs.transpose(0, 3, 1, 2), rows.action, rows.reward)
+    )
+    buffer.observations[:], buffer.actions[..., 0], buffer.advantages[:], buffer.returns[:] = (
+        obs,
+        action,
+        reward,
+        reward,
+    )
+    buffer.log_probs[:], buffer.full = -np.log(CHOICES), True
+
+    def update() -> int:
+        learner.train()
+        return EPOCHS * steps // task.batch
+
+    return update
+
+
 def image_model(task: ImageTask) -> OffPolicyAlgorithm:
     """Its algorithm with its own convolutions."""
-    env = Still(task.algorithm)
-    env.observation_space = gymnasium.spaces.Box(0, 255, (task.side, task.side, task.channels), np.uint8)
+    env = image_env(task)
     settings: dict[str, Any] = {"buffer_size": IMAGE_ROWS, "batch_size": task.batch, "learning_rate": RATE}
     if task.algorithm in DISCRETE:
         settings["target_update_interval"] = COPY_EVERY
@@ -65,6 +103,8 @@ def image_model(task: ImageTask) -> OffPolicyAlgorithm:
 
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
+    if task == "ppo_image":
+        return rollouts(IMAGE_TASKS[task])
     if task in IMAGE_TASKS:
         learner, rows, batch = (
             image_model(IMAGE_TASKS[task]),

@@ -297,8 +297,33 @@ def bc(task: ImageTask, compiled: bool) -> Step:
     return lambda batch: learn(optimizer, loss_of(batch))
 
 
+def ppo(task: ImageTask, compiled: bool) -> Step:
+    """CleanRL's ppo_atari.py; rewards stand for advantages and returns."""
+    net = q_network(task, CHOICES + 1)
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE, eps=1e-5)
+
+    def loss_of(obs: Tensor, action: Tensor, earned: Tensor) -> Tensor:
+        outputs = net(obs)
+        log_probs, value = outputs[:, :-1].log_softmax(1), outputs[:, -1]
+        ratio = (log_probs.gather(1, action.unsqueeze(1)).squeeze(1) + np.log(CHOICES)).exp()
+        advantage = (earned - earned.mean()) / (earned.std() + 1e-8)
+        policy = -torch.min(advantage * ratio, advantage * ratio.clamp(0.8, 1.2)).mean()
+        entropy = -(log_probs.exp() * log_probs).sum(1).mean()
+        return policy + 0.5 * F.mse_loss(value, earned) - 0.01 * entropy
+
+    loss_of = wrap(loss_of, compiled)
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad()
+        loss_of(*batch[:3]).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+        optimizer.step()
+
+    return step
+
+
 ALGORITHMS: dict[str, Callable[[ImageTask, bool], Step]] = {
-    "sac": sac, "td3": td3, "dqn": dqn, "qr_dqn": qr_dqn, "discrete_cql": discrete_cql, "bc": bc,
+    "sac": sac, "td3": td3, "dqn": dqn, "qr_dqn": qr_dqn, "discrete_cql": discrete_cql, "bc": bc, "ppo": ppo,
 }  # fmt: skip
 
 

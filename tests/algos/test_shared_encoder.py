@@ -26,12 +26,13 @@ def build(name, **changes):
 
 
 @pytest.mark.parametrize("length", [2, 4])
-@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "cql", "td3_bc", "discrete_sac"])
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "cql", "td3_bc", "discrete_sac", "iql"])
 def test_each_image_is_encoded_once(name, length):
     learner, batch = build(name, batch_length=length)
     o, encoder = learner.objective, learner.objective.critic.inputs.encoder
-    targets = [getattr(o, key).model for key in ("target_critic", "target_actor") if hasattr(o, key)]
-    assert all(network.inputs.encoder is encoder for network in (o.actor, *targets))
+    others = [getattr(o, key).model for key in ("target_critic", "target_actor") if hasattr(o, key)]
+    others += [o.actor, *([o.value] if name == "iql" else [])]
+    assert all(network.inputs.encoder is encoder for network in others)
     seen = []
     encoder.register_forward_hook(lambda module, inputs, out: seen.append((out[..., 0].numel(), out.requires_grad)))
     before = [x.clone() for x in encoder.parameters()]

@@ -22,10 +22,10 @@ from reverie.nn.action_kinds import action_kind, num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.network import Network
+from reverie.nn.network import Network, share_encoder, unshared_parameters
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_before, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_before, squared_error, whole_obs
 from reverie.objectives.transforms import exp
 
 # ---------------------------------------------------------------------- losses
@@ -64,7 +64,7 @@ class IQLObjective(TDObjective):
     @torch.no_grad()
     def state_values(self, batch: Batch) -> Tensor:
         """V(s) of all rows, ``[B, T]``."""
-        return self.value(batch.obs)
+        return self.value(whole_obs(batch.obs))
 
     def value_loss(self, batch: Batch, q_value: Tensor) -> Losses:
         """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is returned by :meth:`action_value`."""
@@ -107,8 +107,10 @@ class IQL(ModelFree):
         value = Network(spec, None, cfg.networks, cfg.dtype)
         self.objective: IQLObjective = IQLObjective(actor, critic, value, cfg)
         self.to(device)
-        self.optims["value"] = Adam(value.parameters(), cfg.value_lr)
-        self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
+        share_encoder(critic, actor, value, self.objective.target_critic.model)
+        actor_parameters = unshared_parameters(actor, critic)
+        self.optims["value"] = Adam(unshared_parameters(value, critic), cfg.value_lr)
+        self.optims["actor"] = Adam(actor_parameters, cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
         self._policy = SampledPolicy(actor, device)
 
@@ -127,14 +129,15 @@ class IQL(ModelFree):
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
 
-        The order follows the authors' code; the paper's Algorithm 1 extracts the policy afterwards.
+        The order follows the authors' code; the paper's Algorithm 1 extracts the policy afterwards. All networks
+        share the critics' encoder, as with ``share_encoder`` in jaxrl2's PixelIQLLearner.
         """
-        o = self.objective
-        q_value = o.action_value(batch)
-        metrics = self.minimize(o.value_loss(batch, q_value))
-        values = o.state_values(batch)
-        metrics |= self.minimize(o.actor_loss(batch, q_value, values))
-        critic = o.critic_loss(batch, values)
+        o, (for_critic, for_others) = self.objective, self.encode(batch)
+        q_value = o.action_value(for_others)
+        metrics = self.minimize(o.value_loss(for_others, q_value))
+        values = o.state_values(for_others)
+        metrics |= self.minimize(o.actor_loss(for_others, q_value, values))
+        critic = o.critic_loss(for_critic, values)
         metrics |= self.minimize(critic)
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority)

@@ -62,6 +62,11 @@ def obs_after(obs: Obs) -> Obs:
     return {k: torch.cat([v[:, 1:], obs.last[k]], 1) if v.shape[1] > 1 else obs.last[k] for k, v in obs.items()}
 
 
+def whole_obs(obs: Obs) -> Obs:
+    """Return the observations of all rows, ``[B, T, ...]``."""
+    return {k: torch.cat([v, obs.last[k]], 1) for k, v in obs.items()} if isinstance(obs, SplitObs) else obs
+
+
 @accelerated
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """Return the mean of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if it is 0 everywhere.
