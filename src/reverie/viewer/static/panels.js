@@ -178,21 +178,21 @@ export class Panels {
     if (!found) return;
     const x = found.futures[0].rewards.map((_, t) => found.at + 1 + t);
     for (const [i, key] of ["values", "rewards"].entries()) {
-      const series = found.futures.map((one, number) => ({ name: String(number), values: one[key].slice(0, life(one)), color: hue(number), wide: number === pointed }));
+      const series = found.futures.map((one, number) => ({ name: String(number), values: one[key].slice(0, life(one)), color: hue(number + 2), wide: number === pointed }));
       this.overlays[i].show(x, series, [x[0], Math.max(x[0] + 1, x.at(-1))]);
     }
   }
 
   future(one, number) {
     const { page } = this, strip = el("div", { className: "strip" }), key = el("i", { className: "key" });
-    key.style.setProperty("--key", hue(number));
+    key.style.setProperty("--key", hue(number + 2));
     const length = life(one), ends = one.conts[length - 1] < 0.5, { names, choices, continuous } = page.about;
     for (const t of this.futures.shown) {
       const picture = this.futures.pictures.find((p) => p.row === number && p.side === t);
       const canvas = el("canvas", { title: `step ${t + 1}`, role: "img", ariaLabel: `step ${t + 1}`, className: t < length ? "" : "over" });
       if (picture) paint(canvas, picture.blob), strip.append(canvas);
     }
-    const taken = choices.length === 1 && !continuous.length ? runLengths(one.actions.slice(0, length).map((a) => names[a] ?? `action ${a}`)) : "";
+    const taken = choices.length === 1 && !continuous.length ? (names.length ? "" : "actions ") + runLengths(one.actions.slice(0, length).map((a) => names[a] ?? a)) : "";
     return el("button", { className: "future", title: "Continue with this future", onpointerenter: () => this.overlay(number), onpointerleave: () => this.overlay(),
       onfocus: () => this.overlay(number), onblur: () => this.overlay(), onclick: async () => {
         const from = this.futures.at;
