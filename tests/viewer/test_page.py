@@ -184,7 +184,7 @@ def test_branches(page, site):
     opened(page, site, at=3)
     go(page, "b", (".future", 8), (".future >> nth=0 >> canvas", 6), ("#panel .chart", 2))
     page.locator("#ahead").fill("4")
-    go(page, "#each", (".future", 2), (".future >> nth=0", re.compile(r"action [01]( \u00d7 \d)?")))
+    go(page, "#each", (".future", 2), (".future >> nth=0", re.compile(r"actions [01]( \u00d7 \d)?")))
     page.locator(".future").last.click()
     go(page, row("7 of 7"), STOPPED)
 

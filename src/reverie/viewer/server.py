@@ -338,14 +338,16 @@ def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = Fal
     if not again or page.preview is None:
         if page.preview is not None:
             page.preview.close()
+            page.preview = None
         page.preview = open_episode(page.viewer, page.open().agent, episode, seed)
+        page.preview.timeline.context = MAX_PREVIEW_ROWS + 1  # nothing is imagined
     session, line = page.preview, page.preview.timeline
     play(session, MAX_PREVIEW_ROWS + 1 - len(line.real))
     rows = [row.values for row in line.real]
     head = {"rows": len(rows), "score": sum(row["reward"] for row in rows), "episode": session.info()["episode"]}
     head |= {"last": rows[-1]["last"], "surprise": max((row["kl"] for row in rows[1:] if "kl" in row), default=None)}
     head |= {"done": rows[-1]["last"] or len(rows) > MAX_PREVIEW_ROWS, "seed": session.seed}
-    picture = session.picture(len(rows) // 2)[0]
+    picture = line.real[len(rows) // 2].picture
     return head, [([0, 0], picture)] if head["done"] and picture is not None else []
 
 
@@ -379,7 +381,7 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
             "values": [row.predictions[f"{INTERNAL_PREFIX}value"] for row in future.rows],
             "conts": [row.predictions["cont"] for row in future.rows],
             "action": future.actions[0],
-            "actions": [action[0].argmax() for action in future.actions],
+            "actions": [int(action[0].argmax()) for action in future.actions],
         }
         for future in futures
     ]

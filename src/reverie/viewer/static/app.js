@@ -1,6 +1,7 @@
 // The page: asks the server, keeps the rows, plays them, and hands them to the timeline and the panels.
 
 import { remember, remembered, writeAddress } from "./address.js";
+import { Controls } from "./controls.js";
 import { $, el, paint, short } from "./dom.js";
 import { Hands } from "./hands.js";
 import { Link } from "./link.js";
@@ -12,16 +13,6 @@ const AHEAD = 24; // pictures that are fetched before they are needed; rows play
 const FILLED = 1000; // rows of an episode that are played when it is opened
 const KEPT = 3000; // pictures kept in memory
 const PLACE = ["checkpoint", "episode", "seed", "row", "seen", "zoom"]; // in the address: where in a run one is
-const THEME = "reverie-theme";
-
-// Keep a theme, or return the kept one. A page in a notebook may not store anything.
-function rememberTheme(theme) {
-  try {
-    return theme === undefined ? localStorage.getItem(THEME) : localStorage.setItem(THEME, theme);
-  } catch {
-    return null;
-  }
-}
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
@@ -40,8 +31,7 @@ class Page {
     this.timeline = new Timeline((row) => this.go(row, true));
     this.hands = new Hands(this);
     this.panels = new Panels(this);
-    this.buttons();
-    this.keys();
+    new Controls(this);
     this.begin();
   }
 
@@ -86,10 +76,10 @@ class Page {
 
   // Says why a run does not open, and what to do next.
   failed(error, more) {
-    const given = Object.values(more).some((value) => value !== undefined), elsewhere = () => (remember(Object.fromEntries(PLACE.map((name) => [name, null]))), writeAddress());
-    const steps = [];
+    const given = Object.values(more).some((value) => value !== undefined), steps = [];
+    const leave = () => (remember(Object.fromEntries(PLACE.map((name) => [name, null]))), writeAddress());
     if (error.kind === "EnvError" && more.episode === undefined) steps.push(["Open a recorded episode", () => this.open(this.run, { episode: 0 })]);
-    else if (given) steps.push(["Open the run from its beginning", () => (elsewhere(), this.open(this.run))]);
+    else if (given) steps.push(["Open the run from its beginning", () => (leave(), this.open(this.run))]);
     if (!this.hello.single) steps.push(["All runs", () => (location.search = "")]);
     this.note(error.message, ...steps);
   }
@@ -386,52 +376,6 @@ class Page {
     if (found.length) this.go(found.find((row) => row > this.at) ?? found[0], true);
   }
 
-  // ------------------------------------------------------------------ buttons and keys
-
-  buttons() {
-    const on = (id, act) => $(id).addEventListener("click", act);
-    on("#play", () => this.toggle());
-    on("#first", () => this.go(0, true));
-    on("#back", () => this.go(this.at - 1, true));
-    on("#forth", () => (this.stop(), this.forth()));
-    on("#last", () => this.go(this.rows.length - 1, true));
-    on("#see", () => this.see());
-    on("#dreamon", () => this.dreamOn());
-    on("#catchup", () => this.catchUp());
-    on("#differ", () => this.differ());
-    on("#again", () => this.again());
-    on("#mine", () => this.hands.toggle());
-    on("#keys", () => this.help());
-    on("#copy", () => this.copy());
-    on("#theme", () => {
-      const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-      const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
-      document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
-      rememberTheme(document.documentElement.dataset.theme);
-      this.recolor();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolor());
-    $("#scrub").addEventListener("input", () => this.go(+$("#scrub").value, true));
-    if (remembered("policy") === "sampled") $("#actions").value = "sampled";
-    $("#actions").addEventListener("change", async () => {
-      const deterministic = $("#actions").value === "deterministic";
-      remember({ policy: deterministic ? null : "sampled" });
-      if ((await this.ask("choose_actions", { deterministic })) && !this.about.recorded) this.again(this.seed);
-    });
-    for (const select of document.querySelectorAll("select")) select.addEventListener("change", () => select.blur());
-  }
-
-  async copy() {
-    writeAddress();
-    try {
-      await navigator.clipboard.writeText(location.href);
-      $("#copy").textContent = "Copied";
-      setTimeout(() => ($("#copy").textContent = "Copy link"), 2000);
-    } catch {
-      this.note("The browser does not allow copying. Copy the address bar instead.");
-    }
-  }
-
   recolor() {
     if (!this.about) return;
     this.timeline.reset();
@@ -439,53 +383,6 @@ class Page {
     this.panels.recolor();
     this.show();
   }
-
-  shortcuts = {
-    " ": ["play or stop", () => this.toggle()],
-    ArrowLeft: ["one row back", () => this.go(this.at - 1, true)],
-    ArrowRight: ["one row on", () => (this.stop(), this.forth())],
-    Home: ["first row", () => this.go(0, true)],
-    End: ["last row", () => this.go(this.rows.length - 1, true)],
-    "+": ["zoom in on this row", () => this.timeline.zoomBy(0.5)],
-    "-": ["zoom out", () => this.timeline.zoomBy(2)],
-    s: ["next surprise", () => this.nextSurprise()],
-    m: ["take over, or give back", () => this.hands.toggle()],
-    o: ["observe up to here", () => this.about.dreams && this.see()],
-    d: ["continue the dream", () => this.about.dreams && this.dreamOn()],
-    c: ["let the dream happen", () => $("#catchup").hidden || this.catchUp()],
-    x: ["difference of dream and environment", () => this.about.dreams && this.differ()],
-    b: ["branch: futures from here", () => this.about.dreams && this.panels.branch()],
-    u: ["undo an edit", () => this.about.dreams && this.panels.undo()],
-    r: ["new episode", () => this.again()],
-    ",": ["one row back, while you act", () => this.go(this.at - 1, true)],
-    ".": ["one row on, while you act", () => this.go(this.at + 1, true)],
-    "?": ["these keys", () => this.help()],
-  };
-
-  keys() {
-    document.addEventListener("keydown", (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || $("#help").open || !this.about) return;
-      const { target, key } = event, tag = target.tagName;
-      if (tag === "SELECT" || (tag === "INPUT" && !["range", "checkbox"].includes(target.type))) return;
-      if (tag === "INPUT" && target.id !== "scrub" && key.length > 1 && key !== "Enter") return; // sliders take arrows, Home and End
-      if (tag === "BUTTON" && [" ", "Enter"].includes(key)) return;
-      if (target.closest("[role=tablist]") && key.startsWith("Arrow")) return;
-      if (this.hands.key(key, event.repeat) || this.shortcuts[key]?.[1]() !== undefined || this.shortcuts[key]) event.preventDefault();
-    });
-    document.addEventListener("keyup", (event) => this.hands.release(event.key));
-    window.addEventListener("blur", () => this.hands.release());
-  }
-
-  help() {
-    const named = { " ": "space", ArrowLeft: "←", ArrowRight: "→" };
-    const list = Object.entries(this.shortcuts).flatMap(([key, [what]]) => [el("dt", {}, el("kbd", {}, named[key] ?? key)), el("dd", {}, what)]);
-    $("#help").replaceChildren(el("h2", {}, "Keys"), el("dl", {}, ...list),
-      el("p", { className: "hint" }, "While you act, the keys of actions stand on their buttons."),
-      el("button", { onclick: () => $("#help").close() }, "Close"));
-    $("#help").showModal();
-  }
 }
 
-document.documentElement.dataset.theme = rememberTheme() ?? "";
-if (!document.documentElement.dataset.theme) delete document.documentElement.dataset.theme;
 new Page();

@@ -120,6 +120,8 @@ export class Chart {
     u.ctx.rect(hatch, top, left + width - hatch, height);
     u.ctx.clip();
     u.ctx.strokeStyle = color("line");
+    u.ctx.lineWidth = devicePixelRatio;
+    u.ctx.setLineDash([]);
     u.ctx.beginPath();
     for (let x = hatch - height; x < left + width; x += HATCH * devicePixelRatio) {
       u.ctx.moveTo(x, top + height);

@@ -1,6 +1,6 @@
-// The gallery: new and recorded episodes with a picture, the return and the largest surprise; a click opens one.
+// The tab Episodes: new and recorded episodes with a picture, the return and the largest surprise; a click opens one.
 
-import { el, paint, short } from "./dom.js";
+import { $, el, paint, short } from "./dom.js";
 
 const SHOWN = 6; // episodes of each kind, and as many more with a click
 
@@ -11,29 +11,31 @@ export class Gallery {
     this.work = Promise.resolve();
   }
 
-  // Returns the elements of the gallery; its cards come one after the other.
-  draw() {
+  // The cards come one after the other.
+  open() {
     const { page } = this, { about } = page, key = `${page.run} ${about.checkpoint}`;
     if (this.key !== key) {
       Object.assign(this, { key, counts: { fresh: SHOWN, recorded: SHOWN }, seed: about.recorded ? 0 : page.seed });
       this.cards.clear();
     }
-    const lists = (this.lists = {}), later = () => (this.work = this.work.then(() => this.fill(lists)));
+    const lists = {}, later = () => (this.work = this.work.then(() => this.fill(lists)));
     const section = ([kind, title]) => {
       lists[kind] = el("div", { className: "cards" });
       return el("section", {}, el("h2", {}, title), lists[kind], el("p"), el("button", { onclick: () => ((this.counts[kind] += SHOWN), later()) }, "More"));
     };
     const kinds = Object.entries({ fresh: "New episodes", recorded: "Recorded episodes" });
     later();
-    return kinds.filter(([kind]) => kind === "recorded" || !page.hello.data).map(section);
+    $("#panel").replaceChildren(...kinds.filter(([kind]) => kind === "recorded" || !page.hello.data).map(section));
   }
 
   async fill(lists) {
     for (const [kind, list] of Object.entries(lists))
       for (let i = list.children.length; i < this.counts[kind]; i++) {
         const given = kind === "fresh" ? { seed: this.seed + i } : { episode: -1 - i }, key = JSON.stringify(given);
+        list.nextSibling.textContent = this.cards.has(key) ? "" : "Playing …";
         if (!this.cards.has(key)) this.cards.set(key, await this.play(given, list));
         const card = this.cards.get(key);
+        list.nextSibling.textContent = "";
         if (!card || card.error) {
           this.cards.delete(key);
           if (card && !i) list.nextSibling.textContent = card.error;

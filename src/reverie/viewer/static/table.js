@@ -39,7 +39,7 @@ function spark([steps, scores] = [[], []], [end, final, marked], metric) {
     made.append(...children);
     return made;
   };
-  const color = metric === "eval/score" ? "var(--dream)" : "var(--real)", words = METRICS[metric] ?? "";
+  const color = metric === "eval/score" ? "var(--dream)" : "var(--real)", words = METRICS[metric] ?? "no scores";
   const line = draw("polyline", { points: steps.map((step, i) => at(step, scores[i])).join(" "), fill: "none", stroke: color, "stroke-width": 1.5 });
   const mark = marked ? [draw("path", { d: `M${at(end, final)}m-4 0l4 -4l4 4l-4 4z`, fill: "var(--ink)" })] : [];
   return draw("svg", { width: 110, height: 24, role: "img", "aria-label": words }, draw("title", {}, marked ? `${words} ◆ evaluation at the end` : words), line, ...mark);

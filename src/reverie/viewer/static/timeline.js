@@ -123,7 +123,7 @@ function most(rows, names, read, sum = false) {
   const known = rows.map(read), total = names.map((_, i) => known.reduce((all, values) => all + (values?.[i] ?? 0), 0));
   const order = names.map((_, i) => i).sort((a, b) => total[b] - total[a]), many = names.length > BANDS;
   const chosen = new Set(many ? order.slice(0, BANDS - 1) : order), shown = names.map((_, i) => i).filter((i) => chosen.has(i));
-  const series = shown.map((action, i) => ({ name: names[action], color: hue(i), values: known.map((values) => values?.[action] ?? null) }));
+  const series = shown.map((action, i) => ({ name: names[action], color: hue(i + 2), values: known.map((values) => values?.[action] ?? null) }));
   if (many && sum) series.push({ name: "other", color: color("edge"),
     values: known.map((values) => (values ? Math.max(0, 1 - shown.reduce((all, i) => all + values[i], 0)) : null)) });
   return series;
@@ -131,5 +131,5 @@ function most(rows, names, read, sum = false) {
 
 // A series for each number of the actions taken.
 function taken(rows, about) {
-  return dimensions(about).slice(0, BANDS).map(({ name, index }, i) => ({ name, color: hue(i), values: rows.map((row) => row.action?.flat()[index] ?? null) }));
+  return dimensions(about).slice(0, BANDS).map(({ name, index }, i) => ({ name, color: hue(i + 2), values: rows.map((row) => row.action?.flat()[index] ?? null) }));
 }
