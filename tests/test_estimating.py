@@ -309,7 +309,7 @@ def test_a_run_that_clips_rewards_estimates_returns_of_true_ones(data, tmp_path)
         more = {"env.clip_reward": clip, "schedule.eval_every": 0}
         result = reverie.train("td3", data=data, run=tmp_path / clip, updates=1, **{**SMALL, **ALONE, **more})
         found.append(result.estimate)
-    assert found[0] == found[1]
+    assert repr(found[0]) == repr(found[1])  # NaN for intervals of four episodes
 
 
 def test_estimates_of_rewards_that_were_clipped_when_they_were_collected_say_so(data, tmp_path, capsys, said):

@@ -101,13 +101,16 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | No
     for setting in settings:
         source: str = setting.curve.source if _has_curve(setting) else "evaluation"
         panels.setdefault((setting.comparison_key, source, setting.unit), []).append(setting)
+    names = dict.fromkeys(setting.name for setting in settings)
+    colors = dict(zip(names, HUES * len(names), strict=False))
     figure, grid = new_panels(len(panels), 1, SIZE)
     for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
         has_finals = any(setting.final_step for setting in members)
         xlabel = f"{unit}; ◆ evaluation at the end" if has_finals else unit
         style_axes(axes, xlabel, "return of an episode", f"{key}: {SOURCES[source]}")
         labels: list[Label] = []
-        for color, setting in zip(HUES * len(members), members, strict=False):
+        for setting in members:
+            color = colors[setting.name]
             seeds = draw_seeds(axes, setting.curve.points, setting.curve.interval(), color)
             finals = mark_finals(axes, setting.final_step, setting.scores, color) if setting.final_step else []
             text = seeds[0][1] if seeds else "evaluation at the end"
