@@ -538,7 +538,7 @@ def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: Captu
 @pytest.mark.parametrize(("topic", "said"), [
     ("dqn", "Mnih et al."),
     ("algo.adam-eps", "--algo.adam-eps, default 1e-08 of discrete_bcq"),
-    ("--replay.capacity", "default 1000000\n  Capacity in rows"),
+    ("--replay.capacity", "default 1000000\n  Total capacity"),
     ("dqn_atari", "reverie train dqn --preset dqn_atari"),
     ("eval", "usage: reverie eval"),
     ("help", "usage: reverie help TOPIC"),

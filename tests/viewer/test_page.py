@@ -267,7 +267,7 @@ def test_files_to_share(page, site, browser, tmp_path):
 
 
 def test_the_table_of_runs(page, site, folder):
-    metrics, lines = folder / "dqn/metrics.jsonl", page.locator("#table tbody tr")
+    metrics, lines = folder / "dqn/metrics.jsonl", page.locator("#table > .scroll tbody tr")
     before = metrics.read_bytes()
     metrics.touch()  # it is training now
     page.goto(site)
@@ -281,7 +281,7 @@ def test_the_table_of_runs(page, site, folder):
         expect(lines.first).to_contain_text(first)
     score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
     expect(lines.filter(has_text="dqn").locator(".num").last).to_have_text(f"{score:.4g} ◆")
-    for box in page.locator("#table tbody input").all():
+    for box in page.locator("#table > .scroll tbody input").all():
         box.check()
     go(page, ("#comparison canvas", 2), ("#comparison .hint", 3))  # a chart an environment; one has no scores
     expect(page.locator("#comparison .hint", has_text="MiniGrid-Empty-5x5-v0")).to_be_visible()
@@ -346,7 +346,7 @@ def test_the_address_remembers_the_place(browser, page, site):
     go(page, "o", (CHIP, SEEN), "#copy", ("#copy", "Copied"))
     link = page.evaluate("navigator.clipboard.readText()")
     page.goto(site)
-    go(page, ("#table tbody tr", 4))
+    go(page, ("#table > .scroll tbody tr", 4))
     page.goto(link)
     go(page, row("7 of .*"), ("#facts", seed), ("#lead", re.compile("first 8 rows")))
     expect(page.get_by_role("tab", name="Futures")).to_have_attribute("aria-selected", "true")
@@ -363,14 +363,14 @@ def test_an_address_that_leads_nowhere(page, site, query, note, button):
     page.goto(f"{site}?{query}")
     go(page, (NOTE, re.compile(note)), ("#run", None))
     page.locator(NOTE).get_by_role("button", name=button).click()
-    go(page, ("#table tbody tr", 4) if button == "All runs" else row("0 of .*"), (NOTE, None))
+    go(page, ("#table > .scroll tbody tr", 4) if button == "All runs" else row("0 of .*"), (NOTE, None))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_inaccessible(page, site, scheme):
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{site}?runs=dqn,dreamer")
-    go(page, ("#table tbody tr", 4), ("#comparison canvas", 1))
+    go(page, ("#table > .scroll tbody tr", 4), ("#comparison canvas", 1))
     assert violations(page) == []
     opened(page, site, at=6)
     for tab in page.get_by_role("tab").all():
@@ -389,7 +389,7 @@ def test_it_fits_a_phone(page, site, scheme):
     page.set_viewport_size({"width": 390, "height": 800})
     wide = "document.documentElement.scrollWidth"
     page.goto(site)
-    go(page, ("#table tbody tr", 4))
+    go(page, ("#table > .scroll tbody tr", 4))
     assert page.evaluate(wide) <= 390
     opened(page, site, at=2)
     tops = [page.locator(place).bounding_box()["y"] for place in (".stage", "#scrub", "#timeline", "#tabs")]
