@@ -224,6 +224,12 @@ def test_probes_say_what_they_read_and_what_is_true(folder):
     session.close()
 
 
+def test_a_recorded_episode_has_the_names_of_its_actions(folder):
+    agent = load(folder / "mapped")
+    with contextlib.closing(Session(agent, source=RecordedEnv(agent, None, 0))) as session:
+        assert session.info()["names"][:3] == ["left", "right", "forward"]
+
+
 def test_recorded_episodes(agent):
     session = Session(agent, source=RecordedEnv(agent, None, 0))
     batch = agent.load_episode(0)
