@@ -113,7 +113,7 @@ def test_sockets_are_for_own_pages_alone(site, path, origin):
         client.connect(f"ws://127.0.0.1:{site[1]}/{path}/ws", origin=own if origin == "own" else origin)
 
 
-def test_an_episode_over_the_wire(talk):
+def test_an_episode_over_the_wire(talk, folder):
     hello = talk("hello")
     assert [run["name"] for run in hello["runs"]] == ["dqn", "dreamer", "mapped", "sac"]
     head, pictures = talk.raw(json.dumps({"id": 7, "do": "begin", "run": "dreamer"}))
@@ -139,6 +139,8 @@ def test_an_episode_over_the_wire(talk):
     assert talk("compare_checkpoint", checkpoint=first["name"])["errors"].keys() == {"observation", "reward", "cont"}
     assert talk("switch_checkpoint", checkpoint=first["name"])["about"]["step"] == first["step"]
     assert talk("begin", run="dqn")["about"]["dreams"] is False
+    score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
+    assert [found for _, found in talk("run")["finals"]] == [pytest.approx(score)]
 
 
 WRONG = [

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,13 @@ def run_state(run: Path) -> dict[str, Any]:
     best = checkpoints.best()
     listed = [{"name": path.name, "step": step_from_name(path)} for path in checkpoints.paths()]
     state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
-    return state | {"curves": curves(read_metrics(RunFolder(run).metrics))}
+    rows = read_metrics(RunFolder(run).metrics)
+    return state | {"curves": curves(rows), "finals": final_scores(rows)}
+
+
+def final_scores(rows: Sequence[Mapping[str, float]]) -> list[list[float]]:
+    """Return step and score of each evaluation at the end of training."""
+    return [[row["step"], row["eval/score"]] for row in split_evaluations(rows)[1]]
 
 
 def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
@@ -160,7 +166,7 @@ def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
             line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
             rows = read_metrics(RunFolder(path).metrics, (*METRICS, FINAL))
             line |= {"curves": curves(rows), "live": is_live(path)}
-            line["finals"] = [[row["step"], row["eval/score"]] for row in split_evaluations(rows)[1]]
+            line["finals"] = final_scores(rows)
             line["changed"] = max(
                 (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
             )

@@ -9,7 +9,7 @@ import { Panels } from "./panels.js";
 import { RunTable } from "./table.js";
 import { Timeline } from "./timeline.js";
 
-const AHEAD = 24; // pictures that are fetched before they are needed; rows played or dreamt at once
+const AHEAD = 24; // pictures that are fetched before they are needed; rows played or imagined at once
 const FILLED = 1000; // rows of an episode that are played when it is opened
 const KEPT = 3000; // pictures kept in memory
 const PLACE = ["checkpoint", "episode", "seed", "row", "seen", "zoom"]; // in the address: where in a run one is

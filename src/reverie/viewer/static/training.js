@@ -30,7 +30,7 @@ export class Training {
     if (!this.loading && document.activeElement !== slider) slider.value = now < 0 ? slider.max : now;
     this.sayCheckpoint();
     $("#live").textContent = head.live ? "This run is still training: new checkpoints and curves appear by themselves." : "";
-    const metrics = Object.keys(head.curves), select = $("#curve");
+    const metrics = [...new Set([...Object.keys(head.curves), ...(head.finals.length ? ["eval/score"] : [])])], select = $("#curve");
     if (select.children.length !== metrics.length) {
       const wanted = this.metric ?? ["eval/score", "episode/score"].find((name) => metrics.includes(name)) ?? metrics[0];
       select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, name)));
@@ -42,7 +42,7 @@ export class Training {
   panel() {
     const { dreams } = this.page.about, chart = (tall) => el("div", { className: `chart${tall}` }), boxes = [chart(" high"), chart(" tall")];
     $("#panel").replaceChildren(
-      el("p", {}, dreams ? "The same episode, dreamt by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
+      el("p", {}, dreams ? "The same episode, imagined by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
       el("label", {}, "Checkpoint ", el("input", { id: "checkpoint", type: "range", min: 0, max: 0, step: 1,
         oninput: () => this.sayCheckpoint(), onchange: () => this.use() })),
       el("p", { id: "which" }), el("p", { id: "live" }),
@@ -106,17 +106,21 @@ export class Training {
 
   drawCurves() {
     if (!this.curve) return; // another panel has come meanwhile, or this one anew
-    const { checkpoints, curves } = this.known, name = $("#curve").value, [x, y] = curves[name] ?? [[0], [null]];
+    const { checkpoints, curves, finals } = this.known, name = $("#curve").value, [steps, scores] = curves[name] ?? [[], []];
+    const ends = name === "eval/score" ? finals : [], x = [...new Set([0, ...steps, ...ends.map(([at]) => at)])].sort((a, b) => a - b);
+    const known = new Map(steps.map((at, i) => [at, scores[i]])), last = new Map(ends);
     const step = checkpoints.find((one) => one.name === this.page.about.checkpoint)?.step ?? null;
     const view = [0, Math.max(1, ...x, ...checkpoints.map((one) => one.step))];
-    const draw = (chart, x, values, name) => (chart.show(x, [{ name: "", values, color: color(name) }], view), chart.mark(step));
+    const draw = (chart, x, lines) => (chart.show(x, lines, view), chart.mark(step));
     this.curve.given.title = name ?? "";
-    draw(this.curve, x, y, "real");
+    draw(this.curve, x, [{ name: "", values: x.map((at) => known.get(at) ?? null), color: color("real") },
+      ...(ends.length ? [{ name: "at the end", values: x.map((at) => last.get(at) ?? null), color: color("ink"), dots: 9 }] : [])]);
     if (!this.wrong) return;
     const errors = checkpoints.map((one) => this.judged?.errors.get(one.name) ?? {});
     const keys = Object.keys(errors.findLast((one) => Object.keys(one).length) ?? {}), of = this.wrong.given.more[0];
     if (of.children.length !== keys.length) of.replaceChildren(...keys.map((key) => el("option", {}, key)));
     of.title = this.page.about.units[of.value] ?? "";
-    draw(this.wrong, checkpoints.map((one) => one.step), errors.map((one) => one[of.value] ?? null), "dream");
+    const values = errors.map((one) => one[of.value] ?? null);
+    draw(this.wrong, checkpoints.map((one) => one.step), [{ name: "", values, color: color("dream") }]);
   }
 }
