@@ -82,6 +82,11 @@ def row(number):
     return "#row", re.compile(f"^row {number}$")
 
 
+def imagines(step):
+    """What the dream says at an imagined row. The model has hardly learned: it may expect the end at any row."""
+    return re.compile(f"imagines, step {step}|the dream ended")
+
+
 def drawn(page, side):
     """Whether the picture has more than one color."""
     pixels = page.locator(f"#{side} canvas").evaluate(
@@ -106,7 +111,7 @@ def test_an_episode_plays_when_a_run_is_opened(page, site):
         ("#lead", re.compile("Left: CartPole-v1.*Right: what the model imagines.*first 5 rows")),
         ("#play", "Stop"),
     )
-    go(page, (CHIP, re.compile("imagines, step [3-9]")), ENDED, ("#play", "Play"))
+    go(page, (CHIP, imagines("[3-9]")), ENDED, ("#play", "Play"))
     assert (drawn(page, "real"), drawn(page, "dream")) == (True, True)
     last = int(page.locator("#scrub").get_attribute("max"))
     go(page, row(f"{last} of {last}"), ("#panel .numbers canvas", 4), ("#panel", re.compile("reward.*value.*surprise")))
@@ -154,7 +159,7 @@ def test_the_timeline(page, site):
     go(page, (".charts .chart", 7), row("5 of .*"))
     page.locator("#scrub").fill("7")
     values = page.locator(".chart").filter(has_text="Reward").locator("b").first
-    go(page, row("7 of .*"), (CHIP, "imagines, step 3"))
+    go(page, row("7 of .*"), (CHIP, imagines(3)))
     expect(values).to_have_text("1")
     page.mouse.move(box["x"] + 1, box["y"] + 20)  # values where the pointer is, in all charts
     expect(values).to_have_text("\u2013")
@@ -204,7 +209,7 @@ def test_editing_the_latent(page, site):
     page.locator("#keep").check()
     for x, y in ((0.1, 0.1), (0.9, 0.6)):
         grid.click(position={"x": box["width"] * x, "y": box["height"] * y})
-    go(page, (CHIP, "edited"), ("#changed", "2 edits"), "u", "#undo", (CHIP, "imagines, step 3"))
+    go(page, (CHIP, re.compile("edited")), ("#changed", "2 edits"), "u", "#undo", (CHIP, imagines(3)))
     expect(page.locator("#undo")).to_be_disabled()
     grid.focus()
     go(page, "ArrowDown", "ArrowRight", "Enter", ("#changed", "1 edit"), row("7 of .*"))
@@ -373,7 +378,7 @@ def test_an_address_that_leads_nowhere(page, site, query, note, button):
 def test_nothing_is_inaccessible(page, site, scheme, tabs):
     page.emulate_media(color_scheme=scheme)
     page.goto(f"{site}?runs=dqn,dreamer")
-    go(page, ("#table > .scroll tbody tr", 4), ("#comparison canvas", 1))
+    go(page, ("#comparison canvas", 1))
     assert violations(page) == []
     opened(page, site, at=6)
     for tab in page.get_by_role("tab").all()[:tabs]:

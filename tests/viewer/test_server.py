@@ -124,6 +124,7 @@ def test_an_episode_over_the_wire(talk, folder):
         rows = talk("step")["rows"]
     assert [row["t"] for row in rows] == [5, 6]  # the row before has got its action
     assert [row["action"] is None for row in rows] == [False, True]
+    talk("see", rows=7)  # else the model, which has hardly learned, may expect the end before
     assert len(talk("dream", at=6, steps=9)["rows"]) == 10
     future, _ = talk("branch", at=6, by="action", steps=3)["futures"]
     assert [len(future[name]) for name in ("values", "rewards", "conts")] == [3] * 3
@@ -132,6 +133,7 @@ def test_an_episode_over_the_wire(talk, folder):
     assert talk("edit", at=7, latent=0, value=1)["edits"] == 1
     assert talk("latent", at=7)["classes"][0] == 1
     assert talk("undo")["edits"] == 0
+    assert talk("see", rows=5)["context"] == 5
     known = talk("run")
     first, last = known["checkpoints"][0], known["checkpoints"][-1]
     assert first["name"] < last["name"]

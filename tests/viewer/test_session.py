@@ -146,8 +146,10 @@ def test_branches(session, by, count):
 
 def test_no_futures_follow_the_end(session):
     played(session, 6)
+    first, second = session.timeline.dream[5:]
+    first.predictions["cont"], second.predictions["cont"] = np.float32([0.6, 0.6])
     assert session.timeline.dream_end() is None
-    session.timeline.dream[5].predictions["cont"] = np.float32(0.4)
+    first.predictions["cont"] = np.float32(0.4)
     assert session.timeline.dream_end() == 5
     with pytest.raises(DataError, match="ends at row 5"):
         session.branch(6)

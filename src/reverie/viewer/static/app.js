@@ -26,7 +26,7 @@ class Page {
   opening = 0; // number of the newest opening of an episode
 
   constructor() {
-    this.link = new Link((why) => this.note(`The connection to reverie view is lost${why ? `: ${why}` : ""}. Is it still running?`,
+    this.link = new Link((why) => this.showNote(`The connection to reverie view is lost${why ? `: ${why}` : ""}. Is it still running?`,
       ["Connect again", () => location.reload()]));
     this.timeline = new Timeline((row) => this.go(row, true));
     this.hands = new Hands(this);
@@ -59,10 +59,10 @@ class Page {
         if (!head.about.recorded) Object.assign(head, await this.link.ask("start", { seed: head.seed }));
       }
     } catch (error) {
-      return this.failed(error, more);
+      return this.showFailure(error, more);
     }
     this.remark = head.remark ?? "";
-    this.note(this.remark);
+    this.showNote(this.remark);
     $("#run").hidden = false;
     this.wanted = place.row;
     this.meet(head);
@@ -75,13 +75,13 @@ class Page {
   }
 
   // Says why a run does not open, and what to do next.
-  failed(error, more) {
+  showFailure(error, more) {
     const given = Object.values(more).some((value) => value !== undefined), steps = [];
     const leave = () => (remember(Object.fromEntries(PLACE.map((name) => [name, null]))), writeAddress());
     if (error.kind === "EnvError" && more.episode === undefined) steps.push(["Open a recorded episode", () => this.open(this.run, { episode: 0 })]);
     else if (given) steps.push(["Open the run from its beginning", () => (leave(), this.open(this.run))]);
     if (!this.hello.single) steps.push(["All runs", () => (location.search = "")]);
-    this.note(error.message, ...steps);
+    this.showNote(error.message, ...steps);
   }
 
   // Begins to play, unless less motion is preferred.
@@ -105,7 +105,7 @@ class Page {
     this.rows = [];
     this.pictures.clear();
     this.timeline.reset();
-    this.take(head);
+    this.takeRows(head);
     this.at = 0;
     this.hands.meet(about);
     this.panels.meet();
@@ -120,7 +120,7 @@ class Page {
       const head = await this.ask("step", { steps: FILLED }, true);
       this.filling = false;
       if (!head || opening !== this.opening) return;
-      this.take(head);
+      this.takeRows(head);
       this.show();
     }
     if (opening === this.opening) $("#run").ariaBusy = false;
@@ -130,22 +130,22 @@ class Page {
   async ask(what, given, quiet = false) {
     try {
       const head = await this.link.ask(what, given);
-      if (!quiet) this.note(this.remark);
+      if (!quiet) this.showNote(this.remark);
       return head;
     } catch (error) {
       this.stop();
-      this.note(error.message);
+      this.showNote(error.message);
       return null;
     }
   }
 
-  note(text, ...steps) {
+  showNote(text, ...steps) {
     $("#note").hidden = !text;
     $("#note").replaceChildren(text, ...steps.map(([name, act]) => el("button", { onclick: act }, name)));
   }
 
   // Takes changed rows from an answer.
-  take(head) {
+  takeRows(head) {
     this.rows.length = Math.min(this.rows.length, Math.max(0, head.first - 1)); // the row before has another action
     for (const key of [...this.pictures.keys()]) if (+key.split("/")[0] >= head.first) this.pictures.delete(key);
     this.rows.push(...head.rows);
@@ -153,12 +153,12 @@ class Page {
     const { about, seed } = this, last = this.rows.length - 1;
     $("#facts").textContent = [about.algorithm, about.env, about.checkpoint, about.recorded || `seed ${seed}`].join(" · ");
     this.real = this.rows.findLastIndex((row) => row.real);
-    this.keep(head.pictures);
+    this.keepPictures(head.pictures);
     if (this.wanted <= last) {
       this.at = this.wanted;
       this.wanted = undefined;
     }
-    this.lead();
+    this.writeLead();
     this.timeline.show(this.rows, about, this.context, this.end);
     const scrub = $("#scrub"), share = (row) => `${Math.min(100, Math.max(0, (100 * row) / Math.max(1, last)))}%`;
     scrub.max = last;
@@ -169,7 +169,7 @@ class Page {
   }
 
   // One sentence that says what is what.
-  lead() {
+  writeLead() {
     const { about, context } = this, rows = context === 1 ? "row" : `${context} rows`;
     const left = about.recorded ? `a recorded episode (${about.recorded})` : `${about.env}, played by the agent`;
     const text = about.dreams
@@ -179,11 +179,11 @@ class Page {
   }
 
   // What has happened, and how much of it the model sees: the same for all checkpoints.
-  episode() {
+  episodeKey() {
     return [this.run, this.about.recorded, this.seed, this.context, this.real, ...this.rows.slice(0, this.real).map((row) => row.action)].join();
   }
 
-  keep(pictures) {
+  keepPictures(pictures) {
     for (const { row, side, blob } of pictures) {
       this.pictures.set(`${row}/${side}`, blob);
       this.drawn[side] = true;
@@ -199,7 +199,7 @@ class Page {
     if (!["see", "edit", "undo"].includes(what)) this.opening++; // the rest of the episode is another one
     const head = await this.ask(what, given);
     if (!head) return null;
-    this.take(head);
+    this.takeRows(head);
     this.go(to ?? head.first);
     return head;
   }
@@ -252,7 +252,7 @@ class Page {
     const head = await this.ask("pictures", { rows: missing }, true);
     this.fetching = false;
     if (!head) return;
-    this.keep(head.pictures);
+    this.keepPictures(head.pictures);
     this.blank = !head.pictures.length;
     this.show();
   }
@@ -278,7 +278,7 @@ class Page {
     if (this.at === this.rows.length - 1 && this.at && !(await this.hasNext())) this.go(0);
     let due = performance.now();
     while (this.playing === token) {
-      if (!(await this.forth())) break;
+      if (!(await this.moveOn())) break;
       for (let i = 0; i < 50 && this.fetching && !this.pictures.has(`${this.at}/0`) && !this.pictures.has(`${this.at}/1`); i++) await pause(20);
       due = Math.max(performance.now() - 50, due + 1000 / +$("#speed").value);
       if (due > performance.now() + 8) await pause(due - performance.now());
@@ -296,7 +296,7 @@ class Page {
   }
 
   // One row on: to the next one known, or the environment steps, or the dream continues. False at the end.
-  async forth() {
+  async moveOn() {
     const newest = this.rows.length - 1, opening = this.opening;
     if (this.hands.mine && this.playing) return Boolean(await this.hands.act());
     if (this.at < newest) {
@@ -308,7 +308,7 @@ class Page {
     if (this.real !== newest) return Boolean(await this.change("dream", { at: newest, steps: AHEAD }));
     const head = await this.ask("step", { steps: AHEAD }, true);
     if (!head || opening !== this.opening) return Boolean(head);
-    this.take(head);
+    this.takeRows(head);
     this.go(newest + 1);
     return true;
   }
@@ -342,13 +342,13 @@ class Page {
     await this.playTo(this.real);
   }
 
-  see() {
-    if (!this.rows[this.at].real) return this.note("The model can only observe rows of the environment.");
+  observeHere() {
+    if (!this.rows[this.at].real) return this.showNote("The model can only observe rows of the environment.");
     return this.change("see", { rows: this.at + 1 }, this.at);
   }
 
   // A new episode with a seed, by default the next one.
-  async again(seed = null) {
+  async startEpisode(seed = null) {
     if (this.about.recorded) return this.open(this.run);
     this.stop();
     const opening = ++this.opening, head = await this.ask("start", { seed });
@@ -365,14 +365,14 @@ class Page {
     if (this.about.dreams && rows !== this.context) await this.change("see", { rows }, this.at);
   }
 
-  differ() {
+  toggleDifference() {
     this.differs = !this.differs;
     $("#differ").setAttribute("aria-pressed", this.differs);
     this.show();
   }
 
-  nextSurprise() {
-    const found = this.timeline.surprising().sort((a, b) => a - b);
+  goToNextSurprise() {
+    const found = this.timeline.findSurprises().sort((a, b) => a - b);
     if (found.length) this.go(found.find((row) => row > this.at) ?? found[0], true);
   }
 

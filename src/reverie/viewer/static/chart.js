@@ -29,7 +29,7 @@ export class Chart {
   show(x, series, view, shade = Infinity, hatch = Infinity) {
     const names = JSON.stringify([this.given.title, series.map((one) => [one.name, one.color, one.dash, one.wide])]);
     Object.assign(this, { x, series, shade, hatch });
-    const data = [x, ...(this.given.stacked ? stack(series) : series.map((one) => one.values))];
+    const data = [x, ...(this.given.stacked ? stackValues(series) : series.map((one) => one.values))];
     if (names !== this.names) this.#make(data, series);
     this.names = names;
     this.plot.batch(() => {
@@ -38,7 +38,7 @@ export class Chart {
       this.plot.setScale("x", { min: view[0], max: view[1] });
       this.quiet = false;
     });
-    this.#say();
+    this.#writeValues();
   }
 
   // Draws the line of the present, and writes the values there.
@@ -47,10 +47,10 @@ export class Chart {
     const left = this.plot.valToPos(x, "x");
     this.now.hidden = x === null || left < 0 || left > this.plot.over.clientWidth;
     this.now.style.left = `${left}px`;
-    this.#say();
+    this.#writeValues();
   }
 
-  #say() {
+  #writeValues() {
     const index = this.hovered ?? (this.at === undefined ? null : this.x.findLastIndex((x) => x <= this.at));
     this.values.forEach((place, i) => {
       const { values } = this.series[i], text = short(index === null ? values.findLast((value) => value !== null) : values[index]);
@@ -87,8 +87,8 @@ export class Chart {
       }))],
       bands: series.flatMap((one, i) => (one.band ? [{ series: [i, i + 1], fill: one.band }] : [])),
       hooks: {
-        drawClear: [(u) => this.#tint(u)],
-        setCursor: [(u) => ((this.hovered = u.cursor.left >= 0 ? u.cursor.idx : null), this.#say())],
+        drawClear: [(u) => this.#shadeRows(u)],
+        setCursor: [(u) => ((this.hovered = u.cursor.left >= 0 ? u.cursor.idx : null), this.#writeValues())],
         setScale: [(u, key) => {
           if (key === "x" && !this.quiet && u.status === 1) this.given.zoom?.(u.scales.x.min, u.scales.x.max);
         }],
@@ -107,7 +107,7 @@ export class Chart {
     this.plot.over.addEventListener("dblclick", () => this.given.zoom?.(null, null));
   }
 
-  #tint(u) {
+  #shadeRows(u) {
     const { left, top, width, height } = u.bbox, place = (x) => Math.max(left, u.valToPos(x, "x", true));
     const [shade, hatch] = [this.shade, this.hatch].map(place);
     if (shade < left + width) {
@@ -133,7 +133,7 @@ export class Chart {
 }
 
 // The sums of the first 1, 2, ... series, the last sum first.
-function stack(series) {
+function stackValues(series) {
   const total = series[0].values.map(() => 0);
   return series.map((one) => one.values.map((value, i) => (value === null ? null : (total[i] += value)))).reverse();
 }

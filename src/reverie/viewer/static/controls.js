@@ -28,13 +28,13 @@ export class Controls {
     on("#play", () => this.page.toggle());
     on("#first", () => this.page.go(0, true));
     on("#back", () => this.page.go(this.page.at - 1, true));
-    on("#forth", () => (this.page.stop(), this.page.forth()));
+    on("#forth", () => (this.page.stop(), this.page.moveOn()));
     on("#last", () => this.page.go(this.page.rows.length - 1, true));
-    on("#see", () => this.page.see());
+    on("#see", () => this.page.observeHere());
     on("#dreamon", () => this.page.dreamOn());
     on("#catchup", () => this.page.catchUp());
-    on("#differ", () => this.page.differ());
-    on("#again", () => this.page.again());
+    on("#differ", () => this.page.toggleDifference());
+    on("#again", () => this.page.startEpisode());
     on("#mine", () => this.page.hands.toggle());
     on("#keys", () => this.help());
     on("#copy", () => this.copy());
@@ -51,7 +51,7 @@ export class Controls {
     $("#actions").addEventListener("change", async () => {
       const deterministic = $("#actions").value === "deterministic";
       remember({ policy: deterministic ? null : "sampled" });
-      if ((await this.page.ask("choose_actions", { deterministic })) && !this.page.about.recorded) this.page.again(this.page.seed);
+      if ((await this.page.ask("choose_actions", { deterministic })) && !this.page.about.recorded) this.page.startEpisode(this.page.seed);
     });
     for (const select of document.querySelectorAll("select")) select.addEventListener("change", () => select.blur());
   }
@@ -63,27 +63,27 @@ export class Controls {
       $("#copy").textContent = "Copied";
       setTimeout(() => ($("#copy").textContent = "Copy link"), 2000);
     } catch {
-      this.page.note("The browser does not allow copying. Copy the address bar instead.");
+      this.page.showNote("The browser does not allow copying. Copy the address bar instead.");
     }
   }
 
   shortcuts = {
     " ": ["play or stop", () => this.page.toggle()],
     ArrowLeft: ["one row back", () => this.page.go(this.page.at - 1, true)],
-    ArrowRight: ["one row on", () => (this.page.stop(), this.page.forth())],
+    ArrowRight: ["one row on", () => (this.page.stop(), this.page.moveOn())],
     Home: ["first row", () => this.page.go(0, true)],
     End: ["last row", () => this.page.go(this.page.rows.length - 1, true)],
     "+": ["zoom in on this row", () => this.page.timeline.zoomBy(0.5)],
     "-": ["zoom out", () => this.page.timeline.zoomBy(2)],
-    s: ["next surprise", () => this.page.nextSurprise()],
+    s: ["next surprise", () => this.page.goToNextSurprise()],
     m: ["take over, or give back", () => this.page.hands.toggle()],
-    o: ["observe up to here", () => this.page.about.dreams && this.page.see()],
+    o: ["observe up to here", () => this.page.about.dreams && this.page.observeHere()],
     d: ["continue the dream", () => this.page.about.dreams && this.page.dreamOn()],
     c: ["let the dream happen", () => $("#catchup").hidden || this.page.catchUp()],
-    x: ["difference of dream and environment", () => this.page.about.dreams && this.page.differ()],
+    x: ["difference of dream and environment", () => this.page.about.dreams && this.page.toggleDifference()],
     b: ["branch: futures from here", () => this.page.about.dreams && this.page.panels.tabs.Futures.branch()],
     u: ["undo an edit", () => this.page.about.dreams && this.page.panels.tabs.Latent.undo()],
-    r: ["new episode", () => this.page.again()],
+    r: ["new episode", () => this.page.startEpisode()],
     ",": ["one row back, while you act", () => this.page.go(this.page.at - 1, true)],
     ".": ["one row on, while you act", () => this.page.go(this.page.at + 1, true)],
     "?": ["these keys", () => this.help()],

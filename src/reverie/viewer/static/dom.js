@@ -34,17 +34,17 @@ export function short(value) {
 }
 
 // The numbers of a continuous action: name, position in the action, and its value in the environment's units.
-export const dimensions = (about) => about.continuous.flatMap(({ name, start, size, low, high }) => [...Array(size).keys()].map((i) => {
+export const listDimensions = (about) => about.continuous.flatMap(({ name, start, size, low, high }) => [...Array(size).keys()].map((i) => {
   const [least, greatest] = [low[i] ?? -1, high[i] ?? 1];
   return { name: size > 1 ? `${name} ${i}` : name, index: start + i, units: (x) => least + ((x + 1) / 2) * (greatest - least) };
 }));
 
 // An action as text: the name of the only choice, or its numbers.
-export function actionText(action, about) {
+export function formatAction(action, about) {
   const flat = action.flat(), { names, choices, continuous, width } = about;
   const classes = choices.map(({ start, stop }) => [start, flat.slice(start, stop).indexOf(1)]);
   return [...classes.map(([start, i]) => (names.length === width ? names[start + i] : `action ${i}`)),
-    ...(continuous.length ? dimensions(about).map(({ index, units }) => short(units(flat[index]))) : [])].join(", ");
+    ...(continuous.length ? listDimensions(about).map(({ index, units }) => short(units(flat[index]))) : [])].join(", ");
 }
 
 // Draws a picture (a Blob of PNG) on a canvas, at its own size; with another one, how it differs from that.
@@ -62,13 +62,13 @@ export async function paint(canvas, blob, other = null) {
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   canvas.classList.toggle("coarse", width < 200);
   const context = canvas.getContext("2d");
-  if (truth) context.putImageData(difference(picture, truth), 0, 0);
+  if (truth) context.putImageData(drawDifference(picture, truth), 0, 0);
   else context.drawImage(picture, 0, 0);
   canvas.hidden = false;
 }
 
 // The first picture in gray, and what differs from the second in red.
-function difference(picture, truth) {
+function drawDifference(picture, truth) {
   const { width, height } = picture;
   const [image, real] = [picture, truth].map((one) => {
     const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
@@ -87,7 +87,7 @@ function difference(picture, truth) {
 }
 
 // A canvas that fills its box, cleared and scaled for this screen; returns its context and size.
-export function fresh(canvas, height = canvas.clientHeight) {
+export function clearCanvas(canvas, height = canvas.clientHeight) {
   const scale = devicePixelRatio || 1, width = canvas.clientWidth;
   canvas.width = width * scale;
   canvas.height = height * scale;

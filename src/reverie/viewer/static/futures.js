@@ -36,51 +36,51 @@ export class Futures {
       : "Imagine what could follow this row. Choose a future to continue with it.";
     const list = (found?.futures ?? []).map((one, number) => ({ one, number })).sort((a, b) => b.one.return - a.one.return);
     const boxes = found ? ["Value", "Reward"].map((title) => [title, el("div", { className: "chart" })]) : [];
-    $("#panel").replaceChildren(bar, el("p", {}, text), ...boxes.map(([, box]) => box), ...list.map(({ one, number }) => this.future(one, number)));
+    $("#panel").replaceChildren(bar, el("p", {}, text), ...boxes.map(([, box]) => box), ...list.map(({ one, number }) => this.makeCard(one, number)));
     this.overlays = boxes.map(([title, box]) => new Chart(box, { title, bare: true, sync: "futures", go: null }));
-    this.overlay();
+    this.drawOverlays();
   }
 
   // The values and the rewards of all futures in one chart each; the one that is pointed at is wide.
-  overlay(pointed = null) {
+  drawOverlays(pointed = null) {
     const { found } = this;
     if (!found) return;
     const x = found.futures[0].rewards.map((_, t) => found.at + 1 + t);
     for (const [i, key] of ["values", "rewards"].entries()) {
-      const series = found.futures.map((one, number) => ({ name: String(number), values: one[key].slice(0, life(one)), color: hue(number + 2), wide: number === pointed }));
+      const series = found.futures.map((one, number) => ({ name: String(number), values: one[key].slice(0, countSteps(one)), color: hue(number + 2), wide: number === pointed }));
       this.overlays[i].show(x, series, [x[0], Math.max(x[0] + 1, x.at(-1))]);
     }
   }
 
-  future(one, number) {
+  makeCard(one, number) {
     const { page } = this, strip = el("div", { className: "strip" }), key = el("i", { className: "key" });
     key.style.setProperty("--key", hue(number + 2));
-    const length = life(one), ends = one.conts[length - 1] < 0.5, { names, choices, continuous } = page.about;
+    const length = countSteps(one), ends = one.conts[length - 1] < 0.5, { names, choices, continuous } = page.about;
     for (const t of this.found.shown) {
       const picture = this.found.pictures.find((p) => p.row === number && p.side === t);
       const canvas = el("canvas", { title: `step ${t + 1}`, role: "img", ariaLabel: `step ${t + 1}`, className: t < length ? "" : "over" });
       if (picture) paint(canvas, picture.blob), strip.append(canvas);
     }
-    const taken = choices.length === 1 && !continuous.length ? (names.length ? "" : "actions ") + runLengths(one.actions.slice(0, length).map((a) => names[a] ?? a)) : "";
-    return el("button", { className: "future", title: "Continue with this future", onpointerenter: () => this.overlay(number), onpointerleave: () => this.overlay(),
-      onfocus: () => this.overlay(number), onblur: () => this.overlay(), onclick: async () => {
+    const taken = choices.length === 1 && !continuous.length ? (names.length ? "" : "actions ") + formatRunLengths(one.actions.slice(0, length).map((a) => names[a] ?? a)) : "";
+    return el("button", { className: "future", title: "Continue with this future", onpointerenter: () => this.drawOverlays(number), onpointerleave: () => this.drawOverlays(),
+      onfocus: () => this.drawOverlays(number), onblur: () => this.drawOverlays(), onclick: async () => {
         const from = this.found.at;
         this.found = null;
         await page.change("pick", { number }, from);
         this.open();
-        page.play();
+        page.playTo(page.rows.length - 1);
       } }, strip, el("span", {}, key, taken, ends ? ` · ends at step ${length}` : ""), el("span", {}, "return ", el("b", {}, short(one.return))));
   }
 }
 
 // The number of steps of a future up to its end.
-function life({ conts }) {
+function countSteps({ conts }) {
   const end = conts.findIndex((cont) => cont < 0.5);
   return end < 0 ? conts.length : end + 1;
 }
 
 // "left, forward × 3" for left, forward, forward, forward.
-function runLengths(names) {
+function formatRunLengths(names) {
   const runs = [];
   for (const name of names) {
     if (runs.at(-1)?.[0] === name) runs.at(-1)[1]++;

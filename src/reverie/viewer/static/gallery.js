@@ -33,7 +33,7 @@ export class Gallery {
       for (let i = list.children.length; i < this.counts[kind]; i++) {
         const given = kind === "fresh" ? { seed: this.seed + i } : { episode: -1 - i }, key = JSON.stringify(given);
         list.nextSibling.textContent = this.cards.has(key) ? "" : "Playing …";
-        if (!this.cards.has(key)) this.cards.set(key, await this.play(given, list));
+        if (!this.cards.has(key)) this.cards.set(key, await this.playEpisode(given, list));
         const card = this.cards.get(key);
         list.nextSibling.textContent = "";
         if (!card || card.error) {
@@ -42,12 +42,12 @@ export class Gallery {
           if (card) list.parentElement.lastChild.hidden = true;
           break;
         }
-        list.append(this.card(card, kind));
+        list.append(this.makeCard(card, kind));
       }
   }
 
   // Plays an episode, some rows a request, so that the page can ask for other things between; null once the tab is left.
-  async play(given, list) {
+  async playEpisode(given, list) {
     for (let again = false; list.isConnected; again = true) {
       const head = await this.page.link.ask("preview", { ...given, again }).catch((error) => ({ error: error.message }));
       if (head.error || head.done) return head;
@@ -55,7 +55,7 @@ export class Gallery {
     return null;
   }
 
-  card({ pictures, seed, episode, score, rows, last, surprise }, kind) {
+  makeCard({ pictures, seed, episode, score, rows, last, surprise }, kind) {
     const { page } = this, { about } = page, canvas = el("canvas", { role: "img", ariaLabel: "Picture of the episode" });
     paint(canvas, pictures[0]?.blob);
     const [given, name] = kind === "fresh" ? [{ seed }, `seed ${seed}`] : [{ episode }, `episode ${episode}`];

@@ -1,6 +1,6 @@
 // Taking over: actions by keys, buttons and sliders, in the environment or in the dream. Numbers follow held keys.
 
-import { $, dimensions, el, short } from "./dom.js";
+import { $, listDimensions, el, short } from "./dom.js";
 
 const ARROWS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"];
 const SIGNS = { ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
@@ -19,14 +19,14 @@ export class Hands {
     this.flat = new Array(about.width).fill(0);
     for (const choice of about.choices) this.flat[choice.start] = 1;
     this.single = about.choices.length === 1 && !about.continuous.length;
-    this.bound = this.keysOfActions();
-    this.numbers = dimensions(about);
+    this.bound = this.bindKeys();
+    this.numbers = listDimensions(about);
     this.held = new Set();
     this.draw();
   }
 
   // Which key takes which class of the only choice: arrows by the actions' names, or else the first ones; and digits.
-  keysOfActions() {
+  bindKeys() {
     const bound = new Map(), { names, choices } = this.about;
     if (!this.single) return bound;
     const count = choices[0].stop - choices[0].start;
@@ -63,12 +63,12 @@ export class Hands {
           ...shown.map((key) => el("kbd", {}, key))));
       }
     });
-    this.numbers.forEach((number, i) => this.slider(box, number, PAIRS[i] ?? []));
+    this.numbers.forEach((number, i) => this.makeSlider(box, number, PAIRS[i] ?? []));
     if (!this.single) box.append(el("button", { onclick: () => this.act() }, "Take this action", el("kbd", {}, "Enter")));
     if (this.numbers.length) box.append(el("span", { className: "hint" }, "Hold a key to act in real time."));
   }
 
-  slider(box, number, keys) {
+  makeSlider(box, number, keys) {
     const { name, index, units } = number, said = el("output");
     const input = el("input", { type: "range", min: -1, max: 1, step: 0.01, ariaLabel: name, oninput: () => number.set(+input.value) });
     number.set = (x) => ((this.flat[index] = input.value = x), (said.value = short(units(x))));

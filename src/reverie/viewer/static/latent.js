@@ -1,6 +1,6 @@
 // The tab Latent: the latent variables of a row and what probes read from them; latents can be set.
 
-import { $, color, el, fresh, short } from "./dom.js";
+import { $, color, el, clearCanvas, short } from "./dom.js";
 
 export class Latent {
   constructor(page) {
@@ -19,29 +19,29 @@ export class Latent {
     this.asking = false;
     if (page.panels.chosen !== "Latent" || !head) return;
     if (head.at !== page.at) return this.show();
-    if (!this.grid) this.panel();
+    if (!this.grid) this.makePanel();
     this.state = head;
     this.draw();
     $("#undo").disabled = !page.edits;
     $("#changed").textContent = page.edits ? `${page.edits} edit${page.edits > 1 ? "s" : ""}` : "";
-    $("#probes").replaceChildren(...Object.entries(head.probes).map(([key, probe]) => this.probe(key, probe)));
+    $("#probes").replaceChildren(...Object.entries(head.probes).map(([key, probe]) => this.drawProbe(key, probe)));
   }
 
   // What a probe reads, and what is true if the row happened: maps of classes, arrows of goals, or numbers.
-  probe(key, { read, truth, chance }) {
+  drawProbe(key, { read, truth, chance }) {
     const box = el("figure", {}, el("figcaption", {}, el("b", {}, `Probe: ${key}`))), sides = el("div", { className: "sides" });
     const said = (text) => (box.append(el("p", {}, text)), box);
     if (!read) return said("It is given something that only rows that happened have.");
     const flat = read.flat(9), grid = chance && Array.isArray(read[0]) && !Array.isArray(read[0][0]);
-    if (grid) sides.append(this.map("read", read, chance), truth ? this.map("happened", truth) : "");
-    else if (!chance && flat.length % 2 === 0 && flat.length <= 32) sides.append(this.arrows(flat, truth?.flat(9)));
+    if (grid) sides.append(this.drawMap("read", read, chance), truth ? this.drawMap("happened", truth) : "");
+    else if (!chance && flat.length % 2 === 0 && flat.length <= 32) sides.append(this.drawArrows(flat, truth?.flat(9)));
     else return said(`${flat.slice(0, 12).map(short).join(", ")}${truth ? ` (happened: ${truth.flat(9).slice(0, 12).map(short).join(", ")})` : ""}`);
     box.append(sides);
     return box;
   }
 
   // A map [x][y] of classes, a color for each, fainter where the probe is less sure.
-  map(name, cells, chance) {
+  drawMap(name, cells, chance) {
     const across = cells.length, down = cells[0].length, size = Math.max(4, Math.floor(160 / Math.max(across, down)));
     const canvas = el("canvas", { width: across * size, height: down * size, title: name }), c = canvas.getContext("2d");
     cells.forEach((column, x) => column.forEach((kind, y) => {
@@ -53,7 +53,7 @@ export class Latent {
   }
 
   // Pairs of numbers as arrows from the middle: the first number to the right, the second upwards.
-  arrows(read, truth) {
+  drawArrows(read, truth) {
     const canvas = el("canvas", { width: 160, height: 160 }), c = canvas.getContext("2d");
     const most = Math.max(1e-6, ...[...read, ...(truth ?? [])].map(Math.abs));
     c.translate(80, 80);
@@ -73,11 +73,11 @@ export class Latent {
     return el("div", {}, canvas, el("span", {}, truth ? "read (orange), happened (blue)" : "read"));
   }
 
-  panel() {
+  makePanel() {
     const classes = this.page.about.classes > 1;
     this.cell = [0, classes ? 0 : null];
     this.grid = el("canvas", { id: "grid", tabIndex: 0, ariaLabel: "Latents: arrow keys choose, Enter sets",
-      onclick: (event) => this.set(...this.place(event)), onmousemove: (event) => this.hover(...this.place(event)),
+      onclick: (event) => this.set(...this.locate(event)), onmousemove: (event) => this.describe(...this.locate(event)),
       onkeydown: (event) => this.move(event), onfocus: () => this.draw(), onblur: () => this.draw() });
     const keep = classes ? el("label", {}, el("input", { type: "checkbox", id: "keep" }), "keep it while dreaming") : null;
     $("#panel").replaceChildren(
@@ -94,7 +94,7 @@ export class Latent {
     const { latents, classes } = this.page.about, cell = Math.max(8, Math.min(20, Math.floor(420 / latents)));
     const height = classes > 1 ? latents * cell : Math.max(140, latents * 9);
     this.grid.style.height = `${height}px`;
-    const [c, width] = fresh(this.grid, height), { state } = this, tall = height / latents, wide = width / classes;
+    const [c, width] = clearCanvas(this.grid, height), { state } = this, tall = height / latents, wide = width / classes;
     const [dream, edited, ink] = ["dream", "edited", "ink"].map(color);
     const at = (x) => width / 2 + (Math.max(-3.5, Math.min(3.5, x)) * width) / 7.4;
     for (let i = 0; i < latents; i++) {
@@ -126,14 +126,14 @@ export class Latent {
     c.strokeRect(left + 1, row * tall + 1, classes > 1 ? wide - 3 : 6, tall - 2);
   }
 
-  place(event) {
+  locate(event) {
     const { latents, classes } = this.page.about, box = this.grid.getBoundingClientRect();
     const row = Math.min(latents - 1, Math.max(0, Math.floor(((event.clientY - box.top) / box.height) * latents)));
     const across = (event.clientX - box.left) / box.width;
     return [row, classes > 1 ? Math.min(classes - 1, Math.max(0, Math.floor(across * classes))) : (across - 0.5) * 7.4];
   }
 
-  hover(row, value) {
+  describe(row, value) {
     const { state } = this;
     if (!state) return;
     $("#hovered").textContent = state.prior
@@ -152,7 +152,7 @@ export class Latent {
     const value = classes > 1 ? within(this.cell[1] + by[1], classes - 1)
       : (other ? this.state.values[row] : this.cell[1] ?? this.state.values[row]) + by[1] / 4;
     this.cell = [row, value];
-    this.hover(row, value);
+    this.describe(row, value);
     if (event.key === "Enter") this.set(row, value);
     else this.draw();
   }

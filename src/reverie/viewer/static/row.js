@@ -1,6 +1,6 @@
 // The tab Row: all numbers of the current row.
 
-import { $, actionText, color, el, fresh, short } from "./dom.js";
+import { $, formatAction, color, el, clearCanvas, short } from "./dom.js";
 
 export class Row {
   constructor(page) {
@@ -22,13 +22,13 @@ export class Row {
     for (const [key, value] of Object.entries(error ?? {}))
       if (!["reward", "cont"].includes(key)) line(key, ["", "", value], units[key] ?? "absolute difference");
     const parts = [table];
-    if (row.action) parts.push(el("p", { id: "taken" }, "Action taken here: ", el("b", {}, actionText(row.action, about))));
-    if (real?.q) parts.push(this.advantages(real.q));
-    parts.push(...this.vectors(row));
+    if (row.action) parts.push(el("p", { id: "taken" }, "Action taken here: ", el("b", {}, formatAction(row.action, about))));
+    if (real?.q) parts.push(this.drawAdvantages(real.q));
+    parts.push(...this.makeVectorTables(row));
     $("#panel").replaceChildren(...parts);
   }
 
-  vectors({ real, dream }) {
+  makeVectorTables({ real, dream }) {
     const keys = Object.keys(real?.numbers ?? dream?.numbers ?? {}), { dreams } = this.page.about;
     return keys.map((key) => {
       const table = el("div", { className: dreams ? "numbers" : "numbers alone" }), pair = [real?.numbers?.[key], dream?.numbers?.[key]];
@@ -36,14 +36,14 @@ export class Row {
         const canvas = el("canvas", { title: "the last 60 rows", role: "img", ariaLabel: `${key} ${i} in the last 60 rows` }), [a, b] = pair.map((x) => x?.[i]);
         const cells = dreams ? [a, b, a === undefined || b === undefined ? null : Math.abs(a - b)] : [a];
         table.append(el("b", {}, String(i)), canvas, ...cells.map((x) => el("span", {}, short(x))));
-        requestAnimationFrame(() => this.trace(canvas, key, i));
+        requestAnimationFrame(() => this.drawTrace(canvas, key, i));
       }
       return el("div", {}, el("h2", {}, key), table);
     });
   }
 
   // Each action's advantage: its Q value over their mean, on one scale for the whole episode.
-  advantages(values) {
+  drawAdvantages(values) {
     const { about, rows } = this.page, { names, width } = about, canvas = el("canvas", { id: "advantages", role: "img" });
     const over = (q) => q.map((value) => value - q.reduce((sum, x) => sum + x, 0) / q.length);
     const most = Math.max(1e-9, ...rows.flatMap((row) => over(row.real?.q ?? []).map(Math.abs))), best = values.indexOf(Math.max(...values));
@@ -52,7 +52,7 @@ export class Row {
     canvas.style.cssText = `width: 100%; height: ${height}px`;
     requestAnimationFrame(() => {
       if (!canvas.isConnected) return;
-      const [c, w] = fresh(canvas, height), zero = 96 + (w - 166) / 2;
+      const [c, w] = clearCanvas(canvas, height), zero = 96 + (w - 166) / 2;
       c.font = "13px system-ui";
       over(values).forEach((advantage, i) => {
         const wide = (advantage / most) * ((w - 166) / 2), y = i * 24 + 4;
@@ -70,9 +70,9 @@ export class Row {
     return el("div", {}, el("h2", {}, "Q of each action"), canvas, el("p", {}, "Bars: advantage over the mean, on one scale for the episode."));
   }
 
-  trace(canvas, key, number) {
+  drawTrace(canvas, key, number) {
     if (!canvas.isConnected) return;
-    const [c, width, height] = fresh(canvas), rows = this.page.rows, end = this.page.at + 1, begin = Math.max(0, end - 60);
+    const [c, width, height] = clearCanvas(canvas), rows = this.page.rows, end = this.page.at + 1, begin = Math.max(0, end - 60);
     const lines = ["real", "dream"].map((side) => rows.slice(begin, end).map((row) => row[side]?.numbers?.[key]?.[number] ?? null));
     const all = lines.flat().filter((x) => x !== null), low = Math.min(...all), high = Math.max(...all);
     lines.forEach((line, side) => {

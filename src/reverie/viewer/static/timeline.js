@@ -2,7 +2,7 @@
 
 import { remember, remembered } from "./address.js";
 import { Chart } from "./chart.js";
-import { $, color, dimensions, el, hue, short } from "./dom.js";
+import { $, color, listDimensions, el, hue, short } from "./dom.js";
 
 const BANDS = 8; // actions with a band or a line; the others are summed up or left out
 
@@ -30,13 +30,13 @@ export class Timeline {
   draw() {
     const { rows, about } = this, x = rows.map((row) => row.t), view = this.zoomed ?? [0, Math.max(1, rows.length - 1)];
     const shade = about.dreams ? this.context - 0.5 : Infinity, hatch = about.dreams ? this.end ?? Infinity : Infinity;
-    const drawn = Object.entries(this.series()).map(([name, series]) => [this.chart(name), series]);
+    const drawn = Object.entries(this.makeSeries()).map(([name, series]) => [this.findChart(name), series]);
     for (const [chart, series] of drawn) chart.show(x, series, view, shade, hatch); // once all have their place
     for (const chart of this.charts.values()) chart.mark(this.at);
-    this.surprises();
+    this.showSurprises();
   }
 
-  series() {
+  makeSeries() {
     const { rows, about } = this, real = color("real"), dream = color("dream");
     const line = (name, side, key, stroke, dash) => ({ name, values: rows.map((row) => row[side]?.[key] ?? null), color: stroke, dash });
     const found = { Reward: [line(about.dreams ? "real" : "", "real", "reward", real)] };
@@ -52,10 +52,10 @@ export class Timeline {
       found.Value = [line("", "real", "value", real)];
     }
     const actions = about.names.length === about.width ? about.names : [...Array(about.width).keys()].map((i) => `action ${i}`);
-    if (rows.some((row) => row.real?.q)) found["Q of each action"] = most(rows, actions, (row) => row.real?.q);
+    if (rows.some((row) => row.real?.q)) found["Q of each action"] = makeClassSeries(rows, actions, (row) => row.real?.q);
     if (about.choices.length && rows.some((row) => values(row)?.policy))
-      found["Policy (probability)"] = most(rows, actions, (row) => values(row)?.policy, about.choices.length === 1);
-    if (about.continuous.length) found["Action (-1 to 1)"] = taken(rows, about);
+      found["Policy (probability)"] = makeClassSeries(rows, actions, (row) => values(row)?.policy, about.choices.length === 1);
+    if (about.continuous.length) found["Action (-1 to 1)"] = makeActionSeries(rows, about);
     if (about.dreams && about.latents) found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(4)),
       line("posterior", "real", "posterior_entropy", hue(2)), line("dream’s prior", "dream", "prior_entropy", dream, true)];
     if (about.dreams) found.Continuation = [{ name: "real", color: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
@@ -63,12 +63,12 @@ export class Timeline {
     return found;
   }
 
-  chart(name) {
+  findChart(name) {
     if (!this.charts.has(name)) {
       const box = el("div", { className: "chart" }), probability = /^Policy/.test(name);
       $("#timeline .charts").append(box);
       this.charts.set(name, new Chart(box, {
-        title: name, sync: "rows", more: /^Error/.test(name) ? [this.choice()] : [],
+        title: name, sync: "rows", more: /^Error/.test(name) ? [this.makeErrorSelect()] : [],
         range: probability || name === "Continuation" ? [0, 1] : /^Action/.test(name) ? [-1, 1] : undefined,
         stacked: probability && this.about.choices.length === 1,
         go: (x) => this.go(Math.round(x)),
@@ -90,19 +90,19 @@ export class Timeline {
     this.zoom(...[min, max].map((x) => Math.max(0, Math.min(this.rows.length - 1, this.at + (x - this.at) * factor))));
   }
 
-  choice() {
+  makeErrorSelect() {
     const select = el("select", { ariaLabel: "Error of", onchange: () => ((this.key = select.value), this.draw()) });
     for (const key of Object.keys(this.rows[0].error)) select.append(el("option", { value: key, selected: key === this.key }, key));
     return select;
   }
 
-  surprising(count = 5) {
+  findSurprises(count = 5) {
     const known = this.rows.filter((row) => row.real?.kl !== undefined && row.t > 0);
     return known.sort((a, b) => b.real.kl - a.real.kl).slice(0, count).map((row) => row.t);
   }
 
-  surprises() {
-    const found = this.surprising();
+  showSurprises() {
+    const found = this.findSurprises();
     if (String(found) === this.listed) return;
     this.listed = String(found);
     const buttons = found.map((t) => el("button", { onclick: () => this.go(t), title: `KL ${short(this.rows[t].real.kl)} nats`, ariaLabel: `Surprising row ${t}` }, String(t)));
@@ -119,7 +119,7 @@ export class Timeline {
 }
 
 // A series for each of the likeliest (or best) actions of all rows, and one for the sum of the others.
-function most(rows, names, read, sum = false) {
+function makeClassSeries(rows, names, read, sum = false) {
   const known = rows.map(read), total = names.map((_, i) => known.reduce((all, values) => all + (values?.[i] ?? 0), 0));
   const order = names.map((_, i) => i).sort((a, b) => total[b] - total[a]), many = names.length > BANDS;
   const chosen = new Set(many ? order.slice(0, BANDS - 1) : order), shown = names.map((_, i) => i).filter((i) => chosen.has(i));
@@ -130,6 +130,6 @@ function most(rows, names, read, sum = false) {
 }
 
 // A series for each number of the actions taken.
-function taken(rows, about) {
-  return dimensions(about).slice(0, BANDS).map(({ name, index }, i) => ({ name, color: hue(i + 2), values: rows.map((row) => row.action?.flat()[index] ?? null) }));
+function makeActionSeries(rows, about) {
+  return listDimensions(about).slice(0, BANDS).map(({ name, index }, i) => ({ name, color: hue(i + 2), values: rows.map((row) => row.action?.flat()[index] ?? null) }));
 }

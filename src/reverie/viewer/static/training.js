@@ -23,7 +23,7 @@ export class Training {
     const head = await page.ask("run", {}, again);
     if (!head || page.panels.chosen !== "Training") return;
     this.known = head;
-    if (!this.curve) this.panel();
+    if (!this.curve) this.makePanel();
     const names = head.checkpoints.map((one) => one.name), now = names.indexOf(page.about.checkpoint);
     const slider = $("#checkpoint");
     slider.max = Math.max(0, names.length - 1);
@@ -39,7 +39,7 @@ export class Training {
     this.judge();
   }
 
-  panel() {
+  makePanel() {
     const { dreams } = this.page.about, chart = (tall) => el("div", { className: `chart${tall}` }), boxes = [chart(" high"), chart(" tall")];
     $("#panel").replaceChildren(
       el("p", {}, dreams ? "The same episode, imagined by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
@@ -62,12 +62,12 @@ export class Training {
 
   // Asks how wrong each checkpoint's dream of this episode is, one after the other, while nothing else is asked for.
   async judge() {
-    const { page } = this, episode = page.episode();
+    const { page } = this, episode = page.episodeKey();
     if (this.judging || !this.wrong) return;
     if (this.judged?.episode !== episode) this.judged = { episode, errors: new Map() };
     this.judging = true;
     for (const { name } of [...this.known.checkpoints].reverse()) {
-      if (page.playing || this.loading || !this.wrong || page.episode() !== episode) break;
+      if (page.playing || this.loading || !this.wrong || page.episodeKey() !== episode) break;
       if (this.judged.errors.has(name)) continue;
       const head = await page.link.ask("compare_checkpoint", { checkpoint: name }).catch(() => null); // it may be gone by now
       this.judged.errors.set(name, head?.errors ?? {});
@@ -95,7 +95,7 @@ export class Training {
       const at = page.at;
       page.about = head.about;
       page.checkpoint = wanted === this.known.checkpoints.at(-1) ? undefined : wanted.name;
-      page.take(head);
+      page.takeRows(head);
       page.go(at);
     }
     this.sayCheckpoint();
