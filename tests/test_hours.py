@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from reverie.core.types import Window
+from reverie.experiment import resolve
 from reverie.experiment.bench import Cost
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import base_config
 from reverie.experiment.hours import TimedLearner, fit_ratio_and_length, fit_size
-from reverie.experiment.resolve import complete_settings
 
 UPDATE_S = {"nano": 0.1, "1m": 0.25, "12m": 2.0}
 
@@ -26,7 +26,7 @@ def chosen(algorithm: str, hours: float, **explicit: Any) -> tuple[int, float, s
     """The length, the updates per env step and the size that are chosen."""
     values = {name.replace("__", "."): value for name, value in explicit.items()}
     config = base_config(algorithm, "Mine-v0", device="cpu").merge({"env.id": "Mine-v0", **values})
-    learner, size = fit_size(timed(complete_settings(config, values)), hours, timed)
+    learner, size = fit_size(timed(resolve.complete_settings(config, values)), hours, timed)
     config = fit_ratio_and_length(learner, hours).config
     return config.steps, config.updates_per_step(learner.window), size
 
@@ -46,3 +46,20 @@ def test_hours_choose_size_then_ratio_then_length(
     hours: float, explicit: dict[str, Any], expected: tuple[int, float, str]
 ) -> None:
     assert chosen("dreamer_v3", hours, **explicit) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "explicit", "expected"),
+    [
+        ("cpu", [], (4, 512)),
+        ("cpu", ["env.num"], (1, 2048)),
+        ("ppo", [], (1, 2048)),
+        ("ppo_minigrid+cpu", [], (16, 128)),
+    ],
+)
+def test_on_policy_learners_have_as_many_environments_as_cores(
+    monkeypatch: pytest.MonkeyPatch, preset: str, explicit: list[str], expected: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(resolve, "num_cores", lambda: 6)
+    config = resolve.complete_settings(base_config("ppo", "Mine-v0", preset), explicit)
+    assert (config.env.num, config.algo.rollout) == expected

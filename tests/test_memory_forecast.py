@@ -15,6 +15,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment import memory
 from reverie.experiment.config_layers import base_config
+from reverie.experiment.resolve import complete_settings
 
 CHOICES = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
 MOVES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)})
@@ -79,6 +80,8 @@ def test_without_a_gpu_every_default_run_ends_within_an_hour(algorithm: str) -> 
         assert fitted.length >= 100, kind
         chosen = config.merge({config.unit: config.length + 1})
         assert memory.fit_default_length(chosen, spec, actions)[0] == chosen
+        same = complete_settings(config, [config.unit])  # the user has set what the preset has
+        assert memory.fit_default_length(same, spec, actions)[0].length == config.length
         if algorithm.startswith(("dreamer", "plan2explore", "r2dreamer")):
             break  # they take seconds to count
 
