@@ -4,8 +4,9 @@
     python benchmarks/forecasts.py [--cases a2c_cartpole sac_pendulum] [--seconds 60]
 
 Each run has the preset without a GPU, in a process of its own, and as many steps as a first forecast finds for
-`--seconds`. `ratio` is the time of the training loop divided by the forecast, without evaluations. `load` is the number
-of processes that were waiting for the machine's cores, before the run and after it.
+`--seconds`. `ratio` is the time of the training loop divided by the forecast, without evaluations. On a busy machine
+both are several times the processor time: `slowdown` is this factor, during the forecast and during the run, and
+`cpu_ratio` is the ratio of processor times. `load` is the number of busy processes, before the run and after it.
 """
 
 from __future__ import annotations
@@ -53,18 +54,21 @@ def run(case: str, seconds: float) -> dict[str, Any]:
     config = resolve_settings(
         algorithm, env_id, None, None, None, QUIET | changes | {"steps": find_steps(settings, seconds)}
     )
-    forecasts, times = list[bench.Forecast | None](), list[float]()
+    forecasts, slowdowns, times = list[bench.Forecast | None](), list[float](), list[float]()
     with_forecast, train_loop = api.with_forecast, loop.train_loop
 
     def forecast(experiment: Any) -> Any:
+        started, begin = time.perf_counter(), time.process_time()
         experiment = with_forecast(experiment)
+        slowdowns.append((time.perf_counter() - started) / (time.process_time() - begin))
         forecasts.append(experiment.forecast)
         return experiment
 
     def timed(*args: Any, **options: Any) -> Any:
-        started = time.perf_counter()
+        started, begin = time.perf_counter(), time.process_time()
         result = train_loop(*args, **options)
         times.append(time.perf_counter() - started)
+        slowdowns.append(times[0] / (time.process_time() - begin))
         return result
 
     api.with_forecast, loop.train_loop, build.SHORT_RUN_UPDATES = forecast, timed, 0
@@ -76,6 +80,8 @@ def run(case: str, seconds: float) -> dict[str, Any]:
     return {
         "case": case, "steps": result.env_steps, "updates": result.updates, "forecast_s": round(expected, 1),
         "run_s": round(times[0], 1), "ratio": round(times[0] / expected, 2),
+        "slowdown": [round(value, 2) for value in slowdowns],
+        "cpu_ratio": round(times[0] / slowdowns[1] / (expected / slowdowns[0]), 2),
         "good": abs(times[0] - expected) <= TOLERANCE * times[0],
         "load": [round(before, 1), round(os.getloadavg()[0], 1)],
     }  # fmt: skip

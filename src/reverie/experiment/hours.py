@@ -83,7 +83,7 @@ def fit_hours(
     limit = TIME_SHARE * (config.hours - (time.perf_counter() - started) / 3600)
     learner, size = fit_size(learner, limit, time_learner)
     torch.set_num_threads(learner.cost.threads)
-    if not config.threads:
+    if device == "cpu" and not config.threads:
         learner = learner.merge(threads=learner.cost.threads)
     chosen, longer = fit_ratio_and_length(learner, limit), fit_ratio_and_length(learner, 2 * limit)
     if device == "cpu":
