@@ -246,9 +246,6 @@ def learner_window(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Act
         return config.algo.build(obs_spec, action_spec, "meta").window
 
 
-# ---------------------------------------------------------------- operations
-
-
 def gflop(algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> float | None:
     """Return the operations, in 1e9, of matrix products and convolutions in one update, forward and backward.
 
@@ -348,13 +345,14 @@ def measure_cost(
                     break
                 batch = noise_batch(learner, obs_spec, action_spec, windows=size)
                 until = end if size == whole else end - 0.75 * slowdown * left
-                times[size] = update_seconds(learner, batch, until, timer)
+                seconds, is_steady = update_seconds(learner, batch, until, end, timer)
+                times[size] = seconds if is_steady or not times else min(seconds, _extrapolate(times, size))
                 slowdown = max(1.0, (time.perf_counter() - wall) / max(1e-9, timer() - begin))
             by_threads = {threads[0]: slowdown * times[max(times)]}
             for number in threads[1:]:
                 if slowdown < THREADS_MARGIN and WHOLE_UPDATES * by_threads[threads[0]] < end - time.perf_counter():
                     torch.set_num_threads(number)
-                    by_threads[number] = update_seconds(learner, batch, end)
+                    by_threads[number], _ = update_seconds(learner, batch, end, end)
             margins = {number: 1.0 if number == threads[0] else THREADS_MARGIN for number in threads}
             best = min(by_threads, key=lambda number: by_threads[number] * margins[number])
             torch.set_num_threads(best)
@@ -383,15 +381,20 @@ def _extrapolate(times: dict[int, float], size: int) -> float:
     return float(time * (size / second) ** power)
 
 
-def update_seconds(learner: Algorithm, batch: Batch, end: float, timer: TimeFn = time.perf_counter) -> float:
-    """Return the median seconds of five updates on ``batch`` after the first ones; at ``end``, of all but the first.
+def update_seconds(
+    learner: Algorithm, batch: Batch, until: float, end: float, timer: TimeFn = time.perf_counter
+) -> tuple[float, bool]:
+    """Return the median seconds of updates on ``batch``, and whether the first ones, which record a tape, are left out.
 
-    The first ones, which record a tape, take longer. There are two at least.
+    There are five more until ``until``, one at least; at ``end``, all but the very first count.
     """
     times: list[float] = []
-    while len(times) < 2 or (len(times) < CAPTURE_UPDATES + 5 and time.perf_counter() < end):
+    while len(times) < 2 or (
+        time.perf_counter() < (until if len(times) > CAPTURE_UPDATES else end) and len(times) < CAPTURE_UPDATES + 5
+    ):
         started = timer()
         learner.update(batch)
         synchronize(learner.device)
         times.append(timer() - started)
-    return statistics.median(times[CAPTURE_UPDATES:] or times[1:])
+    steady = times[CAPTURE_UPDATES:]
+    return statistics.median(steady or times[1:]), bool(steady)
