@@ -22,7 +22,7 @@ export function color(name) {
   return found;
 }
 
-const PALETTE = ["#3b7fc4", "#cf7621", "#3a9d6a", "#c0506f", "#8a63c9", "#8f8a1f", "#2f9fa8", "#8a6a4f"];
+const PALETTE = ["#3b7fc4", "#cf7621", "#8a63c9", "#2f9fa8", "#c0506f", "#3a9d6a", "#8f8a1f", "#8a6a4f"];
 // The first two look like the environment and the dream.
 export const hue = (number) => PALETTE[number] ?? `hsl(${(number * 137.5) % 360} 45% 50%)`;
 

@@ -56,7 +56,7 @@ export class Timeline {
     if (about.choices.length && rows.some((row) => values(row)?.policy))
       found["Policy (probability)"] = makeClassSeries(rows, actions, (row) => values(row)?.policy, about.choices.length === 1);
     if (about.continuous.length) found["Action (-1 to 1)"] = makeActionSeries(rows, about);
-    if (about.dreams && about.latents) found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(4)),
+    if (about.dreams && about.latents) found["Entropy (nats)"] = [line("prior", "real", "prior_entropy", hue(5)),
       line("posterior", "real", "posterior_entropy", hue(2)), line("dream’s prior", "dream", "prior_entropy", dream, true)];
     if (about.dreams) found.Continuation = [{ name: "real", color: real, values: rows.map((row) => (row.real ? +!row.real.terminal : null)) },
       line("dream", "dream", "cont", dream, true)];

@@ -119,6 +119,7 @@ export class Training {
     const errors = checkpoints.map((one) => this.judged?.errors.get(one.name) ?? {});
     const keys = Object.keys(errors.findLast((one) => Object.keys(one).length) ?? {}), of = this.wrong.given.more[0];
     if (of.children.length !== keys.length) of.replaceChildren(...keys.map((key) => el("option", {}, key)));
+    this.wrong.box.hidden = !keys.length;
     of.title = this.page.about.units[of.value] ?? "";
     const values = errors.map((one) => one[of.value] ?? null);
     draw(this.wrong, checkpoints.map((one) => one.step), [{ name: "", values, color: color("dream") }]);
