@@ -25,7 +25,7 @@ from reverie.core.imports import import_module_of  # noqa: E402
 from reverie.log.jsonl import FINAL  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 from reverie.viewer.comparison import compare_settings  # noqa: E402
-from reverie.viewer.episode_source import decode_png, encode_png  # noqa: E402
+from reverie.viewer.episode_source import crop, decode_png, encode_png  # noqa: E402
 from reverie.viewer.launch import bind_loopback_socket, view  # noqa: E402
 
 TOKEN = "a-token"
@@ -180,11 +180,11 @@ def test_several_rows_a_request(talk, monkeypatch):
 def test_pictures_are_cropped_to_what_differs():
     pictures = np.full((2, 60, 90, 3), 200, np.uint8)
     pictures[1, 20:24, 50:53] = 0
-    cropped = [decode_png(png) for png in server.crop([encode_png(picture) for picture in pictures])]
+    cropped = [decode_png(png) for png in crop([encode_png(picture) for picture in pictures])]
     assert [picture.shape for picture in cropped] == [(30, 30, 3)] * 2
     assert ((cropped[0] == 200).all(), (cropped[1] == 0).all(-1).sum()) == (True, 12)
     same = [encode_png(pictures[0])] * 2
-    assert (server.crop(same), server.crop([])) == (same, [])
+    assert (crop(same), crop([])) == (same, [])
 
 
 def test_closing_the_page_frees_its_session(site, monkeypatch):

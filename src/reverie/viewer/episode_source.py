@@ -126,3 +126,22 @@ def encode_png(picture: np.ndarray) -> bytes:
 def decode_png(picture: bytes) -> np.ndarray:
     """Return ``[H, W, 3]`` uint8 of a PNG."""
     return np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"))
+
+
+MIN_DIFFERENCE = 12
+"""Pixels of 0 to 255 that differ less look the same."""
+
+
+def crop(pngs: list[bytes]) -> list[bytes]:
+    """Crop pictures of one size to the square around all pixels in which they differ, with a margin."""
+    if not pngs:
+        return pngs
+    pictures = np.stack([decode_png(png) for png in pngs])
+    differs = (pictures.max(0) - pictures.min(0)).max(-1) > MIN_DIFFERENCE  # [H, W]
+    if not differs.any():
+        return pngs
+    ends = [np.flatnonzero(differs.any(axis))[[0, -1]] for axis in (1, 0)]  # of rows, and of columns
+    side = max(int(max(high - low for low, high in ends) * 1.2) + 1, max(differs.shape) // 3)
+    centers = [(low + high - side) // 2 for low, high in ends]
+    top, left = (max(0, min(size - side, start)) for start, size in zip(centers, differs.shape, strict=True))
+    return [encode_png(picture) for picture in pictures[:, top : top + side, left : left + side]]

@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,25 +34,21 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
-from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
-from reverie.run.checkpoint import Checkpoints, step_from_name
-from reverie.run.folder import RunFolder, read_saved_config
+from reverie.run.checkpoint import Checkpoints
+from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_problem
-from reverie.viewer.comparison import METRICS, compare_settings, thin_series
-from reverie.viewer.episode_source import RecordedEnv, decode_png, encode_png
+from reverie.viewer.comparison import compare_settings
+from reverie.viewer.episode_source import RecordedEnv, crop
 from reverie.viewer.export import export_episode, to_json_value
+from reverie.viewer.runs import find_runs, run_state, runs_table
 from reverie.viewer.session import Session
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
 """Maximum number of agents kept in memory; bytes of a request; pictures in an answer, and pictures per future."""
-MIN_DIFFERENCE = 12
-"""Pixels of 0 to 255 that differ less look the same."""
 LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 """Host names of this machine: other names could belong to a foreign page that resolves to this machine."""
 MAX_STEP_SECONDS, MAX_PREVIEW_ROWS = 0.2, 1000
 """Maximum seconds of a request that plays several rows; maximum rows of an episode in the gallery."""
-DEPTH, LIVE_SECONDS = 3, 90
-"""Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self' ws://{}; "
     "base-uri 'none'; form-action 'none'; frame-src 'self'; "
@@ -103,81 +99,6 @@ def headers(host: str) -> list[tuple[bytes, bytes]]:
         "cache-control": "no-store",
     }
     return [(name.encode(), value.encode()) for name, value in values.items()]
-
-
-# ---------------------------------------------------------------- runs
-
-
-def find_runs(folder: Path) -> dict[str, Path]:
-    """Return the runs in ``folder`` by their paths below it, "." for the folder itself; RunError if there are none."""
-    if RunFolder(folder).config.is_file():
-        return {".": folder}
-    runs: dict[str, Path] = {}
-    for depth in range(1, DEPTH + 1):
-        for config in sorted(folder.glob("*/" * depth + "config.yaml")):
-            runs[config.parent.relative_to(folder).as_posix()] = config.parent
-    if not runs:
-        read_saved_config(folder)  # raises the error of a single broken run
-        raise RunError(f"there is no run in {folder}.")
-    return runs
-
-
-def curve(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
-    """Return the steps and values of a metric while training."""
-    steps, values = thin_series(metric_series([row for row in rows if not row.get(FINAL)], name))
-    return [steps.astype(int).tolist(), values.tolist()]
-
-
-def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
-    """Return the curves (:func:`curve`) of all metrics in the log of a run by name."""
-    metrics = {name for row in rows for name in row} - {"step", FINAL}
-    return {name: points for name in sorted(metrics) if len((points := curve(rows, name))[0])}
-
-
-def is_live(run: Path) -> bool:
-    """Return whether the run has logged something in the last ``LIVE_SECONDS``."""
-    metrics = RunFolder(run).metrics
-    return metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
-
-
-def run_state(run: Path) -> dict[str, Any]:
-    """Return the checkpoints and curves of a run; RunError if it is gone."""
-    read_saved_config(run)
-    checkpoints = Checkpoints(RunFolder(run).checkpoints)
-    best = checkpoints.best()
-    listed = [{"name": path.name, "step": step_from_name(path)} for path in checkpoints.paths()]
-    state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
-    rows = read_metrics(RunFolder(run).metrics)
-    return state | {"curves": curves(rows), "finals": final_scores(rows)}
-
-
-def final_scores(rows: Sequence[Mapping[str, float]]) -> list[list[float]]:
-    """Return step and score of each evaluation at the end of training."""
-    return [[row["step"], row["eval/score"]] for row in split_evaluations(rows)[1]]
-
-
-def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
-    """Return a line for each run, for a table of runs; for broken runs the error."""
-    lines: list[dict[str, Any]] = []
-    for name, path in runs.items():
-        line: dict[str, Any] = {"name": name}
-        try:
-            saved = read_saved_config(path)
-            line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
-            rows = read_metrics(RunFolder(path).metrics, (*METRICS, FINAL))
-            line |= {"curves": curves(rows), "live": is_live(path)}
-            line["finals"] = final_scores(rows)
-            line["changed"] = max(
-                (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
-            )
-            ends = [row["step"] for row in rows[-1:]]
-            line["step"] = max(
-                [*ends, *map(step_from_name, Checkpoints(RunFolder(path).checkpoints).paths())], default=0
-            )
-        except (ReverieError, OSError) as error:
-            line["error"] = str(error)
-        lines.append(line)
-    return lines
 
 
 # ---------------------------------------------------------------- sessions
@@ -393,21 +314,6 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
     ]
     head = {"futures": entries, "at": at, "shown": strip}
     return head, list(zip([address for address, _ in pictures], crop([png for _, png in pictures]), strict=True))
-
-
-def crop(pngs: list[bytes]) -> list[bytes]:
-    """Crop pictures of one size to the square around all pixels in which they differ, with a margin."""
-    if not pngs:
-        return pngs
-    pictures = np.stack([decode_png(png) for png in pngs])
-    differs = (pictures.max(0) - pictures.min(0)).max(-1) > MIN_DIFFERENCE  # [H, W]
-    if not differs.any():
-        return pngs
-    ends = [np.flatnonzero(differs.any(axis))[[0, -1]] for axis in (1, 0)]  # of rows, and of columns
-    side = max(int(max(high - low for low, high in ends) * 1.2) + 1, max(differs.shape) // 3)
-    centers = [(low + high - side) // 2 for low, high in ends]
-    top, left = (max(0, min(size - side, start)) for start, size in zip(centers, differs.shape, strict=True))
-    return [encode_png(picture) for picture in pictures[:, top : top + side, left : left + side]]
 
 
 def switch_checkpoint(page: Page, checkpoint: Any) -> Response:

@@ -231,14 +231,12 @@ class Session:
 
         Other actions are drawn from the policy. Nothing changes until :meth:`pick`.
         """
-        inspector, line = self._require_inspector(), self.timeline
-        at, steps = self._row(at, line.dream), self._check_number(steps, 1, 200)
+        inspector, line, steps = self._require_inspector(), self.timeline, self._check_number(steps, 1, 200)
+        at = self._row(at, line.dream)
         if at < len(line.real) and line.real[at].values["terminal"]:
             raise DataError(f"row {at} is terminal, without futures. Go to an earlier row.")
         if (end := line.dream_end()) is not None and at >= end:
-            raise DataError(
-                f"the dream ends at row {end}, without futures: go to an earlier row, or observe more rows."
-            )
+            raise DataError(f"the dream ends at row {end}, without futures. Go to an earlier row or observe more rows.")
         firsts = self._first_actions() if by == "action" else None
         count = NUM_BRANCHES if firsts is None else len(firsts)
         start = line.dream[at].latent.map(lambda x: x.expand(count, *x.shape[1:]))
@@ -315,9 +313,8 @@ class Session:
 
     def latent(self, at: int) -> dict[str, Any]:
         """Return the state of row ``at``: the classes of z and their prior probabilities, or its numbers; probes."""
-        inspector = self._require_inspector()
         at = self._row(at, self.timeline.dream)
-        return latent_to_dict(self.agent, inspector, self.timeline, at)
+        return latent_to_dict(self.agent, self._require_inspector(), self.timeline, at)
 
     # ------------------------------------------------------------------ other models
 
