@@ -4,12 +4,12 @@
     python benchmarks/image_rates.py [--tasks dqn_image sac_image ...] [--systems script ...] [--threads 1 2]
 
 The rounds and the environments are those of `model_free_peers.py`. With discrete actions all systems have the
-convolutions of Mnih et al. 2015, one layer of 512 above them, batches of 32 (PPO: 256) and four gray frames of 84 x 84. With
-continuous actions they have the convolutions and the trunk of DrQ-v2, two layers of 256 and batches of 256, without
-augmentation. Those of `sac_nature` and `td3_nature` have the convolutions of Mnih et al. and no trunk. In the scripts,
-as in ours, actor and critics share the convolutions, which see each image once. Stable-Baselines3 shares nothing, and
-has a layer of 512 above the convolutions of Mnih et al. for all its tasks, its defaults. With one thread, time is that
-of the process, so that what else runs on the machine counts less.
+convolutions of Mnih et al. 2015, one layer of 512 above them, batches of 32 (PPO: 256) and four gray frames of 84 x
+84. With continuous actions they have the convolutions and the trunk of DrQ-v2, two layers of 256 and batches of 256,
+without augmentation. Those of `sac_nature` and `td3_nature` have the convolutions of Mnih et al. and no trunk. In the
+scripts, as in ours, actor and critics share the convolutions, which see each image once. Stable-Baselines3 shares
+nothing, and has a layer of 512 above the convolutions of Mnih et al. for all its tasks, its defaults. With one thread,
+time is that of the process, so that what else runs on the machine counts less.
 """
 
 from __future__ import annotations
