@@ -203,7 +203,7 @@ def test_a_dream_goes_on_under_more_actions_and_refuses_others():
     assert more["image"].shape[:2] == more["reward"].shape == (3, 9)
     assert torch.equal(more["inside/deter"][:, :7], out["inside/deter"])
     for wrong in (data.action.argmax(-1), data.action[..., :1], data.action[:, :6], data.action[:1]):
-        with pytest.raises(DataError, match=r"batch.action has shape .*: expected \[3, 7, \d+\], or more rows"):
+        with pytest.raises(DataError, match=r"batch.action has shape .*: expected \[3, 7, \d+\], or additional"):
             agent.dream(replace(data, action=wrong), context=3)
 
 
