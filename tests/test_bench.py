@@ -287,7 +287,7 @@ def test_a_cost_is_known_within_its_time(three_envs: Any, monkeypatch: pytest.Mo
     cost = bench.measure_cost(config, three_envs.obs_spec, three_envs.action_spec, [1], three_envs)
     assert time.perf_counter() - started < 4
     assert max(sizes) < 256
-    assert cost.update_s > 1
+    assert cost.update_s > 0.6  # of 64 windows, whose first updates took so long
     assert 0 < cost.env_step_s < 1e-2
 
 
