@@ -342,8 +342,11 @@ def ends(how):
     return change
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
-@pytest.mark.parametrize("how", [SystemExit(0), SystemExit("enough"), GeneratorExit(), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    ("vectorization", "how"),
+    [("sync", SystemExit(0)), ("sync", SystemExit("enough")), ("sync", GeneratorExit()), ("sync", KeyboardInterrupt()),
+     ("async", KeyboardInterrupt())],
+)  # fmt: skip
 def test_what_ends_a_program_is_a_failure(make, said, monkeypatch, vectorization, how):
     handler = signal.signal(signal.SIGINT, lambda *_: None)  # as in a run, which handles Ctrl-C itself
     try:
