@@ -283,7 +283,7 @@ def speed(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figur
     }
     figure.legend([names[name] for name in LIBRARIES if name in names], [name for name in LIBRARIES if name in names],
                   loc="outside lower center", ncols=5)  # fmt: skip
-    figure.suptitle("reverie, at 1, is so many times as fast as ...", x=0.02, ha="left")
+    figure.suptitle("Speed of reverie relative to other libraries (1: equally fast)", x=0.02, ha="left")
     return figure
 
 
