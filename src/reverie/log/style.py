@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from contextlib import ContextDecorator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "figure.constrained_layout.use": True,
 }  # fmt: skip
 """Matplotlib's settings for figures."""
-styled = rc_context(SETTINGS)  # type: ignore[arg-type]
+styled: ContextDecorator = rc_context(SETTINGS)  # type: ignore[arg-type]
 """Decorator of a function that draws a figure."""
 
 

@@ -15,8 +15,8 @@ try:
     import uvicorn
 
     from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app
-except ImportError as error:
-    raise ConfigError(f"the viewer needs {error.name}: pip install 'reverie-rl[viewer]'.") from None
+except ImportError as _error:
+    raise ConfigError(f"the viewer needs {_error.name}: pip install 'reverie-rl[viewer]'.") from None
 
 
 class ViewerServer:
