@@ -183,6 +183,9 @@ INLINE void convolve_tiles(const Grid *in, const Grid *out, const void *x, const
     }
 }
 
+/* What both passes are compiled for: bytes or floats, cells along a side of the kernel, and points of a tile. */
+#define TILINGS CASE(1, 5, 6); CASE(1, 3, 4); CASE(0, 5, 6); CASE(0, 3, 4); CASE(0, 4, 6); CASE(0, 3, 5);
+
 /* Convolve the grid x to the grid y, from `offset` cells on, in tiles of `side` cells with so many points. The
  * weights' points u are [points^2, in width, out width], the bias [out width] or null. `scratch` is [threads, size]: for each point
  * [TILES, in width] and [TILES, out width], each followed by FULL numbers. */
@@ -200,12 +203,7 @@ void convolve_cells(const void *x, int is_bytes, const void *grids, const float 
 #define CASE(bytes, cells, p)                                   \
     if (is_bytes == bytes && side == cells && points == p)      \
     convolve_tiles(in, out, x, u, bias, y, v, m, offset, first, count, bytes, cells, p, relu)
-            CASE(1, 5, 6);
-            CASE(1, 3, 4);
-            CASE(0, 5, 6);
-            CASE(0, 3, 4);
-            CASE(0, 4, 6);
-            CASE(0, 3, 5);
+            TILINGS
 #undef CASE
         }
     }
@@ -268,12 +266,7 @@ void convolve_cells_weights(const void *x, int is_bytes, const void *grids, cons
 #define CASE(bytes, cells, p)                              \
     if (is_bytes == bytes && side == cells && points == p) \
     add_weight_tiles(in, out, x, dy, to, v, d, first, count, bytes, cells, p)
-            CASE(1, 5, 6);
-            CASE(1, 3, 4);
-            CASE(0, 5, 6);
-            CASE(0, 3, 4);
-            CASE(0, 4, 6);
-            CASE(0, 3, 5);
+            TILINGS
 #undef CASE
         }
     }
