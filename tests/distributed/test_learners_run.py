@@ -96,6 +96,21 @@ def test_learners_that_meet_by_environment_variables_listen_on_the_named_address
         socket.create_connection(("127.0.0.2", port), timeout=5)
 
 
+def test_no_thread_outlives_the_process_group(tmp_path):
+    """A thread that still frees a tensor when Python ends aborts a finished run, with exit code 134."""
+    code = f"""
+import pathlib, torch, torch.distributed as dist
+from reverie.distributed.process_group import ProcessGroup
+ProcessGroup.join("cpu", dist.FileStore({str(tmp_path / "store")!r}, 1), 0, 1)
+weight = torch.nn.Parameter(torch.ones(1))
+weight.sum().backward()
+torch.optim.Adam([weight]).step()
+dist.destroy_process_group()
+print(*(name.read_text() for name in pathlib.Path("/proc/self/task").glob("*/comm")))
+"""
+    assert "gloo" not in subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
 def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(run, again)

@@ -29,6 +29,10 @@ class ProcessGroup:
     @classmethod
     def join(cls, device: str, store: Any, rank: int, count: int) -> Self:
         """Join ``count`` ranks through ``store``. Tensors on CPUs use gloo, tensors on GPUs use NCCL."""
+        # Default arguments of its functions keep the group that exists when it is imported, and the optimizers of
+        # PyTorch import it. The threads of a kept group outlive the interpreter, and then abort a finished run.
+        import torch.distributed.nn  # noqa: F401
+
         backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=TIMEOUT)
         return cls(store)
