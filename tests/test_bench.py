@@ -260,7 +260,7 @@ def test_an_environment_is_timed_and_closed(
 @pytest.mark.parametrize(("two_take", "chosen"), [(0.009, 1), (0.005, 2)])
 def test_several_threads_must_be_clearly_faster(monkeypatch: pytest.MonkeyPatch, two_take: float, chosen: int) -> None:
     """``two_take``: seconds of an update with two threads; with one it takes a hundredth."""
-    monkeypatch.setattr(bench, "update_seconds", lambda *_: (two_take if torch.get_num_threads() == 2 else 0.01, True))
+    monkeypatch.setattr(bench, "update_seconds", lambda *_: (two_take if torch.get_num_threads() == 2 else 0.01, 1.0))
     monkeypatch.setattr(bench, "measure_turns", lambda *_, **__: None)
     monkeypatch.setattr(bench.time, "process_time", time.perf_counter)  # no other process
     before = torch.get_rng_state()
@@ -287,7 +287,7 @@ def test_a_cost_is_known_within_its_time(three_envs: Any, monkeypatch: pytest.Mo
     cost = bench.measure_cost(config, three_envs.obs_spec, three_envs.action_spec, [1], three_envs)
     assert time.perf_counter() - started < 4
     assert max(sizes) < 256
-    assert cost.update_s > 0.6  # of 64 windows, whose first updates took so long
+    assert cost.update_s > 1  # of 64 windows, whose first updates took so long
     assert 0 < cost.env_step_s < 1e-2
 
 

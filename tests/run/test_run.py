@@ -127,9 +127,9 @@ def test_timing_the_learner_first_changes_nothing_but_threads(
         torch.set_num_threads(1)
         return dict(load(tmp_path / name).algo.state_dict()["model"])
 
-    def timed(learner: DreamerV3, batch: Batch, *_: Any) -> tuple[float, bool]:
+    def timed(learner: DreamerV3, batch: Batch, *_: Any) -> tuple[float, float]:
         learner.update(batch)
-        return 0.01, True
+        return 0.01, 1.0
 
     monkeypatch.setattr(bench, "update_seconds", timed)
     plain = weights("plain", steps=60, threads=1)

@@ -336,7 +336,7 @@ def measure_cost(
             learner = config.algo.build(obs_spec, action_spec, device)
             wall, begin = time.perf_counter(), timer()
             torch.set_num_threads(threads[0])
-            whole, times, slowdown = learner.window.batch, dict[int, float](), 1.0
+            whole, times, slowdown, warm_up = learner.window.batch, dict[int, float](), 1.0, 1.0
             for size in sorted({max(1, whole // part) for part in BATCH_PARTS}):
                 left = (end - time.perf_counter()) / slowdown
                 if times and WHOLE_UPDATES * _extrapolate(times, whole) < left and size < whole:
@@ -345,8 +345,7 @@ def measure_cost(
                     break
                 batch = noise_batch(learner, obs_spec, action_spec, windows=size)
                 until = end if size == whole else end - 0.75 * slowdown * left
-                seconds, is_steady = update_seconds(learner, batch, until, end, timer)
-                times[size] = seconds if is_steady or not times else min(seconds, _extrapolate(times, size))
+                times[size], warm_up = update_seconds(learner, batch, until, end, timer, warm_up)
                 slowdown = max(1.0, (time.perf_counter() - wall) / max(1e-9, timer() - begin))
             by_threads = {threads[0]: slowdown * times[max(times)]}
             for number in threads[1:]:
@@ -382,11 +381,11 @@ def _extrapolate(times: dict[int, float], size: int) -> float:
 
 
 def update_seconds(
-    learner: Algorithm, batch: Batch, until: float, end: float, timer: TimeFn = time.perf_counter
-) -> tuple[float, bool]:
-    """Return the median seconds of updates on ``batch``, and whether the first ones, which record a tape, are left out.
+    learner: Algorithm, batch: Batch, until: float, end: float, timer: TimeFn = time.perf_counter, warm_up: float = 1.0
+) -> tuple[float, float]:
+    """Return the median seconds of steady updates on ``batch``, and their ratio to those of the first ones.
 
-    There are five more until ``until``, one at least; at ``end``, all but the very first count.
+    The first ones record a tape; five follow until ``until``. Without time for any, the ratio is ``warm_up``.
     """
     times: list[float] = []
     while len(times) < 2 or (
@@ -396,5 +395,6 @@ def update_seconds(
         learner.update(batch)
         synchronize(learner.device)
         times.append(timer() - started)
-    steady = times[CAPTURE_UPDATES:]
-    return statistics.median(steady or times[1:]), bool(steady)
+    first, steady = statistics.median(times[1:CAPTURE_UPDATES]), times[CAPTURE_UPDATES:]
+    seconds = statistics.median(steady) if steady else warm_up * first
+    return seconds, min(1.0, seconds / first)
