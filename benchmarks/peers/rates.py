@@ -217,7 +217,7 @@ def _updates(build: Callable[[str, str], Update], args: argparse.Namespace) -> M
     update = build(args.task, args.variant)
     update()
     first = time.perf_counter() - started
-    alone = args.task in IMAGE_TASKS and args.threads == 1
+    alone = args.task != "loop" and args.threads == 1
     clock = time.process_time if alone else time.perf_counter
     return {"first_s": first, "per_s": updates_per_second(update, args.seconds, clock)}
 

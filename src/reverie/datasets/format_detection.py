@@ -19,17 +19,19 @@ from reverie.datasets.pydreamer import ROW_ARRAYS as OF_PYDREAMER
 from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
 from reverie.datasets.reader import Reader, ReadOptions, format_from_suffix, list_files, natural_sort_key, reading
 from reverie.datasets.replay_store import StoreReader, is_store
-from reverie.datasets.rl_unplugged import RLUnpluggedReader, looks_like_records, shards_in
+from reverie.datasets.rl_unplugged import RLUnpluggedReader, shards_in
+from reverie.datasets.rlds import FEATURES, RLDSReader
 from reverie.datasets.table import FORMATS as OF_TABLES
 from reverie.datasets.table import TableReader, tables_in
+from reverie.datasets.tfrecord import looks_like_records
 from reverie.datasets.tianshou import TianshouReader
 
 GROUP = "reverie.readers"
 """Entry point group in which packages register short names of readers."""
 KNOWN_FORMATS = (
     "a Minari dataset (a folder, or minari:NAME), an HDF5 or npz file with D4RL's arrays, an HDF5 file of a Tianshou "
-    "buffer, RL Unplugged's Atari shards, PyDreamer's npz files, a run folder or replay store, Arrow, Parquet or CSV "
-    "tables, or a folder or glob of these"
+    "buffer, RL Unplugged's Atari shards, a folder of RLDS shards, PyDreamer's npz files, a run folder or replay "
+    "store, Arrow, Parquet or CSV tables, or a folder or glob of these"
 )
 
 
@@ -122,6 +124,8 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
         return minari_reader(path, options)
     if is_store(path):
         return StoreReader(path, options)
+    if (path / FEATURES).is_file():
+        return RLDSReader(path, options)
     if (path / "meta").is_dir() and next((path / "data").rglob("*.parquet"), None) is not None:
         raise DataError(
             f"{path} is a LeRobot dataset: its steps are the tables in {path / 'data'}. Pass that folder, with "
@@ -133,7 +137,7 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
         "npz": list_files(path, "npz"),
         "TFRecord": shards_in(path),
         "HDF5": list_files(path, "HDF5"),
-        "folders of datasets": [p for p in inside if p.is_dir() and (metadata_of(p) is not None or is_store(p))],
+        "folders of datasets": [p for p in inside if p.is_dir() and is_dataset(p)],
     }
     has_others = any(candidates.values())  # CSV files next to them are logs or notes
     candidates["tables"] = [] if candidates["folders of datasets"] else tables_in(path, with_text=not has_others)
@@ -152,10 +156,19 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
     return openers[kind](path, options) if kind in openers else _open_all(path, candidates[kind], options)
 
 
+def is_dataset(path: Path) -> bool:
+    """Return whether a folder is a dataset of several files."""
+    return metadata_of(path) is not None or is_store(path) or (path / FEATURES).is_file()
+
+
+def _open_shard(path: Path, options: ReadOptions) -> Reader:
+    return (RLDSReader if (path.parent / FEATURES).is_file() else RLUnpluggedReader)(path, options)
+
+
 def _open_file(path: Path, options: ReadOptions) -> Reader:
     kind = detect_content(path)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
-        "HDF5": _open_hdf5, "npz": _open_npz, "TFRecord": RLUnpluggedReader, **dict.fromkeys(OF_TABLES, TableReader),
+        "HDF5": _open_hdf5, "npz": _open_npz, "TFRecord": _open_shard, **dict.fromkeys(OF_TABLES, TableReader),
     }  # fmt: skip
     if kind not in openers:
         error_prefix = f"{path} ({path.stat().st_size:,} bytes) cannot be read: its format is unknown"

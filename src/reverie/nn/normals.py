@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.objectives.transforms import exp
+from reverie.objectives.transforms import exp, tanh
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
@@ -237,7 +237,7 @@ class SquashedNormal(DiagonalNormal):
         """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
         u = self.mean + exp(self.log_std) * noise  # [..., A]
-        return u.tanh(), log_density(noise, u, self.log_std)
+        return tanh(u), log_density(noise, u, self.log_std)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, at the nearest number inside."""
@@ -247,7 +247,7 @@ class SquashedNormal(DiagonalNormal):
 
     def mode(self) -> Tensor:
         """Return tanh(mean), ``[..., A]``."""
-        return self.mean.tanh()
+        return tanh(self.mean)
 
     def summary(self) -> Summary:
         """Return mean and standard deviation of actions, after tanh."""

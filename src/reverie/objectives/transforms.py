@@ -21,6 +21,14 @@ def exp(x: Tensor) -> Tensor:
     return torch.exp2(x * LOG2_E)
 
 
+def tanh(x: Tensor) -> Tensor:
+    """Return tanh(x) as 2 sigmoid(2 x) - 1, with an absolute error of about 1e-7 in float32.
+
+    ``torch.tanh`` uses MKL as ``torch.exp`` does: see :func:`exp`.
+    """
+    return 2 * torch.sigmoid(2 * x) - 1
+
+
 def symlog(x: Tensor) -> Tensor:
     """Return sign(x) ln(|x| + 1): DreamerV3 (Hafner et al. 2025), equation 9."""
     return torch.sign(x) * torch.log1p(torch.abs(x))

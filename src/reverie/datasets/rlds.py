@@ -1,0 +1,174 @@
+"""Reads RLDS datasets as TensorFlow Datasets stores them: ``features.json`` and TFRecord shards, without TensorFlow.
+
+A record is one episode. A step has the reward and the discount that followed its action, so they belong to the next
+row. The last step has the final observation alone::
+
+    RLDS                              row
+    steps/observation[/...]           obs[/...]       numbers, and decoded images; texts are left out
+    steps/action[/...]                action[/...]    zeros in the last row
+    steps/reward                      reward          of the next row; without it the dataset has no rewards
+    steps/is_terminal                 is_terminal     of the last row
+    the last step has a reward        its observation is repeated as the final one: many robot datasets end so
+
+Source: github.com/google-research/rlds, "Dataset format"; github.com/tensorflow/datasets, core/example_serializer.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reverie.core.errors import DataError
+from reverie.core.rows import Rows
+from reverie.core.types import FLAGS
+from reverie.datasets.inferred_spaces import infer_obs_space, measured_action, nested_space
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, parse_tf_example
+
+FEATURES = "features.json"
+REWARDED_END = "the last step of an episode has a reward: its observation is repeated as the final one"
+
+
+class Feature(NamedTuple):
+    """A feature of a step that consists of numbers or is an image."""
+
+    key: str
+    shape: tuple[int, ...]  # -1: varies
+    dtype: np.dtype[Any]
+    is_image: bool
+
+
+class RLDSReader(Reader):
+    """Reads the shards of one split; of a folder with several splits, those of ``train``."""
+
+    format = "RLDS (TFRecord)"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        super().__init__(path, options)
+        description = (path if path.is_dir() else path.parent) / FEATURES
+        steps = json.loads(description.read_text(encoding="utf-8"))["featuresDict"]["features"].get("steps", {})
+        features = dict(iter_features(steps.get("sequence", {}).get("feature", {}), "steps"))
+        self.features: dict[str, Feature] = {column_name(f.key): f for f in features.values()}
+        self.shards: list[Path] = self._split_shards() if path.is_dir() else [path]
+        for root, name in (("obs", "observation"), ("action", "action")):
+            if not self._names(root):
+                steps_text = ", ".join(features) or "nothing"
+                raise DataError(f"{description}: expected 'steps/{name}' of numbers or images, not {steps_text}.")
+
+    def _split_shards(self) -> list[Path]:
+        shards: dict[str, list[Path]] = {}
+        for shard in sorted(self.path.glob("*.tfrecord*")):
+            shards.setdefault(shard.name.partition(".tfrecord")[0].rpartition("-")[2], []).append(shard)
+        split = "train" if "train" in shards else next(iter(shards), "")
+        if len(shards) > 1:
+            self.add_remark(f"only the split '{split}' is read, not {', '.join(shards.keys() - {split})}")
+        if not shards:
+            raise DataError(f"{self.path} contains {FEATURES}, but no TFRecord shards.")
+        return shards[split]
+
+    def _names(self, root: str) -> list[str]:
+        return [name for name in self.features if name.partition("/")[0] == root]
+
+    def info(self) -> DatasetInfo:
+        leaves: dict[str, Space] = {}
+        for name in self._names("obs"):
+            shape = self.features[name].shape
+            if -1 in shape:
+                shape = next(self._episodes([name]))[name].shape[1:]
+            leaves[name] = infer_obs_space(shape, self.features[name].dtype)
+        actions = {name: measured_action(self, partial(self._actions, name)) for name in self._names("action")}
+        return DatasetInfo(
+            observation=nested_space(leaves, "obs"),
+            action=nested_space({name: action.space for name, action in actions.items()}, "action"),
+            inferred=True,
+            numbered=any(action.numbered for action in actions.values()),
+            has_measured_bounds=any(action.measured for action in actions.values()),
+            text={"shards": f"{len(self.shards):,}", "episodes": f"{len(self._lengths):,}"},
+        )
+
+    def _actions(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the actions of each episode."""
+        for episode in self._episodes([name, "reward"]):
+            yield episode[name][: num_steps(episode)]
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """Number of rows of each episode."""
+        return [num_steps(episode) + 1 for episode in self._episodes(["reward"])]
+
+    def rows(self) -> int:
+        return sum(self._lengths)
+
+    def _episodes(self, names: Sequence[str]) -> Iterator[Rows]:
+        """Yield the columns ``names``, ``reward`` and ``is_terminal`` of the steps of each episode, ``[n, ...]``."""
+        for shard in self.shards:
+            try:
+                for number, record in enumerate(iter_tfrecords(shard)):
+                    yield self._decode(parse_tf_example(record), names, f"{shard}, episode {number:,}")
+            except TruncatedFileError as reason:
+                raise DataError(f"{shard} is incomplete: {reason}. Copy it again.") from None
+
+    def _decode(self, values: Mapping[str, Values], names: Sequence[str], label: str) -> Rows:
+        count = len(values.get("steps/is_last", values.get("steps/is_first", ())))
+        episode: Rows = {"reward": np.zeros(count, np.float32), "is_terminal": np.zeros(count, bool)}
+        for name in {*names, "reward", "is_terminal"} & self.features.keys():
+            key, shape, dtype, is_image = self.features[name]
+            items = values.get(key, ())
+            if not count or len(items) != count * (1 if is_image else math.prod(shape)):
+                raise DataError(f"{label}: {key} has {len(items):,} values for {count:,} steps of shape {list(shape)}.")
+            array = np.stack([decode_image(item) for item in items]) if is_image else np.asarray(items)
+            episode[name] = array.reshape(count, *(array.shape[1:] if is_image else shape)).astype(dtype, copy=False)
+        return episode
+
+    def parts(self) -> Iterator[Rows]:
+        obs_names, action_names, rewarded = self._names("obs"), self._names("action"), 0
+        for episode in self._episodes([*obs_names, *action_names]):
+            steps = num_steps(episode)
+            repeats = steps == len(episode["reward"])
+            rewarded += repeats
+            source = np.minimum(np.arange(steps + 1), len(episode["reward"]) - 1)
+            rows = {name: episode[name].take(source, axis=0) for name in (*obs_names, *action_names)}
+            for name in action_names:
+                rows[name][-1] = 0
+            rows["reward"] = np.append(np.float32(0), episode["reward"][:steps]).astype(np.float32)
+            rows |= {name: np.zeros(steps + 1, bool) for name in FLAGS}
+            rows["is_first"][0] = rows["is_last"][-1] = True
+            rows["is_terminal"][-1] = episode["is_terminal"][-1]
+            yield rows
+        self.add_remark(REWARDED_END, rewarded)
+
+
+def num_steps(episode: Rows) -> int:
+    """Return the number of actions of an episode: one fewer than its steps, unless the last one has a reward."""
+    return len(episode["reward"]) - (not episode["reward"][-1])
+
+
+def column_name(key: str) -> str:
+    """Return the name of the rows' column for a feature: ``obs/image`` for ``steps/observation/image``."""
+    name = key.removeprefix("steps/")
+    return f"obs{name.removeprefix('observation')}" if name.partition("/")[0] == "observation" else name
+
+
+def iter_features(description: Mapping[str, Any], key: str) -> Iterator[tuple[str, Feature]]:
+    """Yield the features of numbers and the images in an entry of ``features.json`` by their keys in the records."""
+    for name, inner in description.get("featuresDict", {}).get("features", {}).items():
+        yield from iter_features(inner, f"{key}/{name}")
+    for kind in ("tensor", "image"):
+        if (declared := description.get(kind)) and declared.get("dtype", "uint8") not in ("string", "object"):
+            shape = tuple(int(size) for size in declared.get("shape", {}).get("dimensions", ()))
+            yield key, Feature(key, shape, np.dtype(declared.get("dtype", "uint8")), kind == "image")
+
+
+def decode_image(data: bytes) -> np.ndarray:
+    """Decode a PNG or JPEG file to ``[H, W, C]``."""
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(data)))
+    return pixels if pixels.ndim == 3 else pixels[..., None]
