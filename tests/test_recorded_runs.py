@@ -502,3 +502,34 @@ def test_wrappers_of_the_environment_are_compared() -> None:
     assert missing_kwargs_and_wrappers(data, scaled.spec) == missing_kwargs_and_wrappers(data, None) == []
     assert missing_kwargs_and_wrappers(data, gymnasium.spec("CartPole-v1")) == []  # chosen by its id
     assert missing_kwargs_and_wrappers(about(env="Pendulum-v1"), TransformReward(plain, float).spec) == []
+
+
+def test_rewards_are_needed_only_to_learn_from_them(pendulum: Path, tmp_path: Path, capsys: Any) -> None:
+    with h5py.File(pendulum) as file:
+        data = {name: file[name][:60] for name in ("observations", "actions", "terminals")}
+    more: dict[str, Any] = {"env": "none", "updates": 2, "console": True, "data.estimate_updates": 1}
+    result = train(data, tmp_path / "bc", algorithm="bc", **more)
+    assert result.updates == 2  # and no estimate of returns
+    assert "in 1 episode of object:dict: no rewards" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(DataError, match=r"object:dict has no rewards, which iql needs.*--reward-fn module:function"):
+        train(data, tmp_path / "iql", algorithm="iql", **more)
+    with pytest.raises(DataError, match="has no rewards, which an estimate needs"):
+        reverie.estimate_return(tmp_path / "bc", data=data, updates=1)
+
+
+def test_world_models_learn_without_rewards_unless_others_have_them(
+    pendulum: Path, tmp_path: Path, capsys: Any
+) -> None:
+    with h5py.File(pendulum) as old, h5py.File(tmp_path / "data.hdf5", "w") as file:
+        for name in ("observations", "actions", "terminals"):
+            file[name] = old[name][:60]
+    given: dict[str, Any] = {name: value for name, value in SMALL.items() if not name.startswith("algo.")} | {
+        "env": "none", "data": tmp_path / "data.hdf5", "updates": 1, "console": True,
+        "algo": {"batch_size": 2, "batch_length": 8, "horizon": 3, **NETWORKS},
+    }  # fmt: skip
+    reverie.train("dreamer_v3", run=tmp_path / "run", **given)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "there are no rewards: the world model predicts 0, and the actor learns nothing" in said
+    heldout = {"heldout_data": str(tmp_path / "data.hdf5"), "data": pendulum}
+    with pytest.raises(DataError, match="has no rewards, which heldout_data needs"):
+        reverie.train("dreamer_v3", run=tmp_path / "wrong", **given | heldout)

@@ -116,7 +116,7 @@ def test_transitions_in_any_order_keep_what_they_led_to(tmp_path_factory, data, 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda v: v.pop("actions"), "expected observations, actions, rewards, terminals"),
+        (lambda v: v.pop("actions"), "expected observations, actions, terminals"),
         (lambda v: v.update(rewards=v["rewards"][:-1]), "have different lengths"),
         (lambda v: v.update({name: value[:0] for name, value in v.items()}), "contains no actions"),
         (lambda v: v.update(actions=np.full((14, 1), -1e308)), "contains no actions, or none that are finite float32"),

@@ -132,9 +132,9 @@ def test_an_npz_is_read_without_what_is_not_needed(tmp_path):
     with open_reader(tmp_path / "a.npz") as reader:
         check(reader, expected(LIVED))
         assert reader.remarks() == ["left out: infos"]
-    lacks = {name: values for name, values in columns().items() if name != "rewards"}  # as OGBench's
+    lacks = {name: values for name, values in columns().items() if name != "terminals"}
     for name, arrays, said in [
-        ("b", lacks, "contains .*, but no rewards: expected observations, actions, rewards, terminals"),
+        ("b", lacks, "contains .*, but no terminals: expected observations, actions, terminals"),
         ("c", {"obs": np.zeros(3), "acts": np.zeros(3)}, r"contains acts, obs: expected .* \(PyDreamer\)"),
         ("d", columns() | {"rewards": np.array([{}], object)}, "'rewards' contains Python objects, which are not unp"),
     ]:
@@ -184,5 +184,5 @@ def test_several_datasets_of_any_format(tmp_path):
 
 @pytest.mark.parametrize("data", [3, None, {"observations": [1]}, np.zeros(3), [columns(), 3]])
 def test_what_is_no_data_is_refused(data):
-    with pytest.raises(ConfigError, match=r"^data = .*: expected a path, .* the arrays observations, actions, rewards"):
+    with pytest.raises(ConfigError, match=r"^data = .*: expected a path, .* the arrays observations, actions, term"):
         open_reader(data)

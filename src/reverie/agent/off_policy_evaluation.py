@@ -25,7 +25,7 @@ from reverie.core.seeding import derived_seeds
 from reverie.core.types import Window
 from reverie.datasets.dataset import dataset_config, open_recorded, read_progress
 from reverie.datasets.in_memory import DataLike
-from reverie.datasets.reader import PROPENSITY
+from reverie.datasets.reader import PROPENSITY, check_rewards
 from reverie.experiment.config import NO_ENV
 from reverie.experiment.environments import probe_env
 from reverie.experiment.offline import check_dataset_fits
@@ -106,6 +106,7 @@ def estimate_return(
     with contextlib.closing(open_recorded(config.data, config.env, action_space, obs_space)) as recorded:
         if (spec := read_spec(folder)) is not None:
             check_dataset_fits(recorded, spec, NO_ENV)
+        check_rewards(recorded.about, recorded.reader.path, "an estimate")
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)
         checkpoints.load(path, {"algo": learner})

@@ -121,6 +121,9 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
                 "records a dataset with a trained agent."
             )
 
+    def needs_rewards(self, *, collected: bool) -> bool:
+        return False
+
     def resolve_kind(self, spec: ActionSpec) -> str:
         """Return ``policy_kind``, or its default for these actions."""
         kinds = {part.kind for part in spec.parts.values()}

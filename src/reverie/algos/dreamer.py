@@ -41,6 +41,9 @@ class DreamerConfig(AlgorithmConfig):
         if unknown := [part for part in named if part not in self.heads]:
             raise ConfigError(f"grad_heads = {named}: {unknown[0]!r} is none of decoder, reward, cont.")
 
+    def needs_rewards(self, *, collected: bool) -> bool:
+        return collected  # the world model alone learns without them
+
     def build_decoder(self: Any, obs_spec: ObsSpec) -> nn.Module:
         """Return the decoder, from latents to a dictionary of predicted observations."""
         return self.decoder.build(obs_spec, self.rssm.deter, self.rssm.stoch * self.rssm.classes)

@@ -202,5 +202,8 @@ class GAILConfig(OfflineConfig, SACConfig):
                 "--env ID, without --experience, or use bc."
             )
 
+    def needs_rewards(self, *, collected: bool) -> bool:
+        return False
+
 
 GAILConfig.learner = GAIL

@@ -64,6 +64,13 @@ class AlgorithmConfig(Config):
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         """Raise ConfigError if the run lacks rows that are needed: ``recorded`` in a dataset, or ``collected``."""
 
+    def needs_rewards(self, *, collected: bool) -> bool:
+        """Return whether the algorithm learns from the rewards in a dataset.
+
+        ``collected``: whether it also learns from rows that it collects.
+        """
+        return True
+
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
         """Return a learner for these observations and actions, with weights that depend only on ``seed``.
 

@@ -48,6 +48,8 @@ class DataInfoCommand(DatasetCommand):
 
     plot: Path | None = None
     """Draw returns and lengths of the episodes and the distribution of actions to this PNG file."""
+    figure: Path | None = None
+    """Draw frames of the first episodes to this PNG file, if there are images."""
 
     def __call__(self) -> None:
         from reverie.datasets.dataset import read_progress
@@ -68,8 +70,17 @@ class DataInfoCommand(DatasetCommand):
             uses = {use.name: use.counts for use in summary.actions if use.counts.size}
             ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
             with disk_errors_as_run_error(png):
-                plot_dataset(png, summary.scores, summary.lengths, uses, ranges, reader.path.name)
+                scores = summary.scores if info.has_rewards else []
+                plot_dataset(png, scores, summary.lengths, uses, ranges, reader.path.name)
             print(f"  plot: {png}")
+        if (sheet := self.figure) is not None:
+            from reverie.core.files import disk_errors_as_run_error
+            from reverie.log.video import write_contact_sheet
+
+            if not summary.frames:
+                raise ConfigError(f"{reader.path} has no images: leave out --figure.")
+            with disk_errors_as_run_error(sheet):
+                print(f"  figure: {write_contact_sheet(sheet, summary.frames)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,8 +264,9 @@ COMMANDS: dict[str, type[Command]] = {
     "record": RecordCommand,
     "download": DownloadCommand,
 }
-FORMATS = """A dataset is a file, folder or glob in the format of Minari, D4RL, Tianshou,
-RL Unplugged, PyDreamer, Arrow, Parquet or CSV, a run, or a replay store (a
+FORMATS = """A dataset is a file, folder or glob in the format of Minari, D4RL, LeRobot,
+RLDS, robomimic, OGBench, imitation, Stable-Baselines 2, Tianshou, RL Unplugged,
+PyDreamer, Open Bandit, Arrow, Parquet or CSV, a run, or a replay store (a
 folder or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 
@@ -307,7 +319,10 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
             ("reward", f"{low:.4g} to {high:.4g}"),
             ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
         ]
+        if not info.has_rewards:
+            sections["episodes"][-2:] = [("return", "no rewards")]
         sections["actions"] = [(use.name, use.format()) for use in summary.actions]
+        sections["constant"] = summary.constant_lines()
     sections["remarks"] = [("", remark) for remark in reader.remarks()]
     return sections
 

@@ -52,7 +52,7 @@ def print_sections(sections: Mapping[str, Iterable[tuple[str, ...]]]) -> None:
         if lines:
             table.add_row(Text(title, style="bold"))
         for line in lines:
-            table.add_row(*line)
+            table.add_row(*(Text(cell, overflow="fold") for cell in line))
     Console(markup=False, emoji=False).print(table)
 
 

@@ -102,11 +102,19 @@ class ConcatReader(Reader):
                 _check(reader, "the environment", *differing)
         if unnamed := sum(not info.env for info in infos) if first.env else 0:
             self.add_remark(f"{unnamed} of {len(infos)} parts name no environment: {first.env} is assumed")
+        if missing := [
+            reader.path.name for reader, info in zip(self.readers, infos, strict=True) if not info.has_rewards
+        ]:
+            self.add_remark(
+                f"all are treated as if they had no rewards, since {missing[0]} has none",
+                int(len(missing) < len(infos)),
+            )
         declared_spaces = [info.declared_action_space for info in infos]
         declared_space = first.declared_action_space
         return dataclasses.replace(
             first,
             action=functools.reduce(lambda a, b: _join_actions(a, b, self.path), (info.action for info in infos)),
+            has_rewards=all(info.has_rewards for info in infos),
             has_measured_bounds=any(info.has_measured_bounds for info in infos),
             numbered=any(info.numbered for info in infos),
             declared_action_space=declared_space if all(d == declared_space for d in declared_spaces) else None,

@@ -29,14 +29,15 @@ from reverie.datasets import output, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
-from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, MEASURED_KEY
-from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
+from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
+from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space, check_rewards
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
 from reverie.envs.make import close_quietly, find_registered, spec_to_json
 
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
+ZERO_REWARDS = "there are no rewards: those in the files are 0"
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to the episodes, or pieces of episodes, to write."""
 
@@ -51,20 +52,25 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
     """
     to = output.check_target(target, to)
     path = output.target_path(target)
+    has_rewards = reader.info().has_rewards or isinstance(choose, Relabeling)
     with disk_errors_as_run_error(path), read_progress(f"writing {path.name}", reader.rows()) as track_progress:
         if to in ("pydreamer", "store"):
             recorded = RecordedEpisodes(reader)
             episodes = recorded.convert(_select(reader, track_progress(reader.parts()), choose), choose is iter)
             columns = row_columns(recorded.obs_spec, recorded.action_spec, {})
-            files = {SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec), ABOUT: _describe_rows(reader)}
+            files = {
+                SPEC: spec_to_dict(recorded.obs_spec, recorded.action_spec),
+                ABOUT: _describe_rows(reader, has_rewards),
+            }
             if to == "store":
                 return writers.write_store(episodes, path, columns, files)
             if not recorded.about.inferred:
                 return writers.write_pydreamer(episodes, path, files)
             _note_settings(reader, recorded.about, to)
             reader.add_remark(SCALED, int(recorded.about.has_measured_bounds))
+            reader.add_remark(ZERO_REWARDS, int(not has_rewards))
             return writers.write_pydreamer(episodes, path)  # an environment can determine the kinds of observations
-        info = _info_of_env(reader)
+        info = replace(_info_of_env(reader), has_rewards=has_rewards)
         _note_settings(reader, info, to)
         episodes = _select(reader, track_progress(reader.as_recorded()), choose)
         if to == "minari":
@@ -128,6 +134,7 @@ def _to_minari(
         text, remark = spec_to_json(spec)
         metadata |= {"env_spec": text} if text else {}
         reader.add_remark(remark, int(bool(remark)))
+    metadata |= {} if info.has_rewards else {HAS_REWARDS_KEY: False}
     metadata |= {ENV_ID: info.env} if ":" in info.env else {}
     both = info.observation, action
 
@@ -180,9 +187,9 @@ def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict
     return fields | {name: column[1:] for name, column in outcomes.items()}
 
 
-def _describe_rows(reader: Reader) -> dict[str, Any]:
+def _describe_rows(reader: Reader, has_rewards: bool) -> dict[str, Any]:
     """Return the content of ``ABOUT``: the dataset's environment with its settings, and the spaces if known."""
-    info, out = reader.info(), dict[str, Any]()
+    info, out = reader.info(), dict[str, Any]({} if has_rewards else {"has_rewards": False})
     if info.env:
         named = _arguments_of(info)
         out["env"] = {"id": info.env, "kwargs": named["env_kwargs"], "max_episode_steps": named["max_episode_steps"]}
@@ -230,6 +237,8 @@ def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFil
     order is kept. With unit "step", exactly this many steps are drawn, and adjacent steps stay together; the same holds
     for the rest. The same seed draws the same part.
     """
+    if subset.top_fraction is not None or subset.min_return is not None:
+        check_rewards(reader.info(), reader.path, "a choice by returns")
     with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
         flags = ({name: rows[name] for name in ("reward", *FLAGS)} for rows in track_progress(reader.parts()))
         totals = [(len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)) for rows in iter_episodes(flags)]
@@ -289,7 +298,22 @@ def split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
         yield piece
 
 
-def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> EpisodeFilter:
+@dataclass(frozen=True)
+class Relabeling:
+    """Keeps all episodes, with new rewards."""
+
+    reader: Reader
+    rewards: Callable[[Rows, int], np.ndarray]
+    """Returns the reward column of an episode, given its recorded rows and its number."""
+
+    def __call__(self, episodes: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield the episodes, as the reader yields them, with the new rewards."""
+        as_recorded = iter_episodes(self.reader.as_recorded())
+        for number, (rows, raw_rows) in enumerate(zip(episodes, as_recorded, strict=True)):
+            yield rows | {"reward": self.rewards(raw_rows, number)}
+
+
+def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str) -> Relabeling:
     """Return a function that keeps all episodes, with the rewards that ``reward``, or ``module:function``, computes.
 
     For each episode of n steps, ``reward`` is called with observations, actions and next observations, as arrays ``[n,
@@ -313,12 +337,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
             raise DataError(f"{label} returned {shape} for episode {episode}: expected [{steps}], a reward per step.")
         return np.append(0.0, clip_rewards(values, clip)).astype(np.float32)
 
-    def relabel(episodes: Iterator[Rows]) -> Iterator[Rows]:
-        as_recorded = iter_episodes(reader.as_recorded())
-        for number, (rows, raw_rows) in enumerate(zip(episodes, as_recorded, strict=True)):
-            yield rows | {"reward": rewards(raw_rows, number)}
-
-    return relabel
+    return Relabeling(reader, rewards)
 
 
 def drop_invalid_episodes(report: DataReport) -> EpisodeFilter:

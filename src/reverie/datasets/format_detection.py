@@ -10,17 +10,22 @@ from reverie.core.config import parse_call_expr
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.imports import entry_points_in, import_object
 from reverie.datasets.concat import ConcatReader
-from reverie.datasets.hdf5 import REQUIRED_COLUMNS as OF_D4RL
-from reverie.datasets.hdf5 import D4RLReader, open_hdf5
+from reverie.datasets.hdf5 import D4RL, D4RLReader, open_hdf5
+from reverie.datasets.imitation import ARRAYS as OF_IMITATION
+from reverie.datasets.imitation import ImitationReader
 from reverie.datasets.in_memory import OBJECT, ArraysReader, DataLike, data_path, open_in_memory, split_paths
+from reverie.datasets.lerobot import LeRobotReader
+from reverie.datasets.lerobot_metadata import is_lerobot
 from reverie.datasets.minari import METADATA, local_names, metadata_of, minari_path, minari_reader
-from reverie.datasets.npz import array_names
+from reverie.datasets.npz import array_names, layout_of
+from reverie.datasets.open_bandit import ITEMS, OpenBanditReader, is_open_bandit
 from reverie.datasets.pydreamer import ROW_ARRAYS as OF_PYDREAMER
 from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
 from reverie.datasets.reader import Reader, ReadOptions, format_from_suffix, list_files, natural_sort_key, reading
 from reverie.datasets.replay_store import StoreReader, is_store
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, shards_in
 from reverie.datasets.rlds import FEATURES, RLDSReader
+from reverie.datasets.robomimic import RobomimicReader
 from reverie.datasets.table import FORMATS as OF_TABLES
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.tfrecord import looks_like_records
@@ -29,9 +34,10 @@ from reverie.datasets.tianshou import TianshouReader
 GROUP = "reverie.readers"
 """Entry point group in which packages register short names of readers."""
 KNOWN_FORMATS = (
-    "a Minari dataset (a folder, or minari:NAME), an HDF5 or npz file with D4RL's arrays, an HDF5 file of a Tianshou "
-    "buffer, RL Unplugged's Atari shards, a folder of RLDS shards, PyDreamer's npz files, a run folder or replay "
-    "store, Arrow, Parquet or CSV tables, or a folder or glob of these"
+    "a Minari dataset (a folder, or minari:NAME), a LeRobot dataset, an HDF5 or npz file with D4RL's arrays, npz "
+    "files of OGBench, imitation, Stable-Baselines 2 or PyDreamer, HDF5 files of robomimic or a Tianshou buffer, RL "
+    "Unplugged's Atari shards, a folder of RLDS shards, Open Bandit CSV files, a run folder or replay store, Arrow, "
+    "Parquet or CSV tables, or a folder or glob of these"
 )
 
 
@@ -110,12 +116,16 @@ def _open_npz(path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> R
     names = set(array_names(files[0]))
     if len(OF_PYDREAMER & names) > 1:  # an episode can continue in the next file
         return (OwnPyDreamerReader if is_own(files) else PyDreamerReader)(path, options, paths)
-    if not names.intersection(OF_D4RL):
+    if names.issuperset(OF_IMITATION):
+        readers: list[Reader] = [ImitationReader(file, options) for file in files]
+    elif names.intersection((layout := layout_of(names)).arrays.values()):
+        readers = [ArraysReader(file, options, layout=layout) for file in files]
+    else:
         raise DataError(
-            f"{files[0]} contains {', '.join(sorted(names)) or 'nothing'}: expected {', '.join(OF_D4RL)} (arrays of "
-            f"D4RL's names), or {', '.join(sorted(OF_PYDREAMER))} and observations (PyDreamer)."
+            f"{files[0]} contains {', '.join(sorted(names)) or 'nothing'}: expected "
+            f"{', '.join(D4RL.required)} (arrays of D4RL's names), or "
+            f"{', '.join(sorted(OF_PYDREAMER))} and observations (PyDreamer)."
         )
-    readers = [ArraysReader(file, options) for file in files]
     return readers[0] if len(readers) == 1 else ConcatReader(path, readers, options)
 
 
@@ -124,14 +134,12 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
         return minari_reader(path, options)
     if is_store(path):
         return StoreReader(path, options)
+    if is_lerobot(path):
+        return LeRobotReader(path, options)
     if (path / FEATURES).is_file():
         return RLDSReader(path, options)
-    if (path / "meta").is_dir() and next((path / "data").rglob("*.parquet"), None) is not None:
-        raise DataError(
-            f"{path} is a LeRobot dataset: its steps are the tables in {path / 'data'}. Pass that folder, with "
-            f"--data.columns '{{obs: observation.state, action: action, reward: next.reward, terminal: next.done, "
-            "episode: episode_index}' or its other columns. Its videos are not read."
-        )
+    if (path / ITEMS).is_file() and (bandit := [p for p in list_files(path, "CSV") if is_open_bandit(p)]):
+        return _open_file(bandit[0], options)
     inside = [p for p in sorted(path.iterdir(), key=natural_sort_key) if not p.name.startswith(".")]  # or being written
     candidates = {
         "npz": list_files(path, "npz"),
@@ -167,6 +175,8 @@ def _open_shard(path: Path, options: ReadOptions) -> Reader:
 
 def _open_file(path: Path, options: ReadOptions) -> Reader:
     kind = detect_content(path)
+    if kind == "CSV" and not options.columns and is_open_bandit(path):
+        return OpenBanditReader(path, options)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
         "HDF5": _open_hdf5, "npz": _open_npz, "TFRecord": _open_shard, **dict.fromkeys(OF_TABLES, TableReader),
     }  # fmt: skip
@@ -189,16 +199,20 @@ def detect_content(path: Path) -> str:
 
 def _open_hdf5(path: Path, options: ReadOptions) -> Reader:
     with open_hdf5(path) as file:
-        names = list(file)
+        names, data = list(file), file.get("data", file)
+        is_robomimic = hasattr(data, "keys") and any(name.startswith("demo") for name in data)
     if "_meta" in names:
         return TianshouReader(path, options)
     if "episode_0" in names and metadata_of(path.parent) is not None:
         return minari_reader(path.parent, options)
-    if set(names) & set(OF_D4RL):
+    if is_robomimic:
+        return RobomimicReader(path, options)
+    if D4RL.arrays.keys() & set(names):
         return D4RLReader(path, options)
     if "episode_0" in names:
         raise DataError(f"{path} is a part of a Minari dataset, whose {METADATA} is missing next to it. Copy it too.")
     raise DataError(
-        f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected {', '.join(OF_D4RL)} "
-        "(D4RL) or _meta (Tianshou). How to convert d3rlpy 2's buffers: docs/datasets.md."
+        f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected "
+        f"{', '.join(D4RL.required)} (D4RL), data/demo_0 (robomimic) or _meta (Tianshou). "
+        "How to convert d3rlpy 2's buffers: docs/datasets.md."
     )

@@ -10,10 +10,10 @@ import importlib
 import json
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -117,11 +117,12 @@ class Hdf5File:
 
 # ---------------------------------------------------------------- D4RL
 
-REQUIRED_COLUMNS = ("observations", "actions", "rewards", "terminals")
-OPTIONAL_COLUMNS = ("timeouts", "next_observations", "episode_terminals")
+REQUIRED_COLUMNS = ("observations", "actions", "terminals")
+OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals")
 """``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
 OF_D3RLPY = frozenset({"discrete_action", "version"})
 """Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
+NO_TERMINALS = "the file does not mark which episodes terminated: all are treated as truncated"
 NO_TRUNCATIONS = (
     "there are neither timeouts nor next_observations: only terminal ends of episodes are known. If episodes have a "
     "time limit, pass --data.max-episode-steps"
@@ -132,6 +133,26 @@ MARKS = re.compile(
     re.IGNORECASE,
 )
 """Names of arrays that can mark where episodes begin or end."""
+REWARDS = re.compile(r"r|rews?|rewards?", re.IGNORECASE)
+"""Names of arrays that can contain rewards."""
+
+
+class Layout(NamedTuple):
+    """Names of the arrays in a file format, by D4RL's name of each. ``episode_starts`` marks first steps."""
+
+    format: str
+    arrays: Mapping[str, str]
+    required: Sequence[str]
+    """D4RL's names of the arrays that the format always has."""
+    has_final_steps: bool = False
+    """Whether the last step of an episode contains the final observation, and an action that was not taken."""
+
+
+D4RL = Layout(
+    "arrays of D4RL's names",
+    {name: name for name in (*REQUIRED_COLUMNS[:2], "rewards", "terminals", *OPTIONAL_COLUMNS[1:])},
+    REQUIRED_COLUMNS,
+)
 
 
 class ColumnsReader(TransitionsReader):
@@ -144,24 +165,27 @@ class ColumnsReader(TransitionsReader):
     declared: Mapping[str, Any] = {}
     """Metadata that the file declares in addition to its columns."""
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
+    def __init__(self, path: Path, options: ReadOptions, layout: Layout = D4RL) -> None:
         super().__init__(path, options)
+        self.layout: Layout = layout
+        arrays = layout.arrays
         with self.file:
             names = self.names()
-            if missing := [name for name in REQUIRED_COLUMNS if name not in names]:
+            if missing := [arrays[name] for name in layout.required if arrays[name] not in names]:
                 contents = f"{', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
-                raise DataError(
-                    f"{path} contains {contents}: expected {', '.join(REQUIRED_COLUMNS)} (arrays of D4RL's names)."
-                )
+                expected = ", ".join(arrays[name] for name in layout.required)
+                raise DataError(f"{path} contains {contents}: expected {expected} ({layout.format}).")
             self.columns: dict[str, LazyColumn] = {
-                n: self.column(n) for n in (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS) if n in names
+                ours: self.column(name) for ours, name in arrays.items() if name in names
             }
             is_d3rlpy = {"episode_terminals", "discrete_action"} <= set(names)
             self.is_continuous: bool = is_d3rlpy and not np.all(self.array("discrete_action"))
-        used = {*self.columns, *(OF_D3RLPY if is_d3rlpy else ())}
+        used = {*arrays.values(), *(OF_D3RLPY if is_d3rlpy else ())}
         self.left_out: list[str] = [name for name in names if name not in used]
         if self.left_out:
             self.add_remark(f"left out: {', '.join(self.left_out)}")
+        if "rewards" not in self.columns and (names := list(filter(REWARDS.fullmatch, self.left_out))):
+            raise DataError(f"{path}: '{names[0]}' seems to contain the rewards: expected the name 'rewards'.")
         lengths = {name: column.shape[0] for name, column in self.columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"{path}: the columns have different lengths: {lengths}.")
@@ -181,7 +205,7 @@ class ColumnsReader(TransitionsReader):
     @property
     def tells_ends(self) -> bool:
         """Whether the columns mark where episodes were truncated."""
-        return bool({"timeouts", "episode_terminals"} & self.columns.keys())
+        return bool({"timeouts", "episode_terminals", "episode_starts"} & self.columns.keys())
 
     def supports_option(self, option: str) -> bool:
         declared = {"max_episode_steps": self.tells_ends, "classes": "observation_space" in self.declared}
@@ -191,23 +215,16 @@ class ColumnsReader(TransitionsReader):
         return str(self.declared.get("env_id", ""))  # files written by reverie
 
     def info(self) -> DatasetInfo:
-        env_kwargs = json.loads(self.declared.get("env_kwargs", "{}"))
-        action = self.declared.get("action_space")
-        fields: dict[str, Any] = {"env_kwargs": env_kwargs, "text": {"columns": ", ".join(self.columns)}}
-        if action is not None:
-            fields |= {"action": space_from_json(str(action), str(self.path)), "has_measured_bounds": False}
-        if (observation := self.declared.get("observation_space")) is not None:
-            fields["observation"] = space_from_json(str(observation), str(self.path))
-        if "max_episode_steps" in self.declared:
-            fields["max_episode_steps"] = int(self.declared["max_episode_steps"])
+        fields, text = declared_fields(self.declared, self.path), {"columns": ", ".join(self.columns)}
         with self.file:
-            return self.infer_info(env=self.env_id(), classes=not self.is_continuous, **fields)
+            return self.infer_info(text=text, classes=not self.is_continuous, **fields)
 
     @cached_property
     def transitions(self) -> Transitions:
         columns, limit = self.columns, self.options.max_episode_steps
         with self.file:
-            terminal = self._flag("terminals")
+            none = np.zeros(columns["actions"].shape[0], bool)
+            terminal = self._flag("terminals") if "terminals" in columns else none
             end = terminal.copy()
             if "timeouts" in columns:
                 end |= self._flag("timeouts")
@@ -215,6 +232,9 @@ class ColumnsReader(TransitionsReader):
                 end = self._flag("episode_terminals") | (end & ~terminal)
                 self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(terminal & ~end)))
                 terminal = terminal & end
+            if "episode_starts" in columns:
+                end |= np.append(self._flag("episode_starts")[1:], True)
+                self.add_remark(NO_TERMINALS, int("terminals" not in columns))
             if not self.tells_ends and limit is not None:
                 end |= time_limit_truncations(terminal, limit)
             elif "next_observations" not in columns and not (self.tells_ends and end[:-1].any()):
@@ -224,11 +244,12 @@ class ColumnsReader(TransitionsReader):
                 obs={"obs": columns["observations"]},
                 next_obs={"obs": columns["next_observations"]} if "next_observations" in columns else {},
                 action={"action": columns["actions"]},
-                reward=columns["rewards"],
+                reward=columns.get("rewards"),
                 end=end,
                 terminal=terminal,
                 reader=self,
                 has_truncations=self.tells_ends or limit is not None,
+                has_final_steps=self.layout.has_final_steps,
             )
 
     def check_marks(self, end: np.ndarray) -> None:
@@ -244,7 +265,21 @@ class ColumnsReader(TransitionsReader):
                 )
 
     def _flag(self, name: str) -> np.ndarray:
-        return to_bool_column(self.columns[name].read(0, self.columns[name].shape[0]), f"{self.path}: '{name}'")
+        column, label = self.columns[name], f"{self.path}: '{self.layout.arrays[name]}'"
+        return to_bool_column(column.read(0, column.shape[0]), label)
+
+
+def declared_fields(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the fields of ``DatasetInfo`` that a file at ``path`` written by reverie declares in its attributes."""
+    fields: dict[str, Any] = {"env": str(attributes.get("env_id", ""))}
+    fields["env_kwargs"] = json.loads(attributes.get("env_kwargs", "{}"))
+    if (action := attributes.get("action_space")) is not None:
+        fields |= {"action": space_from_json(str(action), str(path)), "has_measured_bounds": False}
+    if (observation := attributes.get("observation_space")) is not None:
+        fields["observation"] = space_from_json(str(observation), str(path))
+    if "max_episode_steps" in attributes:
+        fields["max_episode_steps"] = int(attributes["max_episode_steps"])
+    return fields
 
 
 def marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
@@ -283,7 +318,7 @@ class D4RLReader(ColumnsReader):
         inner: list[str] = []
         self.file.handle.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
         return list(
-            dict.fromkeys([*inner, *(n for n in REQUIRED_COLUMNS if n in self.file.handle)])
+            dict.fromkeys([*inner, *(n for n in D4RL.arrays if n in self.file.handle)])
         )  # links are not visited
 
     def column(self, name: str) -> LazyColumn:

@@ -14,8 +14,8 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.datasets.arrow import import_pyarrow
-from reverie.datasets.hdf5 import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, ColumnsReader
-from reverie.datasets.npz import array_names, arrays_in, open_npz
+from reverie.datasets.hdf5 import D4RL, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, ColumnsReader, Layout
+from reverie.datasets.npz import array_column, array_names, arrays_in, open_npz
 from reverie.datasets.reader import Reader, ReadOptions, reading
 from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import LazyColumn
@@ -90,11 +90,12 @@ def open_in_memory(path: str, options: ReadOptions) -> Reader:
 class ArraysReader(ColumnsReader):
     """Columns that are arrays in memory, or in an npz file."""
 
-    format = "arrays of D4RL's names"
-
-    def __init__(self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+    def __init__(
+        self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None, layout: Layout = D4RL
+    ) -> None:  # fmt: skip
         self.arrays = arrays
-        super().__init__(path, options)
+        super().__init__(path, options, layout)
+        self.format: str = layout.format  # type: ignore[misc]  # of the instance
 
     def names(self) -> list[str]:
         return array_names(self.path) if self.arrays is None else list(self.arrays)
@@ -106,8 +107,4 @@ class ArraysReader(ColumnsReader):
             return arrays_in(file, [name]).get(name)
 
     def column(self, name: str) -> LazyColumn:
-        values = self.array(name)
-        if values is None or values.dtype.kind not in "biuf" or not values.ndim:
-            contents = "Python objects, which are not unpickled" if values is None else f"{values.dtype}"
-            raise DataError(f"{self.path}: '{name}' contains {contents}: expected an array of numbers.")
-        return LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
+        return array_column(self.array(name), f"{self.path}: '{name}'")

@@ -103,6 +103,8 @@ class DatasetInfo:
     """Number of steps after which the environment truncated episodes; None if not declared."""
     inferred: bool = False
     """Whether the observation space is inferred from the arrays, since none is declared."""
+    has_rewards: bool = True
+    """Whether rewards are recorded. If not, the reward of every row is 0."""
     has_measured_bounds: bool = False
     """Whether the bounds or the number of actions are inferred from recorded actions, since none are declared."""
     numbered: bool = False
@@ -249,6 +251,16 @@ def step_text(episode: int, row: int, column: str, origin: str) -> str:
     """Format the location of a value in a ``row`` of an episode; ``origin``: see ``Reader``."""
     step = max(0, row - (column in OF_OUTCOMES))
     return f"episode {episode:,}, step {step:,}" + (f" ({origin})" if origin else "")
+
+
+def check_rewards(info: DatasetInfo, path: Path, purpose: str) -> None:
+    """Raise DataError if the dataset at ``path`` has no rewards, which ``purpose`` needs."""
+    if not info.has_rewards:
+        raise DataError(
+            f"{path} has no rewards, which {purpose} needs. Write a copy with rewards that your function "
+            "computes from observations and actions, such as from a success flag or the distance to a goal: "
+            f"reverie data convert {path} COPY --reward-fn module:function."
+        )
 
 
 # ---------------------------------------------------------------- damaged files

@@ -86,7 +86,8 @@ class SeenReader(Reader):
         declared, measured = self.declared, bool(self.declared.get("measured"))
         return DatasetInfo(
             observation=self.observation, action=self.action, has_measured_bounds=measured,
-            specs=None if measured else self.specs, env=self.env_id(),
+            has_rewards=bool(declared.get("has_rewards", True)), env=self.env_id(),
+            specs=None if measured else self.specs,
             max_episode_steps=self.env.get("max_episode_steps"), env_settings=dict(declared.get("env_settings", {})),
             env_kwargs=dict(self.env.get("kwargs", {})),
             env_spec=dict(declared.get("env_spec", {})),

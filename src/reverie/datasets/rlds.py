@@ -6,7 +6,7 @@ row. The last step has the final observation alone::
     RLDS                              row
     steps/observation[/...]           obs[/...]       numbers, and decoded images; texts are left out
     steps/action[/...]                action[/...]    zeros in the last row
-    steps/reward                      reward          of the next row; without it the dataset has no rewards
+    steps/reward                      reward          of the next row; without it, there are no rewards
     steps/is_terminal                 is_terminal     of the last row
     the last step has a reward        its observation is repeated as the final one: many robot datasets end so
 
@@ -90,6 +90,7 @@ class RLDSReader(Reader):
             inferred=True,
             numbered=any(action.numbered for action in actions.values()),
             has_measured_bounds=any(action.measured for action in actions.values()),
+            has_rewards="reward" in self.features,
             text={"shards": f"{len(self.shards):,}", "episodes": f"{len(self._lengths):,}"},
         )
 

@@ -15,6 +15,10 @@ from reverie.datasets.reader import Space
 
 BINS = 20
 """Number of bins of each continuous action's range, for the coverage."""
+MAX_ELEMENTS = 1024
+"""Maximum number of elements of a column whose constant elements are reported."""
+NUM_EPISODES, NUM_FRAMES = 6, 6
+"""Number of episodes with sample images, and of images of each."""
 
 
 class ActionStatistics:
@@ -25,6 +29,8 @@ class ActionStatistics:
         self.steps: int = 0
         self.outside: int = 0
         self.at_bounds: int = 0
+        self.idle: int = 0
+        """Number of steps whose action is 0 in every dimension, for continuous actions."""
         if isinstance(space, spaces.Box):
             self.bounds: list[np.ndarray] = [bound.reshape(-1).astype(np.float64) for bound in (space.low, space.high)]
             self.classes: np.ndarray = np.full(len(self.bounds[0]), BINS)
@@ -46,6 +52,7 @@ class ActionStatistics:
         self.used = np.stack([np.fmin(self.used[0], np.fmin.reduce(flat)), np.fmax(self.used[1], np.fmax.reduce(flat))])
         self.outside += int(((flat < low - slack) | (flat > high + slack)).sum())
         self.at_bounds += int(((flat <= low + slack) | (flat >= high - slack)).sum())
+        self.idle += int((flat == 0).all(axis=1).sum()) if self.is_box else 0
         bins = (flat - low) / span * self.classes
         good = np.isfinite(bins) & (self.is_box | (bins >= 0) & (bins < self.classes))
         bins = np.where(good, np.clip(bins, 0, self.classes - 1), 0).astype(np.int64)
@@ -68,6 +75,7 @@ class ActionStatistics:
         if self.is_box:
             used = ", ".join(f"{a:.3g} to {b:.3g}" for a, b in self.used.T[:6])
             dots, share = " ..." * (len(self.classes) > 6), self.at_bounds / max(1, self.steps * len(self.classes))
+            suffix += f", {self.idle / max(1, self.steps):.1%} idle (all 0)" if self.idle else ""
             return f"{self.coverage:.0%} of the range used ({used}{dots}), {share:.1%} at the bounds{suffix}"
         shares = self.counts / max(1, self.steps)
         listing = "; ".join(" ".join(f"{share:.0%}" for share in row[:18]) for row in shares[:3])
@@ -89,6 +97,10 @@ class Summary:
     """Number of episodes with a single row, which have no step."""
     nonfinite_counts: dict[str, np.ndarray] = field(default_factory=dict)
     """Number of NaN or infinite values of each element ``[elements]``, for columns that have any."""
+    ranges: dict[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    """Smallest and largest value of each element ``[elements]``, for columns of at most ``MAX_ELEMENTS``."""
+    frames: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """Images ``[NUM_FRAMES, ...]`` of the first ``NUM_EPISODES`` episodes, evenly spread, by column."""
 
     def add(self, episode: Rows) -> None:
         """Add an episode to the statistics."""
@@ -111,6 +123,29 @@ class Summary:
         self.rewards = (float(finite.min(initial=low)), float(finite.max(initial=high)))
         for use in self.actions:
             use.add(episode[use.name][:-1])
+        for name, column in episode.items():
+            if name.partition("/")[0] in ("obs", "action") and column.dtype.kind in "biuf":
+                self._add_values(name, column[:-1] if name.startswith("action") else column)
+
+    def _add_values(self, name: str, column: np.ndarray) -> None:
+        """Add one column ``[n, ...]`` of an episode to the ranges, or its images to the frames."""
+        if column.dtype == np.uint8 and column.ndim in (3, 4):
+            if len(self.frames.setdefault(name, [])) < NUM_EPISODES:
+                self.frames[name].append(column[np.linspace(0, len(column) - 1, NUM_FRAMES).round().astype(int)])
+        elif (flat := column.reshape(len(column), -1)).shape[1] <= MAX_ELEMENTS:
+            low, high = self.ranges.get(name, (np.inf, -np.inf))
+            self.ranges[name] = np.fmin(low, np.fmin.reduce(flat)), np.fmax(high, np.fmax.reduce(flat))
+
+    def constant_lines(self) -> list[tuple[str, str]]:
+        """Return a line for each column with elements that never change."""
+        lines = []
+        for name, (low, high) in self.ranges.items():
+            constant = np.flatnonzero(low == high)
+            if len(constant):
+                dots = " ..." * (len(constant) > 8)
+                which = "elements " + ", ".join(map(str, constant[:8])) + dots if len(low) > 1 else f"always {low[0]:g}"
+                lines.append((name, which))
+        return lines
 
     def broken_lines(self) -> list[tuple[str, str]]:
         """Return a line for each column with NaN or infinite values: their number, and the elements."""

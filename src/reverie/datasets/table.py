@@ -18,7 +18,15 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.space_json import space_from_json
-from reverie.datasets.arrow import TableChunk, TableColumn, import_pyarrow, join_columns, open_table, table_pieces
+from reverie.datasets.arrow import (
+    TableChunk,
+    TableColumn,
+    import_pyarrow,
+    is_list,
+    join_columns,
+    open_table,
+    table_pieces,
+)
 from reverie.datasets.reader import (
     PROPENSITY,
     ColumnNames,
@@ -36,12 +44,12 @@ FORMATS = ("Arrow", "Parquet", "CSV")
 END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that mark where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
-NEEDED, NESTED = ("obs", "action", "reward"), ("obs", "next_obs", "action")
+NEEDED, NESTED = ("obs", "action"), ("obs", "next_obs", "action")
 COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("observation", "observations", "obs", "observation.state", "state"),
     "next_obs": ("next_observation", "next_observations", "next_obs"),
-    "action": ("action", "actions", "act"),
-    "reward": ("reward", "rewards", "next.reward", "rew"),
+    "action": ("action", "actions", "act", "acts"),
+    "reward": ("reward", "rewards", "next.reward", "rew", "rews"),
     "terminal": ("terminal", "terminals", "terminated", "terminations", "is_terminal", "done", "dones", "next.done"),
     "truncated": ("truncated", "truncations", "timeout", "timeouts"),
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
@@ -99,9 +107,18 @@ class TableReader(TransitionsReader):
 
     @cached_property
     def has_episode_rows(self) -> bool:
-        """Whether a row of the table is a whole episode: a list in each required column."""
-        named = [name for role in self.roles if _head(role) in NEEDED for name in _names(self.roles[role])]
-        return all(map(self._is_list, named))
+        """Whether a row of the table is a whole episode: a list in each column of observations, actions and rewards.
+
+        Without rewards, the lists must also have different lengths, or contain lists; a vector is a list too.
+        """
+        heads = (*NEEDED, "reward")
+        columns = [name for role in self.roles if _head(role) in heads for name in _names(self.roles[role])]
+        if not all(map(self._is_list, columns)) or "reward" in self.roles:
+            return all(map(self._is_list, columns))
+        lengths = [TableColumn(self.pieces, name, f"{self.path}: '{name}'").lengths for name in columns]
+        extra = np.max(lengths, axis=0) - np.min(lengths, axis=0)  # a final observation
+        nested = any(is_list(import_pyarrow(), self.schema.field(name).type.value_type) for name in columns)
+        return bool((extra <= 1).all()) and (nested or any(len(set(those.tolist())) > 1 for those in lengths))
 
     def _is_list(self, name: str) -> bool:
         kind, types = self.schema.field(name).type, import_pyarrow().types
@@ -130,8 +147,9 @@ class TableReader(TransitionsReader):
             self._check_lengths()
         obs, next_obs, limit = self.role_columns("obs"), self.role_columns("next_obs"), self.options.max_episode_steps
         flags = {role: self._flag(role) for role in END_ROLES if role in self.roles}
-        reward = self.column("reward")
-        terminal = flags.get("terminal", np.zeros(reward.shape[0], bool))
+        reward = self.column("reward") if "reward" in self.roles else None
+        num_steps = int(self.steps.sum()) if self.has_episode_rows else self.total
+        terminal = flags.get("terminal", np.zeros(num_steps, bool))
         self.add_remark(NO_ENDS, int("terminal" not in flags))
         if self.supports_option("max_episode_steps"):
             self.add_remark(UNSEEN, int(limit is None and not next_obs))
@@ -200,7 +218,12 @@ class TableReader(TransitionsReader):
     @cached_property
     def steps(self) -> np.ndarray:
         """Number of steps of each row that is an episode, ``[rows]``."""
-        return self.columns("reward")[0].lengths
+        return self.columns(self._step_role)[0].lengths
+
+    @property
+    def _step_role(self) -> str:
+        """The role with one value per step: the reward, else an action."""
+        return next(role for head in ("reward", "action") for role in self.roles if _head(role) == head)
 
     def _has_final(self, role: str) -> bool:
         """Return whether lists of observations are one longer than lists of rewards, with the final observation."""
@@ -213,7 +236,9 @@ class TableReader(TransitionsReader):
         An episode without steps can lack observations.
         """
         if not self.steps.any():
-            raise DataError(f"{self.path} has no steps: all lists of '{self.roles['reward']}' are empty.")
+            raise DataError(
+                f"{self.path} has no steps: all lists of '{self.columns(self._step_role)[0].name}' are empty."
+            )
         for role in self.roles:
             for column in self.columns(role) if role != "episode" else ():
                 if not column.flat and role not in END_ROLES:
@@ -225,8 +250,9 @@ class TableReader(TransitionsReader):
                 wrong &= (self.steps > 0) | (lengths > (_head(role) == "obs"))
                 if (wrong := wrong | (lengths != first)).any():
                     row = int(wrong.argmax())
+                    steps = f"{self.steps[row]} {_head(self._step_role)}s"
                     raise DataError(
-                        f"{self.path}: row {row} has {self.steps[row]} rewards, but {lengths[row]} values in "
+                        f"{self.path}: row {row} has {steps}, but {lengths[row]} values in "
                         f"'{column.name}': expected the same number (observations may have one more) in each row."
                     )
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -72,6 +72,23 @@ def reorder(column: LazyColumn, order: np.ndarray) -> LazyColumn:
     return LazyColumn((len(order), *column.shape[1:]), column.dtype, read)
 
 
+def chain(lengths: Sequence[int], first: np.ndarray, read_piece: Callable[[int], np.ndarray]) -> LazyColumn:
+    """Return a column that is stored in pieces, such as one for each episode. The latest piece read stays in memory.
+
+    ``lengths``: number of transitions in each piece. ``first``: some of the values, for shape and dtype.
+    ``read_piece(k)`` returns piece number k.
+    """
+    edges = np.append(0, np.cumsum(lengths))
+    piece = lru_cache(1)(read_piece)
+
+    def read(start: int, stop: int) -> np.ndarray:
+        begin, end = (int(np.searchsorted(edges, index, "right")) - 1 for index in (start, stop - 1))
+        parts = [piece(k)[max(0, start - edges[k]) : stop - edges[k]] for k in range(begin, end + 1)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    return LazyColumn((int(edges[-1]), *first.shape[1:]), first.dtype, read)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Transitions:
     """Columns of n transitions in the order in which they were collected, episode after episode."""
@@ -80,7 +97,8 @@ class Transitions:
     next_obs: Mapping[str, LazyColumn]
     """The same keys as ``obs``; empty if next observations were not recorded."""
     action: Mapping[str, LazyColumn]
-    reward: LazyColumn
+    reward: LazyColumn | None
+    """None if rewards were not recorded: the reward of every row is 0."""
     end: np.ndarray  # [n] bool, an episode ends with this transition, terminated or truncated
     terminal: np.ndarray  # [n] bool, it is terminated: the value of the next observation is 0
     reader: Reader
@@ -90,10 +108,12 @@ class Transitions:
     has_truncations: bool = True
     """True if ``end`` includes truncations. Otherwise these are only found where ``next_obs`` differs from the next
     observation."""
+    has_final_steps: bool = False
+    """True if the last step of an episode contains the final observation, and an action that was not taken."""
 
     def __post_init__(self) -> None:
         path = self.reader.path
-        if math.prod(self.reward.shape[1:]) != 1:
+        if self.reward is not None and math.prod(self.reward.shape[1:]) != 1:
             raise DataError(f"{path}: rewards have shape {list(self.reward.shape)}: expected one for each step.")
         if self.propensity is not None:
             chance = self.propensity.read(0, self.propensity.shape[0])
@@ -109,7 +129,8 @@ class Transitions:
         torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared_ends)  # reads all observations, once
         self.reader.add_remark(NEXT_OBS_MISMATCH, int(torn) if self.has_truncations else 0)
         if not self.next_obs:
-            self.reader.add_remark(DROPPED, int(np.count_nonzero(self.ends & ~self.terminal)))
+            dropped = 0 if self.has_final_steps else np.count_nonzero(self.ends & ~self.terminal)
+            self.reader.add_remark(DROPPED, int(dropped))
             self.reader.add_remark(REPEATED, int(np.count_nonzero(self.terminal)))
 
     @cached_property
@@ -181,7 +202,8 @@ class Transitions:
         first[0] = not start or self.ends[start - 1]
         first[1:] = last[:-1]
         before = max(0, start - 1)  # the transition before the first row
-        earned = self.reward.read(before, stop).reshape(stop - before, -1)[:, 0]
+        recorded = np.zeros(stop - before) if self.reward is None else self.reward.read(before, stop)
+        earned = recorded.reshape(stop - before, -1)[:, 0]
         reward = earned.take(np.append(before, source[:-1]) - before).astype(np.float32)
         reward[first] = 0.0
         return rows | {"is_first": first, "is_last": last, "is_terminal": terminal, "reward": reward}
@@ -214,7 +236,7 @@ class TransitionsReader(Reader):
         def blocks(column: LazyColumn) -> Iterator[np.ndarray]:
             return (column.read(i, min(i + BLOCK, column.shape[0])) for i in range(0, column.shape[0], BLOCK))
 
-        fields: dict[str, Any] = dict(declared)
+        fields: dict[str, Any] = {"has_rewards": transitions.reward is not None, **declared}
         if "observation" not in declared:
             arrays = {name: (column.shape[1:], column.dtype) for name, column in transitions.obs.items()}
             fields |= {"observation": seen_space(arrays, self.options, self.env_spaces, self.path)}

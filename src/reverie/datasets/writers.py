@@ -221,6 +221,8 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
             if is_images(block["obs"]):
                 report.remarks = [FINAL_IMAGES]
                 del block["next_obs"]
+            if not info.has_rewards:
+                del block["reward"]
             for name in block.keys() & OF_D4RL.keys():
                 append_to_hdf5(file, OF_D4RL[name], block[name])
         declared: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": space_to_json(info.action)}
@@ -260,6 +262,8 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
             check_plain(block, "tables", "numbers and vectors", 2, nested=True)
 
         for block in blocks_of(episodes, report, check):
+            if not info.has_rewards:
+                del block["reward"]
             named = {name: table_column_name(name) for name in block}
             check_distinct(named, "tables")
             table = arrow.table({column: to_arrow(arrow, block[name]) for name, column in named.items()})

@@ -14,7 +14,7 @@ import torch
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
-from reverie.algos.dreamer import Dreamer
+from reverie.algos.dreamer import Dreamer, DreamerConfig
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
@@ -23,6 +23,7 @@ from reverie.core.specs import EXTRAS, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Window
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
 from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
+from reverie.datasets.reader import check_rewards
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
 from reverie.objectives.returns import NextRow, returns_to_go
@@ -30,6 +31,7 @@ from reverie.replay.offline import OfflineReplay
 
 NUM_HELDOUT_BATCHES = 4
 """Number of batches of held-out rows."""
+WITHOUT_REWARDS = "there are no rewards: the world model predicts 0, and the actor learns nothing"
 
 
 class OfflineRows(NamedTuple):
@@ -53,6 +55,10 @@ def open_run_dataset(
     """Open the dataset of a run, and check that it matches the environments; ``undo`` closes it after an error."""
     recorded = open_recorded(config.data, config.env, probed.action, probed.observation)
     undo.callback(recorded.close)
+    if config.algo.needs_rewards(collected=not config.offline):
+        check_rewards(recorded.about, recorded.reader.path, config.name)
+    elif isinstance(config.algo, DreamerConfig) and not recorded.about.has_rewards:
+        recorded.reader.add_remark(WITHOUT_REWARDS)
     training, evaluation, _ = environments
     if training is not None:
         check_same_task(recorded, config, probed.spec)
@@ -71,7 +77,7 @@ def read_offline_rows(
     if config.offline_fraction < 1:
         algo.set_num_offline(window.batch)
     estimator, has_env = None, config.env.id != NO_ENV
-    if not has_env and config.data.estimate_updates and estimates is not None:
+    if not has_env and config.data.estimate_updates and estimates is not None and recorded.about.has_rewards:
         specs, eval_seed = (recorded.obs_spec, recorded.action_spec), derived_seeds(config.seed)["evaluation"]
         estimator = estimates(algo, dataset, *specs, seed=eval_seed, rewards=rewards, reward_clipping=recorded.clipped)
     recorded.close()
@@ -176,6 +182,8 @@ def make_heldout_metrics(
         )
     data, seed = config.data.merge({"path": config.heldout_data}), derived_seeds(config.seed)["evaluation"]
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
+        if not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards:
+            check_rewards(recorded.about, recorded.reader.path, "heldout_data")
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id)
         window = replace(algo.window, carries=False)
         dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)

@@ -284,6 +284,8 @@ def plot_dataset(
     figure = Figure(figsize=(9.0, 3.2 + 2.2 * len(actions)))
     grid = figure.add_gridspec(1 + len(actions), 2)
     for column, values, name, color in ((0, scores, "return", BLUE), (1, lengths, "steps", SOFT)):
+        if not values:
+            continue  # no rewards
         axes = style_axes(figure.add_subplot(grid[0, column]), f"{name} of an episode", "episodes")
         counts, edges = histogram(values, min(40, max(5, len(values) // 5)))
         if len(counts) == 1:  # one bar, wide enough to be seen

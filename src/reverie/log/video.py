@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
@@ -23,6 +23,8 @@ TEXT_COLOR = (225, 228, 232)
 BACKGROUND_COLOR = (22, 24, 28)
 MIN_FONT, LETTERS = 18, 40
 """Smallest letters of a caption in pixels, and how many such heights are at most the width of its picture."""
+SHEET_SIDE = 128
+"""Longer side in pixels of an image on a contact sheet."""
 MIN_SECONDS = 3
 """Seconds that a video should last."""
 
@@ -132,6 +134,23 @@ def caption(text: str, width: int) -> np.ndarray:
     font = ImageFont.load_default(size)
     ImageDraw.Draw(picture).text((6, size * 3 // 4), text, fill=TEXT_COLOR, font=font, anchor="lm")
     return np.asarray(picture)
+
+
+def write_contact_sheet(png: Path, frames: Mapping[str, Sequence[np.ndarray]]) -> Path:
+    """Write sample images to ``png`` and return it: for each name a caption, and one line for each of its episodes.
+
+    ``frames``: images ``[T, H, W]`` or ``[T, H, W, C]`` uint8 of each episode, by name.
+    """
+    parts: list[np.ndarray] = []
+    for name, episodes in frames.items():
+        images = (to_rgb(episode if episode.ndim == 4 else episode[..., None]) for episode in episodes)
+        lines = ([shrink(upscale(image, SHEET_SIDE), SHEET_SIDE) for image in those] for those in images)
+        sheet = np.concatenate([tile(np.stack(line)[:, None])[0] for line in lines])
+        parts += [caption(name, sheet.shape[1]), sheet]
+    width = max(part.shape[1] for part in parts)
+    padded = [np.pad(part, ((0, 4), (0, width - part.shape[1]), (0, 0))) for part in parts]
+    Image.fromarray(np.concatenate(padded)).save(png)
+    return png
 
 
 def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.ndarray:

@@ -22,7 +22,7 @@ def exp(x: Tensor) -> Tensor:
 
 
 def tanh(x: Tensor) -> Tensor:
-    """Return tanh(x) as 2 sigmoid(2 x) - 1, with an absolute error of about 1e-7 in float32.
+    """Return the hyperbolic tangent, as 2 sigmoid(2 x) - 1, with an absolute error of about 1e-7 in float32.
 
     ``torch.tanh`` uses MKL as ``torch.exp`` does: see :func:`exp`.
     """

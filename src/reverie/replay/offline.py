@@ -20,6 +20,8 @@ class OfflineReplay(ReplayBuffer):
     """All rows of a dataset in one stream, episode after episode. Batches depend only on rows, seed and settings."""
 
     fingerprint: str = ""  # checksums of the rows: equal for equal rows from any file
+    has_rewards: bool = True
+    """Whether rewards were recorded. If not, the reward of every row is 0."""
 
     def fill(self, parts: Iterator[Rows], num_rows: int, label: str = "the dataset") -> None:
         """Store the ``num_rows`` announced rows and set the fingerprint. Actions are clipped to [-1, 1].

@@ -1,0 +1,138 @@
+"""Reads LeRobot datasets of version 2 and 3: a folder with tables of steps, videos and metadata.
+
+| feature | role |
+|---|---|
+| `observation.KEY` | observation `KEY`; images and videos are uint8 `[H, W, C]` |
+| `action` | action |
+| `next.reward`, else `next.success` | reward; without both, there are no rewards |
+| `next.success`, else `next.done` | in the last step: whether the episode terminated |
+| `episode_index` | episode |
+| `task_index` | with several tasks: observation `task`, text |
+
+The option ``columns`` chooses others. Only the videos of chosen features are decoded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
+from reverie.datasets.lerobot_metadata import ADVICE, INFO, LeRobotMetadata
+from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions
+from reverie.datasets.table import TableReader, tables_in
+from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
+from reverie.datasets.video_frames import VideoFrames
+
+SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
+OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
+"""Beginnings of the dtypes that observations can have."""
+
+
+class LeRobotReader(TableReader):
+    """See the top of this file."""
+
+    format = "LeRobot"
+
+    def __init__(self, path: Path, options: ReadOptions) -> None:
+        self.metadata: LeRobotMetadata = LeRobotMetadata(path)
+        every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
+        stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
+        super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
+        self.roles: dict[str, ColumnNames] = every
+        self.add_remark(SUCCESS_AS_REWARD, int(every.get("reward") == "next.success"))
+
+    def _default_roles(self) -> dict[str, ColumnNames]:
+        features = self.metadata.features
+        roles: dict[str, ColumnNames] = {
+            f"obs.{name.partition('.')[2]}": name
+            for name, feature in features.items()
+            if name.startswith("observation.") and feature["dtype"].startswith(OBS_DTYPES)
+        }
+        roles |= {"obs.task": "task_index"} if len(self.metadata.tasks) > 1 else {}
+        candidates = {
+            "action": ("action",),
+            "reward": ("next.reward", "next.success"),
+            "terminal": ("next.success", "next.done"),
+        }
+        present = {role: [name for name in names if name in features] for role, names in candidates.items()}
+        return roles | {role: names[0] for role, names in present.items() if names}
+
+    def supports_option(self, option: str) -> bool:
+        return option == "columns"
+
+    @cached_property
+    def has_episode_rows(self) -> bool:
+        return False
+
+    @cached_property
+    def episodes(self) -> list[tuple[int, int, int]]:
+        """Number, first step and end of each episode, in the order of the steps."""
+        numbers = self.columns("episode")[0].values.read(0, self.total)
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), self.total]
+        episodes = [(int(numbers[start]), start, stop) for start, stop in itertools.pairwise(edges)]
+        self.metadata.check_lengths({number: stop - start for number, start, stop in episodes})
+        return episodes
+
+    def column(self, role: str) -> LazyColumn:
+        name = self.roles[role]
+        if name in self.metadata.videos:
+            return self._video(str(name))
+        return self._texts(super().column(role)) if name == "task_index" else super().column(role)
+
+    def _texts(self, index: LazyColumn) -> LazyColumn:
+        def read(start: int, stop: int) -> np.ndarray:
+            return np.array([self.metadata.tasks[number] for number in index.read(start, stop).tolist()], object)
+
+        return LazyColumn(index.shape, np.dtype(object), read)
+
+    def _video(self, key: str) -> LazyColumn:
+        shape = self.metadata.frame_shape(key)
+        frames = VideoFrames(shape, self.metadata.fps)
+        starts = [start for _, start, _ in self.episodes]
+
+        def read(start: int, stop: int) -> np.ndarray:
+            parts = []
+            begin, end = int(np.searchsorted(starts, start, "right")) - 1, int(np.searchsorted(starts, stop))
+            for number, first, last in self.episodes[begin:end]:
+                file, offset = self.metadata.locate(key, number)
+                at = max(start, first)
+                parts.append(frames.read(file, offset + at - first, min(stop, last) - at))
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        return LazyColumn((self.total, *shape), np.dtype(np.uint8), read)
+
+    def _flag(self, role: str) -> np.ndarray:
+        """Return a flag where episodes end, bool ``[n]``; a success can also be set before."""
+        flags, last = super()._flag(role), np.zeros(self.total, bool)
+        last[[stop - 1 for _, _, stop in self.episodes]] = True
+        self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(flags & ~last)))
+        return np.asarray(flags & last)
+
+    @cached_property
+    def transitions(self) -> Transitions:
+        declared = int(self.metadata.about.get("total_frames", self.total))
+        if self.total != declared:
+            raise DataError(f"{self.path}: {INFO} declares {declared:,} steps, but data has {self.total:,}. {ADVICE}")
+        assert self.episodes  # checks their lengths
+        return super().transitions
+
+    def info(self) -> DatasetInfo:
+        columns, about = self.transitions.obs, self.metadata.about
+        leaves = {
+            name: self._task_space() if column.dtype == object else infer_obs_space(column.shape[1:], column.dtype)
+            for name, column in columns.items()
+        }
+        tasks = "; ".join(self.metadata.tasks.values())
+        text = {"robot": str(about.get("robot_type")), "frames per second": f"{self.metadata.fps:g}", "tasks": tasks}
+        return self.infer_info(text=text, observation=nested_space(leaves, "obs"))
+
+    def _task_space(self) -> spaces.Text:
+        texts = self.metadata.tasks.values()
+        return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))

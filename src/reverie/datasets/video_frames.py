@@ -1,0 +1,74 @@
+"""Frames of video files, decoded by ffmpeg one range at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from reverie.core.errors import DataError
+
+PIXEL_FORMATS = {1: "gray", 3: "rgb24"}
+"""ffmpeg's names of the formats of uint8 images, by their number of channels."""
+
+
+class VideoFrames:
+    """Frames of the videos of one camera. Reading on where the latest range ended does not search in the file."""
+
+    def __init__(self, shape: tuple[int, int, int], fps: float) -> None:
+        """``shape``: [H, W, C] of a frame."""
+        self.shape = shape
+        self.fps = fps
+        self._next: tuple[Path, int] | None = None
+        """File and index of the frame that ``_frames`` yields next."""
+        self._frames: Iterator[Any] = iter(())
+
+    def read(self, file: Path, start: int, count: int) -> np.ndarray:
+        """Return ``count`` frames from index ``start`` on, uint8 ``[count, H, W, C]``.
+
+        Raises:
+            DataError: the file is missing, does not decode, ends too early or has frames of another shape.
+        """
+        if self._next != (file, start):
+            self.close()
+            self._frames = self._open(file, start)
+        self._next = None  # after an error, the position is unknown
+        out = np.empty((count, *self.shape), np.uint8)
+        for i in range(count):
+            try:
+                out[i] = np.frombuffer(next(self._frames), np.uint8).reshape(self.shape)
+            except (StopIteration, RuntimeError, OSError):
+                raise DataError(f"{file}: frame {start + i:,} is missing or does not decode.") from None
+        self._next = file, start + count
+        return out
+
+    def _open(self, file: Path, start: int) -> Iterator[Any]:
+        import imageio_ffmpeg  # type: ignore[import-untyped]  # it has no types
+
+        if not file.is_file():
+            raise DataError(f"{file} is missing. Download the videos too, or name other features: --data.columns.")
+        seek = ["-ss", f"{(start - 0.5) / self.fps:.6f}"] if start else []
+        once = ["-vf", f"setpts=N/{self.fps:g}/TB", "-r", f"{self.fps:g}"]  # no frame is dropped or repeated
+        depth, pixels = self.shape[2], PIXEL_FORMATS.get(self.shape[2])
+        if pixels is None:
+            raise DataError(f"{file}: frames have {depth} channels: expected 1 or 3.")
+        frames: Iterator[Any] = imageio_ffmpeg.read_frames(
+            str(file), pixels, bits_per_pixel=8 * depth, input_params=seek, output_params=once
+        )
+        try:
+            width, height = next(frames)["size"]
+        except (StopIteration, RuntimeError, OSError, KeyError, IndexError, ValueError):
+            raise DataError(
+                f"{file} does not decode as a video: it is damaged or only a pointer to a download."
+            ) from None
+        if (height, width) != self.shape[:2]:
+            raise DataError(f"{file}: frames have size {height} x {width}: expected {self.shape[0]} x {self.shape[1]}.")
+        return frames
+
+    def close(self) -> None:
+        """End the ffmpeg process."""
+        if (close := getattr(self._frames, "close", None)) is not None:
+            close()
+        self._frames, self._next = iter(()), None

@@ -1,0 +1,89 @@
+"""LeRobot datasets: steps, videos, tasks, and folders whose parts do not fit together."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lerobot_files import CAMERA, SIDES, frame, lerobot
+from recordings import LIVED, assert_same, expected, joined
+from reverie.core.errors import DataError, ReverieError
+from reverie.datasets import transitions
+from reverie.datasets.dataset import RecordedEpisodes
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.validate import validate
+
+CUT = [replace(e, end="truncated") for e in LIVED]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_steps_videos_and_tasks(tmp_path, monkeypatch, version):
+    monkeypatch.setattr(transitions, "MIN_PART_TRANSITIONS", 3)
+    monkeypatch.setattr(transitions, "PART_BYTES", 1)
+    with open_reader(lerobot(tmp_path / "d", version)) as reader:
+        info, found, rows = reader.info(), joined(reader.parts()), expected(CUT, last_seen=False)
+        assert (info.has_rewards, info.text["robot"], info.observation["images.top"].shape) == (
+            False,
+            "arm",
+            (*SIDES, 3),
+        )
+        images, tasks, states = (found.pop(f"obs/{key}") for key in ("images.top", "task", "state"))
+        seen = rows.pop("obs")
+        assert_same(found | {"state": states}, rows | {"state": seen, "reward": np.zeros(len(seen))})
+        truth = np.stack([frame(int(number), int(t)) for number, t in seen])
+        assert np.abs(images.astype(int) - truth).max() <= 2
+        assert tasks.tolist() == [("lift", "put it down")[int(number - 1) % 2] for number, _ in seen]
+        assert set(validate(reader).findings) == {"episode without steps"}
+        assert RecordedEpisodes(reader).obs_spec["task"].kind in ("categorical", "vector")
+
+
+@pytest.mark.parametrize("name", ["next.reward", "next.success"])
+def test_rewards_and_success(tmp_path, name):
+    def more(table, lived):
+        rewards = np.concatenate([e.rewards for e in lived]).tolist()
+        success = np.concatenate([e.terminals for e in lived]).tolist()
+        return table | {"next.success": success} | ({"next.reward": rewards} if name == "next.reward" else {})
+
+    with open_reader(lerobot(tmp_path / "d", 3, videos=False, more=more)) as reader:
+        found, rows = joined(reader.parts()), expected(LIVED, last_seen=False)
+        assert found["is_terminal"].tolist() == rows["is_terminal"]
+        assert found["reward"].tolist() == (rows["reward"] if name == "next.reward" else rows["is_terminal"])
+        assert any("next.success is the reward" in line for line in reader.remarks()) == (name == "next.success")
+
+
+def test_only_the_videos_of_named_columns_are_needed(tmp_path):
+    folder = lerobot(tmp_path / "d", 2)
+    video = folder / f"videos/chunk-000/{CAMERA}/episode_000002.mp4"
+    video.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(DataError, match=r"episode_000002\.mp4 does not decode as a video: .* a pointer"):
+        list(open_reader(folder).parts())
+    video.unlink()
+    with pytest.raises(DataError, match=r"episode_000002\.mp4 is missing"):
+        list(open_reader(folder).parts())
+    names = {"obs": "observation.state", "action": "action"}
+    assert open_reader(folder, ReadOptions(columns=names)).info().observation.shape == (2,)
+
+
+def test_folders_whose_parts_disagree(tmp_path):
+    for name, path, change, said in [
+        ("a", "meta/info.json", {"total_frames": 15}, r"meta/info\.json declares 15 steps, but data has 14"),
+        ("b", "meta/info.json", {"codebase_version": "v1.6"}, r"codebase_version = v1\.6: expected v2 or v3"),
+        ("c", "meta/episodes.jsonl", {"length": 4}, "episode 0 has 3 steps in data, but 4 in meta"),
+        ("d", "meta/episodes.jsonl", None, r"episodes\.jsonl, line 1 cannot be read"),
+        ("e", "meta/info.json", None, r"meta/info\.json is damaged"),
+    ]:
+        file = lerobot(tmp_path / name, 2, videos=False) / path
+        first, *others = file.read_text().splitlines()
+        file.write_text("\n".join(["{" if change is None else json.dumps(json.loads(first) | change), *others]))
+        with pytest.raises(ReverieError, match=said):
+            open_reader(tmp_path / name).info()
+
+
+def test_a_video_that_ends_too_early(tmp_path):
+    folder = lerobot(tmp_path / "d", 3)
+    short = lerobot(tmp_path / "e", 3, LIVED[:4])
+    (short / f"videos/{CAMERA}/chunk-000/file-000.mp4").replace(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")
+    with pytest.raises(DataError, match=r"file-000\.mp4: frame 10 is missing or does not decode"):
+        list(open_reader(folder).parts())

@@ -1,0 +1,128 @@
+"""Files of other libraries: OGBench, imitation, Stable-Baselines 2, robomimic, Open Bandit."""
+
+import json
+from dataclasses import replace
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from d4rl_files import cat
+from recordings import LIVED, check, expected, joined
+from reverie.core.errors import DataError
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.robomimic import RobomimicReader
+from reverie.datasets.validate import validate
+
+CUT = [replace(e, end="truncated") for e in LIVED]
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def test_ogbench(tmp_path):
+    """Terminals mark where trajectories end; their last step has the last observation and an action of no use."""
+    last = np.concatenate([np.arange(e.steps + 1) == e.steps for e in LIVED])
+    actions = np.concatenate([np.append(e.actions, [[0.7]], axis=0) for e in LIVED]).astype(np.float32)
+    path = saved(tmp_path / "a.npz", observations=cat("observations"), actions=actions, terminals=last,
+                 qpos=np.zeros((len(last), 3)))  # fmt: skip
+    with open_reader(path) as reader:
+        rows = expected(CUT)
+        check(reader, rows | {"reward": np.zeros(len(rows["reward"]))})
+        assert (reader.format, reader.info().has_rewards) == ("OGBench npz", False)
+        assert reader.remarks() == ["left out: qpos"]
+
+
+def test_stable_baselines_2(tmp_path):
+    starts = np.concatenate([np.arange(e.steps) == 0 for e in LIVED])
+    path = saved(tmp_path / "a.npz", obs=np.concatenate([e.observations[:-1] for e in LIVED]), actions=cat("actions"),
+                 rewards=cat("rewards"), episode_starts=starts, episode_returns=np.ones(5))  # fmt: skip
+    with open_reader(path) as reader:
+        check(reader, expected(CUT, last_seen=False))
+        assert any("does not mark which episodes terminated" in remark for remark in reader.remarks())
+
+
+@pytest.fixture
+def trajectories(tmp_path):
+    """As imitation stores them; the third has no step."""
+    return {
+        "obs": cat("observations"), "acts": cat("actions"), "rews": cat("rewards"),
+        "terminal": np.array([e.end == "terminal" for e in LIVED]),
+        "indices": np.cumsum([e.steps for e in LIVED])[:-1], "infos": np.array([{}] * 14, object),
+    }  # fmt: skip
+
+
+def test_imitation(tmp_path, trajectories):
+    with open_reader(saved(tmp_path / "a.npz", **trajectories)) as reader:
+        check(reader, expected(LIVED))
+        assert reader.remarks() == []
+    del trajectories["rews"]
+    assert not open_reader(saved(tmp_path / "b.npz", **trajectories)).info().has_rewards
+    wrong = trajectories | {"obs": trajectories["obs"][:-1]}
+    with pytest.raises(
+        DataError, match=r"c\.npz: 'obs' has length 18: expected 19, for 5 trajectories with 14 actions"
+    ):
+        open_reader(saved(tmp_path / "c.npz", **wrong)).info()
+
+
+@pytest.fixture
+def demos(tmp_path):
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps({"env_name": "Lift", "env_kwargs": {}})
+        for k, e in zip((1, 2, 3, 10, 11), LIVED, strict=True):
+            demo = data.create_group(f"demo_{k}")
+            demo["obs/state"], demo["next_obs/state"] = e.observations[:-1], e.observations[1:]
+            demo["actions"], demo["rewards"], demo["dones"] = e.actions, e.rewards, np.int64(e.terminals)
+        file["mask/valid"] = np.array([b"demo_10", b"demo_2"])
+    return tmp_path / "demo.hdf5"
+
+
+def as_state(lived):
+    rows = expected(lived)
+    return {("obs/state" if name == "obs" else name): values for name, values in rows.items()}
+
+
+def test_robomimic(demos):
+    with open_reader(demos) as reader:
+        check(reader, as_state(LIVED))
+        assert reader.info().text["masks"] == "valid (2)"
+        assert reader.origin(4, "action") == "index 0 of data/demo_2"
+        assert validate(reader).is_valid
+    with RobomimicReader(demos, mask="valid") as reader:
+        check(reader, as_state([LIVED[1], LIVED[3]]))
+
+
+def test_robomimic_that_cannot_be(demos):
+    with pytest.raises(DataError, match=r"has no mask/train\. It has: valid"):
+        RobomimicReader(demos, mask="train")
+    with h5py.File(demos, "a") as file:
+        del file["data/demo_3/rewards"]
+    with pytest.raises(DataError, match=r"demo\.hdf5: data/demo_3/rewards is missing"):
+        open_reader(demos).info()
+    with h5py.File(demos, "a") as file:
+        file["data/demo_3/rewards"] = np.zeros(4)
+    with pytest.raises(DataError, match=r"data/demo_3/rewards has shape \[4\]: expected \[5\]"):
+        open_reader(demos).info()
+
+
+def test_open_bandit(tmp_path):
+    (tmp_path / "item_context.csv").write_text("item_id,item_feature_0\n0,0.5\n")
+    (tmp_path / "men.csv").write_text(
+        ",timestamp,item_id,position,click,propensity_score,user_feature_0,user-item_affinity_0,user-item_affinity_1\n"
+        "0,2019-11-24,2,1,0,0.25,c,0.0,1.0\n1,2019-11-25,0,3,1,0.5,a,0.5,0.0\n2,2019-11-26,1,2,0,1.0,c,0.0,0.0\n"
+    )
+    with open_reader(tmp_path) as reader:
+        rows = joined(reader.parts())
+        assert rows["obs/user"][::2].tolist() == [[1], [0], [1]]
+        assert rows["obs/affinity"][::2].tolist() == [[0.0, 1.0], [0.5, 0.0], [0.0, 0.0]]
+        assert rows["propensity"].tolist() == [0.25, 1, 0.5, 1, 1, 1]
+        assert rows["reward"].tolist() == [0, 0, 0, 1, 0, 0]
+        assert rows["is_terminal"].tolist() == [False, True] * 3
+        info = reader.info()
+        assert info.action == spaces.Discrete(3)
+        assert info.observation["position"] == spaces.Discrete(3, start=1)
+        assert validate(reader).is_valid
