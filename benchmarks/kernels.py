@@ -52,7 +52,7 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
     "tape_ops": ([tape], "plain_calls", lambda *_: None, {"capture.run_captured", "inference.infer_captured"}),
     "winograd": ([images], "MIN_TILES", math.inf,
                  {"images.conv_pool_norm_silu_cpu", "images.conv_unfold_norm_silu_cpu"}),
-    "matrix units": ([relu_mlp, matmul], "tiles_granted", lambda: False,
+    "matrix units": ([relu_mlp, matmul], "has_amx", lambda: False,
                      {"relu_mlp.perceptron_cpu", "matmul.linear_cpu"}),
 }  # fmt: skip
 """What kernels use that has no row: modules, its name there, what to put there to be without it, and who uses it."""
