@@ -37,7 +37,7 @@ class _Timed(gymnasium.Env[np.ndarray, Any]):
         raise NotImplementedError
 
 
-class BitFlip(gymnasium.Env[dict[str, np.ndarray], Any]):
+class BitFlip(gymnasium.Env[Any, Any]):
     """Flips one of ``bits`` bits in each step until they equal a goal, within ``bits`` steps: reward -1, 0 at the goal.
 
     Source: Andrychowicz et al. 2017, Hindsight Experience Replay, section 3.1.

@@ -100,8 +100,8 @@ class NativeVectorEnv:
         first, terminal = self._ended, np.asarray(terminal, bool)
         last = (terminal | np.asarray(truncated, bool)) & ~first
         self._ended = last
-        success = next((info[key] for key in SUCCESS_KEYS if key in info), None)
-        ends = () if success is None else np.flatnonzero(last).tolist()
+        success = next((info[key] for key in SUCCESS_KEYS if key in info), ())  # [N]
+        ends = np.flatnonzero(last).tolist() if len(success) else ()
         self.episode_info = {number: {SUCCESS_RATE: float(success[number])} for number in ends}
         return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
 
