@@ -94,7 +94,7 @@ class GoalRelabeler:
         self.rng: np.random.Generator = np.random.default_rng([seed, 100])  # samplers have smaller numbers
         self.starts: list[HandleQueue] = [HandleQueue() for _ in range(storage.streams)]
         """Numbers of the rows at which the episodes of each stream begin, or their oldest stored rows."""
-        self.is_checked = False
+        self.is_checked: bool = False
         self.clear()
         self.add(storage.read(storage.oldest, storage.count, ["is_first"])["is_first"])
 
