@@ -110,6 +110,7 @@ COMMANDS = ("eval .", "dream .", "estimate . --data d", "train --resume .", "dat
     ("eval .", "dqn", CHOICE),
     ("eval .", "stranger:Config", {}),
     ("eval .", "dqn", {"experience": "stranger:Experience(0.5)"}),
+    ("eval .", "dqn", {"replay": {"hindsight": "future(reward='stranger:reward')"}}),
     ("eval .", "dqn", {"env.id": "stranger:Stranger-v0"}),
 ])  # fmt: skip
 def test_a_run_does_not_choose_code(command, algorithm, settings, stranger, capsys):

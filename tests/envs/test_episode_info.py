@@ -20,7 +20,7 @@ BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 ALL = ("success", "success:max", "cost:sum", "cost:mean", "cost:min", "cost:last", "inner/r:max")
 OF_FOUR = {
     "success": 0.0, "success_max": 1.0, "cost_sum": 10.0, "cost_mean": 2.5, "cost_min": 1.0, "cost_last": 4.0,
-    "inner/r_max": 4.0,
+    "inner/r_max": 4.0, "success_rate": 0.0,
 }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_an_environment_goes_on_with_its_sums(make):
     two.reset()
     two.restore(one.snapshot(), step)
     assert go_on(one, 2) == go_on(two, 2)
-    assert one.episode_info == two.episode_info == {0: {"cost_sum": 10.0, "success_max": 1.0}}
+    assert one.episode_info == two.episode_info == {0: {"cost_sum": 10.0, "success_max": 1.0, "success_rate": 0.0}}
 
 
 # ---------------------------------------------------------------- mistakes
@@ -123,7 +123,7 @@ def test_collected_episodes_have_them_and_checkpoints_keep_them(make):
     assert (
         one.pop_episodes(at_the_end=True)
         == two.pop_episodes(at_the_end=True)
-        == [EpisodeStats(4.0, 4, {"cost_sum": 10.0})]
+        == [EpisodeStats(4.0, 4, {"cost_sum": 10.0, "success_rate": 0.0})]
     )
 
 
@@ -134,10 +134,11 @@ def test_a_run_logs_them(tmp_path):
     }  # fmt: skip
     run = tmp_path / "run"
     result = reverie.train("dqn", env=env_zoo.Judged, run=run, **options)
-    assert result.evaluation.info == [{"success_max": 1.0, "cost_sum": 10.0}] * 2
+    assert result.evaluation.info == [{"success_max": 1.0, "cost_sum": 10.0, "success_rate": 0.0}] * 2
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert {line["episode/cost_sum"] for line in lines if "episode/cost_sum" in line} == {10.0}
     assert lines[-1]["eval/success_max"] == 1.0
-    assert json.loads((run / "eval.json").read_text())["info"] == result.evaluation.info
+    saved = json.loads((run / "eval.json").read_text())
+    assert (saved["info"], saved["success_rate"]) == (result.evaluation.info, 0.0)
     again = reverie.train("dqn", env=env_zoo.Judged, run=run, **options)
     assert again.evaluation.info == result.evaluation.info

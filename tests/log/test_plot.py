@@ -26,9 +26,11 @@ BLUE, ORANGE, DARK = (ImageColor.getrgb(color) for color in (style.BLUE, style.O
 
 def test_curve_shows_training_and_evaluation(tmp_path):
     scores = [{"episode/score": float(i)} | ({"eval/score": 50.0} if i % 25 == 0 else {}) for i in range(100)]
+    scores[50]["eval/success_rate"] = 0.5
     log = logged(tmp_path / "m.jsonl", zip(range(0, 1000, 10), scores, strict=True))
     png = plot_learning_curve(log, tmp_path / "curve.png", "dreamer_v3 on X")
     assert png == tmp_path / "curve.png"
+    assert Image.open(png).height > Image.open(png).width  # below is a panel of success rates
     assert {BLUE, ORANGE} <= colors(png)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["curve.png", "m.jsonl"]
 

@@ -29,7 +29,7 @@ class Env(Protocol):
 
     @property
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:
-        """The ``env.log_info`` values of the episodes that end with the current rows, by environment."""
+        """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
 
     @property
     def max_episode_steps(self) -> int | None:

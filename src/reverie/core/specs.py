@@ -27,6 +27,9 @@ VERSION_COLUMN = "version"
 MASK_KEY = "action_mask"
 """Key of the observation with the mask of legal actions, if the environment has one."""
 
+ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
+"""Keys of the observations of a goal environment: the goal that it has achieved, and the goal to achieve."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObsPart:

@@ -23,6 +23,7 @@ from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
 from reverie.envs.findings import Finding, Findings, Severity
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
+from reverie.envs.goals import goal_spec_problem, is_goal_env
 from reverie.envs.limits import EXACT
 from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, from_registry
 from reverie.envs.masks import ActionMask
@@ -281,6 +282,7 @@ class _Check:
         if isinstance(self.env.env, ActionMask):
             self.measurements |= {"masks": self.env.env.source, "legal_share": float(np.mean(legal))}
         self._add_statistics(still, max_steps)
+        self._add_goals()
         if "generator" not in self.findings and (wrong := self.player.differs_from(self.rows + self.starts)):
             self.findings.add("reset", error=wrong)
 
@@ -304,6 +306,12 @@ class _Check:
             add("sparse", steps=steps)
         if numbers["MB_grown"] > LEAK:
             add("memory", value=numbers["MB_grown"], steps=steps)
+
+    def _add_goals(self) -> None:
+        if is_goal_env(self.env):
+            if problem := goal_spec_problem(self.env.obs_spec):
+                self.findings.add("goals", error=problem)
+            self.measurements["goal_environment"] = "goals" not in self.findings
 
     def play_in_copy(self) -> None:
         """Replay the first episode in another copy, and from its saved state."""

@@ -12,9 +12,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.errors import DataError, short_repr
+from reverie.core.errors import DataError, format_error, short_repr
 from reverie.core.spaces import NUMBERS, column, get_at_path, iter_leaves
 from reverie.envs.findings import Findings
+from reverie.envs.goals import GOALS, is_goal_env
 from reverie.envs.limits import EXACT, is_wide
 from reverie.envs.make import Env
 
@@ -26,6 +27,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._findings, self._where = findings, ""
         self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
+        self._compute_reward = env.get_wrapper_attr("compute_reward") if is_goal_env(env) else None
         self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
 
     def snapshot(self, *state: tuple[()]) -> tuple[()]:
@@ -46,6 +48,8 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._check_obs(answer[0], answer[4])
             if not isinstance(answer[1], float | int | np.floating | np.integer):
                 self._findings.add("reward", **value_and_type(answer[1]))
+            if self._compute_reward is not None:
+                self._check_goal_reward(answer[0], answer[1], answer[4])
             for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
                 if not isinstance(flag, bool | np.bool_):
                     self._findings.add("ends", name=name, **value_and_type(flag))
@@ -73,6 +77,16 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             if isinstance(leaf, spaces.Box):
                 with contextlib.suppress(DataError, TypeError, ValueError):  # a mismatch, reported as a fault
                     self._check_leaf(column("obs", path), get_at_path(obs, path), leaf)
+
+    def _check_goal_reward(self, obs: Any, reward: Any, info: Any) -> None:
+        assert self._compute_reward is not None
+        try:
+            computed = self._compute_reward(*(obs[key] for key in GOALS), info)
+            if not np.isclose(computed, reward):
+                problem = f"compute_reward returns {computed} for a step with the reward {reward}"
+                self._findings.add("goals", error=problem)
+        except Exception as error:  # of any kind: third-party code runs here
+            self._findings.add("goals", error=f"compute_reward fails with {format_error(error)}")
 
     def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
         array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)

@@ -1,14 +1,15 @@
 """Small environments with known best returns, to test learners.
 
-=================  ======================  ==============  ==========================================
-id                 observes                acts            best return
-=================  ======================  ==============  ==========================================
-reverie/Count-v0   vector, time            Discrete(2)     one for each step: the length of an episode
-reverie/Cue-v0     vector, a cue at first  Discrete(2)     1 (by chance 0, without memory 0)
-reverie/Grid-v0    image 8x8x3             Discrete(4)     1 (a random walk finds the goal now and then)
-reverie/Look-v0    image 8x8x1             Discrete(2)     10 (by chance 5)
-reverie/Match-v0   vector, a target        Box(-2, 2)      0 (without looking -53 on average)
-=================  ======================  ==============  ==========================================
+==================  ======================  ==============  ==========================================
+id                  observes                acts            best return
+==================  ======================  ==============  ==========================================
+reverie/BitFlip-v0  bits, bits as the goal  Discrete(10)    1 minus the number of wrong bits (else -10)
+reverie/Count-v0    vector, time            Discrete(2)     one for each step: the length of an episode
+reverie/Cue-v0      vector, a cue at first  Discrete(2)     1 (by chance 0, without memory 0)
+reverie/Grid-v0     image 8x8x3             Discrete(4)     1 (a random walk finds the goal now and then)
+reverie/Look-v0     image 8x8x1             Discrete(2)     10 (by chance 5)
+reverie/Match-v0    vector, a target        Box(-2, 2)      0 (without looking -53 on average)
+==================  ======================  ==============  ==========================================
 """
 
 from __future__ import annotations
@@ -34,6 +35,45 @@ class _Timed(gymnasium.Env[np.ndarray, Any]):
 
     def _begin(self) -> np.ndarray:
         raise NotImplementedError
+
+
+class BitFlip(gymnasium.Env[Any, Any]):
+    """Flips one of ``bits`` bits in each step until they equal a goal, within ``bits`` steps: reward -1, 0 at the goal.
+
+    Source: Andrychowicz et al. 2017, Hindsight Experience Replay, section 3.1.
+    """
+
+    def __init__(self, bits: int = 10) -> None:
+        self._time = 0
+        self._state = self._goal = np.zeros(bits, np.int8)
+        self.observation_space: spaces.Dict = spaces.Dict(
+            {name: spaces.MultiBinary(bits) for name in ("observation", "achieved_goal", "desired_goal")}
+        )
+        self.action_space: spaces.Discrete = spaces.Discrete(bits)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        super().reset(seed=seed)
+        self._time = 0
+        self._state, self._goal = self.np_random.integers(2, size=(2, len(self._state)), dtype=np.int8)
+        return self._obs(), {}
+
+    def step(self, action: int) -> Stepped:
+        self._time += 1
+        self._state[action] ^= 1
+        reward = float(self.compute_reward(self._state, self._goal, {}))
+        return self._obs(), reward, reward == 0, self._time == len(self._state), {"is_success": reward == 0}
+
+    def compute_reward(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """Return the rewards ``[...]`` of goals ``[..., bits]``."""
+        return self.compute_terminated(achieved_goal, desired_goal, info) - 1.0
+
+    def compute_terminated(self, achieved_goal: np.ndarray, desired_goal: np.ndarray, info: Any) -> np.ndarray:
+        """Return whether goals ``[..., bits]`` are achieved, ``[...]``."""
+        return np.asarray(np.equal(achieved_goal, desired_goal).all(-1))
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        state = self._state.copy()
+        return {"observation": state, "achieved_goal": state, "desired_goal": self._goal.copy()}
 
 
 class Count(_Timed):

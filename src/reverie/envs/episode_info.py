@@ -15,7 +15,11 @@ from reverie.envs.wrappers import checked_step
 
 STATISTICS = ("std", "median", "iqm", "iqm_low", "iqm_high")
 """Statistics of the scores besides their mean, logged as ``score_<statistic>``."""
-RESERVED = frozenset({"score", "length", "episodes", "final", *(f"score_{name}" for name in STATISTICS)})
+SUCCESS_RATE = "success_rate"
+"""Logged name of the success of an episode, which environments report without ``env.log_info``."""
+SUCCESS_KEYS = ("is_success", "success")
+"""Keys of the info with the success of an episode, in its last step."""
+RESERVED = frozenset({"score", "length", "episodes", "final", SUCCESS_RATE, *(f"score_{name}" for name in STATISTICS)})
 """Names that are already used under ``episode/`` or ``eval/``."""
 SUMMARIES = ("last", "sum", "mean", "max", "min")
 """Summaries of the values in an episode's steps."""
@@ -80,7 +84,7 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"env.log_info: the info of step() is {short_repr(info)}: expected a dictionary. Return {{}}"
             )
         for key in dict.fromkeys(key for key, _ in self._entries.values()):
-            number = _number(_value(info, key))
+            number = to_number(_value(info, key))
             if number is None:
                 self._other_keys.update(map(str, info))
             elif math.isfinite(number):
@@ -112,7 +116,13 @@ def _value(info: Mapping[str, Any], key: str) -> Any:
     return _value(inner, rest) if slash and key not in info and isinstance(inner, Mapping) else info.get(key)
 
 
-def _number(value: Any) -> float | None:
+def success_summary(info: Any) -> Summary:
+    """Return the success in the ``info`` of an episode's last step, by its logged name; {} if it reports none."""
+    values = [to_number(info.get(key)) for key in SUCCESS_KEYS] if isinstance(info, Mapping) else []
+    return next(({SUCCESS_RATE: value} for value in values if value is not None), {})
+
+
+def to_number(value: Any) -> float | None:
     """Return a number, a bool, or an array of one element as a float; None for other values."""
     if isinstance(value, float | int):
         return float(value)

@@ -44,6 +44,8 @@ warning state: it does not continue identically from its saved state: {error}. G
     and restore(state)
 warning saturates: the action at index {at} has the same effect at half of its bounds as at its bounds, in the first
     step of an episode. Declare the range that has an effect, or a discrete action
+warning goals: {error}, so replay.hindsight cannot be used. compute_reward(achieved_goal, desired_goal, info) must
+    return the reward of the step, and both goals must have the same space
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)
@@ -55,6 +57,8 @@ note sparse: all rewards were 0 in {steps:,} steps: learning begins when random 
 note rare: only {count:,} of {steps:,} rewards were not 0: learning may begin late. Reward progress on the way
 note scale: observations are far from 1 in typical size ({values}), so networks learn slowly. Set algo.normalize_obs =
     running
+note hindsight: it is a goal environment, and compute_reward returns the rewards of its steps. Set replay.hindsight =
+    future, so that learning also uses goals that episodes achieve by chance
 note rewards: rewards are far from 1 in typical size ({value:.3g}), so values are learned slowly. Set algo.reward_scale
     = return_std
 note discount: rewards are sparse and episodes last up to {steps:,} steps, but with algo.{name} = {now:g} rewards count

@@ -19,7 +19,7 @@ from reverie.core.obs_codec import ObsCodec
 from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, without_mask
 from reverie.envs.config import EnvConfig
-from reverie.envs.episode_info import Summary
+from reverie.envs.episode_info import Summary, success_summary
 from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
 from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
@@ -61,6 +61,8 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.settings: str = config.single_env_text()  # first, since the code below can reset it
         self.fingerprint: dict[str, str] = env_fingerprint(env)
         self.env: Env = with_mask(env) if config.uses_key(MASK_KEY) else env
+        self._info: Any = {}  # of the latest step
+        self._logs = bool(config.log_info)
         self._step = 0
         self.episode: int = 0
         """The number of the current episode, from 1."""
@@ -127,6 +129,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._step += 1
         try:
             obs, reward, terminated, truncated, info = checked_step(self.env, self._action(action))
+            self._info = info
             has_mask = self._unmasked and isinstance(info, dict) and MASK_KEY in info
             if has_mask or self._inner.action_space is not self._space:
                 self._check_unchanged("step", info)
@@ -167,9 +170,12 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return frame_to_rgb(np.asarray(last_frame(self.env.render())))
 
     def episode_summary(self) -> tuple[Summary, str]:
-        """Return the ``env.log_info`` values of the episode that has just ended: see ``EpisodeInfo.summary``."""
-        numbers, missing = self.env.get_wrapper_attr("summary")()
-        return numbers, missing and f"{self._where}: {missing}"
+        """Return the success and the ``env.log_info`` values of the episode that has just ended.
+
+        See ``EpisodeInfo.summary`` for these values and the error message.
+        """
+        numbers, missing = self.env.get_wrapper_attr("summary")() if self._logs else ({}, "")
+        return numbers | success_summary(self._info), missing and f"{self._where}: {missing}"
 
     def render_frame(self) -> np.ndarray | None:
         """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``.

@@ -23,6 +23,7 @@ from reverie.core.spaces import column, columns_to_nested, get_at_path
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import SUCCESS_KEYS, SUCCESS_RATE
 from reverie.envs.limits import LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
 from reverie.envs.make_native_vector import check_native_settings, make_native_vector
@@ -99,6 +100,9 @@ class NativeVectorEnv:
         first, terminal = self._ended, np.asarray(terminal, bool)
         last = (terminal | np.asarray(truncated, bool)) & ~first
         self._ended = last
+        success = next((info[key] for key in SUCCESS_KEYS if key in info), ())  # [N]
+        ends = np.flatnonzero(last).tolist() if len(success) else ()
+        self.episode_info = {number: {SUCCESS_RATE: float(success[number])} for number in ends}
         return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:

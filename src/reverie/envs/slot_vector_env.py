@@ -100,8 +100,8 @@ class SlotVectorEnv:
     ) -> None:  # fmt: skip
         """``slots``: environments that write to ``arrays``, each ``[N, *shape]``.
 
-        ``logs``: at the end of each episode, request the values that ``env.log_info`` names. ``new``, ``warns``: see
-        ``make_vector_env``.
+        ``logs``: whether ``env.log_info`` names values, which are requested at the end of each episode. ``new``,
+        ``warns``: see ``make_vector_env``.
         """
         self._slots, self._arrays, self._restarter = slots, arrays, restarter
         self._due: list[int | None] = list(restarter.seeds)  # the seed of each environment's next reset
@@ -113,8 +113,9 @@ class SlotVectorEnv:
         self.exact_rewards: list[float] = []
         """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
         self.episode_info: dict[int, Summary] = {}
-        """The ``env.log_info`` values of the episodes that end with the current rows, by environment."""
+        """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
         self._logs, self._new = logs, new
+        self._asks = True  # whether to ask for these values: after the first episode, only if there are any
         self._known = False  # whether some episode had all ``env.log_info`` values, or the problem was reported
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.specs.obs_spec
@@ -213,7 +214,7 @@ class SlotVectorEnv:
                 self._show_again(number)
         self._ended, self._torn, self.exact_rewards = last, False, reward
         self._check_limits(self._arrays, self._location)
-        if self._logs:
+        if self._asks:
             self._log([number for number, over in enumerate(last) if over])
         self._shown = Step(  # with copies, since the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
@@ -254,6 +255,7 @@ class SlotVectorEnv:
         self.episode_info = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
         if summaries and not self._known:
             self._known = True
+            self._asks = self._logs or bool(self.episode_info)
             missing = [text for _, text in summaries.values()]
             if all(missing) and self._new:
                 self._end(EnvError(missing[0]))
@@ -267,7 +269,7 @@ class SlotVectorEnv:
         ``episode_info`` then describes their episodes.
         """
         assert self._ended is not None
-        if self._logs:
+        if self._asks:
             self._log(list(numbers))
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
         return dataclasses.replace(step, is_last=to_bool_tensor(self._ended))

@@ -105,7 +105,7 @@ def _crafter(_: str) -> None:
 
 
 def _dummy(_: str) -> None:
-    for name in ("Count", "Cue", "Grid", "Look", "Match"):
+    for name in ("BitFlip", "Count", "Cue", "Grid", "Look", "Match"):
         _add(f"reverie/{name}-v0", name, "dummy")
 
 

@@ -31,6 +31,7 @@ from reverie.experiment.bench import MAX_SECONDS, Forecast, forecast, measure_co
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
+from reverie.experiment.goals import relabel_goals
 from reverie.experiment.hours import fit_hours
 from reverie.experiment.memory import check_fits_memory, fit_default_length
 from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
@@ -88,6 +89,8 @@ class Experiment(Trainable):
     """The evaluation environment passed by the user."""
     forecast: Forecast | None = None
     """Forecast duration of the run, if measured."""
+    goal_env: gymnasium.Env[Any, Any] | None = None
+    """The environment that computes the rewards of relabeled goals; None if there is none."""
     remarked: set[str] = field(default_factory=set)
     """Messages that have been logged and are not repeated."""
 
@@ -166,7 +169,7 @@ class Experiment(Trainable):
     def close(self, *, failed: bool = False) -> None:
         if self.store is not None:
             self.store.close(failed=failed)
-        for part in (self.collector, self.eval_env):
+        for part in (self.collector, self.eval_env, self.goal_env):
             if part is not None:
                 part.close()
 
@@ -269,6 +272,8 @@ def build(
             clock.longest_episode = offline.longest_episode
         if config.heldout_data and rank == 0:
             heldout = make_heldout_metrics(config, algo, task, probed, run)
+        replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]
+        goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
     return Experiment(
@@ -277,7 +282,7 @@ def build(
         env=envs.training, eval_env=envs.evaluation, reopen_user_env=envs.reopen,
         replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
-        estimator=offline.estimator, heldout=heldout, forecast=run_forecast,
+        estimator=offline.estimator, heldout=heldout, forecast=run_forecast, goal_env=goal_env,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         schedule=config.schedule, log_episodes=config.log_episodes, score=ScoreMetric.parse(config.score_metric),
         stop_score=config.stop_score if config.evaluates_during_training else None, patience=config.patience,

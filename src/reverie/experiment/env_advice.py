@@ -14,6 +14,7 @@ from reverie.envs.check import EnvReport
 from reverie.envs.findings import Finding, Findings
 from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
+from reverie.experiment.goals import has_world_model
 from reverie.experiment.memory import check_fits_memory, fit_default_length
 
 SMALL, LARGE = 0.1, 10.0
@@ -30,6 +31,9 @@ def advise(config: ExperimentConfig, measurements: Mapping[str, Any]) -> tuple[t
     if sizes and getattr(algo, "normalize_obs", 0) is None:
         changes["algo.normalize_obs"] = "running"
         findings.add("scale", values=", ".join(f"'{key}' {value:.3g}" for key, value in sizes.items()))
+    if measurements.get("goal_environment") and not (algo.on_policy or has_world_model(algo.learner)):
+        changes["replay.hindsight"] = "future"
+        findings.add("hindsight")
     size = measurements["reward_size"]
     if _is_far_from_1(size) and getattr(algo, "reward_scale", 0) is None:
         changes["algo.reward_scale"] = "return_std"

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, ComparedSetting
 
 SCORE_METRICS = ("episode/score", "eval/score", "eval/score_iqm", "eval/score_iqm_low", "eval/score_iqm_high", FINAL)
-"""Metrics that a learning curve shows."""
+SUCCESS_METRICS = ("episode/success_rate", "eval/success_rate")
+"""Metrics that a learning curve shows: scores, and success in training and in evaluations, if it is known."""
 MAX_TRACES = MAX_DIMENSIONS = 12
 """Maximum numbers of a dream, and dimensions of an action, in a figure."""
 SIZE = (7.2, 4.0)
@@ -50,13 +51,16 @@ Label = tuple[float, str, str]
 def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "env steps") -> Path | None:
     """Draw the scores in ``metrics.jsonl`` over steps of ``unit``; return ``png``, or None if there is no score yet.
 
-    Evaluations are drawn as interquartile means with 95 % intervals; the final evaluation has a separate mark.
+    Evaluations are drawn as interquartile means with 95 % intervals; the final evaluation has a separate mark. A second
+    panel shows success rates, if there are any.
     """
-    rows = read_metrics(metrics, SCORE_METRICS)
+    rows = read_metrics(metrics, (*SCORE_METRICS, *SUCCESS_METRICS))
     train, (on_the_way, final) = metric_series(rows, "episode/score"), map(_interval, split_evaluations(rows))
     if not any(len(series[0]) for series in (train, on_the_way, final)):
         return None
-    figure, (axes,) = new_panels(1, 1, SIZE)
+    success = [metric_series(rows, name) for name in SUCCESS_METRICS]
+    has_success = any(len(steps) for steps, _ in success)
+    figure, (axes, *others) = new_panels(1 + has_success, 1, SIZE)
     style_axes(axes, unit, "return of an episode", title)
     labels: list[Label] = []
     if len(train[0]):
@@ -76,7 +80,21 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
     if len(final[0]):
         labels.append((final[1][-1], "evaluation at the end", INK))
     label_lines(axes, labels)
+    for success_axes in others:
+        _draw_success(success_axes, success, unit)
     return save_figure(figure, png)
+
+
+def _draw_success(axes: Axes, success: Sequence[Series], unit: str) -> None:
+    """Draw the success rates of training episodes and of evaluations."""
+    style_axes(axes, unit, "fraction of successful episodes")
+    axes.set_ylim(-0.05, 1.05)
+    labels: list[Label] = []
+    for (steps, rates), text, color in zip(success, ("training episodes", "evaluation"), (BLUE, ORANGE), strict=True):
+        if len(steps):
+            axes.plot(steps, rates, "o-" if color == ORANGE else line_style((steps, rates)), color=color)
+            labels.append((rates[-1], text, color))
+    label_lines(axes, labels)
 
 
 @styled

@@ -17,6 +17,7 @@ from reverie.core.specs import VERSION_COLUMN, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.hindsight import Hindsight
 from reverie.replay.rollout import RolloutBuffer, check_rollout
 from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 
@@ -62,6 +63,9 @@ class ReplayConfig(BatchSamplerConfig):
     """Bytes that may wait for a store that is slow or cannot be reached; when they are full, collecting waits."""
     init_from: tuple[str, ...] = ()
     """Run folders or stores of earlier runs, whose rows fill the replay of a new run."""
+    hindsight: Hindsight | None = None
+    """Hindsight experience replay, for goal environments: 0.8 of the sampled windows get a goal that their episode has
+    achieved in a later row (`future`), in its newest row (`final`) or in any row (`episode`)."""
     device: str = "cpu"
     """Device of the rows: cpu, or cuda (or cuda:<number>) if all of them fit on the GPU of the learner."""
 

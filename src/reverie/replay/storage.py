@@ -176,6 +176,10 @@ class Storage(ABC):
         """Return windows of ``length`` rows from ``handles`` ``[B]`` on, ``[B, length, ...]``, as ``gather_rows``."""
 
     @abstractmethod
+    def gather_column(self, name: str, handles: np.ndarray) -> Tensor:
+        """Return a copy of one column of the stored rows ``handles`` ``[B]``, ``[B, ...]``."""
+
+    @abstractmethod
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """Overwrite one column with ``values`` ``[B, T', ...]``, from ``offset`` rows after ``handles`` ``[B]`` on.
 
@@ -251,6 +255,10 @@ class HostStorage(Storage):
         out = {name: torch.empty_like(shape, pin_memory=self.pin) for name, shape in self._windows.items()}
         gather_rows(self.ring, handles, length, out)
         return out
+
+    def gather_column(self, name: str, handles: np.ndarray) -> Tensor:
+        row, stream = np.divmod(handles, self.streams)
+        return torch.from_numpy(self.columns[name][stream, row % self.capacity])
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. Windows are written one by one, with at most two copies each and no index arrays."""
@@ -350,6 +358,10 @@ class DeviceStorage(Storage):
         rows = {name: x.index_select(0, indices).view(*slots.shape, *x.shape[1:]) for name, x in self.flat.items()}
         mark_stream_cuts(rows)
         return rows
+
+    def gather_column(self, name: str, handles: np.ndarray) -> Tensor:
+        slots = flat_slots(handles, np.arange(1), self.streams, self.capacity)
+        return self.flat[name].index_select(0, self._index(slots.ravel()))
 
     def write(self, name: str, handles: np.ndarray, offset: int, values: Tensor) -> None:
         """See ``Storage``. A GPU writes in any order, so only the last value of a row that occurs twice is written."""

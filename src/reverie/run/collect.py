@@ -32,7 +32,7 @@ SIGNATURE = "signature"
 
 
 class EpisodeStats(NamedTuple):
-    """A finished episode: the sum of its rewards, its length in decisions, and the ``env.log_info`` values."""
+    """A finished episode: the sum of its rewards, its length in decisions, its success and ``env.log_info`` values."""
 
     score: float
     length: int

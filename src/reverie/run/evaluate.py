@@ -54,7 +54,7 @@ class Evaluation:
     mode: Mode
     frames: np.ndarray | None = field(default=None, repr=False)  # uint8 [T, H, W, 3]
     info: list[dict[str, float]] = field(default_factory=list)
-    """Values that ``env.log_info`` names, for each episode by name; empty if it names none."""
+    """Success and values that ``env.log_info`` names, for each episode by name; empty if there are none."""
     cut_off: int = 0
     """Number of episodes cut off after ``most_steps``; their scores include only these steps."""
     most_steps: int | None = None
@@ -82,7 +82,7 @@ class Evaluation:
         )
 
     def info_means(self) -> dict[str, float]:
-        """Return the mean of each value that ``env.log_info`` names, over the episodes that have it."""
+        """Return the mean of each value in ``info``, over the episodes that have it."""
         return mean_infos(self.info)
 
     def iqm(self) -> IntervalEstimate:
@@ -112,10 +112,12 @@ class Evaluation:
         score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
         per_episode = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
         cut = {"cut_off": self.cut_off, "most_steps": self.most_steps} if self.cut_off else {}
+        success = {name: rate for name, rate in self.info_means().items() if name == "success_rate"}
         return {
             "episodes": len(self.scores),
             "deterministic": self.mode == "eval",
             "score": score,
+            **success,
             **cut,
             **per_episode,
         }

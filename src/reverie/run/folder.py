@@ -314,6 +314,7 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
         "experience": _class_names(settings.get("experience")),
         "data": _class_names((settings.get("data") or {}).get("reader")),
         "callbacks": _class_names(settings.get("callbacks")),
+        "replay": re.findall(r"[A-Za-z_][\w.]*:\w+", str((settings.get("replay") or {}).get("hindsight"))),
     }
 
 

@@ -1,0 +1,83 @@
+"""Hindsight experience replay in a run: which algorithms can use it, and which environment computes rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from reverie.algos.base import Algorithm
+from reverie.core.errors import ConfigError
+from reverie.core.imports import import_object
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.specs import ObsSpec
+from reverie.envs.goals import GOALS, GoalFunction, goal_spec_problem, is_goal_env
+from reverie.envs.make import Env, MakeEnv, make_gym
+from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.hindsight import GoalRelabeler
+
+FUNCTION_ADVICE = "name a function of goals: future(reward='module:function')"
+
+
+def has_world_model(learner: type[Any]) -> bool:
+    """Return whether a class of learners predicts observations, which relabeled goals would contradict."""
+    return getattr(learner, "dream", Algorithm.dream) is not Algorithm.dream
+
+
+def make_goal_env(config: ExperimentConfig, factory: MakeEnv | None, prefix: str) -> Env | None:
+    """Return a goal environment that computes rewards; None if the settings name a function. ``prefix``: of errors."""
+    assert config.replay.hindsight is not None
+    if config.replay.hindsight.reward:
+        return None
+    if config.env.id == NO_ENV:
+        raise ConfigError(f"{prefix}: no environment computes rewards: {FUNCTION_ADVICE}.")
+    env = make_gym(config.env.merge({"num": 1, "vectorization": "sync"}), factory, render=False)
+    if not is_goal_env(env):
+        env.close()
+        raise ConfigError(f"{prefix}: the environment has no goals or no compute_reward: {FUNCTION_ADVICE}.")
+    return env
+
+
+def relabel_goals(
+    config: ExperimentConfig, algo: Algorithm, factory: MakeEnv | None, spec: ObsSpec,
+    replays: Iterable[ReplayBuffer | None], seed: int,
+) -> Env | None:  # fmt: skip
+    """Let ``replays`` relabel sampled windows if ``config.replay.hindsight`` is set.
+
+    Args:
+        config: the settings.
+        algo: the learner; ConfigError if it cannot use relabeled windows.
+        factory: makes a training environment; None: the id in the settings.
+        spec: of the stored observations.
+        replays: of recorded and collected rows; None: there is none.
+        seed: of the drawn goals.
+
+    Returns:
+        The environment that computes rewards, which the caller closes; None if there is none.
+    """
+    if (hindsight := config.replay.hindsight) is None:
+        return None
+    prefix = f"replay.hindsight = {hindsight.to_text()}"
+    if has_world_model(type(algo)) or algo.extra_spec:
+        raise ConfigError(
+            f"{prefix}: {config.name} has a world model, or stores values with the rows that belong to the collected "
+            "goals. Expected an off-policy algorithm without memory, such as dqn, td3 or sac."
+        )
+    if problem := goal_spec_problem(spec):
+        raise ConfigError(f"{prefix}: {problem}. Use a goal environment.")
+    env = make_goal_env(config, factory, prefix)
+    if env is None:
+        goal_fn = GoalFunction(import_object(hindsight.reward, what=prefix, base=object))
+    else:
+        codec = ObsCodec(env.observation_space, lambda key: key in GOALS, config.env.channel_axis)
+        if any(codec.spec[key] != spec[key] for key in GOALS):
+            env.close()
+            raise ConfigError(
+                f"{prefix}: the rows store other goals than the environment computes with. Stack frames by "
+                "algo.frame_stack, and change no goals by env.resize or env.grayscale."
+            )
+        goal_fn = GoalFunction.of(env, codec)
+    for number, replay in enumerate(replays):
+        if replay is not None:
+            replay.hindsight = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)
+    return env

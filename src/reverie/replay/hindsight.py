@@ -1,0 +1,191 @@
+"""Hindsight experience replay: sampled windows are relabeled with goals that their own episodes have achieved.
+
+Source: Andrychowicz et al. 2017, Hindsight Experience Replay, arXiv 1707.01495, section 3.2.
+
+A *run* is a maximal sequence of rows of one episode in a window; most windows are one run. All rows of a run get one
+goal, the achieved goal of a later stored row of the episode, and the rewards and terminations that belong to it::
+
+    row               r      r+1    r+2    ...   e       e: the newest stored row of the episode
+    desired goal      g      g      g                    future: g is achieved in a row after r, up to e
+    reward            .      f(r+1) f(r+2)               f(t): the reward of the goal achieved in row t, given g
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reverie.core.bounds import Within
+from reverie.core.columns import as_numpy
+from reverie.core.config import Choice
+from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
+from reverie.core.types import State, Window
+from reverie.replay.storage import Storage
+from reverie.replay.windows import HandleQueue
+
+ACHIEVED, DESIRED = f"obs/{ACHIEVED_GOAL}", f"obs/{DESIRED_GOAL}"
+"""The columns of achieved and of desired goals."""
+GoalFn = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray | None]]
+"""Maps achieved and desired goals ``[M, ...]`` of M rows to rewards ``[M]``, and to whether the goal terminates the
+episode there, ``[M]`` bool; None: unknown."""
+TOLERANCE = 1e-4
+"""Relative and absolute tolerance for equal rewards: stored goals are rounded to float32."""
+MAX_DIFFERENT = 0.01
+"""Largest fraction of rewards that may differ: rounded goals may lie on the other side of a threshold."""
+
+
+@dataclass(frozen=True)
+class Hindsight(Choice):
+    """The rows of an episode whose achieved goals can replace its desired goal."""
+
+    share: Annotated[float, Within("(0, 1]")] = 0.8
+    """Fraction of the windows that get another goal: k / (k + 1) for the paper's k, so 0.8 is k = 4."""
+    reward: str = ""
+    """Function `module:function` of the achieved goal, the desired goal and the info, as arrays of many rows; it
+    returns their rewards. Empty: the environment's compute_reward."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        """Return a row ``[R]`` of each of R episodes.
+
+        Their stored rows are ``begin`` to ``end`` ``[R]``. ``row`` ``[R]``, before ``end``, is the first learned row.
+        """
+        raise missing_method_error(self, "draw_rows")
+
+
+@dataclass(frozen=True)
+class Future(Hindsight):
+    """Any row after the first row that is learned from."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return rng.integers(row + 1, end + 1)
+
+
+@dataclass(frozen=True)
+class Final(Hindsight):
+    """The newest row of the episode."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return end
+
+
+@dataclass(frozen=True)
+class Episode(Hindsight):
+    """Any row of the episode to which an action led."""
+
+    def draw_rows(self, rng: np.random.Generator, begin: np.ndarray, row: np.ndarray, end: np.ndarray) -> np.ndarray:
+        return rng.integers(begin + 1, end + 1)
+
+
+class GoalRelabeler:
+    """Relabels sampled windows of a storage, which has columns of achieved and desired goals."""
+
+    def __init__(self, storage: Storage, window: Window, config: Hindsight, goal_fn: GoalFn, seed: int) -> None:
+        """Register all stored rows; ``add`` registers later ones."""
+        self.storage = storage
+        self.context: int = window.context
+        self.config = config
+        self.goal_fn = goal_fn
+        self.rng: np.random.Generator = np.random.default_rng([seed, 100])  # samplers have smaller numbers
+        self.starts: list[HandleQueue] = [HandleQueue() for _ in range(storage.streams)]
+        """Numbers of the rows at which the episodes of each stream begin, or their oldest stored rows."""
+        self.is_checked: bool = False
+        self.clear()
+        self.add(storage.read(storage.oldest, storage.count, ["is_first"])["is_first"])
+
+    def clear(self) -> None:
+        """Forget all episodes: the storage is empty now, or its rows will be added again."""
+        for starts in self.starts:
+            starts.clear()
+            starts.add([self.storage.oldest])
+
+    def add(self, is_first: np.ndarray) -> None:
+        """Register ``n`` more rows of each stream, ``[N, n]``, already stored."""
+        row = self.storage.count - is_first.shape[1]
+        for starts, flags in zip(self.starts, is_first, strict=True):
+            starts.add(row + np.flatnonzero(flags))
+            newest = np.searchsorted(starts.handles, self.storage.oldest, "right") - 1
+            starts.drop(int(starts.handles[newest]))
+
+    def find_episodes(self, row: np.ndarray, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the first and the newest stored row ``[R]`` of the episodes of stored rows ``[R]``."""
+        begin, end = np.empty_like(row), np.empty_like(row)
+        for number, starts in enumerate(self.starts):
+            of_stream, edges = stream == number, starts.handles
+            following = edges.searchsorted(row[of_stream], "right")
+            begin[of_stream] = edges[following - 1]
+            is_newest = following == len(edges)
+            end[of_stream] = np.where(is_newest, self.storage.count, edges[following - is_newest]) - 1
+        return np.maximum(begin, self.storage.oldest), end
+
+    def relabel(self, rows: dict[str, Tensor], handles: Tensor) -> None:
+        """Relabel windows ``[B, T, ...]`` in place, which begin with the rows ``handles`` ``[B]``.
+
+        ``rows`` are copies of the stored rows, and contiguous.
+        """
+        is_first = as_numpy(rows["is_first"])
+        if not self.is_checked:
+            self.check(rows, is_first)
+        window_row, stream = np.divmod(handles.numpy(), self.storage.streams)  # [B]
+        begins_run = is_first.copy()  # [B, T]
+        begins_run[:, 0] = True
+        window, offset = np.nonzero(begins_run)  # [R]
+        stream = stream[window]
+        begin, end = self.find_episodes(np.maximum(window_row[window] + offset, 0), stream)
+        row = window_row[window] + np.maximum(offset, self.context)  # the first row that is learned from
+        run = np.flatnonzero((self.rng.random(len(row)) < self.config.share) & (row < end))  # [G]
+        if not len(run):
+            return
+        goal_row = self.config.draw_rows(self.rng, begin[run], row[run], end[run])
+        goals = self.storage.gather_column(ACHIEVED, goal_row * self.storage.streams + stream[run])
+        goal_of_run = np.full(len(row), -1)
+        goal_of_run[run] = np.arange(len(run))
+        goal_of_row = goal_of_run[begins_run.ravel().cumsum() - 1]  # [B T]
+        self.write(rows, np.flatnonzero(goal_of_row >= 0), goals, goal_of_row, is_first.ravel())
+
+    def write(
+        self, rows: dict[str, Tensor], index: np.ndarray, goals: Tensor, goal_of_row: np.ndarray, is_first: np.ndarray
+    ) -> None:
+        """Write ``goals`` ``[G, ...]`` to the rows ``index`` ``[M]`` of all ``[B T]``, and what follows from them."""
+        flat = {name: rows[name].flatten(0, 1) for name in (ACHIEVED, DESIRED, "reward", "is_last", "is_terminal")}
+        assert flat["reward"].data_ptr() == rows["reward"].data_ptr(), "the rows are contiguous"
+
+        def on_device(values: np.ndarray) -> Tensor:
+            return torch.from_numpy(values).to(goals.device)
+
+        at, desired = on_device(index), goals[on_device(goal_of_row[index])]  # [M], [M, ...]
+        flat[DESIRED][at] = desired
+        reward, terminal = self.goal_fn(as_numpy(flat[ACHIEVED][at]), as_numpy(desired))
+        no_step = is_first[index]  # no action led there
+        flat["reward"][at] = on_device(np.where(no_step, 0, reward).astype(np.float32))
+        if terminal is not None:
+            flat["is_terminal"][at] = on_device(terminal & ~no_step)
+            flat["is_last"][at] |= flat["is_terminal"][at]
+
+    def check(self, rows: dict[str, Tensor], is_first: np.ndarray) -> None:
+        """Raise ConfigError unless ``goal_fn`` returns the stored rewards for the stored goals ``[B, T, ...]``."""
+        achieved, desired, stored = (as_numpy(rows[name])[~is_first] for name in (ACHIEVED, DESIRED, "reward"))
+        reward = self.goal_fn(achieved, desired)[0]
+        differs = ~np.isclose(reward, stored, rtol=TOLERANCE, atol=TOLERANCE)
+        if differs.mean() > MAX_DIFFERENT:
+            first = int(differs.argmax())
+            name = self.config.reward or "compute_reward"
+            raise ConfigError(
+                f"replay.hindsight = {self.config.to_text()}: {name} returns {reward[first]:g} for a row whose reward "
+                f"is {stored[first]:g}, and differs in {differs.sum():,} of {len(stored):,} rows. Rewards must depend "
+                "on the goals alone, and options and wrappers must not change them."
+            )
+        self.is_checked = True
+
+    def state_dict(self) -> State:
+        """Return the state of the generator; the rest follows from the rows."""
+        return {"rng": self.rng.bit_generator.state}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a saved state."""
+        self.rng.bit_generator.state = dict(state["rng"])

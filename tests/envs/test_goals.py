@@ -1,0 +1,135 @@
+"""Goal environments: what check-env says of them, and rewards of goals as they are stored."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import reverie
+from reverie.core.errors import ConfigError
+from reverie.core.obs_codec import ObsCodec
+from reverie.envs.check import run_env_check
+from reverie.envs.config import EnvConfig
+from reverie.envs.dummy import BitFlip
+from reverie.envs.goals import GOALS, GoalFunction, call_on_rows
+from reverie.experiment.build import build
+from reverie.experiment.config_layers import base_config
+
+
+class Shaped(BitFlip):  # its reward is not only of goals
+    def step(self, action):
+        obs, reward, *rest = super().step(action)
+        return obs, reward - 0.1, *rest
+
+
+class OneBit(BitFlip):  # the goal is less than what is achieved
+    def __init__(self):
+        super().__init__(bits=3)
+        self.observation_space["desired_goal"] = spaces.MultiBinary(1)
+
+    def _obs(self):
+        obs = super()._obs()
+        return obs | {"desired_goal": obs["desired_goal"][:1]}
+
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return super().compute_terminated(achieved_goal[..., :1], desired_goal[..., :1], info)
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        (BitFlip, ""),
+        (Shaped, "compute_reward returns -1.0 for a step with the reward -1.1, so replay.hindsight cannot be used"),
+        (
+            OneBit,
+            "'achieved_goal' is categorical (3,), but 'desired_goal' is categorical (1,): expected the same space",
+        ),
+    ],
+)
+def test_goal_environments_are_recognized(env, said):
+    report = run_env_check(env, EnvConfig(), steps=100)
+    assert report.measurements["goal_environment"] == (not said)
+    texts = [finding.text for finding in report.findings if finding.name == "goals"]
+    assert len(texts) == bool(said)
+    assert all(text.startswith(said) for text in texts)
+
+
+def test_hindsight_is_recommended_where_it_can_be_used():
+    report = reverie.check_env(BitFlip, steps=100)
+    assert (report.algorithm, report.changes["replay.hindsight"]) == ("dqn", "future")
+    assert "replay.hindsight" not in reverie.check_env(BitFlip, algorithm="dreamer_v3", steps=100).changes
+
+
+def test_goals_are_computed_with_as_the_environment_shows_them():
+    box = spaces.Box(-1, 1, (2,), np.float64)
+    space = spaces.Dict(
+        observation=box, achieved_goal=spaces.Discrete(5, start=3), desired_goal=spaces.Discrete(5, start=3)
+    )
+    seen = []
+
+    def compute_reward(achieved, desired, info):
+        seen.append((achieved.tolist(), desired.tolist(), info))
+        return -np.abs(achieved - desired)
+
+    function = GoalFunction(compute_reward, lambda *given: False, ObsCodec(space, lambda key: key in GOALS))
+    reward, terminal = function(np.array([0, 4]), np.array([1, 1]))
+    assert seen == [([3, 7], [4, 4], [{}, {}])]
+    assert (reward.tolist(), terminal.tolist()) == ([-1, -3], [False, False])
+
+
+def test_methods_that_take_one_goal_get_one():
+    achieved, desired = np.zeros((3, 2)), np.array([[0, 0], [0, 1], [0, 0.0]])
+
+    def scalar(a, b, info):
+        return float(np.linalg.norm(a - b))
+
+    def branching(a, b, info):
+        return 1.0 if np.linalg.norm(a - b, axis=-1) > 0 else 0.0
+
+    assert call_on_rows(scalar, achieved, desired).tolist() == [0, 1, 0]
+    assert call_on_rows(branching, achieved, desired).tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "settings", "said"),
+    [
+        ("dqn", "CartPole-v1", {}, "there is no observation 'achieved_goal'. Use a goal environment"),
+        ("dqn", OneBit, {}, r"'achieved_goal' is categorical \(3,\), but 'desired_goal' is categorical \(1,\)"),
+        ("dqn", BitFlip, {"env.frame_stack": 2}, "the rows store other goals than the environment computes with"),
+        (
+            "dqn",
+            BitFlip,
+            {"algo.networks.memory": "lstm(4)", "algo.batch_length": 4},
+            "dqn has a world model, or stores",
+        ),
+        ("dreamer_v2", BitFlip, {}, "dreamer_v2 has a world model, or stores values with the rows"),
+        ("ppo", BitFlip, {}, "replay.hindsight = .* has no effect: on-policy learners keep one rollout"),
+    ],
+)
+def test_hindsight_is_refused_where_it_has_no_meaning(algorithm, env, settings, said):
+    config = base_config(algorithm).merge({"replay.hindsight": "future", "device": "cpu", "threads": 1, **settings})
+    if isinstance(env, str):
+        config, env = config.merge({"env.id": env}), None
+    with pytest.raises(ConfigError, match=said):
+        build(config.merge({"eval_episodes": 0, "steps": 20_000}), env)
+
+
+def test_success_is_logged_for_single_and_native_environments():
+    from reverie.envs.slot_vector_env import make_vector_env
+
+    def vector(num_envs):
+        return gymnasium.vector.SyncVectorEnv([lambda: BitFlip(bits=2)] * num_envs)
+
+    for factory, kind in ((lambda: BitFlip(bits=2), "sync"), (vector, "native")):
+        env = make_vector_env(EnvConfig(num=3, vectorization=kind), seed=0, factory=factory)
+        import torch
+
+        env.reset()
+        ended = 0
+        for _ in range(12):
+            rows = env.step(torch.tensor([[1.0, 0.0]]).repeat(3, 1))
+            expected = {i: {"success_rate": float(rows.is_terminal[i])} for i in range(3) if rows.is_last[i]}
+            assert env.episode_info == expected
+            ended += len(expected)
+        env.close()
+        assert ended > 3
