@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
+from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
 from reverie.datasets.lerobot_metadata import ADVICE, INFO, LeRobotMetadata
 from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions
@@ -42,6 +43,8 @@ class LeRobotReader(TableReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
+        self.has_final_steps: bool = bool(self.metadata.own)
+        self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
         stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
         super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
@@ -50,12 +53,13 @@ class LeRobotReader(TableReader):
 
     def _default_roles(self) -> dict[str, ColumnNames]:
         features = self.metadata.features
+        columns = self.metadata.own.get("columns", {})
         roles: dict[str, ColumnNames] = {
-            f"obs.{name.partition('.')[2]}": name
+            str(columns.get(name, f"obs/{name.partition('.')[2]}")).replace("/", ".", 1): name
             for name, feature in features.items()
             if name.startswith("observation.") and feature["dtype"].startswith(OBS_DTYPES)
         }
-        roles |= {"obs.task": "task_index"} if len(self.metadata.tasks) > 1 else {}
+        roles |= {"obs.task": "task_index"} if "task_index" in columns or len(self.metadata.tasks) > 1 else {}
         candidates = {
             "action": ("action",),
             "reward": ("next.reward", "next.success"),
@@ -131,7 +135,8 @@ class LeRobotReader(TableReader):
         }
         tasks = "; ".join(self.metadata.tasks.values())
         text = {"robot": str(about.get("robot_type")), "frames per second": f"{self.metadata.fps:g}", "tasks": tasks}
-        return self.infer_info(text=text, observation=nested_space(leaves, "obs"))
+        declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
+        return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
 
     def _task_space(self) -> spaces.Text:
         texts = self.metadata.tasks.values()

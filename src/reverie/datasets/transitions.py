@@ -129,9 +129,9 @@ class Transitions:
         torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared_ends)  # reads all observations, once
         self.reader.add_remark(NEXT_OBS_MISMATCH, int(torn) if self.has_truncations else 0)
         if not self.next_obs:
+            self.reader.add_remark(REPEATED, int(np.count_nonzero(self._adds)))
             dropped = 0 if self.has_final_steps else np.count_nonzero(self.ends & ~self.terminal)
             self.reader.add_remark(DROPPED, int(dropped))
-            self.reader.add_remark(REPEATED, int(np.count_nonzero(self.terminal)))
 
     @cached_property
     def _declared_ends(self) -> np.ndarray:
@@ -151,7 +151,7 @@ class Transitions:
     @property
     def _adds(self) -> np.ndarray:
         """Where a row with the final observation of an episode is added, bool ``[n]``."""
-        return self.ends if self.next_obs else self.terminal
+        return self.ends if self.next_obs else self.terminal & (not self.has_final_steps)
 
     @property
     def rows(self) -> int:
