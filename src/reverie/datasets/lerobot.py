@@ -43,6 +43,7 @@ class LeRobotReader(TableReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
+        self.cameras: list[VideoFrames] = []
         self.has_final_steps: bool = bool(self.metadata.own)
         self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
@@ -99,6 +100,7 @@ class LeRobotReader(TableReader):
     def _video(self, key: str) -> LazyColumn:
         shape = self.metadata.frame_shape(key)
         frames = VideoFrames(shape, self.metadata.fps)
+        self.cameras.append(frames)
         starts = [start for _, start, _ in self.episodes]
 
         def read(start: int, stop: int) -> np.ndarray:
@@ -111,6 +113,10 @@ class LeRobotReader(TableReader):
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
         return LazyColumn((self.total, *shape), np.dtype(np.uint8), read)
+
+    def close(self) -> None:
+        for frames in self.cameras:
+            frames.close()
 
     def _flag(self, role: str) -> np.ndarray:
         """Return a flag where episodes end, bool ``[n]``; a success can also be set before."""
