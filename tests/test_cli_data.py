@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from PIL import Image
 
 from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
@@ -89,6 +90,25 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
                   "50% of the range used"):  # fmt: skip
         assert words in said
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_shows_what_stands_still(tmp_path, capsys):
+    """Constant elements, idle steps, and frames where there are images."""
+    at = np.arange(40)
+    values = {"actions": np.where(at % 4, at / 40, 0)[:, None], "terminals": at % 20 == 19}
+    np.savez(tmp_path / "a.npz", observations=np.stack([at, 0 * at + 3], axis=1), timeouts=0 * at, **values)
+    np.savez(tmp_path / "b.npz", observations=np.full((40, 3, 8, 9), at[:, None, None, None], np.uint8), **values)
+    assert data_command(["info", str(tmp_path / "a.npz")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "constant obs elements 1" in said
+    assert "25.0% idle (all 0)" in said
+    with pytest.raises(ConfigError, match=r"a\.npz has no images: leave out --figure"):
+        data_command(["info", str(tmp_path / "a.npz"), "--figure", str(tmp_path / "a.png")])
+    assert data_command(["info", str(tmp_path / "b.npz"), "--figure", str(tmp_path / "b.png")]) == 0
+    with Image.open(tmp_path / "b.png") as sheet:
+        pixels = np.asarray(sheet)
+    assert pixels.shape[1] == 6 * (128 + 4) - 4  # six frames of 8 x 9 pixels, enlarged
+    assert {20, 24, 28, 31, 35, 39} <= set(pixels[-60, :, 0].tolist())
 
 
 @pytest.mark.parametrize("to", ["minari", "pydreamer", "store"])

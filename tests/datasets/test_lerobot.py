@@ -10,9 +10,11 @@ from lerobot_files import CAMERA, SIDES, frame, lerobot
 from recordings import LIVED, assert_same, expected, joined
 from reverie.core.errors import DataError, ReverieError
 from reverie.datasets import transitions
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
+from reverie.datasets.robot_writers import FINAL_FRAMES
 from reverie.datasets.validate import validate
 
 CUT = [replace(e, end="truncated") for e in LIVED]
@@ -87,3 +89,21 @@ def test_a_video_that_ends_too_early(tmp_path):
     (short / f"videos/{CAMERA}/chunk-000/file-000.mp4").replace(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")
     with pytest.raises(DataError, match=r"file-000\.mp4: frame 10 is missing or does not decode"):
         list(open_reader(folder).parts())
+
+
+def test_a_copy_has_the_same_rows_and_tasks(tmp_path):
+    """Images are stored without loss, and LeRobot finds the tasks by their text."""
+    with open_reader(lerobot(tmp_path / "d", 2, LIVED[::2])) as reader:
+        assert FINAL_FRAMES in write_dataset(reader, str(tmp_path / "copy"), "lerobot").remarks
+        rows = joined(reader.parts())
+        with open_reader(tmp_path / "copy") as copy:
+            assert_same(joined(copy.parts()), rows)
+            assert (copy.remarks(), copy.info().observation) == ([], reader.info().observation)
+    tasks = pytest.importorskip("pandas").read_parquet(tmp_path / "copy/meta/tasks.parquet")
+    assert (list(tasks.index), tasks.task_index.tolist()) == (["lift", "put it down"], [0, 1])
+    statistics = json.loads((tmp_path / "copy/meta/stats.json").read_text())
+    states = rows["obs/state"]
+    np.testing.assert_allclose(statistics["observation.state"]["mean"], states.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(statistics["observation.state"]["std"], states.std(axis=0), rtol=1e-6)
+    expected_mean = rows["obs/images.top"].mean(axis=(0, 1, 2)) / 255
+    np.testing.assert_allclose(np.ravel(statistics[CAMERA]["mean"]), expected_mean, rtol=1e-6)

@@ -60,7 +60,7 @@ def test_a_row_of_a_table_is_an_episode_if_its_lists_show_it(tmp_path):
         assert joined(reader.parts())["action"].shape == (3, 2)
 
 
-@pytest.mark.parametrize("to", ["minari", "d4rl", "parquet", "store"])
+@pytest.mark.parametrize("to", ["minari", "d4rl", "parquet", "robomimic", "lerobot", "store"])
 def test_copies_have_none_either_until_they_are_computed(tmp_path, to):
     copied(write(tmp_path / "a.hdf5", unrewarded()), tmp_path / "copy", to)
     with opened(tmp_path / "copy") as reader:

@@ -25,7 +25,7 @@ from reverie.core.space_json import space_to_json
 from reverie.core.spaces import cast, columns_in, columns_to_nested, map_leaves
 from reverie.core.specs import spec_to_dict
 from reverie.core.types import FLAGS
-from reverie.datasets import output, writers
+from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
@@ -38,6 +38,13 @@ from reverie.envs.make import close_quietly, find_registered, spec_to_json
 UNBOUNDED = "the action space is not declared: continuous actions are written without bounds"
 SCALED = "the action space is not declared: actions are scaled by their recorded range, which the files do not store"
 ZERO_REWARDS = "there are no rewards: those in the files are 0"
+FILE_WRITERS = {
+    "d4rl": writers.write_d4rl,
+    "parquet": writers.write_parquet,
+    "robomimic": robot_writers.write_robomimic,
+    "lerobot": robot_writers.write_lerobot,
+}
+"""Writers of episodes with values as recorded, except Minari's."""
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]
 """A function from episodes to the episodes, or pieces of episodes, to write."""
 
@@ -75,8 +82,7 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
         episodes = _select(reader, track_progress(reader.as_recorded()), choose)
         if to == "minari":
             return _to_minari(reader, info, target, episodes, choose is iter)
-        to_file = writers.write_d4rl if to == "d4rl" else writers.write_parquet
-        return to_file(episodes, path, replace(info, **_arguments_of(info)))
+        return FILE_WRITERS[to](episodes, path, replace(info, **_arguments_of(info)))
 
 
 def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Iterator[Rows]:

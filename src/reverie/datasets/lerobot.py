@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.core.errors import DataError
+from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
 from reverie.datasets.lerobot_metadata import ADVICE, INFO, LeRobotMetadata
 from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions
@@ -42,6 +43,9 @@ class LeRobotReader(TableReader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
+        self.cameras: list[VideoFrames] = []
+        self.has_final_steps: bool = bool(self.metadata.own)
+        self.names_columns: bool = bool(options.columns)
         every = (options.columns or self._default_roles()) | {"episode": "episode_index"}
         stored = {role: name for role, name in every.items() if name not in self.metadata.videos}
         super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
@@ -50,12 +54,13 @@ class LeRobotReader(TableReader):
 
     def _default_roles(self) -> dict[str, ColumnNames]:
         features = self.metadata.features
+        columns = self.metadata.own.get("columns", {})
         roles: dict[str, ColumnNames] = {
-            f"obs.{name.partition('.')[2]}": name
+            str(columns.get(name, f"obs/{name.partition('.')[2]}")).replace("/", ".", 1): name
             for name, feature in features.items()
             if name.startswith("observation.") and feature["dtype"].startswith(OBS_DTYPES)
         }
-        roles |= {"obs.task": "task_index"} if len(self.metadata.tasks) > 1 else {}
+        roles |= {"obs.task": "task_index"} if "task_index" in columns or len(self.metadata.tasks) > 1 else {}
         candidates = {
             "action": ("action",),
             "reward": ("next.reward", "next.success"),
@@ -95,6 +100,7 @@ class LeRobotReader(TableReader):
     def _video(self, key: str) -> LazyColumn:
         shape = self.metadata.frame_shape(key)
         frames = VideoFrames(shape, self.metadata.fps)
+        self.cameras.append(frames)
         starts = [start for _, start, _ in self.episodes]
 
         def read(start: int, stop: int) -> np.ndarray:
@@ -107,6 +113,10 @@ class LeRobotReader(TableReader):
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
         return LazyColumn((self.total, *shape), np.dtype(np.uint8), read)
+
+    def close(self) -> None:
+        for frames in self.cameras:
+            frames.close()
 
     def _flag(self, role: str) -> np.ndarray:
         """Return a flag where episodes end, bool ``[n]``; a success can also be set before."""
@@ -131,7 +141,8 @@ class LeRobotReader(TableReader):
         }
         tasks = "; ".join(self.metadata.tasks.values())
         text = {"robot": str(about.get("robot_type")), "frames per second": f"{self.metadata.fps:g}", "tasks": tasks}
-        return self.infer_info(text=text, observation=nested_space(leaves, "obs"))
+        declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
+        return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
 
     def _task_space(self) -> spaces.Text:
         texts = self.metadata.tasks.values()

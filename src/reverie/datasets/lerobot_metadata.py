@@ -26,6 +26,8 @@ VIDEO_PATHS = {
     3: "videos/{key}/chunk-{chunk:03d}/file-{file:03d}.mp4",
 }
 """Paths of the videos, by the major version of the format."""
+OWN = "reverie"
+"""Key in ``meta/info.json`` of what datasets written by reverie declare: environment, spaces, and names of columns."""
 ADVICE = "Download or copy the dataset again."
 
 
@@ -40,6 +42,7 @@ class LeRobotMetadata:
             self.version: int = int(version.lstrip("v").partition(".")[0])
             self.features: dict[str, Mapping[str, Any]] = dict(self.about["features"])
             self.fps: float = float(self.about["fps"])
+            self.own: dict[str, Any] = dict(self.about.get(OWN, {}))
             self.videos: list[str] = [key for key, feature in self.features.items() if feature["dtype"] == "video"]
         if self.version not in VIDEO_PATHS:
             raise DataError(f"{path / INFO}: codebase_version = {version}: expected v2 or v3.")

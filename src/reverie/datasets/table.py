@@ -74,6 +74,8 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
+    has_final_steps: bool = False
+    """See ``Transitions``."""
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = (), table: Any = None) -> None:
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
@@ -174,6 +176,7 @@ class TableReader(TransitionsReader):
         return Transitions(
             obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
             has_truncations=has_truncations, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,
+            has_final_steps=self.has_final_steps,
         )  # fmt: skip
 
     def _flag(self, role: str) -> np.ndarray:

@@ -46,6 +46,8 @@ BLOCK = 1 << 14
 """Number of transitions read together."""
 MIN_PART_TRANSITIONS = 256
 """Minimum number of transitions in a part."""
+MAX_BLOCK_BYTES = 64_000_000
+"""Maximum bytes of large images in a part, and of observations that are compared with the next ones."""
 COMPARED = 1 << 10
 """Number of transitions whose observations are compared together; they fit into a processor's cache."""
 
@@ -129,9 +131,9 @@ class Transitions:
         torn = np.count_nonzero(self.ends) - np.count_nonzero(self._declared_ends)  # reads all observations, once
         self.reader.add_remark(NEXT_OBS_MISMATCH, int(torn) if self.has_truncations else 0)
         if not self.next_obs:
+            self.reader.add_remark(REPEATED, int(np.count_nonzero(self._adds)))
             dropped = 0 if self.has_final_steps else np.count_nonzero(self.ends & ~self.terminal)
             self.reader.add_remark(DROPPED, int(dropped))
-            self.reader.add_remark(REPEATED, int(np.count_nonzero(self.terminal)))
 
     @cached_property
     def _declared_ends(self) -> np.ndarray:
@@ -151,7 +153,7 @@ class Transitions:
     @property
     def _adds(self) -> np.ndarray:
         """Where a row with the final observation of an episode is added, bool ``[n]``."""
-        return self.ends if self.next_obs else self.terminal
+        return self.ends if self.next_obs else self.terminal & (not self.has_final_steps)
 
     @property
     def rows(self) -> int:
@@ -176,7 +178,8 @@ class Transitions:
         """Yield the rows, about ``PART_BYTES`` at a time."""
         columns = [*self.obs.values(), *self.action.values()]
         size = sum(math.prod(c.shape[1:]) * c.dtype.itemsize for c in columns)
-        block = max(MIN_PART_TRANSITIONS, PART_BYTES // max(1, size))
+        fewest = min(MIN_PART_TRANSITIONS, MAX_BLOCK_BYTES // max(1, size))
+        block = max(1, fewest, PART_BYTES // max(1, size))
         for start in range(0, len(self.ends), block):
             yield self._part(start, min(start + block, len(self.ends)))
 
@@ -285,9 +288,10 @@ def time_limit_truncations(terminal: np.ndarray, limit: int) -> np.ndarray:
 
 def mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> None:
     """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
-    total = obs.shape[0]
-    for begin in range(0, total - 1, BLOCK):
-        end = min(begin + BLOCK, total - 1)
+    total, size = obs.shape[0], math.prod(obs.shape[1:]) * obs.dtype.itemsize
+    block = max(1, min(BLOCK, MAX_BLOCK_BYTES // max(1, size)))
+    for begin in range(0, total - 1, block):
+        end = min(begin + block, total - 1)
         led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
         for start in range(begin, end, COMPARED):
             stop = min(start + COMPARED, end)

@@ -225,17 +225,28 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
                 del block["reward"]
             for name in block.keys() & OF_D4RL.keys():
                 append_to_hdf5(file, OF_D4RL[name], block[name])
-        declared: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": space_to_json(info.action)}
-        if not info.inferred:
-            declared["observation_space"] = space_to_json(info.observation, short=True)
-        for name in [name for name, text in declared.items() if len(text) > MOST_OF_ATTRIBUTE]:
-            report.remarks.append(f"{name} is too large for an HDF5 attribute: the file does not declare it")
-            del declared[name]
-        if info.env:
-            declared |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
-            declared |= {} if info.max_episode_steps is None else {"max_episode_steps": info.max_episode_steps}
-        file.attrs.update(declared)
+        declare(file, info, report)
     return report
+
+
+def declarations(info: DatasetInfo) -> dict[str, Any]:
+    """Return what files in other formats declare: the environment and the spaces, as far as they are known."""
+    out: dict[str, Any] = {} if info.has_measured_bounds else {"action_space": space_to_json(info.action)}
+    if not info.inferred:
+        out["observation_space"] = space_to_json(info.observation, short=True)
+    if info.env:
+        out |= {"env_id": info.env, "env_kwargs": json.dumps(info.env_kwargs)}
+        out |= {} if info.max_episode_steps is None else {"max_episode_steps": info.max_episode_steps}
+    return out
+
+
+def declare(file: Any, info: DatasetInfo, report: WriteReport) -> None:
+    """Write the declarations as attributes of an HDF5 file; those that are too large become a remark."""
+    for name, value in declarations(info).items():
+        if len(str(value)) > MOST_OF_ATTRIBUTE:
+            report.remarks.append(f"{name} is too large for an HDF5 attribute: the file does not declare it")
+        else:
+            file.attrs[name] = value
 
 
 def append_to_hdf5(file: Any, name: str, values: np.ndarray) -> None:
@@ -288,9 +299,11 @@ def table_column_name(name: str) -> str:
 
 
 def to_arrow(arrow: Any, values: np.ndarray) -> Any:
-    """Return ``values`` ``[n]`` or ``[n, d]`` as an Arrow column of numbers or of fixed-size lists."""
-    flat = arrow.array(values.reshape(-1))
-    return flat if values.ndim == 1 else arrow.FixedSizeListArray.from_arrays(flat, values.shape[1])
+    """Return ``values`` ``[n, ...]`` as an Arrow column of numbers, or of nested lists of fixed size."""
+    column = arrow.array(values.reshape(-1))
+    for size in reversed(values.shape[1:]):
+        column = arrow.FixedSizeListArray.from_arrays(column, size)
+    return column
 
 
 # ---------------------------------------------------------------- rows: PyDreamer and our store

@@ -136,14 +136,21 @@ def caption(text: str, width: int) -> np.ndarray:
     return np.asarray(picture)
 
 
+def channels_last(images: np.ndarray) -> np.ndarray:
+    """Return images ``[T, H, W]``, ``[T, H, W, C]`` or ``[T, C, H, W]`` as ``[T, H, W, C]``."""
+    if images.ndim == 3:
+        return images[..., None]
+    return np.moveaxis(images, 1, -1) if images.shape[1] in (1, 3) and images.shape[-1] not in (1, 3) else images
+
+
 def write_contact_sheet(png: Path, frames: Mapping[str, Sequence[np.ndarray]]) -> Path:
     """Write sample images to ``png`` and return it: for each name a caption, and one line for each of its episodes.
 
-    ``frames``: images ``[T, H, W]`` or ``[T, H, W, C]`` uint8 of each episode, by name.
+    ``frames``: images ``[T, ...]`` uint8 of each episode, by name; see ``channels_last``.
     """
     parts: list[np.ndarray] = []
     for name, episodes in frames.items():
-        images = (to_rgb(episode if episode.ndim == 4 else episode[..., None]) for episode in episodes)
+        images = (to_rgb(channels_last(episode)) for episode in episodes)
         lines = ([shrink(upscale(image, SHEET_SIDE), SHEET_SIDE) for image in those] for those in images)
         sheet = np.concatenate([tile(np.stack(line)[:, None])[0] for line in lines])
         parts += [caption(name, sheet.shape[1]), sheet]
