@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from reverie.algos.cql import CQLConfig as CQLConfig
     from reverie.algos.crr import CRRConfig as CRRConfig
     from reverie.algos.ddpg import DDPGConfig as DDPGConfig
+    from reverie.algos.decision_transformer import DecisionTransformerConfig as DecisionTransformerConfig
     from reverie.algos.discrete_bcq import DiscreteBCQConfig as DiscreteBCQConfig
     from reverie.algos.discrete_cql import DiscreteCQLConfig as DiscreteCQLConfig
     from reverie.algos.discrete_crr import DiscreteCRRConfig as DiscreteCRRConfig
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from reverie.algos.dreamer_v1 import DreamerV1Config as DreamerV1Config
     from reverie.algos.dreamer_v2 import DreamerV2Config as DreamerV2Config
     from reverie.algos.dreamer_v3 import DreamerV3Config as DreamerV3Config
+    from reverie.algos.fql import FQLConfig as FQLConfig
     from reverie.algos.gail import GAILConfig as GAILConfig
     from reverie.algos.iql import IQLConfig as IQLConfig
     from reverie.algos.plan2explore import Plan2ExploreConfig as Plan2ExploreConfig
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from reverie.algos.ppo import PPOConfig as PPOConfig
     from reverie.algos.qr_dqn import QRDQNConfig as QRDQNConfig
     from reverie.algos.r2dreamer import R2DreamerConfig as R2DreamerConfig
+    from reverie.algos.rebrac import ReBRACConfig as ReBRACConfig
     from reverie.algos.sac import SACConfig as SACConfig
     from reverie.algos.settings import AlgorithmConfig as AlgorithmConfig
     from reverie.algos.td3 import TD3Config as TD3Config
@@ -123,6 +126,7 @@ _MODULES = {
     "algos.cql": "CQLConfig",
     "algos.crr": "CRRConfig",
     "algos.ddpg": "DDPGConfig",
+    "algos.decision_transformer": "DecisionTransformerConfig",
     "algos.discrete_bcq": "DiscreteBCQConfig",
     "algos.discrete_cql": "DiscreteCQLConfig",
     "algos.discrete_crr": "DiscreteCRRConfig",
@@ -131,6 +135,7 @@ _MODULES = {
     "algos.dreamer_v1": "DreamerV1Config",
     "algos.dreamer_v2": "DreamerV2Config",
     "algos.dreamer_v3": "DreamerV3Config",
+    "algos.fql": "FQLConfig",
     "algos.gail": "GAILConfig",
     "algos.iql": "IQLConfig",
     "algos.plan2explore": "Plan2ExploreConfig",
@@ -139,6 +144,7 @@ _MODULES = {
     "algos.ppo": "PPOConfig",
     "algos.qr_dqn": "QRDQNConfig",
     "algos.r2dreamer": "R2DreamerConfig",
+    "algos.rebrac": "ReBRACConfig",
     "algos.sac": "SACConfig",
     "algos.td3": "TD3Config",
     "algos.td3_bc": "TD3BCConfig",

@@ -111,7 +111,7 @@ SEEING = {"sac", "ppo_lstm"}
 MODES = ("dqn_choices", "sac_mixed")
 ONNX = (*MODES, "v3", "ddpg", "bcq", "ppo_lstm", "v1")
 """Policies that differ in what an exporter meets; the others are compared as PyTorch's graphs, which is faster."""
-TORCH = ("tdmpc2", "discrete_sac_transformer", "pydreamer", "bc_stochastic", "v3_bfloat16")
+TORCH = ("tdmpc2", "fql_chunks", "discrete_sac_transformer", "pydreamer", "bc_stochastic", "v3_bfloat16")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -134,7 +134,9 @@ def test_policies_act_as_their_agents(name, deterministic, tmp_path):
     about = json.loads(done.metadata_file.read_text())
     roles = {one["role"] for one in about["inputs"]}
     assert about["batch"] == 2
-    remembers = name.startswith(("v1", "v2", "v3", "py", "tdmpc2")) or name.endswith(("lstm", "gru", "transformer"))
+    remembers = name.startswith(("v1", "v2", "v3", "py", "tdmpc2")) or name.endswith(
+        ("lstm", "gru", "transformer", "chunks")
+    )
     assert ("is_first" in roles) == remembers or (deterministic, name[:4]) == (False, "ddpg")
     assert not remembers or "state" in roles
 

@@ -38,6 +38,8 @@ MODEL_FREE = {
     "gail_discrete": _GAIL,
     "dqn_choices": config("dqn", target_update_interval=1, dueling=True, double=True),
     "sac_mixed": config("sac"),
+    "sac_ensemble": config("sac", {"networks.critic_norm": "before_relu"}, num_critics=4, num_target_critics=2,
+                           policy_delay=2, entropy_backup=False),
     "gail_mixed": _GAIL,
     "tdmpc2": config("tdmpc2", batch_length=2, episodic=True, num_samples=16, num_elites=4, num_policy_samples=3,
                      networks={
@@ -56,12 +58,21 @@ OFFLINE = {
     "bc_stochastic": config("bc", policy_kind="stochastic"),
     "bc_gru": config("bc", {"batch_length": 4, "networks.memory": "gru(4)"}),
     "td3_bc": config("td3_bc"),
+    "rebrac": config("rebrac", critic_bc_coef=0.0),  # the penalty depends on whether an episode ends
+    "fql": config("fql", flow_steps=2, target_reduction="min"),
+    "fql_chunks": config("fql", flow_steps=2, chunk_size=2, batch_length=3, normalize_q=True),
     "bcq": config("bcq", {"num_samples": 3, "vae.units": (8, 8), "vae.encoder": "dreamer(depth=2)"}),
     "cql_lagrange": config("cql", num_samples=2, conservative_weight="lagrange", backup="best(2)"),
     "cql_floor": config("cql", num_samples=2, value_floor="monte_carlo", temperature_lr=0.0),
     "iql": config("iql"),
     "crr": config("crr", target_update_interval=2),
     "crr_binary": config("crr", filter="binary", baseline="max", num_critics=2),
+    "decision_transformer": config(
+        "decision_transformer", {"batch_length": 4, "networks.memory": "transformer(3, 4, 2)"}
+    ),
+    "decision_transformer_choices": config(
+        "decision_transformer", {"batch_length": 4, "networks.memory": "transformer(3, 4, 2)"}, target_return=2.0
+    ),
     "bc_choice": config("bc"),
     "bc_choices": config("bc", policy_kind="categorical"),
     "discrete_bcq": config("discrete_bcq", threshold=0.8),

@@ -337,11 +337,15 @@ COLUMNS = {k: ColumnSpec((), "bool") for k in ("is_first", "is_last", "is_termin
 COLUMNS |= {k: ColumnSpec((), "float32") for k in ("reward", "extras/return")}
 
 
-def test_returns_in_hindsight_are_those_of_all_rows():
-    """Row by row, in a ring that forgets, and after it was filled again."""
+@pytest.mark.parametrize("limits", [False, True])
+def test_returns_in_hindsight_are_those_of_all_rows(limits):
+    """Row by row, in a ring that forgets, and after it was filled again; with limits, their episodes are whole."""
     g = torch.Generator().manual_seed(0)
     storage = HostStorage(COLUMNS, 2, 12)
-    annotator, seen = ReturnToGoAnnotator(0.9), {name: [] for name in ("reward", "first", "last", "terminal")}
+    annotator, seen = (
+        ReturnToGoAnnotator(0.9, ends_at_limits=limits),
+        {name: [] for name in ("reward", "first", "last", "terminal")},
+    )
     last = torch.ones(2, dtype=torch.bool)
     for t in range(60):
         ends = torch.rand(2, generator=g) < (0.0 if 15 < t < 32 else 0.25)  # one is longer than the ring
@@ -353,10 +357,11 @@ def test_returns_in_hindsight_are_those_of_all_rows():
                      "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
         annotator.on_add(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
         if t == 40:
-            annotator = ReturnToGoAnnotator(0.9)
+            annotator = ReturnToGoAnnotator(0.9, ends_at_limits=limits)
             annotator.on_extend(storage)
         held = storage.read(storage.oldest, storage.count)["extras/return"]
         for stream in range(2):
             whole = {name: torch.stack(values)[:, stream].numpy() for name, values in seen.items()}
+            whole["terminal"] = whole["last"] if limits else whole["terminal"]
             wanted = returns_to_go(**whole, discount=0.9)[-held.shape[1] :]
             np.testing.assert_array_equal(held[stream], wanted)

@@ -50,6 +50,7 @@ from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
+from reverie.algos.rebrac import ReBRACConfig, ReBRACObjective
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
@@ -218,15 +219,16 @@ def ddpg(made, data):
     return slow(made, data, lambda obs, *at: (q(obs, mu(obs)).item(), 0.0), each)
 
 
-def td3(made, data):
-    """Algorithm 1."""
+def td3(made, data, penalty=lambda action, *at: 0.0):
+    """Algorithm 1. ``penalty`` lowers what a row counts, by the action there."""
     drawn, most, mu = noise(ACTS), made.cfg.target_noise_clip, made.target_actor.model
     assert (made.cfg.target_policy_noise * drawn).abs().max() > most
 
     def worth(obs, b, t):
         moved = [max(-most, min(most, made.cfg.target_policy_noise * float(x))) for x in drawn[b, t]]
         action = (mu(obs).detach() + torch.tensor(moved, dtype=torch.float64)).clip(-1, 1)
-        return min(c(obs, action).item() for c in made.target_critic.model.critics), 0.0
+        least = min(c(obs, action).item() for c in made.target_critic.model.critics)
+        return least - penalty(action, b, t + 1), 0.0
 
     def each(obs, action, y, b, t):
         squared = sum((c(obs, action) - y) ** 2 for c in made.critic.critics)
@@ -245,22 +247,45 @@ def td3_bc(made, data):
     return found | {"actor": cloning - factor * sum(worth.values()) / n, "train/lambda": factor}
 
 
+def rebrac(made, data):
+    """Section 3, with lambda of the authors' code. An action is compared with the one that was taken next, if any."""
+    c, n = made.cfg, len(moves(data))
+
+    def apart(action, at):
+        return sum((x - y) ** 2 for x, y in zip(action, data.action[at], strict=True))
+
+    def penalty(action, *at):
+        return 0.0 if data.is_last[at] else c.critic_bc_coef * apart(action, at).item()
+
+    found, actions = td3(made, data, penalty), {at: made.actor(row(data, *at)) for at in moves(data)}
+    worth = [min(q(row(data, *at), action) for q in made.critic.critics) for at, action in actions.items()]
+    factor = n / sum(abs(q.item()) for q in worth)
+    cloning = sum(apart(action, at) for at, action in actions.items()) / n
+    actor = c.actor_bc_coef * cloning - factor * sum(worth) / n
+    return found | {"actor": actor, "train/lambda": factor, "loss/bc": cloning}
+
+
 def sac_actor(made, obs, drawn):
-    """Equations 9 and 18."""
+    """Equations 9 and 18; of REDQ, the mean of all critics."""
     action, log_pi = squashed_draw(made.actor(obs), drawn)
-    q = min(c(obs, action) for c in made.critic.critics)
+    values = [c(obs, action) for c in made.critic.critics]
+    q = min(values) if made.cfg.num_target_critics is None else mean(values)
     temperature = -made.log_temperature.exp() * (log_pi.item() + ENTROPY)
     return {"actor": math.exp(made.log_temperature.item()) * log_pi - q, "temperature": temperature}
 
 
 def sac(made, data):
-    """Equations 2 to 9 and 18."""
-    after, before = noise(ACTS), noise(ACTS)
+    """Equations 2 to 9 and 18; of REDQ, targets are of some critics."""
+    critics, after = [*made.target_critic.model.critics], noise(ACTS)
+    if made.cfg.num_target_critics is not None:
+        order = torch.rand(len(critics)).tolist()
+        critics = sorted(critics, key=lambda c: order[critics.index(c)])[: made.cfg.num_target_critics]
+    before = noise(ACTS)
 
     def worth(obs, b, t):
         action, log_pi = squashed_draw(made.actor(obs), after[b, t])
-        bonus = -math.exp(made.log_temperature.item()) * log_pi.item()
-        return min(c(obs, action).item() for c in made.target_critic.model.critics) + bonus, bonus
+        bonus = -math.exp(made.log_temperature.item()) * log_pi.item() if made.cfg.entropy_backup else 0.0
+        return min(c(obs, action).item() for c in critics) + bonus, bonus
 
     def each(obs, action, y, b, t):
         squared = sum((c(obs, action) - y) ** 2 for c in made.critic.critics)
@@ -550,6 +575,16 @@ CASES = {
     "ddpg": Case(lambda c: DDPGObjective(actor(), TinyCritic(), c), DDPGConfig, ddpg, AC, ALL),
     "td3": Case(lambda c: TD3Objective(actor(), two(), c), TD3Config, td3, AC, [NOISY | x for x in ESTIMATORS]),
     "td3_bc": Case(lambda c: TD3BCObjective(actor(), two(), c), TD3BCConfig, td3_bc, AC, [NOISY | {"alpha": 1.7}]),
+    "rebrac": Case(
+        lambda c: ReBRACObjective(actor(), two(), c), ReBRACConfig, rebrac, AC,
+        [NOISY | {"actor_bc_coef": 0.4, "critic_bc_coef": 0.3} | x for x in ESTIMATORS],
+    ),
+    "redq": Case(
+        lambda c: SACObjective(gaussian(SquashedNormal), CriticStack(*(TinyCritic() for _ in range(4))), c, ENTROPY),
+        SACConfig, sac, ACT,
+        [{"num_critics": 4, "num_target_critics": 2},
+         {"num_critics": 4, "num_target_critics": 1, "entropy_backup": False, "value_estimator": NStep(2)}],
+    ),
     "sac": Case(
         lambda c: SACObjective(gaussian(SquashedNormal), two(), c, ENTROPY), SACConfig, sac, ACT,
         [{"temperature": 0.7} | x for x in ALL],

@@ -8,6 +8,7 @@ from formats import save_table
 from formats import table_columns as table
 from recordings import LIVED, check, copied, expected, joined
 from reverie.algos.bc import BCConfig
+from reverie.algos.decision_transformer import DecisionTransformerConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.gail import GAILConfig
 from reverie.algos.iql import IQLConfig
@@ -96,7 +97,9 @@ def test_the_tools(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("config", "offline", "mixed"),
-    [(BCConfig, False, False), (GAILConfig, False, False), (IQLConfig, True, True), (TDMPC2Config, True, True),
+    [(BCConfig, False, False), (GAILConfig, False, False), (IQLConfig, True, True),
+     (DecisionTransformerConfig, True, True),
+     (TDMPC2Config, True, True),
      (DreamerV3Config, False, True)],
 )  # fmt: skip
 def test_which_algorithms_need_them(config, offline, mixed):

@@ -121,3 +121,18 @@ def test_several_choices_are_learned_together(name, actions, least, tmp_path):
     }
     result = reverie.train(name, env=Lock, run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= least
+
+
+def test_recorded_rows_help_from_the_start(tmp_path):
+    """RLPD, in few steps. Best 0, -53 without looking; the dataset has random actions."""
+    g = np.random.default_rng(0)
+    target, action = g.uniform(-1, 1, (600, 1)), g.uniform(-2, 2, (600, 1))
+    data = {
+        "observations": target.astype(np.float32), "actions": action.astype(np.float32),
+        "rewards": -np.minimum(16, 16 * (action - target)[:, 0] ** 2), "terminals": np.zeros(600),
+        "timeouts": np.arange(600) % 10 == 9,
+    }  # fmt: skip
+    fast = {"replay_ratio": 4, "steps": 95, "learning_starts": 50, "random_steps": 50, "algo.policy_delay": 2}
+    settings = SMALL | SEVERAL["sac"] | fast | {"algo.actor_lr": 3e-3, "algo.critic_lr": 3e-3}
+    result = reverie.train("sac", preset="rlpd", data=data, env="reverie/Match-v0", run=tmp_path / "run", **settings)
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= -3.0

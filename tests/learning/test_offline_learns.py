@@ -10,10 +10,13 @@ from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import Constant, CQLConfig
 from reverie.algos.crr import CRRConfig, Exp
+from reverie.algos.decision_transformer import DecisionTransformerConfig
 from reverie.algos.discrete_bcq import DiscreteBCQConfig
 from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.discrete_crr import DiscreteCRRConfig
+from reverie.algos.fql import FQLConfig
 from reverie.algos.iql import IQLConfig
+from reverie.algos.rebrac import ReBRACConfig
 from reverie.algos.td3_bc import TD3BCConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
@@ -28,9 +31,20 @@ FAST = {"batch_size": 128, "networks.units": (64, 64)}
 MILD = CQLConfig(
     critic_lr=1e-3, actor_lr=1e-3, tau=0.02, num_samples=5, conservative_weight=Constant(0.3), temperature=0.03
 )
+FLOW = FQLConfig(lr=1e-3, tau=0.02, alpha=0.2, normalize_q=True, flow_steps=4)
 CASES = {
     "bc": (BCConfig(lr=3e-3), 400, (-0.15, 0.05)),
     "td3_bc": (TD3BCConfig(actor_lr=1e-3, critic_lr=1e-3, tau=0.02), 1500, (0.1, 0.6)),
+    "rebrac": (ReBRACConfig(tau=0.02, actor_bc_coef=0.4), 600, (0.1, 0.6)),
+    "fql": (FLOW, 500, (0.1, 0.6)),
+    "fql_chunks": (FLOW.merge({"chunk_size": 2, "batch_length": 3}), 500, (0.1, 0.6)),
+    "decision_transformer": (
+        DecisionTransformerConfig(lr=5e-3, batch_length=5, return_scale=1.0).merge(
+            {"networks.memory": "transformer(4, 16, 1)"}
+        ),
+        400,
+        (0.1, 0.5),
+    ),
     "bcq": (BCQConfig(tau=0.02, latent=8).merge({"vae.units": (64, 64)}), 1200, (0.08, 0.6)),
     "cql": (MILD, 1000, (0.1, 0.6)),
     "iql": (IQLConfig(actor_lr=1e-3, critic_lr=1e-3, value_lr=1e-3, tau=0.02, beta=20.0), 1000, (0.1, 0.5)),
@@ -69,6 +83,7 @@ def trained(config, updates, spec=ACTION):
     replay = ReplayConfig(capacity=EPISODES * (STEPS + 1)).build(
         obs_spec=OBS, action_spec=spec, extra_spec=agent.extra_spec, num_envs=1, window=agent.window, seed=0
     )
+    replay.annotator = agent.annotator
     replay.extend({k: v[None] for k, v in columns.items()})
     agent.preprocess.normalizer and agent.preprocess.normalizer.fit({"state": torch.from_numpy(columns["obs/state"])})
     torch.manual_seed(0)

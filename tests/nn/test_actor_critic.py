@@ -13,6 +13,7 @@ from reverie.nn.actor_critic import CriticStack, DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.optim import frozen
+from reverie.nn.relu_mlp import ReluMLP
 from reverie.nn.target_network import TargetNetwork
 
 SMALL = NetworkConfig(units=(7, 5))
@@ -147,3 +148,33 @@ def test_adam_refuses_what_does_not_fit():
     for others, said in (([b], r"'mean.0' is \(3,\) in the checkpoint, and \(2,\) here"), ([a, b], "absent")):
         with pytest.raises(RunError, match=said):
             Adam([a], 0.1).load_state_dict(Adam(others, 0.1).state_dict())
+
+
+@pytest.mark.parametrize("norm", ["before_relu", "after_relu"])
+def test_norms_of_critics_are_those_of_pytorch(norm):
+    """Each critic has its own scales and shifts."""
+    net, x = ReluMLP(4, (7, 5), 1, copies=2, norm=norm), torch.randn(6, 4)
+    nn.init.normal_(net.norms)
+    for k in range(2):
+        y, start = x, 0
+        for weight, bias in net.layers():
+            y, width = y @ weight[k] + bias[k], bias.shape[-1]
+            if start == 12:
+                continue
+            layer = nn.LayerNorm(width, eps=1e-6)
+            with torch.no_grad():
+                layer.weight.copy_(net.norms[k, 0, start : start + width])
+                layer.bias.copy_(net.norms[k, 1, start : start + width])
+            y, start = layer(y).relu() if norm == "before_relu" else layer(y.relu()), start + width
+        torch.testing.assert_close(net(x)[k], y)
+        torch.testing.assert_close(net(x, copy=k), y)
+    other = ReluMLP(4, (7, 5), 1, copies=2, norm="after_relu" if norm == "before_relu" else "before_relu")
+    with pytest.raises(RuntimeError, match="tanh are"):
+        other.load_state_dict(net.state_dict())
+
+
+def test_the_settings_put_norms_into_critics_alone():
+    cfg = NetworkConfig(units=(7, 5), critic_norm="after_relu")
+    assert DeterministicActor(SPEC, 2, cfg).body.norms is None
+    assert QEnsemble(SPEC, 2, cfg, copies=3).body.norms.shape == (3, 2, 12)
+    assert QEnsemble(SPEC, 2, SMALL).body.norms is None

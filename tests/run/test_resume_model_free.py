@@ -16,6 +16,7 @@ from reverie.algos.a2c import A2CConfig
 from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
+from reverie.algos.fql import FQLConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
@@ -43,6 +44,7 @@ ALGORITHMS = {
         {"algo.normalize_obs": "running", "algo.reward_scale": "return_std", "algo.frame_stack": 3,
          "algo.frame_stack_keys": ".*"},
     ),
+    "chunks": (FQLConfig(), {"algo.chunk_size": 2, "algo.flow_steps": 2, "replay_ratio": 0.5}),
     "dqn": (
         DQNConfig(),
         {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,

@@ -57,7 +57,7 @@ class BC(ModelFree):
         super().__init__(obs_spec, cfg, device)
         self.window: Window = replace(self.window, has_priorities=False)
         clone = cfg.resolve_kind(action_spec)
-        actor = cloning_actor(clone, self.preprocess.spec, action_spec, cfg.networks, cfg.dtype)
+        actor = cloning_actor(clone, self.actor_spec(action_spec), action_spec, cfg.networks, cfg.dtype)
         self.objective: BCObjective = BCObjective(actor)
         self.to(device)
         self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
@@ -65,6 +65,10 @@ class BC(ModelFree):
         if clone == "deterministic":
             policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
         self._policy = self.with_memory(policy)
+
+    def actor_spec(self, action_spec: ActionSpec) -> ObsSpec:
+        """Return the observations that the actor reads."""
+        return self.preprocess.spec
 
     def train_step(self, batch: Batch) -> Update:
         return Update(metrics=self.minimize(self.objective(batch)))
@@ -117,8 +121,8 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if not recorded:
             raise ConfigError(
-                "bc learns from recorded data, but no dataset was given. Pass --data PATH; `reverie data record` "
-                "records a dataset with a trained agent."
+                f"{self.algorithm} learns from recorded data, but no dataset was given. Pass --data PATH; `reverie "
+                "data record` records a dataset with a trained agent."
             )
 
     def needs_rewards(self, *, collected: bool) -> bool:

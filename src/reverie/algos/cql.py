@@ -61,13 +61,13 @@ class CQLObjective(SACObjective):
         """
         action, log_density = self.sample_actions(batch)
         every = torch.cat([batch.action[:, :-1].unsqueeze(-2), action], -2)  # [B, T-1, 1 + M, A]
-        values = many_action_values(self.critic, obs_before(batch.obs), every)  # [2, B, T-1, 1 + M]
+        values = many_action_values(self.critic, obs_before(batch.obs), every)  # [K, B, T-1, 1 + M]
         chosen, sampled = torch.split(values, [1, action.shape[-2]], -1)
-        chosen = chosen.squeeze(-1)  # [2, B, T-1]
+        chosen = chosen.squeeze(-1)  # [K, B, T-1]
         losses = regression_error(chosen, self.targets(batch), batch, self.cfg.critic_loss)
         sampled, floored = self.apply_floor(sampled, batch)
         heat = self.cfg.cql_temperature
-        soft = heat * ((sampled - log_density) / heat).logsumexp(-1)  # [2, B, T-1]
+        soft = heat * ((sampled - log_density) / heat).logsumexp(-1)  # [K, B, T-1]
         gap = masked_mean((soft - chosen).mean(0), transition_mask(batch.is_last))
         return self.with_penalty(losses, gap, critics=len(values), metrics=floored)
 
@@ -105,7 +105,7 @@ class CQLObjective(SACObjective):
         return torch.cat([uniform, current[0], following[0]], -2), torch.cat([density, current[1], following[1]], -1)
 
     def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Raise values ``[2, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
+        """Raise values ``[K, B, T - 1, M]`` of the policy's sampled actions to the floor; return them and the metrics.
 
         max(Q(s, a), V(s)), a ~ pi: Cal-QL, section 5. As in its authors' code, values of uniform actions are unchanged.
         """
@@ -125,9 +125,11 @@ class CQLObjective(SACObjective):
             return super().targets(batch)
         if isinstance(c.backup, Best):
             action, _ = sample_many(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
-            value = many_action_values(self.target_critic.model, obs, action).amax(-1).amin(0)  # [B, T-1]
+            values = many_action_values(self.target_critic.model, obs, action)  # [K, B, T-1, n]
+            value = self.combine(values.amax(-1), self.target_critic)  # [B, T-1]
         elif isinstance(c.backup, Mode):
-            value = self.target_critic(obs, self.actor(obs).mode()).amin(0)  # [B, T-1]
+            values = self.target_critic(obs, self.actor(obs).mode())  # [K, B, T-1]
+            value = self.combine(values, self.target_critic)  # [B, T-1]
         else:
             value, _ = self.expected_value(obs, self.target_critic)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
@@ -137,7 +139,7 @@ class CQLObjective(SACObjective):
 
 
 class CQL(SAC):
-    """The learner of CQL: actor, two critics, a temperature, an optional multiplier, their update and the policy."""
+    """The learner of CQL: actor, critics, a temperature, an optional multiplier, their update and the policy."""
 
     cfg: CQLConfig
     objective: CQLObjective
@@ -158,9 +160,9 @@ class CQL(SAC):
         """Fills in the returns-to-go of collected episodes once they have ended; None without a value floor."""
         return None if self.cfg.value_floor is None else ReturnToGoAnnotator(self.cfg.discount)
 
-    def train_step(self, batch: Batch) -> Update:
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        update = super().train_step(self.scale_returns(batch))
+        update = super().learn(self.scale_returns(batch), updates_actor=updates_actor)
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # beyond the bound, the multiplier would have no gradient and stay there
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)

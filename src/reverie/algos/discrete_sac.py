@@ -28,27 +28,27 @@ class DiscreteSACObjective(SACObjective):
     """The losses of discrete SAC, with the terms and targets of :class:`~reverie.algos.sac.SACObjective`.
 
     ``actor(obs)`` gives :class:`~reverie.nn.distributions.GumbelCategoricals`, and ``critic(obs)`` the values of all
-    classes, ``[2, ..., A]``, which are additive if there are several choices.
+    classes, ``[K, ..., A]``, which are additive if there are several choices.
     """
 
     @classmethod
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
         classes = num_classes_per_choice(action_spec)
         actor = CategoricalActor(obs_spec, classes, cfg.networks, cfg.dtype)
-        critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=2, dtype=cfg.dtype)
+        critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         entropy = 0.98 * sum(map(math.log, classes)) if cfg.target_entropy is None else cfg.target_entropy
         return cls(actor, critic, cfg, entropy)
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
-        values: Tensor = self.critic(obs)  # [2, ..., A]
+        values: Tensor = self.critic(obs)  # [K, ..., A]
         return (values * action).sum(-1)
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """pi^T min_i Q_i and the entropy, ``[...]`` each: equations 10 to 12."""
-        values: Tensor = critic(obs)  # [2, ..., A]
+        values: Tensor = critic(obs)  # [K, ..., A]
         log_probs: Tensor = self.actor(obs).log_probs  # [..., A]
         probs = log_probs.exp()
-        return (probs * values.amin(0)).sum(-1), -(probs * log_probs).sum(-1)
+        return (probs * self.combine(values, critic)).sum(-1), -(probs * log_probs).sum(-1)
 
 
 # ---------------------------------------------------------------------- learner

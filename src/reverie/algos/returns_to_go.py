@@ -1,4 +1,4 @@
-"""Returns-to-go that are stored with recorded rows, for Cal-QL."""
+"""Returns-to-go that are stored with recorded rows, for Cal-QL and Decision Transformer."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ RETURN_TO_GO_COLUMN = "return"
 
 
 class ReturnToGoAnnotator:
-    """Writes the returns-to-go of an episode's rows once a terminal row has ended it. A ``RowAnnotator``."""
+    """Writes the returns-to-go of an episode's rows once a terminal row has ended it. A ``RowAnnotator``.
 
-    def __init__(self, discount: float) -> None:
+    With ``ends_at_limits``, an episode that a time limit has ended has returns too: nothing follows its last row.
+    """
+
+    def __init__(self, discount: float, *, ends_at_limits: bool = False) -> None:
         self.discount = discount
+        self.ends_at_limits = ends_at_limits
         self.begun: list[int] = []  # number of the row at which each stream's episode began
 
     def on_add(self, storage: RowStorage, step: Step) -> None:
         row, self.begun = storage.count - 1, self.begun or [storage.oldest] * storage.streams
-        for stream, (first, terminal) in enumerate(zip(step.is_first.tolist(), step.is_terminal.tolist(), strict=True)):
+        ends = step.is_last if self.ends_at_limits else step.is_terminal
+        for stream, (first, end) in enumerate(zip(step.is_first.tolist(), ends.tolist(), strict=True)):
             if first:
                 self.begun[stream] = row
-            if terminal:
+            if end:
                 self._write(storage, stream, self.begun[stream])
 
     def on_extend(self, storage: RowStorage) -> None:
@@ -44,6 +49,7 @@ class ReturnToGoAnnotator:
         names = ["reward", *FLAGS]
         rows = storage.read(start, storage.count, names, stream)
         reward, first, last, terminal = (rows[name][0] for name in names)
+        terminal = last if self.ends_at_limits else terminal
         returns = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
         storage.replace(EXTRAS + RETURN_TO_GO_COLUMN, start, stream, returns)
         begins = np.flatnonzero(first)

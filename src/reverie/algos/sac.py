@@ -1,26 +1,29 @@
 """SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
 
-It is the version with two critics, no value network and a learned temperature. Actions with continuous and discrete
-parts are learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for practical RL in
-video games", arXiv:1912.11077, 2019, here with one temperature.
+It is the version with two critics, no value network and a learned temperature. More critics, of which targets take a
+random subset, are those of REDQ: Chen et al., "Randomized ensembled double Q-learning", ICLR 2021. RLPD is a preset:
+Ball et al., "Efficient online reinforcement learning with offline data", ICML 2023. Actions with continuous and
+discrete parts are learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for
+practical RL in video games", arXiv:1912.11077, 2019, here with one temperature.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reverie.algos.base import TrainStep
 from reverie.algos.model_free import ModelFree
 from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
 from reverie.nn.actor_critic import MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
@@ -37,11 +40,11 @@ from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, re
 
 
 class SACObjective(TDObjective):
-    """The losses of SAC over any distribution of actions and two critics.
+    """The losses of SAC over any distribution of actions and K critics, two in the paper.
 
     ``actor(obs)`` returns a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
-    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` returns the values ``[2, ...]`` of both critics;
-    ``nn/actor_critic.py: CriticStack`` combines two modules. The term ``temperature`` trains ``log_temperature``.
+    ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` returns the values ``[K, ...]`` of all critics;
+    ``nn/actor_critic.py: CriticStack`` combines K modules. The term ``temperature`` trains ``log_temperature``.
     """
 
     cfg: SACConfig
@@ -59,7 +62,7 @@ class SACObjective(TDObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
-        values = self.values(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        values = self.values(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
         return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
 
     def actor_loss(self, batch: Batch) -> Losses:
@@ -78,20 +81,38 @@ class SACObjective(TDObjective):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3."""
+        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3.
+
+        V lacks the entropy, its second term, unless ``entropy_backup`` is set.
+        """
         value, entropy = self.expected_value(obs_after(batch.obs), self.target_critic)  # [B, T-1] each
+        if not self.cfg.entropy_backup:
+            return self.cfg.value_estimator(batch, value, self.cfg.discount)
         bonus = self.temperature * entropy
         batch, earlier_bonus = with_bonus(batch, bonus)
         return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
-        """Q_1 and Q_2 of the actions that were taken, ``[2, ...]``."""
+        """Q_i of the actions that were taken, ``[K, ...]``."""
         return self.critic(obs, action)
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here for sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        return critic(obs, action).amin(0), -log_pi
+        return self.combine(critic(obs, action), critic), -log_pi
+
+    def combine(self, values: Tensor, critic: nn.Module) -> Tensor:
+        """Return one value ``[...]`` of the values ``[K, ...]`` of all critics of ``critic``: their minimum.
+
+        With M ``num_target_critics``, it is the mean for the actor, and for targets the minimum over M critics that are
+        drawn for the whole batch: REDQ, Algorithm 1.
+        """
+        drawn = self.cfg.num_target_critics
+        if drawn is None:
+            return values.amin(0)
+        if critic is self.critic:
+            return values.mean(0)
+        return values.index_select(0, torch.rand(len(values), device=values.device).argsort()[:drawn]).amin(0)
 
     @property
     def temperature(self) -> Tensor:
@@ -104,7 +125,7 @@ class SACObjective(TDObjective):
         """Build the networks for these specs and the losses over them."""
         width = action_spec.width
         actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(obs_spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        critic = QEnsemble(obs_spec, width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
 
 
@@ -127,7 +148,7 @@ class MixedSACObjective(SACObjective):
     """The losses of hybrid SAC, with the terms and targets of :class:`SACObjective`.
 
     ``actor(obs)`` returns :class:`~reverie.nn.distributions.MixedDistribution`, and ``critic(obs, numbers)`` the
-    values of all classes given the continuous part, ``[2, ..., D]``. Values of several choices are additive, as in
+    values of all classes given the continuous part, ``[K, ..., D]``. Values of several choices are additive, as in
     :mod:`~reverie.algos.discrete_sac`.
     """
 
@@ -141,30 +162,30 @@ class MixedSACObjective(SACObjective):
     @classmethod
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> MixedSACObjective:
         actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
-        critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=2, dtype=cfg.dtype)
+        critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         entropy = 0.98 * sum(map(math.log, num_classes_per_choice(action_spec))) - num_continuous(action_spec)
         entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
         return cls(actor, critic, cfg, entropy, ActionLayout(action_spec))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         numbers, classes = self.layout.split(action)
-        values: Tensor = self.critic(obs, numbers)  # [2, ..., D]
+        values: Tensor = self.critic(obs, numbers)  # [K, ..., D]
         return (values * classes).sum(-1)
 
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return both as :class:`SACObjective` does, for sampled continuous parts and exactly over the classes."""
         policy = self.actor(obs)
         numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
-        values: Tensor = critic(obs, numbers)  # [2, ..., D]
+        values: Tensor = critic(obs, numbers)  # [K, ..., D]
         log_probs = policy.choices.log_probs  # [..., D]
-        return policy.choices.mean(values.amin(0)), policy.choices.mean(-log_probs) - log_pi
+        return policy.choices.mean(self.combine(values, critic)), policy.choices.mean(-log_probs) - log_pi
 
 
 # ---------------------------------------------------------------------- learner
 
 
 class SAC(ModelFree):
-    """The learner of SAC: actor, two critics and a temperature, their update and the policy."""
+    """The learner of SAC: actor, critics and a temperature, their updates and the policy."""
 
     losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
     """The losses, by the kind of the actions."""
@@ -185,14 +206,35 @@ class SAC(ModelFree):
         else:
             self.objective.log_temperature.requires_grad_(False)
         self._policy = self.with_memory(SampledPolicy(actor, device))
+        self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
+
+    def next_step(self) -> TrainStep:
+        """Return the step of the critics; every d-th one also updates the actor: REDQ, Algorithm 1."""
+        self.updates += 1
+        return self.train_step if self.updates % self.cfg.policy_delay == 0 else self.critic_step
 
     def train_step(self, batch: Batch) -> Update:
+        return self.learn(batch, updates_actor=True)
+
+    def critic_step(self, batch: Batch) -> Update:
+        """Take one step without the actor and the temperature."""
+        return self.learn(batch, updates_actor=False)
+
+    def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics, of actor and temperature through the new critics, and of the targets."""
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
         critic = o.critic_loss(for_critic)
-        metrics = self.minimize(critic) | self.minimize(o.actor_loss(for_actor))
+        metrics = self.minimize(critic)
+        if updates_actor:
+            metrics |= self.minimize(o.actor_loss(for_actor))
         o.target_critic.update()
         return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_extra_state(self, state: State) -> None:
+        self.updates = int(state["updates"])
 
 
 # ---------------------------------------------------------------------- settings
@@ -212,6 +254,16 @@ class SACConfig(CriticConfig):
     """Learning rate of the critics."""
     temperature_lr: Annotated[ScheduledFloat, AtLeast(0)] = 3e-4
     """Learning rate of the temperature; 0 keeps the temperature constant."""
+    num_critics: Annotated[int, AtLeast(1)] = 2
+    """K, number of critics."""
+    num_target_critics: Annotated[int | None, AtLeast(1)] = None
+    """M, number of critics, drawn in each update, whose minimum is the target; the actor then maximizes the mean of all
+    critics: REDQ (Chen et al. 2021, arXiv:2101.05982), Algorithm 1. None: the minimum of all critics for both."""
+    entropy_backup: bool = True
+    """Whether targets include the entropy of the policy in the next state. RLPD omits it for sparse rewards."""
+    policy_delay: Annotated[int, AtLeast(1)] = 1
+    """d: the actor and the temperature are updated at every d-th update of the critics. REDQ and RLPD update both once
+    per env step."""
     target_update_interval: Annotated[int, AtLeast(1)] = 1
     """Gradient updates between two updates of the target critics."""
     temperature: Annotated[ScheduledFloat, Above(0)] = 1.0
@@ -223,6 +275,11 @@ class SACConfig(CriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.num_target_critics is not None and self.num_target_critics > self.num_critics:
+            raise ConfigError(
+                f"num_target_critics = {self.num_target_critics}, num_critics = {self.num_critics}: there are fewer "
+                "critics. Set num_critics to at least as many."
+            )
         if isinstance(self.temperature, PiecewiseLinear) and self.temperature_lr:
             raise ConfigError(
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a scheduled temperature "

@@ -56,9 +56,9 @@ ALGORITHM_GROUPS = {
     "on-policy, any actions": "ppo a2c",
     "off-policy, discrete actions": "dqn qr_dqn discrete_sac",
     "off-policy, continuous actions": "sac td3 ddpg",
-    "recorded data, any actions": "bc iql gail",
+    "recorded data, any actions": "bc iql decision_transformer gail",
     "recorded data, discrete actions": "discrete_cql discrete_bcq discrete_crr",
-    "recorded data, continuous actions": "cql td3_bc bcq crr",
+    "recorded data, continuous actions": "cql rebrac td3_bc fql bcq crr",
 }
 
 

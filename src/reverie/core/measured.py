@@ -27,14 +27,18 @@ class Measured(dict[str, Tensor]):
     loss_temperature: Tensor
     """SAC: E[-alpha (ln pi(a | s) + target entropy)]."""
     loss_bc: Tensor
-    """Imitation of the dataset's actions in addition to another loss: E[(pi(s) - a)^2] of TD3+BC, E[-ln G(a | s)] of
-    discrete BCQ with the regularizer of its logits."""
+    """Imitation of the dataset's actions in addition to another loss: E[(pi(s) - a)^2] of TD3+BC, summed over the
+    dimensions of an action in ReBRAC, E[-ln G(a | s)] of discrete BCQ with the regularizer of its logits."""
     loss_conservative: Tensor
     """CQL penalty: its weight times ``train/conservative_gap``, less the threshold with lagrange, over all critics."""
     loss_lagrange_multiplier: Tensor
     """CQL with lagrange: loss of the multiplier, -multiplier (gap - threshold)."""
     loss_vae: Tensor
     """BCQ: loss of the VAE, reconstruction error plus half of the divergence."""
+    loss_flow: Tensor
+    """FQL: mean squared error of the velocity."""
+    loss_distillation: Tensor
+    """FQL: mean squared distance of the one-step policy to the flow, before it is multiplied by alpha."""
     loss_discriminator: Tensor
     """GAIL: -E_expert[ln D] - E_agent[ln(1 - D)]: 2 ln 2 if D = 0.5 everywhere, 0 if it is always right."""
     loss_penalty: Tensor
@@ -103,7 +107,8 @@ class Measured(dict[str, Tensor]):
     train_temperature: Tensor
     """SAC: alpha, the weight of the entropy."""
     train_lambda: Tensor
-    """TD3+BC: lambda, the weight of the value, alpha over the mean absolute value."""
+    """TD3+BC, ReBRAC and FQL: lambda, the weight of the value, alpha (here 1 but for TD3+BC) over the mean absolute
+    value."""
     train_approx_kl: Tensor
     """PPO: KL divergence of the policy that acted from the present one, estimated as E[rho - 1 - ln rho] (Schulman
     2020)."""

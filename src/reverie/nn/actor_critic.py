@@ -139,7 +139,7 @@ class QEnsemble(Network):
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(obs_spec, None, cfg, dtype, extra_inputs=width, copies=copies)
+        super().__init__(obs_spec, None, cfg, dtype, extra_inputs=width, copies=copies, norm=cfg.critic_norm)
 
 
 class MixedQEnsemble(Network):
@@ -149,9 +149,8 @@ class MixedQEnsemble(Network):
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, copies: int, dtype: torch.dtype
     ) -> None:
         count = num_continuous(action_spec)
-        super().__init__(
-            obs_spec, sum(num_classes_per_choice(action_spec)), cfg, dtype, extra_inputs=count, copies=copies
-        )
+        outputs = sum(num_classes_per_choice(action_spec))
+        super().__init__(obs_spec, outputs, cfg, dtype, extra_inputs=count, copies=copies, norm=cfg.critic_norm)
         self.layout: ActionLayout = ActionLayout(action_spec)
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
@@ -253,7 +252,7 @@ class DiscreteQEnsemble(Network):
     def __init__(
         self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__(obs_spec, classes, cfg, dtype, copies=copies)
+        super().__init__(obs_spec, classes, cfg, dtype, copies=copies, norm=cfg.critic_norm)
 
     def forward(self, obs: Obs, copy: int | None = None) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""

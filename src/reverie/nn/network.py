@@ -20,7 +20,7 @@ from reverie.core.types import Obs
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
 from reverie.nn.encoder import flat_vector
 from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
-from reverie.nn.relu_mlp import ReluMLP
+from reverie.nn.relu_mlp import HiddenNorm, ReluMLP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,9 @@ class NetworkConfig(Config):
     encoder: ImageEncoder | None = None
     """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
     continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""
+    critic_norm: HiddenNorm | None = None
+    """Layer norm in each hidden layer of the critics: before_relu, as in RLPD, or after_relu, as in ReBRAC. None: no
+    norm. DQN, QR-DQN, discrete CQL, PPO and A2C ignore it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.kernel_dispatch import accelerated
 
 ALIGNED = 16
 """Floats in a cache line."""
+
+HiddenNorm = Literal["before_relu", "after_relu"]
+"""Place of the layer norm in a hidden layer."""
+
+NORM_EPS = 1e-6
+"""Added to the variance in layer norms, as in Flax, which the authors of ReBRAC, RLPD and FQL use."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +37,8 @@ class MLPLayout:
     """Whether tanh is applied to the output."""
     tanh: bool = False
     """Whether tanh replaces ReLU between the layers."""
+    norm: HiddenNorm | None = None
+    """Where the layer norm of each hidden layer is; None: there is none."""
 
     @cached_property
     def multiplications(self) -> int:
@@ -94,22 +103,47 @@ def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     return y.tanh() if layout.squash else y
 
 
+def normed_perceptron(theta: Tensor, norms: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
+    """Return the outputs of :func:`perceptron` with layer norm in each hidden layer: Ba et al. 2016, equation 3.
+
+    ``norms`` ``[K, 2, H]`` holds the scales and the shifts of all H hidden units.
+    """
+    layout.check(parts)
+    x = concat_inputs(*parts)  # [M, inputs]
+    y, (*hidden, last) = x.expand(layout.copies, *x.shape), layout.layers(theta.to(x.dtype))  # [K, M, inputs]
+    affine = torch.split(norms.to(x.dtype).unsqueeze(2), list(layout.widths[1:-1]), -1)  # [K, 2, 1, width] each
+    for (weight, bias), scale_shift in zip(hidden, affine, strict=True):
+        scale, shift = scale_shift.unbind(1)  # [K, 1, width]
+        y = torch.baddbmm(bias, y, weight)  # [K, M, width]
+        y = y.relu() if layout.norm == "after_relu" else y
+        y = F.layer_norm(y, y.shape[-1:], eps=NORM_EPS) * scale + shift
+        y = y.relu() if layout.norm == "before_relu" else y
+    weight, bias = last
+    y = torch.baddbmm(bias, y, weight)
+    return y.tanh() if layout.squash else y
+
+
 class ReluMLP(nn.Module):
     """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
     All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimizers and target networks
-    process a single array. Rows are padded to whole cache lines with zeros, which stay 0.
+    process a single array. Rows are padded to whole cache lines with zeros, which stay 0. With a ``norm``, the scales
+    and shifts of the hidden units are another tensor ``norms`` ``[K, 2, H]``.
     """
 
     def __init__(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
-        tanh: bool = False,
+        tanh: bool = False, norm: HiddenNorm | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.copies = copies
-        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh)
+        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh, norm)
         self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
+        self.norms: nn.Parameter | None = None
+        if norm is not None:
+            scales = torch.ones(copies or 1, sum(units))
+            self.norms = nn.Parameter(torch.stack([scales, torch.zeros_like(scales)], 1))
         self.initialize()
 
     @torch.no_grad()
@@ -128,9 +162,10 @@ class ReluMLP(nn.Module):
 
     @property
     def layout_state(self) -> dict[str, Tensor]:
-        """The state that is saved with ``theta``, to detect other MLPs of the same size: widths, and where tanh is."""
+        """The state saved with ``theta``, to detect other MLPs of the same size: widths, where tanh and norms are."""
         layout = self.layout
-        return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash])}
+        norm = [] if layout.norm is None else [layout.norm == "after_relu"]
+        return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash, *norm])}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -161,7 +196,7 @@ class ReluMLP(nn.Module):
                 axis fewer than the last, ``[..., I]`` next to ``[..., n, J]``, is shared by the n rows.
             copy: the index of the only copy to compute; None computes all.
         """
-        lead, theta, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.layout
+        lead, theta, norms, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.norms, self.layout
         if copy is not None:
             theta, layout = theta[copy : copy + 1], self.alone
         if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
@@ -170,6 +205,9 @@ class ReluMLP(nn.Module):
                 "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
             )
         flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
-        y = perceptron(theta, layout, *flat)  # [K, M, outputs]
+        if norms is None:
+            y = perceptron(theta, layout, *flat)  # [K, M, outputs]
+        else:
+            y = normed_perceptron(theta, norms if copy is None else norms[copy : copy + 1], layout, *flat)
         alone = self.copies is None or copy is not None
         return y.view(*lead, y.shape[-1]) if alone else y.view(layout.copies, *lead, y.shape[-1])

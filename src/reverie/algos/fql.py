@@ -1,0 +1,261 @@
+"""FQL: Park, Li, Levine, "Flow Q-learning", ICML 2025, optionally with chunks of actions.
+
+Flow matching clones the behavior policy: it learns a velocity that carries noise to actions. A second policy maps the
+same noise to an action in one step: it imitates the result of the flow and maximizes the critics' values. With a
+``chunk_size`` above 1, an action is a chunk of h actions that are taken one after another, and a target sums h rewards:
+QC-FQL of Li, Zhou, Levine, "Reinforcement learning with action chunking", NeurIPS 2025.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reverie.algos.model_free import ModelFree, OfflineConfig, ValueConfig
+from reverie.algos.td import TDObjective
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
+from reverie.core.collectives import mean_across_ranks
+from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Mode, Obs, Step, Update
+from reverie.nn.actor_critic import QEnsemble
+from reverie.nn.adam import Adam
+from reverie.nn.exploration import StatelessStorage, may_any
+from reverie.nn.functional import is_traced
+from reverie.nn.network import Network, NetworkConfig, share_encoder, unshared_parameters
+from reverie.nn.optim import frozen
+from reverie.nn.target_network import TargetNetwork
+from reverie.objectives.returns import n_step
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
+
+# ---------------------------------------------------------------------- losses
+
+
+class FQLObjective(TDObjective):
+    """The losses of FQL over chunks of h actions, with an additional term ``flow``.
+
+    ``flow(obs, action, time)`` is the velocity ``[..., h A]`` of a chunk at a time ``[..., 1]`` in [0, 1], and
+    ``actor(obs, noise)`` the chunk of the one-step policy for noise ``[..., h A]``. ``critic(obs, action)`` gives the
+    values ``[K, ...]`` of K critics. Chunks begin at W = T - h rows of a window.
+    """
+
+    cfg: FQLConfig
+
+    def __init__(self, flow: nn.Module, actor: nn.Module, critic: nn.Module, cfg: FQLConfig) -> None:
+        super().__init__(cfg)
+        self.flow = flow
+        self.actor = actor
+        self.critic = critic
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau)
+
+    def forward(self, batch: Batch) -> Losses:
+        """Return the terms ``critic``, ``flow`` and ``actor`` of a batch ``[B, T]``."""
+        critic, flow, actor = self.critic_loss(batch), self.flow_loss(batch), self.actor_loss(batch)
+        return Losses(critic.terms | flow.terms | actor.terms, critic.metrics | actor.metrics, critic.priority)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """sum_i E[(Q_i(s, a) - y)^2] over whole chunks: Algorithm 1; chunks are as in QC-FQL, section 4."""
+        chunks = split_chunks(batch, self.cfg.chunk_size)
+        values = self.critic(chunks.obs, chunks.action)  # [K, B, W]
+        is_last = F.pad(~chunks.is_taken[..., -1], (0, 1))  # [B, W + 1], where no whole chunk begins
+        starts = replace(batch.slice_time(0, is_last.shape[1]), is_last=is_last)
+        return squared_error(values, self.targets(batch), starts)
+
+    def flow_loss(self, batch: Batch) -> Losses:
+        """E[|v(s, x_t, t) - (a - x_0)|^2], x_t = (1 - t) x_0 + t a, with noise x_0 and a uniform t: Algorithm 1.
+
+        Squares are averaged over the dimensions of an action, and over the actions of chunks that were taken.
+        """
+        chunks = split_chunks(batch, self.cfg.chunk_size)
+        noise = torch.randn_like(chunks.action)  # [B, W, h A]
+        time = torch.rand_like(noise[..., :1])  # [B, W, 1]
+        velocity = self.flow(chunks.obs, torch.lerp(noise, chunks.action, time), time)
+        error = (velocity - (chunks.action - noise)).square().unflatten(-1, (self.cfg.chunk_size, -1))
+        return Losses({"flow": masked_mean(error.mean(-1), chunks.is_taken)})
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[alpha |pi(s, z) - flow(s, z)|^2 - lambda mean_i Q_i(s, pi(s, z))], with noise z: Algorithm 1.
+
+        lambda is 1, or with ``normalize_q`` 1 / E[abs(Q)] without gradient. Squares are averaged over the dimensions of
+        a chunk.
+        """
+        chunks = split_chunks(batch, self.cfg.chunk_size)
+        mask, noise = chunks.is_taken[..., 0], torch.randn_like(chunks.action)  # [B, W], [B, W, h A]
+        action = self.actor(chunks.obs, noise)
+        imitated = self.flow_action(chunks.obs, noise)
+        distillation = masked_mean((action - imitated).square().mean(-1), mask)
+        with frozen(self.critic):
+            value = self.critic(chunks.obs, action.clamp(-1, 1)).mean(0)  # [B, W]
+        metrics, loss = {"loss/distillation": distillation.detach()}, -masked_mean(value, mask)
+        if self.cfg.normalize_q:
+            size = mean_across_ranks(masked_mean(value.detach().abs(), mask))
+            metrics["train/lambda"] = 1 / size.clamp(min=torch.finfo(size.dtype).tiny)  # finite
+            loss = metrics["train/lambda"] * loss
+        return Losses({"actor": self.cfg.alpha * distillation + loss}, metrics)
+
+    @torch.no_grad()
+    def flow_action(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return the chunks ``[..., h A]`` to which the flow carries noise, by Euler's method: Algorithm 1."""
+        action, steps = noise, self.cfg.flow_steps
+        for i in range(steps):
+            action = action + self.flow(obs, action, torch.full_like(noise[..., :1], i / steps)) / steps
+        return action.clamp(-1, 1)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = sum_i gamma^i r_{t+1+i} + gamma^h (1 - terminal) mean_j Q'_j(s_{t+h}, pi(s_{t+h}, z)).  ``[B, W]``."""
+        c, h = self.cfg, self.cfg.chunk_size
+        obs = {key: x[:, h - 1 :] for key, x in obs_after(batch.obs).items()}  # [B, W, ...]
+        noise = torch.randn_like(split_chunks(batch, h).action)  # [B, W, h A]
+        values = self.target_critic(obs, self.actor(obs, noise).clamp(-1, 1))  # [K, B, W]
+        value = values.mean(0) if c.target_reduction == "mean" else values.amin(0)
+        rows = {"reward": batch.reward, "terminal": batch.is_terminal, "last": batch.is_last}
+        return n_step(**rows, value=F.pad(value, (h, 0)), discount=c.discount, n=h)[:, : value.shape[1]]
+
+
+class Chunks(NamedTuple):
+    """The chunks of h actions that begin at the first W = T - h rows of windows."""
+
+    obs: Obs  # [B, W, ...], where they begin
+    action: Tensor  # [B, W, h A], 0 where no action was taken
+    is_taken: Tensor  # [B, W, h] bool, whether an action was taken in the episode in which the chunk begins
+
+
+def split_chunks(batch: Batch, size: int) -> Chunks:
+    """Return the chunks of ``size`` actions of a batch ``[B, T]``. The last row of an episode has no action."""
+    is_taken = (~batch.is_last[:, :-1]).unfold(1, size, 1).cumprod(-1).bool()  # [B, W, h]
+    action = batch.action[:, :-1].unfold(1, size, 1).transpose(-1, -2) * is_taken.unsqueeze(-1)  # [B, W, h, A]
+    return Chunks(
+        {key: x[:, : action.shape[1]] for key, x in obs_before(batch.obs).items()}, action.flatten(2), is_taken
+    )
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class FQL(ModelFree):
+    """The learner of FQL: a flow, a one-step policy and two critics, their update and the policy."""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQLConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, cfg, device)
+        spec, width = self.preprocess.spec, cfg.chunk_size * action_spec.width
+        flow = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width + 1)
+        actor = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width)
+        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        self.objective: FQLObjective = FQLObjective(flow, actor, critic, cfg)
+        self.to(device)
+        share_encoder(critic, flow, actor, self.objective.target_critic.model)
+        self.optims["critic"] = Adam(critic.parameters(), cfg.lr)
+        self.optims["flow"] = Adam(unshared_parameters(flow, critic), cfg.lr)
+        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.lr)
+        self._policy = ChunkPolicy(actor, cfg.chunk_size, action_spec.width, device)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critics, of the flow, of the one-step policy and of the targets: Algorithm 1."""
+        o, (for_critic, for_actor) = self.objective, self.encode(batch)
+        critic = o.critic_loss(for_critic)
+        metrics = self.minimize(critic) | self.minimize(o.flow_loss(for_actor))
+        metrics |= self.minimize(o.actor_loss(for_actor))
+        o.target_critic.update()
+        return Update(metrics=metrics, priority=critic.priority)
+
+
+class ChunkState(NamedTuple):
+    """The state of :class:`ChunkPolicy` for N environments."""
+
+    actions: Tensor  # [N, h, A], the newest chunk
+    taken: Tensor  # [N] int64, how many of its actions were taken
+    steps: Tensor  # [] int64, number of decisions in mode "eval"
+
+
+class ChunkPolicy(StatelessStorage[ChunkState]):
+    """A policy that maps noise to a chunk of h actions, and takes all of them before it proposes the next chunk.
+
+    Exploration draws from the CPU's default generator, once in each step. In evaluations, the number of decisions so
+    far is the seed, so that evaluations are reproducible and do not change the default generator.
+    """
+
+    def __init__(self, actor: nn.Module, size: int, width: int, device: torch.device) -> None:
+        """``actor(obs, noise)`` returns chunks ``[N, h A]``; ``size`` is h, ``width`` A."""
+        self.actor = actor
+        self.size = size
+        self.width = width
+        self.device = device
+
+    def initial(self, num_envs: int) -> ChunkState:
+        none = torch.zeros(num_envs, self.size, self.width)
+        return ChunkState(none, torch.full((num_envs,), self.size), torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
+        """Return ``(action [N, A] on the CPU, state)``. Where an episode begins, a new chunk replaces the last one."""
+        steps, generator = state.steps, None
+        if mode == "eval" and not is_traced(steps):
+            generator = torch.Generator().manual_seed(int(steps))
+        noise = torch.randn(len(step), self.size * self.width, generator=generator)
+        if self.size == 1:
+            steps = steps if generator is None else steps + 1
+            return self.propose(step, noise).squeeze(1), state._replace(steps=steps)
+        actions, taken, is_over = state.actions, state.taken, step.is_first | (state.taken == self.size)
+        if may_any(is_over):
+            actions = torch.where(is_over.view(-1, 1, 1), self.propose(step, noise), actions)
+            taken = taken.masked_fill(is_over, 0)
+        at = taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
+        return actions.gather(1, at).squeeze(1), ChunkState(actions, taken + 1, steps + (mode == "eval"))
+
+    def propose(self, step: Step, noise: Tensor) -> Tensor:
+        """Return chunks ``[N, h, A]`` for ``noise`` ``[N, h A]``, on the CPU."""
+        chunk = self.actor(step.obs_on(self.device), noise.to(self.device, non_blocking=True))
+        return chunk.clamp(-1, 1).cpu().view(-1, self.size, self.width)
+
+    def memoryless(self, mode: Mode) -> bool:
+        return self.size == 1  # the state then only counts decisions, which seed the noise of evaluations
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class FQLConfig(OfflineConfig, ValueConfig):
+    """Settings of FQL, with the defaults of the authors' code (github.com/seohongpark/fql).
+
+    The authors' networks have GELU instead of ReLU.
+    """
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+
+    chunk_size: Annotated[int, AtLeast(1)] = 1
+    """h, number of actions in a chunk. FQL has 1, QC-FQL 5. Windows need at least h + 1 rows: set batch_length too."""
+    alpha: Annotated[float, AtLeast(0)] = 10.0
+    """Weight of the imitation of the flow relative to the value. The authors choose it for each task, from 3 to
+    30000; with normalize_q, they recommend 0.03 to 10."""
+    normalize_q: bool = False
+    """Divide the value in the actor's loss by its mean absolute value, so that alpha does not depend on the scale of
+    rewards. The paper does not; the authors recommend it for new tasks."""
+    flow_steps: Annotated[int, AtLeast(1)] = 10
+    """Number of steps of Euler's method from noise to the flow's action."""
+    target_reduction: Literal["mean", "min"] = "mean"
+    """Mean or minimum of the target critics' values. The authors use min for AntMaze and Adroit."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
+    """Step size of the target critics per update; 1 copies the critics."""
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
+    """Learning rate of all networks."""
+    networks: NetworkConfig = field(
+        default_factory=lambda: NetworkConfig(units=(512, 512, 512, 512), critic_norm="after_relu")
+    )
+    """Layers of the networks."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_length <= self.chunk_size:
+            raise ConfigError(
+                f"chunk_size = {self.chunk_size}, batch_length = {self.batch_length}: a chunk needs windows with one "
+                f"row more. Set batch_length to at least {self.chunk_size + 1}."
+            )
+
+
+FQLConfig.learner = FQL

@@ -1,0 +1,105 @@
+"""ReBRAC: Tarasov et al., "Revisiting the minimalist approach to offline reinforcement learning", NeurIPS 2023.
+
+TD3+BC with a second penalty: the target of the critics also falls with the distance between the target policy's action
+and the next action of the dataset. Each penalty has its own weight. Critics have layer norm, and all networks three
+hidden layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from reverie.algos.model_free import OfflineConfig
+from reverie.algos.td3 import TD3, TD3Config, TD3Objective
+from reverie.core.bounds import AtLeast, ScheduledFloat
+from reverie.core.collectives import mean_across_ranks
+from reverie.core.types import Batch
+from reverie.nn.network import NetworkConfig
+from reverie.nn.optim import frozen
+from reverie.objectives.returns import transition_mask
+from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
+
+# ---------------------------------------------------------------------- losses
+
+
+class ReBRACObjective(TD3Objective):
+    """The losses of ReBRAC: :class:`~reverie.algos.td3.TD3Objective` with a penalty in either loss.
+
+    The last row of each window needs its action too, unless it ends the episode.
+    """
+
+    cfg: ReBRACConfig
+
+    def actor_loss(self, batch: Batch) -> Losses:
+        """E[beta_1 |pi(s) - a|^2 - lambda min_i Q_i(s, pi(s))], lambda = 1 / E[abs(min_i Q_i)]: section 3.
+
+        lambda, which has no gradient, is from the authors' code (github.com/tinkoff-ai/ReBRAC).
+        """
+        obs, mask = obs_before(batch.obs), transition_mask(batch.is_last)
+        action = self.actor(obs)  # [B, T-1, A]
+        with frozen(self.critic):
+            value = self.critic(obs, action).amin(0)  # [B, T-1]
+        size = mean_across_ranks(masked_mean(value.detach().abs(), mask))
+        factor = 1 / size.clamp(min=torch.finfo(size.dtype).tiny)  # finite
+        cloning = masked_mean(squared_distance(action, batch.action[:, :-1]), mask)
+        loss = self.cfg.actor_bc_coef * cloning - factor * masked_mean(value, mask)
+        return Losses({"actor": loss}, {"loss/bc": cloning.detach(), "train/lambda": factor})
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) (min_i Q'_i(s', a') - beta_2 |a' - b|^2): section 3.  ``[B, T - 1]``.
+
+        a' is the target policy's action with clipped noise, b the dataset's action at s'. The last row of an episode
+        has no action, and so no penalty.
+        """
+        obs, c = obs_after(batch.obs), self.cfg
+        action = self.smoothed_action(obs)  # [B, T-1, A]
+        penalty = squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
+        value = self.target_critic(obs, action).amin(0) - c.critic_bc_coef * penalty  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
+
+
+def squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b|^2 ``[...]`` of actions ``[..., A]``."""
+    return (a - b).square().sum(-1)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class ReBRAC(TD3):
+    """The learner of ReBRAC: actor and two critics, their updates and the policy."""
+
+    losses: type[ReBRACObjective] = ReBRACObjective
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReBRACConfig(OfflineConfig, TD3Config):
+    """Settings of ReBRAC: the authors' for MuJoCo.
+
+    For AntMaze and Adroit, they use batches of 256 and other learning rates.
+    """
+
+    batch_size: int = 1024
+    actor_bc_coef: Annotated[float, AtLeast(0)] = 0.01
+    """beta_1, weight of the squared distance to the dataset's action in the actor's loss. The authors choose it for
+    each dataset, between 0.001 and 0.1; 0.01 is the most frequent value for MuJoCo."""
+    critic_bc_coef: Annotated[float, AtLeast(0)] = 0.01
+    """beta_2, weight of the squared distance to the next action of the dataset in the critics' target. The authors
+    choose it for each dataset, between 0 and 0.5; 0.01 is the most frequent value for MuJoCo."""
+    actor_lr: ScheduledFloat = 1e-3
+    critic_lr: ScheduledFloat = 1e-3
+    networks: NetworkConfig = field(
+        default_factory=lambda: NetworkConfig(units=(256, 256, 256), critic_norm="after_relu")
+    )
+    """Layers of the networks."""
+
+
+ReBRACConfig.learner = ReBRAC

@@ -1,0 +1,100 @@
+"""FQL's losses of chunks against their definition, one chunk at a time; the policy that takes chunks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from windows import ACTS, ROWS, SIZE, Case, Tiny, TinyCritic, check_against, moves, row, steps
+
+from reverie.algos.fql import ChunkPolicy, FQLConfig, FQLObjective
+from reverie.core.errors import ConfigError
+from reverie.nn.actor_critic import CriticStack
+
+
+def flows(size):
+    """A flow, a policy and critics of chunks; some actions of the policy are out of bounds."""
+    wide = size * ACTS
+    critics = CriticStack(TinyCritic(wide), TinyCritic(wide))
+    return Tiny(wide, acts=wide + 1), Tiny(wide, lambda y: 3 * y, acts=wide), critics
+
+
+def mean(numbers):
+    return sum(numbers) / len(numbers)
+
+
+def target(made, data, b, t, drawn):
+    """What the chunk from row t turned out to be worth."""
+    c, h = made.cfg, made.cfg.chunk_size
+    earned = sum(c.discount**i * data.reward[b, t + 1 + i].item() for i in range(h))
+    if data.is_terminal[b, t + h]:
+        return earned
+    obs = row(data, b, t + h)
+    values = [q(obs, made.actor(obs, drawn).clip(-1, 1)).item() for q in made.target_critic.model.critics]
+    return earned + c.discount**h * (min(values) if c.target_reduction == "min" else mean(values))
+
+
+def flown(made, obs, x):
+    """Where the flow carries noise, in small steps."""
+    for i in range(made.cfg.flow_steps):
+        at = torch.tensor([i / made.cfg.flow_steps], dtype=torch.float64)
+        x = x + made.flow(obs, x, at).detach() / made.cfg.flow_steps
+    return x.clip(-1, 1)
+
+
+def slow(made, data):
+    """Algorithm 1. Chunks that the end of an episode cuts off are imitated as far as they go, and have no target."""
+    c, h = made.cfg, made.cfg.chunk_size
+    wide = SIZE, ROWS + 1 - h, h * ACTS
+    after, start = (torch.randn(wide, dtype=torch.float64) for _ in range(2))
+    times, tried = torch.rand(*wide[:2], 1, dtype=torch.float64), torch.randn(wide, dtype=torch.float64)
+    velocities, critics, distances, values, errors = [], [], [], [], [[] for _ in range(SIZE)]
+    for b, t in [(b, t) for b, t in moves(data) if t < wide[1]]:
+        obs, taken = row(data, b, t), [not data.is_last[b, t : t + i + 1].any() for i in range(h)]
+        chunk = torch.cat([data.action[b, t + i] * x for i, x in enumerate(taken)])
+        between = (1 - times[b, t]) * start[b, t] + times[b, t] * chunk
+        wrong = (made.flow(obs, between, times[b, t]) - (chunk - start[b, t])) ** 2
+        velocities += [wrong[i * ACTS : (i + 1) * ACTS].mean() for i, x in enumerate(taken) if x]
+        action = made.actor(obs, tried[b, t])
+        distances.append(((action - flown(made, obs, tried[b, t])) ** 2).mean())
+        values.append(mean([q(obs, action.clip(-1, 1)) for q in made.critic.critics]))
+        if all(taken):
+            y = target(made, data, b, t, after[b, t])
+            q_values = [q(obs, chunk) for q in made.critic.critics]
+            errors[b].append(mean([abs(q.item() - y) for q in q_values]))
+            critics.append(data.weight[b] * sum((q - y) ** 2 for q in q_values))
+    factor = 1 / mean([abs(q.item()) for q in values]) if c.normalize_q else 1.0
+    priority = torch.tensor([sum(e) / max(1, len(e)) for e in errors], dtype=torch.float64)
+    return {
+        "critic": mean(critics), "flow": mean(velocities), "priority": priority,
+        "actor": c.alpha * mean(distances) - factor * mean(values), "loss/distillation": mean(distances),
+    }  # fmt: skip
+
+
+OWN = {name: name for name in ("critic", "flow", "actor")}
+CHUNKS = {"alpha": 3.0, "chunk_size": 2, "flow_steps": 3, "normalize_q": True, "target_reduction": "min"}
+
+
+@pytest.mark.parametrize("given", [{"alpha": 0.7}, CHUNKS])
+def test_terms_and_gradients_are_those_of_the_paper(given):
+    check_against(Case(lambda c: FQLObjective(*flows(c.chunk_size), c), FQLConfig, slow, OWN, []), given)
+
+
+def test_chunks_are_taken_whole_unless_an_episode_begins():
+    """Actions tell which draw they are of, and their place in the chunk."""
+    drawn = iter(range(100))
+    policy = ChunkPolicy(
+        lambda obs, noise: (10 * next(drawn) + torch.arange(3.0)).expand(2, 3) / 100, 3, 1, torch.device("cpu")
+    )
+    begins = {0: [True, True], 4: [False, True]}
+    state, seen = policy.initial(2), []
+    for t in range(6):
+        step = replace(steps(2), is_first=torch.tensor(begins.get(t, [False, False])))
+        action, state = policy.act(step, state, "explore")
+        seen.append((100 * action[:, 0]).round().int().tolist())
+    assert seen == [[0, 0], [1, 1], [2, 2], [10, 10], [11, 20], [12, 21]]
+    assert not policy.memoryless("eval")
+
+
+def test_windows_hold_a_chunk():
+    with pytest.raises(ConfigError, match=r"chunk_size = 2, batch_length = 2: .* Set batch_length to at least 3"):
+        FQLConfig(chunk_size=2)
