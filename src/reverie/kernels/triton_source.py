@@ -64,7 +64,7 @@ def norm_silu_backward_kernel(
 
 
 @triton.jit
-def tanh(x):
+def fast_tanh(x):
     """Triton has no tanh that its interpreter knows."""
     e = tl.exp(-2 * tl.abs(x))
     return tl.where(x < 0, e - 1, 1 - e) / (1 + e)
@@ -84,7 +84,7 @@ def gru_kernel(
     mask = row < rows
     at = gates + row * 3 * deter + (j // width) * 3 * width + j % width
     reset = tl.sigmoid(tl.load(at, mask=mask, other=0.0).to(tl.float32))
-    new = tanh(reset * tl.load(at + width, mask=mask, other=0.0).to(tl.float32))
+    new = fast_tanh(reset * tl.load(at + width, mask=mask, other=0.0).to(tl.float32))
     update = tl.sigmoid(tl.load(at + 2 * width, mask=mask, other=0.0).to(tl.float32) - 1)
     old = tl.load(h + row * h_stride + j, mask=mask, other=0.0).to(tl.float32)
     y = old + update * (new - old)
@@ -109,7 +109,7 @@ def gru_backward_kernel(
     reset = tl.sigmoid(tl.load(gates + at, mask=mask, other=0.0).to(tl.float32))
     candidate = tl.load(gates + at + width, mask=mask, other=0.0).to(tl.float32)
     update = tl.sigmoid(tl.load(gates + at + 2 * width, mask=mask, other=0.0).to(tl.float32) - 1)
-    new = tanh(reset * candidate)
+    new = fast_tanh(reset * candidate)
     g = tl.load(dout + i, mask=mask, other=0.0).to(tl.float32)
     g += tl.load(extra + row * extra_stride + j, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
