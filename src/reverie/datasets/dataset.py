@@ -91,7 +91,6 @@ class DatasetConfig(ReadOptions):
         mapped = self.storage == "mmap"
         storage = MappedStorage(columns, 1, capacity, folder) if mapped else HostStorage(columns, 1, capacity)
         dataset = OfflineReplay(storage, window, seed=seed, config=chosen, online=False)  # no rows are new
-        dataset.has_rewards = rows.about.has_rewards
         dataset.fill(parts if parts is not None else rows.parts(), total, rows.label)
         return dataset
 

@@ -102,6 +102,7 @@ def load_dataset(
             recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
             scratch=scratch, parts=track_progress(recorded.parts(columns)),
         )  # fmt: skip
+    dataset.has_rewards = recorded.about.has_rewards
     if RETURN_TO_GO_COLUMN in algo.extra_spec:
         write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
     return dataset, np.concatenate(columns["reward"]) if unclipped else None
