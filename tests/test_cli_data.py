@@ -95,12 +95,13 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
 def test_info_shows_what_stands_still(tmp_path, capsys):
     """Constant elements, idle steps, and frames where there are images."""
     at = np.arange(40)
-    values = {"actions": np.where(at % 4, at / 40, 0)[:, None], "terminals": at % 20 == 19}
+    values = {"actions": np.outer(np.where(at % 4, at / 40, 0), [1, 0.5]) * 2, "terminals": at % 20 == 19}
     np.savez(tmp_path / "a.npz", observations=np.stack([at, 0 * at + 3], axis=1), timeouts=0 * at, **values)
     np.savez(tmp_path / "b.npz", observations=np.full((40, 3, 8, 9), at[:, None, None, None], np.uint8), **values)
     assert data_command(["info", str(tmp_path / "a.npz")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "constant obs elements 1" in said
+    assert "action Box(0 to 1.95, (2,), float64)" in said
     assert "25.0% idle (all 0)" in said
     with pytest.raises(ConfigError, match=r"a\.npz has no images: leave out --figure"):
         data_command(["info", str(tmp_path / "a.npz"), "--figure", str(tmp_path / "a.png")])

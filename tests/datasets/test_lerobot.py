@@ -83,7 +83,12 @@ def test_folders_whose_parts_disagree(tmp_path):
             open_reader(tmp_path / name).info()
 
 
-def test_a_video_that_ends_too_early(tmp_path):
+def test_videos_that_do_not_fit(tmp_path):
+    (other := lerobot(tmp_path / "fps", 2, LIVED[:1]) / "meta/info.json").write_text(
+        json.dumps(json.loads(other.read_text()) | {"fps": 20})
+    )
+    with pytest.raises(DataError, match=r"episode_000000\.mp4 has 10 frames per second: expected 20"):
+        list(open_reader(tmp_path / "fps").parts())
     folder = lerobot(tmp_path / "d", 3)
     short = lerobot(tmp_path / "e", 3, LIVED[:4])
     (short / f"videos/{CAMERA}/chunk-000/file-000.mp4").replace(folder / f"videos/{CAMERA}/chunk-000/file-000.mp4")

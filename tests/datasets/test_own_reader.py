@@ -70,6 +70,8 @@ def test_names_that_are_wrong(folder):
     path, name = folder
     with pytest.raises(ConfigError, match="no subclass of Reader"):
         opened((path, name.replace("Folder", "Gone")))
+    with pytest.raises(ConfigError, match=r"Folder\(change=word\)': expected one of name"):
+        opened(folder, "(change=word)")
     with pytest.raises(DataError, match="there is no dataset at"):
         opened((path / "gone", name))
 

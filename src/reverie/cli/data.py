@@ -19,11 +19,13 @@ from reverie.core.errors import ConfigError, count_noun, did_you_mean
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.output import WriteReport
-    from reverie.datasets.reader import DatasetInfo, Reader
+    from reverie.datasets.reader import DatasetInfo, Reader, Space
     from reverie.datasets.summary import Summary
     from reverie.store.store import ReplayStore
 
 Format = Literal["auto", "minari", "d4rl", "parquet", "robomimic", "lerobot", "pydreamer", "store"]
+MAX_PARTS = 12
+"""Maximum number of observations, or of parts of an action, that ``data info`` lists."""
 MAX_REMARKS = 20
 """Maximum number of remarks that a report prints."""
 
@@ -303,7 +305,7 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
         "dataset": [("path", str(reader.path)), ("format", reader.format), *info.text.items()],
         "wrong": [("", wrong)] if (wrong := stepless_error(summary.rows, summary.num_stepless)) else [],
         "not finite": summary.broken_lines(),
-        "spaces": [("observation", format_space(info.observation)), ("action", format_space(info.action))],
+        "spaces": [*space_lines("observation", info.observation), *space_lines("action", info.action)],
         "episodes": [("number", f"{episodes:,} with {count_noun(sum(summary.lengths), 'step')}")],
     }
     if info.env:
@@ -327,8 +329,21 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
     return sections
 
 
-def format_space(space: object) -> str:
-    """Format a space in at most 160 characters."""
+def space_lines(name: str, space: Space) -> list[tuple[str, str]]:
+    """Return a line for each part of a space, at most ``MAX_PARTS``; ``name`` is the name of the whole space."""
+    from reverie.core.spaces import columns_in
+
+    parts = [(column, format_space(leaf)) for column, leaf in columns_in(space, name)]
+    more = [("", f"and {len(parts) - MAX_PARTS} more")] if len(parts) > MAX_PARTS else []
+    return parts[:MAX_PARTS] + more
+
+
+def format_space(space: Space) -> str:
+    """Format a space in at most 160 characters; bounds that differ between elements become their range."""
+    from gymnasium.spaces import Box
+
+    if isinstance(space, Box) and any((bound != bound.flat[0]).any() for bound in (space.low, space.high)):
+        return f"Box({space.low.min():.4g} to {space.high.max():.4g}, {space.shape}, {space.dtype})"
     text = " ".join(str(space).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
 

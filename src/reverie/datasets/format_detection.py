@@ -6,7 +6,7 @@ import glob
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reverie.core.config import parse_call_expr
+from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.imports import entry_points_in, import_object
 from reverie.datasets.concat import ConcatReader
@@ -73,7 +73,7 @@ def custom_reader(path: str, options: ReadOptions) -> Reader:
     name, bracket, arguments = options.reader.partition("(")
     points = {point.name: point for point in entry_points_in(GROUP)}
     kind = points[name].load() if name in points else import_object(name, what=setting_name, base=Reader)
-    _, args, settings = parse_call_expr(f"f({arguments}" if bracket else "f()")
+    _, args, settings = parse_call(f"f({arguments}" if bracket else "f()", setting_name)
     readers: list[Reader] = [kind(file, options, *args, **settings) for file in _matching_paths(path)]
     return readers[0] if len(readers) == 1 else ConcatReader(Path(path), readers, options)
 

@@ -139,8 +139,9 @@ class LeRobotReader(TableReader):
             name: self._task_space() if column.dtype == object else infer_obs_space(column.shape[1:], column.dtype)
             for name, column in columns.items()
         }
-        tasks = "; ".join(self.metadata.tasks.values())
-        text = {"robot": str(about.get("robot_type")), "frames per second": f"{self.metadata.fps:g}", "tasks": tasks}
+        tasks, fps = "; ".join(self.metadata.tasks.values()), f"{self.metadata.fps:g}"
+        text = {"robot": str(about.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
+        text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
 

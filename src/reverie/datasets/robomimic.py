@@ -138,7 +138,7 @@ class RobomimicReader(TransitionsReader):
             )
 
     def info(self) -> DatasetInfo:
-        text = {"environment of robomimic": str(self.env_args["env_name"])} if "env_name" in self.env_args else {}
+        text = {"task": str(self.env_args["env_name"])} if self.env_args.get("env_name") else {}
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))

@@ -29,7 +29,7 @@ class VideoFrames:
         """Return ``count`` frames from index ``start`` on, uint8 ``[count, H, W, C]``.
 
         Raises:
-            DataError: the file is missing, does not decode, ends too early or has frames of another shape.
+            DataError: the file is missing, does not decode, ends too early, or has frames of another shape or rate.
         """
         if self._next != (file, start):
             self.close()
@@ -58,13 +58,17 @@ class VideoFrames:
             str(file), pixels, bits_per_pixel=8 * depth, input_params=seek, output_params=once
         )
         try:
-            width, height = next(frames)["size"]
+            header = next(frames)
+            width, height = header["size"]
+            fps = float(header["fps"])  # 0 if unknown
         except (StopIteration, RuntimeError, OSError, KeyError, IndexError, ValueError):
             raise DataError(
                 f"{file} does not decode as a video: it is damaged or only a pointer to a download."
             ) from None
         if (height, width) != self.shape[:2]:
             raise DataError(f"{file}: frames have size {height} x {width}: expected {self.shape[0]} x {self.shape[1]}.")
+        if fps and abs(fps - self.fps) > 0.02 * self.fps:
+            raise DataError(f"{file} has {fps:g} frames per second: expected {self.fps:g}, as the dataset declares.")
         return frames
 
     def close(self) -> None:
