@@ -9,7 +9,8 @@ of 256, batches of 256 sampled from the replay of each library, which holds 100,
 
 Each library gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
 (`peers/rates_*.py`), which prints one line of JSON. A round measures everybody in turn; the result is the median over
-the rounds, and ratios compare what was measured in one round. Rows of tasks that were not measured stay as they are.
+the rounds, and ratios compare what was measured in one round. With one thread, time is that of the process, so that
+what else runs on the machine counts less, but for `loop`. Rows of tasks that were not measured stay as they are.
 """
 
 from __future__ import annotations

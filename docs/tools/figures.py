@@ -241,12 +241,13 @@ def library(system: str) -> str:
 def speed(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figure:
     """How many times as fast as each other library; 1 is reverie."""
     whole = [r for r in on_policy["rows"] if r["part"] == "speed" and r.get("threads", 1) == 1]
+    updates = [row for row in model_free["rows"] if row["threads"] == 1 or row["task"] == "loop"]
     files = [one["machine"] for one in (dreamers, offline, model_free, on_policy)]
     machines = [f"{processor_name(one['processor'])}, {one['cores']} cores" for one in files]
     panels = {
         "DreamerV3: updates": ratios(dreamers["rows"], "setting", "ratio", {"V": "vectors", "I": "images"}),
         "Offline: updates": ratios(offline["rows"], "task", "ours_to_it"),
-        "Model-free: updates": ratios(model_free["rows"], "task", "ours_to_it", {"loop": "td3, whole loop"}),
+        "Model-free: updates": ratios(updates, "task", "ours_to_it", {"loop": "td3, whole loop"}),
         "PPO: whole runs": ratios(whole, "task", "ratio_per_cpu_s", TITLES),
     }
     counts = [len({task for task, _, _ in points}) for points in panels.values()]
