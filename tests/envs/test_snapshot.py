@@ -93,7 +93,7 @@ def test_another_process_goes_on_exactly(make, tmp_path):
 @given(
     first=st.integers(0, 25),
     after=st.lists(st.integers(0, 12), min_size=1, max_size=4),
-    name=st.sampled_from(["Count", "Cue", "Grid", "Look", "Match"]),
+    name=st.sampled_from(["BitFlip", "Count", "Cue", "Grid", "Look", "Match"]),
 )
 @settings(max_examples=12, deadline=None)
 def test_any_number_of_interruptions(first, after, name):

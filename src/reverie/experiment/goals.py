@@ -80,4 +80,5 @@ def relabel_goals(
     for number, replay in enumerate(replays):
         if replay is not None:
             replay.hindsight = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)
+            replay.hindsight.is_checked = not getattr(replay, "has_rewards", True)  # there is nothing to compare
     return env
