@@ -12,7 +12,10 @@ from reverie.core.types import Step
 
 def test_acting_and_learning_read_the_same():
     """The loss of windows at an episode's begin is the error of actions, row by row, where returns are known."""
-    agent = build("decision_transformer", batch_length=7, normalize_obs=None, return_scale=2.0)
+    agent = build(
+        "decision_transformer", batch_length=7, normalize_obs=None, return_scale=2.0,
+        **{"networks.memory": "transformer(6, 4, 2)"},
+    )  # fmt: skip
     data, first = batch(agent), torch.arange(7) == 0
     reward = data.reward * ~first
     to_go = 5 - reward.cumsum(1)
@@ -40,6 +43,8 @@ def test_the_target_is_the_highest_return_of_an_episode():
     assert agent.best_return == -2
 
 
-def test_a_memory_is_needed():
+def test_a_memory_is_needed_and_holds_a_window():
+    with pytest.raises(ConfigError, match="Set batch_length to at most 4"):
+        config("decision_transformer", {"networks.memory": "transformer(3)"})
     with pytest.raises(ConfigError, match="Use a memory such as"):
         config("decision_transformer", {"networks.memory": None})
