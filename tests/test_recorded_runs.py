@@ -22,6 +22,7 @@ import reverie
 from reverie.agent.loading import read_config
 from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
+from reverie.algos.returns_to_go import ReturnToGoAnnotator
 from reverie.cli import main
 from reverie.core.columns import ColumnSpec
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
@@ -68,6 +69,7 @@ def assert_same_weights(one: Path, two: Path) -> None:
 @pytest.mark.parametrize(("algorithm", "more"), [
     ("td3", {"algo.normalize_obs": "running", "replay.fractions.priority": 1.0, "replay.fractions.uniform": 0.0}),
     ("cql", {"algo.num_samples": 2, "algo.value_floor": "monte_carlo", "env": "none"}),
+    ("decision_transformer", {"algo.batch_length": 4, "algo.networks.memory": "transformer(3, 4, 2)"}),
 ])  # fmt: skip
 def test_a_run_on_data_goes_on_bit_for_bit(pendulum, tmp_path, algorithm, more):
     train(pendulum, tmp_path / "whole", algorithm=algorithm, updates=12, **more)
@@ -87,8 +89,9 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     dataset = OfflineReplay(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=BatchSamplerConfig())
     parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
     dataset.fill((part for part in parts if len(part["reward"])), 5)
-    write_returns(dataset, 0.5, block)
-    assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, -np.inf, -np.inf]
+    for limits, returns in ((False, [-np.inf, -np.inf]), (True, [5, 0])):
+        write_returns(dataset, ReturnToGoAnnotator(0.5, ends_at_limits=limits), block)
+        assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, *returns]
     assert "extras" not in dataset.fingerprint
 
 

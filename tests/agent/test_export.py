@@ -111,7 +111,15 @@ SEEING = {"sac", "ppo_lstm"}
 MODES = ("dqn_choices", "sac_mixed")
 ONNX = (*MODES, "v3", "ddpg", "bcq", "ppo_lstm", "v1")
 """Policies that differ in what an exporter meets; the others are compared as PyTorch's graphs, which is faster."""
-TORCH = ("tdmpc2", "fql_chunks", "discrete_sac_transformer", "pydreamer", "bc_stochastic", "v3_bfloat16")
+TORCH = (
+    "tdmpc2",
+    "fql_chunks",
+    "decision_transformer",
+    "discrete_sac_transformer",
+    "pydreamer",
+    "bc_stochastic",
+    "v3_bfloat16",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -71,7 +71,7 @@ def slow(made, data):
 
 
 OWN = {name: name for name in ("critic", "flow", "actor")}
-CHUNKS = {"alpha": 3.0, "chunk_size": 2, "flow_steps": 3, "normalize_q": True, "target_reduction": "min"}
+CHUNKS = {"alpha": 3.0, "chunk_size": 3, "flow_steps": 3, "normalize_q": True, "target_reduction": "min"}
 
 
 @pytest.mark.parametrize("given", [{"alpha": 0.7}, CHUNKS])

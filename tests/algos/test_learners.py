@@ -99,13 +99,16 @@ def test_learning_rates_may_follow_ramps(config):
 # ---------------------------------------------------------------- TD3 and SAC
 
 
-def test_actor_and_targets_move_at_every_dth_update_exactly():
-    agent = learner(TD3Config(policy_delay=3))
+@pytest.mark.parametrize(("config", "often"), [(TD3Config, {"critic"}), (SACConfig, {"critic", "target_critic"})])
+def test_actor_and_targets_move_at_every_dth_update_exactly(config, often):
+    """The targets of SAC follow the critics at once."""
+    agent = learner(config(policy_delay=3))
+    seldom = {"actor", "target_actor", "target_critic"} if config is TD3Config else {"actor", "log_temperature"}
     for i in range(1, 8):
         before = copy.deepcopy(agent.objective.state_dict())
         update, after = agent.update(rows(i)), agent.objective.state_dict()
         moved = {k.split(".")[0] for k in before if not torch.equal(before[k], after[k])}
-        assert moved == {"critic"} | ({"actor", "target_actor", "target_critic"} if i % 3 == 0 else set())
+        assert moved == often | (seldom if i % 3 == 0 else set())
         assert ("loss/actor" in update.metrics) == (i % 3 == 0)
     assert agent.state_dict()["updates"] == 7
     assert int(agent.optims["actor"].updates) == 7 // 3

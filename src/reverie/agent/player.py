@@ -86,8 +86,8 @@ class Player:
                 training at the checkpoint. A world model samples its latents in both cases, from PyTorch's generator:
                 the same ``torch.manual_seed`` plays the same episode.
             is_first: for batches, ``[N]`` bool: which environments have begun a new episode since the last call.
-            reward: reward received with ``obs``; ``[N]`` for batches. Only agents with ``encoder.encode_reward`` use
-                it.
+            reward: reward received with ``obs``; ``[N]`` for batches. Only Decision Transformer and agents
+                with ``encoder.encode_reward`` use it.
             action_mask: the legal actions, from the environment's ``info["action_mask"]`` or ``action_masks()``; for
                 batches, one mask per environment. Agents trained with masks need it, unless the observation contains
                 it.

@@ -4,7 +4,7 @@ Behavior cloning of sequences, conditioned on the return-to-go of each row: the 
 episode. In acting, the return-to-go is a target, less the rewards so far.
 
 As in the paper, a causal transformer attends to the last rows. Here a row is one token (return-to-go, observation,
-previous action) instead of three, positions are relative to the newest row, and there is no dropout.
+previous action) instead of three, positions count from the first of these rows, and there is no dropout.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reverie.core.protocols import Policy, RowAnnotator
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Update
 from reverie.nn.adam import Adam
-from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, Transformer
+from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, Transformer, TransformerMemory
 from reverie.nn.network import MemoryInputs, MemoryNetworkConfig
 from reverie.nn.preprocess import inspect_policy
 
@@ -46,6 +46,9 @@ class DecisionTransformer(BC):
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DecisionTransformerConfig, device: torch.device
     ) -> None:
+        memory = cfg.networks.memory
+        if isinstance(memory, Transformer):
+            cfg = replace(cfg, networks=replace(cfg.networks, memory=Context(**vars(memory))))
         super().__init__(obs_spec, action_spec, cfg, device)
         self.register_buffer("best_return", torch.tensor(-math.inf, device=device))
         column = ColumnSpec(shape=(), dtype="float32", fill_value=-math.inf, in_checkpoints=False)
@@ -158,6 +161,51 @@ class ReturnPolicy:
         return {RETURN_TO_GO_COLUMN: torch.full_like(state.to_go, -math.inf)}  # unknown until the episode has ended
 
 
+# ---------------------------------------------------------------------- memory
+
+
+class ContextTransformer(TransformerMemory):
+    """A causal transformer over at most W rows, all of which attend at once: see :class:`MemoryModule`.
+
+    Windows of rows begin with a blank memory. Positions count from the first row that is attended to, at which the
+    window, the context of W rows or the episode begins.
+    """
+
+    def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Map rows ``[B, T, I]`` of a window, or a single row and the state before it.
+
+        The state after the rows of a window is blank.
+        """
+        if x.shape[1] > 1:
+            row = torch.arange(x.shape[1], device=x.device)
+            out = self.attend(x, torch.where(first, row, 0).cummax(1).values)
+            return out, state.new_zeros(()).expand(*x.shape[:2], self.width)
+        count = state[:, -1:].masked_fill(first, 0)  # [B, 1], earlier rows of the episode
+        rows = torch.cat([state[:, :-1].view(-1, self.before, self.inputs), x], 1)  # [B, W, I]
+        out = self.attend(rows, (self.before - count).long().expand(-1, self.before + 1))[:, -1:]
+        after = torch.cat([rows[:, 1:].flatten(1), (count + 1).clamp(max=self.before)], -1)
+        return out, after.unsqueeze(1)
+
+    def attend(self, rows: Tensor, begun: Tensor) -> Tensor:
+        """Return ``[B, R, H]``; each of R rows attends to the rows from ``begun`` ``[B, R]`` on, itself included."""
+        row = torch.arange(rows.shape[1], device=rows.device)  # [R]
+        mask = (row <= row.unsqueeze(1)) & (row >= begun.unsqueeze(-1))  # [B, R, R]
+        mask = mask | torch.eye(len(row), dtype=torch.bool, device=rows.device)  # a row before all others is not used
+        y = self.embed(rows) + self.age[(row - begun).clamp(min=0)]  # [B, R, H]
+        for block in self.blocks:
+            y = block(y, mask)
+        out: Tensor = self.norm(y)
+        return out
+
+
+@dataclass(frozen=True)
+class Context(Transformer, base=True):
+    """The settings of :class:`ContextTransformer`."""
+
+    def build(self, inputs: int) -> ContextTransformer:
+        return ContextTransformer(self, inputs)
+
+
 # ---------------------------------------------------------------------- settings
 
 
@@ -192,6 +240,12 @@ class DecisionTransformerConfig(BCConfig):
             raise ConfigError(
                 f"networks.memory = {self.networks.memory}, networks.burn_in = {self.networks.burn_in}: the memory of "
                 f"{self.algorithm} is blank where a window begins. Use a memory such as transformer(20), no burn_in."
+            )
+        memory, rows = self.networks.memory, self.batch_length - 1
+        if isinstance(memory, Transformer) and memory.window < rows:
+            raise ConfigError(
+                f"batch_length = {self.batch_length}, networks.memory = {memory.to_text()}: the transformer attends to "
+                f"fewer rows. Set batch_length to at most {memory.window + 1}."
             )
 
     def needs_rewards(self, *, collected: bool) -> bool:

@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
 from reverie.algos.dreamer import Dreamer, DreamerConfig
-from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds, seeded_rng
@@ -103,23 +103,24 @@ def load_dataset(
             scratch=scratch, parts=track_progress(recorded.parts(columns)),
         )  # fmt: skip
     dataset.has_rewards = recorded.about.has_rewards
-    if RETURN_TO_GO_COLUMN in algo.extra_spec:
-        write_returns(dataset, algo.cfg.discount)  # type: ignore[arg-type, union-attr]  # such learners have it
+    if isinstance(annotator := algo.annotator, ReturnToGoAnnotator):
+        write_returns(dataset, annotator)
     return dataset, np.concatenate(columns["reward"]) if unclipped else None
 
 
-def write_returns(dataset: OfflineReplay, discount: float, block: int = 1 << 16) -> None:
-    """Store the return-to-go of each row as a column, for learners such as Cal-QL.
+def write_returns(dataset: OfflineReplay, annotator: ReturnToGoAnnotator, block: int = 1 << 16) -> None:
+    """Store the return-to-go of each row as a column, with the settings of ``annotator``.
 
     Backward in blocks of ``block`` rows.
     """
     reward, first = dataset.column("reward"), dataset.column("is_first")
-    last, terminal = dataset.column("is_last"), dataset.column("is_terminal")
+    last = dataset.column("is_last")
+    terminal = last if annotator.ends_at_limits else dataset.column("is_terminal")
     next_row = NextRow()
     for stop in range(dataset.count, 0, -block):
         rows = slice(max(0, stop - block), stop)
         ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
-        returns = returns_to_go(reward=reward[rows], discount=discount, next_row=next_row, **ends)
+        returns = returns_to_go(reward=reward[rows], discount=annotator.discount, next_row=next_row, **ends)
         dataset.write_column(EXTRAS + RETURN_TO_GO_COLUMN, rows.start, returns)
         next_row = NextRow(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
 
