@@ -19,7 +19,7 @@ help:
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
 	@echo "make lint     ruff, mypy, the import laws and complete types of public names"
 	@echo "make wheel    a wheel with the kernels compiled for every processor of this architecture, in dist/"
-	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine"
+	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine and run"
 	@echo "make bench    the ten-seed tables of the demo and of CartPole, and the timings (an hour on two cores)"
 
 # The demo needs MiniGrid, and the README's next commands the other two extras; tests and lint need everything.
@@ -96,6 +96,7 @@ package: $(VENV)/.dev
 	rm -rf dist
 	REVERIE_WHEEL=1 $(BIN)/python -m build --outdir dist . >$(VENV)/package.log 2>&1 || (tail -n 30 $(VENV)/package.log; exit 1)
 	$(BIN)/python -m twine check --strict dist/*
+	REVERIE_TESTED_WHEEL=$$(echo dist/*.whl) $(BIN)/python -m pytest tests/test_wheel.py
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/demo.py

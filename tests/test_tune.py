@@ -269,24 +269,36 @@ def test_whole_numbers_are_those_of_settings_that_are() -> None:
     assert [rate.drawn(i) for i in range(rate.size)] == [0.1, 0.2, 0.3]  # not 0.30000000000000004, beyond the end
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Real processes, whose runs are those of ``reverie train`` with the settings of the trial."""
-    Path("space.yaml").write_text("algo.batch_size: {choices: [4]}\n")
+BASE = ["tune", "dqn", "--env", "CartPole-v1", "--config", "base.yaml", "--threads", "1"]
+
+
+@pytest.fixture
+def _base() -> None:
+    """The settings of all trials."""
     Path("base.yaml").write_text(yaml.safe_dump({**SETTINGS, "steps": 60, "algo": {"networks": {"units": [4]}}}))
-    base = ["tune", "dqn", "--env", "CartPole-v1", "--config", "base.yaml", "--threads", "1"]
-    assert main([*base, "--space", "space.yaml", "--trials", "1", "--run", "s"]) == 0
+
+
+@pytest.mark.usefixtures("acted", "_base")
+def test_the_command_searches_a_space(cast: list[Actor], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("space.yaml").write_text("algo.lr: {choices: [1e-3]}\nalgo.batch_size: {choices: [4]}\n")
+    assert main([*BASE, "--space", "space.yaml", "--trials", "1", "--run", "s"]) == 0
     said = capsys.readouterr().out
     for piece in ("1 trial: 1 finished", "reverie train dqn --config s/trial-0/config.yaml"):
         assert piece in said
-    assert yaml.safe_load(Path("s/trial-0/config.yaml").read_text())["experiment"]["algo"]["batch_size"] == 4
-    assert main([*base, "--grid", "{algo.lr: [1e-3]}", "--seeds", "2", "--seed", "3", "--run", "g"]) == 0
+    assert [actor.settings for actor in cast] == [{"algo.lr": 1e-3, "algo.batch_size": 4}]
+    grid = ["--grid", "{algo.lr: [1e-3]}"]
+    wrong = ([], [*grid, "--space", "space.yaml"], [*grid, "--seeds", "x"])
+    assert [main([*BASE, *words]) for words in wrong] == [2, 2, 2]
+    assert main([*BASE, "--grid", "{algo.lr: {low: 1e-5, high: 1}}"]) == 1
+    assert "--grid: algo.lr = {'high': 1, 'low': 1e-05}: a grid cannot" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("_base")
+def test_the_command_tries_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    """Real processes, whose runs are those of ``reverie train`` with the settings of the trial."""
+    assert main([*BASE, "--grid", "{algo.lr: [1e-3]}", "--seeds", "2", "--seed", "3", "--run", "g"]) == 0
     assert "reverie compare g/trial-*/" in capsys.readouterr().out
     (found,) = reverie.compare("g/trial-*/").settings
     assert (found.name, len(found.scores)) == ("g/trial-0", 2)
     saved = yaml.safe_load(Path("g/trial-0/seed-4/config.yaml").read_text())["experiment"]
     assert (saved["algo"]["lr"], saved["seed"]) == (1e-3, 4)
-    grid = ["--grid", "{algo.lr: [1e-3]}"]
-    wrong = ([], [*grid, "--space", "space.yaml"], [*grid, "--seeds", "x"])
-    assert [main([*base, *words]) for words in wrong] == [2, 2, 2]
-    assert main([*base, "--grid", "{algo.lr: {low: 1e-5, high: 1}}"]) == 1
-    assert "--grid: algo.lr = {'high': 1, 'low': 1e-05}: a grid cannot" in capsys.readouterr().err

@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,9 +19,11 @@ from safetensors.torch import load_file
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.sac import SACConfig
 from reverie.api import train_config
+from reverie.cli import main
 from reverie.core.bounds import PiecewiseLinear
 from reverie.core.errors import ConfigError
 from reverie.core.seeding import derived_seeds
+from reverie.core.signals import SIGNALS
 from reverie.distributed.launch import apply_scale_rules, check_divisible, log_rules, open_store
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import iter_every_nth_episode
@@ -34,11 +38,13 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def reverie(*words):
-    """Run the command line; return what it wrote."""
-    done = subprocess.run([sys.executable, "-m", "reverie", *words], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+def launch(*words):
+    """Run the command line in this process, which starts learners and then handles signals as before."""
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    with mock.patch.dict(os.environ):
+        assert main(list(words)) == 0
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +122,7 @@ def test_a_resumed_run_of_two_learners_goes_on_bit_for_bit(run, tmp_path):
     shutil.copytree(run, again)
     _, late = Checkpoints(run / "checkpoints").paths()
     shutil.rmtree(again / "checkpoints" / late.name)
-    reverie("train", "--resume", str(again))
+    launch("train", "--resume", str(again))
     for part in ("", "ranks/1"):
         one, two = (load_file(path / "checkpoints" / late.name / part / "tensors.safetensors") for path in (run, again))
         assert one.keys() == two.keys()
@@ -138,11 +144,19 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["a player", "an actor each"])
 def acted(request, tmp_path_factory) -> Path:
-    """A finished run of two learners and one actor for both, or one for each."""
-    path = tmp_path_factory.mktemp("runs") / "acted"
+    """A finished run of two learners and one actor for both, or one for each, of which the second's dies at first."""
+    folder = tmp_path_factory.mktemp("runs")
     flags = [*FLAGS, "--actors", str(request.param), "--algo.normalize-obs", "running", "--steps", "200"]
-    reverie("train", "dqn", *flags, "--run", str(path))
-    return path
+    words = ["train", "dqn", *flags, "--run", str(folder / "acted")]
+    if request.param == 1:
+        launch(*words)
+        return folder / "acted"
+    env = {"MORTAL": str(folder / "mark"), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    with (folder / "output").open("wb") as output:
+        command = [sys.executable, "-m", "reverie", *words, "--env", "mortal:Mortal-v0"]
+        done = subprocess.run(command, env=os.environ | env, stdout=output, stderr=output, timeout=240)
+    assert done.returncode == 0, (folder / "output").read_text()
+    return folder / "acted"
 
 
 def test_two_learners_learn_from_the_rows_of_actors(acted):
@@ -171,11 +185,9 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
 
 
-def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch):
-    monkeypatch.setenv("MORTAL", str(tmp_path / "mark"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    flags = [*FLAGS, "--env", "mortal:Mortal-v0", "--actors", "2", "--steps", "200"]
-    said = reverie("train", "dqn", *flags, "--run", str(tmp_path / "run"))
+@pytest.mark.parametrize("acted", [2], indirect=True, ids=["an actor each"])
+def test_a_lost_actor_of_any_learner_is_told(acted):
+    said = (acted.parent / "output").read_text()
     assert said.count("is restarted, with") == 1
     assert "learner 1: actor " in said
 

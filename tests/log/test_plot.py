@@ -18,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("drawn")
 
 def colors(png):
     """All RGB values of a picture."""
-    return {tuple(row) for row in np.asarray(Image.open(png).convert("RGB")).reshape(-1, 3).tolist()}
+    image = Image.open(png).convert("RGB")
+    return {color for _, color in image.getcolors(image.width * image.height)}
 
 
 BLUE, ORANGE, DARK = (ImageColor.getrgb(color) for color in (style.BLUE, style.ORANGE, style.INK))

@@ -29,9 +29,8 @@ from reverie.distributed import run_processes
 from reverie.distributed.run_processes import Child, exit_state
 from reverie.distributed.seeds import run_seeds as train_seeds
 from reverie.experiment.config import ExperimentConfig
-from reverie.log.jsonl import JsonlSink
+from reverie.log.jsonl import JsonlSink, read_metrics
 from reverie.run import signal_handling as run_signals
-from reverie.run.folder import RunFolder
 from reverie.run.signal_handling import Interrupt, collect_signals
 from tiny import SETTINGS
 
@@ -370,22 +369,31 @@ def until(condition: Any) -> None:
     pytest.fail("it never came to this")
 
 
+class Signaled(Child):
+    """A seed's process. A scheduler signals the parent once the run has metrics."""
+
+    has_signaled = False
+
+    def poll(self) -> int | None:
+        if not Signaled.has_signaled and read_metrics(Path("all/seed-4/metrics.jsonl")):
+            Signaled.has_signaled = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().poll()
+
+
 def test_a_seed_that_was_stopped_ends_as_the_run_that_it_would_be_alone(
     elsewhere: Path, tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Started by the command line, stopped by a scheduler, gone on with; then compared with a run of the same seed."""
+    monkeypatch.setattr(run_processes, "Child", Signaled)
     (elsewhere / "slow_env_module.py").write_text(SLOW)
     monkeypatch.syspath_prepend(str(elsewhere))
     (elsewhere / "slow").write_text("")
     args = ["train", "dreamer_v3", "--config", tiny, "--env", "slow_env_module:Slow-v0", "--run", "all"]
     args += ["--seeds", "4,", "--schedule.log-every", "10"]
-    parent = subprocess.Popen([sys.executable, "-m", "reverie", *args], stdout=subprocess.PIPE, text=True)
     run = Path("all/seed-4")
-    until(lambda: (metrics := RunFolder(run).metrics).exists() and metrics.read_text())
-    parent.send_signal(signal.SIGTERM)
-    out, _ = parent.communicate(timeout=300)
-    assert parent.returncode == 143, out
-    assert "SIGTERM: the running seeds finish their iteration, then save" in out
+    assert cli(args) == 143
+    assert "SIGTERM: the running seeds finish their iteration, then save" in capsys.readouterr().out
     assert [run["state"] for run in read(Path("all/aggregate.json"))["runs"]] == ["stopped"]
     assert list((run / "checkpoints").glob("step-*"))
     assert "interrupted at env step" in Path("all/seed-4.log").read_text()
