@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -56,6 +57,28 @@ def _undrawn(request, monkeypatch):
     plot = sys.modules.get("reverie.log.plot")  # importing it takes long, too
     if plot is not None and "drawn" not in request.fixturenames:
         monkeypatch.setattr(plot, "save_figure", lambda figure, png: write_atomic(png, DOT) or png)
+
+
+COUNTS: dict[Any, Any] = {}
+"""Learners that were counted, by what decides how large and fast they are."""
+
+
+@pytest.fixture(autouse=True)
+def _counted_once(monkeypatch):
+    """Before a run its learner is counted, which takes as long as many updates; here once for the same settings."""
+    memory = sys.modules.get("reverie.experiment.memory")
+    if memory is None:
+        return
+    count = memory.count_learner
+
+    def count_once(config, obs_spec, action_spec):
+        sizes = type(config.algo), repr(config.algo), config.env.num, config.eval_envs, config.eval_episodes
+        key = *sizes, repr(obs_spec), repr(action_spec)
+        if key not in COUNTS:
+            COUNTS[key] = count(config, obs_spec, action_spec)
+        return COUNTS[key]
+
+    monkeypatch.setattr(memory, "count_learner", count_once)
 
 
 @pytest.fixture

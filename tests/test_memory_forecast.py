@@ -12,9 +12,8 @@ import pytest
 from reverie.cli import main
 from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment import memory
-from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import base_config
 from reverie.experiment.resolve import complete_settings
 
@@ -68,21 +67,6 @@ ONLINE_TOO = {"gail"}
 """Algorithms for recorded data that collect rows as well."""
 
 
-@pytest.fixture
-def _counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same learner is counted once."""
-    count, counts = memory.count_learner, dict[Any, Any]()
-
-    def count_once(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: ActionSpec) -> Any:
-        key = repr(config.algo), config.env.num, config.eval_envs, config.eval_episodes, id(obs_spec)
-        if key not in counts:
-            counts[key] = count(config, obs_spec, action_spec)
-        return counts[key]
-
-    monkeypatch.setattr(memory, "count_learner", count_once)
-
-
-@pytest.mark.usefixtures("_counted_once")
 @pytest.mark.parametrize("algorithm", sorted(algorithms()))
 def test_without_a_gpu_every_default_run_ends_within_an_hour(algorithm: str) -> None:
     config = base_config(algorithm, "Mine-v0", device="cpu").merge({"env.id": "Mine-v0"})

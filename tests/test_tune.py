@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import reverie
+from in_process import InProcess
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
@@ -294,8 +295,9 @@ def test_the_command_searches_a_space(cast: list[Actor], capsys: pytest.CaptureF
 
 
 @pytest.mark.usefixtures("_base")
-def test_the_command_tries_a_grid(capsys: pytest.CaptureFixture[str]) -> None:
-    """Real processes, whose runs are those of ``reverie train`` with the settings of the trial."""
+def test_the_command_tries_a_grid(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its runs are those of ``reverie train`` with the settings of the trial."""
+    monkeypatch.setattr(run_processes, "Child", InProcess)
     assert main([*BASE, "--grid", "{algo.lr: [1e-3]}", "--seeds", "2", "--seed", "3", "--run", "g"]) == 0
     assert "reverie compare g/trial-*/" in capsys.readouterr().out
     (found,) = reverie.compare("g/trial-*/").settings

@@ -17,6 +17,7 @@ import yaml
 from resumed import assert_same
 
 import reverie
+from in_process import InProcess
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.cli import main as cli
@@ -398,6 +399,7 @@ def test_a_seed_that_was_stopped_ends_as_the_run_that_it_would_be_alone(
     assert list((run / "checkpoints").glob("step-*"))
     assert "interrupted at env step" in Path("all/seed-4.log").read_text()
     (elsewhere / "slow").unlink()
+    monkeypatch.setattr(run_processes, "Child", InProcess)
     assert cli(args) == 0
     assert "1 of 1 seed finished" in capsys.readouterr().out
     alone = CONFIG.merge({"seed": 4, "env.id": "slow_env_module:Slow-v0", "schedule.log_every": 10})
