@@ -15,7 +15,8 @@ class Mortal(CartPoleEnv):
     """Its process has no time to say anything."""
 
     def step(self, action: Any) -> Any:
-        if os.environ.get("RANK") == "1" and not (mark := Path(os.environ["MORTAL"])).exists():
+        mark = Path(os.environ["MORTAL"])
+        if os.environ.get("RANK") == "1" and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step(action)
