@@ -39,8 +39,8 @@ PUSHED, CHOSEN = LIVED | {"env": "reverie/Match-v0"}, LIVED | {"env": "reverie/C
 RUNS: dict[str, dict[str, Any]] = {
     "td3": PUSHED | SCALED,
     "dqn": CHOSEN | PRIORITIES | {"algo.value_estimator": "n_step(2)"},
-    "dreamer_v3": SETTINGS | {"preset": "dreamer_v3", "env": "reverie/Count-v0", "replay_ratio": 0.2,
-                              "schedule.report_every": 60},
+    "dreamer_v3": SETTINGS | {"preset": "dreamer_v3", "env": "reverie/Count-v0", "replay_ratio": 0.3,
+                              "steps": 80, "learning_starts": 50, "schedule.report_every": 60},
     "bcq": RECORDED,
 }  # fmt: skip
 WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}

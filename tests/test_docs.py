@@ -22,6 +22,7 @@ import torch
 import yaml
 
 import d4rl_files
+from in_process import InProcess
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
@@ -130,6 +131,7 @@ def test_snippets_run(page, trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setattr("reverie.distributed.run_processes.Child", InProcess)
     names: dict[str, Any] = {"__name__": "__main__"}
     for comment, language, code in fenced(PAGES[page]):
         if file := file_of(comment):

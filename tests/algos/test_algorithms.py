@@ -254,7 +254,7 @@ def test_what_ends_count(name):
         return  # half of its rows are the expert's
     found = []
     for last in (True, False):
-        agent = build(name)
+        agent = build(name, graph=False)
         torch.manual_seed(5)
         data, no = batch(agent), torch.zeros(4, agent.window.rows, dtype=torch.bool)
         ends = no.clone()
@@ -264,7 +264,7 @@ def test_what_ends_count(name):
     torch.testing.assert_close(*found, rtol=0, atol=0)
     found = []
     for shift in (0.0, 3.0):
-        agent = build(name, normalize_obs=None)
+        agent = build(name, graph=False, normalize_obs=None)
         data, now = batch(agent), torch.arange(agent.window.rows) == agent.window.rows - 1
         ends = now.expand(4, -1)
         obs = {"state": data.obs["state"] + shift * now[:, None]}
@@ -278,7 +278,7 @@ def test_what_ends_count(name):
         return  # its windows are of one episode
     found = []
     for nonsense in (0.0, 0.7):
-        agent = build(name, batch_length=4)
+        agent = build(name, graph=False, batch_length=4)
         data, end = batch(agent), agent.window.context + 1
         ends = torch.zeros(4, agent.window.rows, dtype=torch.bool)
         ends[:2, end] = True
@@ -336,12 +336,12 @@ def by_hand(agent: ModelFree, data: Batch) -> Batch:
 @specs
 def test_what_is_learned_and_acted_on_is_preprocessed(name, spec):
     """As a plain agent learns from a batch preprocessed by hand; and statistics move by rows that are lived alone."""
-    agent = build(name, spec, **PREPARED, bound_values=False) if name == "crr" else build(name, spec, **PREPARED)
+    own = {"graph": False} | ({"bound_values": False} if name == "crr" else {})
+    agent = build(name, spec, **PREPARED, **own)
     for step in lived(spec, 20):
         agent.running_statistics.update_statistics(step)
     before = copy.deepcopy(agent.preprocess.state_dict())
-    none = {"normalize_obs": None} | ({"bound_values": False} if name == "crr" else {})
-    plain = tiny(name, none).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
+    plain = tiny(name, own | {"normalize_obs": None}).build(agent.preprocess.spec, ACTIONS.get(name, MOVES), seed=1)
     for i in range(4):
         data = batch(agent, spec, i)
         for one, its in ((agent, data), (plain, by_hand(agent, data))):

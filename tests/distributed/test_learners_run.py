@@ -144,19 +144,11 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["a player", "an actor each"])
 def acted(request, tmp_path_factory) -> Path:
-    """A finished run of two learners and one actor for both, or one for each, of which the second's dies at first."""
-    folder = tmp_path_factory.mktemp("runs")
+    """A finished run of two learners and one actor for both, or one for each."""
+    path = tmp_path_factory.mktemp("runs") / "acted"
     flags = [*FLAGS, "--actors", str(request.param), "--algo.normalize-obs", "running", "--steps", "200"]
-    words = ["train", "dqn", *flags, "--run", str(folder / "acted")]
-    if request.param == 1:
-        launch(*words)
-        return folder / "acted"
-    env = {"MORTAL": str(folder / "mark"), "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
-    with (folder / "output").open("wb") as output:
-        command = [sys.executable, "-m", "reverie", *words, "--env", "mortal:Mortal-v0"]
-        done = subprocess.run(command, env=os.environ | env, stdout=output, stderr=output, timeout=240)
-    assert done.returncode == 0, (folder / "output").read_text()
-    return folder / "acted"
+    launch("train", "dqn", *flags, "--run", str(path))
+    return path
 
 
 def test_two_learners_learn_from_the_rows_of_actors(acted):
@@ -185,9 +177,12 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
 
 
-@pytest.mark.parametrize("acted", [2], indirect=True, ids=["an actor each"])
-def test_a_lost_actor_of_any_learner_is_told(acted):
-    said = (acted.parent / "output").read_text()
+def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("MORTAL", str(tmp_path / "mark"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+    flags = [*FLAGS, "--env", "mortal:Mortal-v0", "--actors", "2", "--steps", "200"]
+    launch("train", "dqn", *flags, "--run", str(tmp_path / "run"))
+    said = "".join(capfd.readouterr())
     assert said.count("is restarted, with") == 1
     assert "learner 1: actor " in said
 

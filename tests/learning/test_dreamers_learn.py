@@ -12,8 +12,8 @@ SMALL = {
     "algo.encoder.depth": 8, "algo.decoder.depth": 8, **{f"algo.{part}.units": 32 for part in PARTS},
 }  # fmt: skip
 V3 = SMALL | {
-    "algo.optim.lr": 2e-3, "algo.optim.warmup": 50, "algo.rssm.classes": 8, "algo.encoder.units": 32,
-    "algo.decoder.units": 32,
+    "algo.batch_size": 16, "algo.batch_length": 8, "algo.horizon": 4, "algo.optim.lr": 2e-3, "algo.optim.warmup": 50,
+    "algo.rssm.classes": 8, "algo.encoder.units": 32, "algo.decoder.units": 32,
 }  # fmt: skip
 EARLIER = SMALL | {
     "random_steps": 64, "algo.encoder.units": (32,), "algo.decoder.units": (32,), "algo.encoder.kernels": (4, 3),
