@@ -77,14 +77,16 @@ class DecisionTransformer(BC):
         """Take one step on the rows whose return-to-go is known: section 3, "Training"."""
         to_go = batch.extras[RETURN_TO_GO_COLUMN]  # [B, T]
         is_known = to_go.isfinite()
-        begun = to_go.masked_fill(~(batch.is_first & is_known), -math.inf)
-        self.best_return.copy_(torch.maximum(self.best_return, begun.amax()))
+        episode_returns = to_go.masked_fill(~(batch.is_first & is_known), -math.inf)  # [B, T]
+        self.best_return.copy_(torch.maximum(self.best_return, episode_returns.amax()))
         action = F.pad(batch.action * ~batch.is_last.unsqueeze(-1), (0, 0, 1, 0))[:, :-1]  # [B, T, A]
         action = action.masked_fill(batch.is_first.unsqueeze(-1), 0)
         actor: Any = self.objective.actor
-        blank = to_go.new_zeros(()).expand(*to_go.shape, actor.inputs.memory.width)
-        given = condition(to_go.masked_fill(~is_known, 0), action, batch.is_first, blank, self.cfg.return_scale)
-        rows = replace(batch, obs={**batch.obs, **given}, is_last=batch.is_last | ~is_known)
+        blank_memory = to_go.new_zeros(()).expand(*to_go.shape, actor.inputs.memory.width)
+        conditions = condition(
+            to_go.masked_fill(~is_known, 0), action, batch.is_first, blank_memory, self.cfg.return_scale
+        )
+        rows = replace(batch, obs={**batch.obs, **conditions}, is_last=batch.is_last | ~is_known)
         return Update(metrics=self.minimize(self.objective(rows)))
 
 
@@ -133,26 +135,26 @@ class ReturnPolicy:
 
     def target(self) -> Tensor:
         """Return the return to aim at ``[]``; 0 while no episode is known."""
-        aim = self.cfg.target_return
-        return self.best.masked_fill(self.best.isinf(), 0) if aim is None else torch.full_like(self.best, aim)
+        target = self.cfg.target_return
+        return self.best.masked_fill(self.best.isinf(), 0) if target is None else torch.full_like(self.best, target)
 
-    def conditioned(self, step: Step, state: ReturnState) -> tuple[Step, Tensor]:
+    def add_to_step(self, step: Step, state: ReturnState) -> tuple[Step, Tensor]:
         """Return the rows with what the actor reads, and their returns-to-go ``[N]``."""
         first, reward = step.is_first.to(self.device), step.reward.to(self.device)
         to_go = torch.where(first, self.target(), state.to_go - reward)
         action = state.action.masked_fill(first.unsqueeze(-1), 0)
-        given = condition(to_go, action, first, state.memory, self.cfg.return_scale)
-        return replace(step, obs={**step.obs_on(self.device), **given}), to_go
+        conditions = condition(to_go, action, first, state.memory, self.cfg.return_scale)
+        return replace(step, obs={**step.obs_on(self.device), **conditions}), to_go
 
     @torch.no_grad()
     def act(self, step: Step, state: ReturnState, mode: Mode) -> tuple[Tensor, ReturnState]:
-        step, to_go = self.conditioned(step, state)
+        step, to_go = self.add_to_step(step, state)
         action, inner = self.inner.act(step, state.inner, mode)
         _, memory = self.inputs.with_memory(step.obs)
         return action, ReturnState(to_go, action.to(self.device), memory, inner)
 
     def inspect(self, step: Step, state: ReturnState) -> PolicyOutput:
-        return inspect_policy(self.inner, self.conditioned(step, state)[0], state.inner)
+        return inspect_policy(self.inner, self.add_to_step(step, state)[0], state.inner)
 
     def override(self, state: ReturnState, action: Tensor) -> ReturnState:
         return state._replace(action=action.to(self.device), inner=self.inner.override(state.inner, action))
@@ -186,12 +188,12 @@ class ContextTransformer(TransformerMemory):
         after = torch.cat([rows[:, 1:].flatten(1), (count + 1).clamp(max=self.before)], -1)
         return out, after.unsqueeze(1)
 
-    def attend(self, rows: Tensor, begun: Tensor) -> Tensor:
-        """Return ``[B, R, H]``; each of R rows attends to the rows from ``begun`` ``[B, R]`` on, itself included."""
+    def attend(self, rows: Tensor, start: Tensor) -> Tensor:
+        """Return ``[B, R, H]``; each of R rows attends to the rows from ``start`` ``[B, R]`` on, itself included."""
         row = torch.arange(rows.shape[1], device=rows.device)  # [R]
-        mask = (row <= row.unsqueeze(1)) & (row >= begun.unsqueeze(-1))  # [B, R, R]
+        mask = (row <= row.unsqueeze(1)) & (row >= start.unsqueeze(-1))  # [B, R, R]
         mask = mask | torch.eye(len(row), dtype=torch.bool, device=rows.device)  # a row before all others is not used
-        y = self.embed(rows) + self.age[(row - begun).clamp(min=0)]  # [B, R, H]
+        y = self.embed(rows) + self.age[(row - start).clamp(min=0)]  # [B, R, H]
         for block in self.blocks:
             y = block(y, mask)
         out: Tensor = self.norm(y)

@@ -86,8 +86,8 @@ class FQLObjective(TDObjective):
         chunks = split_chunks(batch, self.cfg.chunk_size)
         mask, noise = chunks.is_taken[..., 0], torch.randn_like(chunks.action)  # [B, W], [B, W, h A]
         action = self.actor(chunks.obs, noise)
-        imitated = self.flow_action(chunks.obs, noise)
-        distillation = masked_mean((action - imitated).square().mean(-1), mask)
+        clone = self.flow_action(chunks.obs, noise)
+        distillation = masked_mean((action - clone).square().mean(-1), mask)
         with frozen(self.critic):
             value = self.critic(chunks.obs, action.clamp(-1, 1)).mean(0)  # [B, W]
         metrics, loss = {"loss/distillation": distillation.detach()}, -masked_mean(value, mask)
