@@ -56,8 +56,10 @@ class ReBRACObjective(TD3Objective):
         a' is the target policy's action with clipped noise, b the dataset's action at s'. The last row of an episode
         has no action, and so no penalty.
         """
-        obs, c = obs_after(batch.obs), self.cfg
-        action = self.smoothed_action(obs)  # [B, T-1, A]
+        c, obs = self.cfg, obs_after(batch.obs)
+        action = self.target_actor(obs)  # [B, T-1, A]
+        noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
+        action = (action + noise).clamp(-1, 1)
         penalty = squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
         value = self.target_critic(obs, action).amin(0) - c.critic_bc_coef * penalty  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)

@@ -17,7 +17,7 @@ from reverie.algos.ddpg import DDPG
 from reverie.algos.td import CriticConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, State, Update
+from reverie.core.types import Batch, State, Update
 from reverie.nn.exploration import ActionNoise, Gaussian
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
@@ -59,16 +59,11 @@ class TD3Objective(TDObjective):
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Return TD3's target, y = r + gamma (1 - terminal) min_i Q'_i(s', pi'(s') + clipped noise): eq. 10, 14."""
-        obs, c = obs_after(batch.obs), self.cfg
-        value = self.target_critic(obs, self.smoothed_action(obs)).amin(0)  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
-
-    @torch.no_grad()
-    def smoothed_action(self, obs: Obs) -> Tensor:
-        """Return pi'(s) + clipped noise ``[..., A]``, within [-1, 1]: equation 14."""
-        c, action = self.cfg, self.target_actor(obs)  # [..., A]
+        c, obs = self.cfg, obs_after(batch.obs)
+        action = self.target_actor(obs)  # [B, T-1, A]
         noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
-        return (action + noise).clamp(-1, 1)
+        value = self.target_critic(obs, (action + noise).clamp(-1, 1)).amin(0)  # [B, T-1]
+        return c.value_estimator(batch, value, c.discount)
 
 
 # ---------------------------------------------------------------------- learner
