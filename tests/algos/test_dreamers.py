@@ -85,7 +85,8 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
 def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
-    (eager, kind), (replayed, _) = made(name), made(name)
+    few = {"batch_length": 4, "horizon": 3}
+    (eager, kind), (replayed, _) = made(name, **few), made(name, **few)
     update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
     for agent in (eager, replayed):
         call, found = (update if agent is replayed else agent.update), []
@@ -94,10 +95,10 @@ def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monk
             if i == WARM_UPS + 1:
                 saved = copy.deepcopy(agent.state_dict())
                 if agent is eager:
-                    agent = made(name)[0]
+                    agent = made(name, **few)[0]
                     call = agent.update
                 else:
-                    agent.load_state_dict(made(name)[0].state_dict())  # something else, in between
+                    agent.load_state_dict(made(name, **few)[0].state_dict())  # something else, in between
                 agent.load_state_dict(saved)
             found.append(call(batch(agent, kind, i)))
         seen.append((found, tensors(agent)))

@@ -25,7 +25,7 @@ def found(tmp_path_factory):
 
 
 def test_two_ranks_of_half_a_batch_learn_what_one_learns_of_the_whole(found):
-    """Weights, moments, targets, statistics and metrics, after four updates on batches with ends of episodes."""
+    """Weights, moments, targets, statistics and metrics, after three updates on batches with ends of episodes."""
     ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
     assert {name.partition(":")[0] for name in found[0]} == ours
     far = [(name, part, *worst) for rank in found for name, each in rank.items() for part, worst in each.items()]
