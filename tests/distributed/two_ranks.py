@@ -1,4 +1,4 @@
-"""Run by two processes: three updates of every algorithm by two ranks of half a batch, and by one of the whole batch."""
+"""Run by two processes: three updates of each algorithm by two ranks of half a batch, and by one of a whole batch."""
 
 import contextlib
 import json

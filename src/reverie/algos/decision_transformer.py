@@ -48,7 +48,7 @@ class DecisionTransformer(BC):
     ) -> None:
         memory = cfg.networks.memory
         if isinstance(memory, Transformer):
-            cfg = replace(cfg, networks=replace(cfg.networks, memory=Context(**vars(memory))))
+            cfg = replace(cfg, networks=replace(cfg.networks, memory=ContextSettings(**vars(memory))))
         super().__init__(obs_spec, action_spec, cfg, device)
         self.register_buffer("best_return", torch.tensor(-math.inf, device=device))
         column = ColumnSpec(shape=(), dtype="float32", fill_value=-math.inf, in_checkpoints=False)
@@ -201,7 +201,7 @@ class ContextTransformer(TransformerMemory):
 
 
 @dataclass(frozen=True)
-class Context(Transformer, base=True):
+class ContextSettings(Transformer, base=True):
     """The settings of :class:`ContextTransformer`."""
 
     def build(self, inputs: int) -> ContextTransformer:

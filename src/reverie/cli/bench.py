@@ -190,12 +190,12 @@ def machine_lines(report: Report) -> list[Line]:
 def run_lines(report: Report) -> list[Line]:
     """Return the lines about the duration of a run."""
     run = report.forecast
-    parts = f"updates {format_duration(run.updates_h)}, decisions {format_duration(run.acting_h)}"
-    parts += ", environments unknown" if run.envs_h is None else f", environments {format_duration(run.envs_h)}"
+    parts = f"updates {format_forecast(run.updates_h)}, decisions {format_forecast(run.acting_h)}"
+    parts += ", environments unknown" if run.envs_h is None else f", environments {format_forecast(run.envs_h)}"
     lines = [("env steps", f"{run.env_steps:,}", f"{count_noun(run.updates, 'update')}")]
     if run.env_steps_per_s is not None:
         lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
-    return [*lines, ("time", format_duration(run.hours), parts)]
+    return [*lines, ("time", format_forecast(run.hours), parts)]
 
 
 def format_seconds(value: float) -> str:
@@ -203,7 +203,7 @@ def format_seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
 
 
-def format_duration(value: float) -> str:
+def format_forecast(value: float) -> str:
     """Format a time from seconds to weeks."""
     if value * 60 < 1:
         return format_seconds(value * 3600)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from reverie.cli.agent import progress_bar
-from reverie.cli.bench import format_duration
+from reverie.cli.bench import format_forecast
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import TrustOption, iter_flags, parse, to_flag
@@ -78,7 +78,7 @@ def check_env_command(args: list[str]) -> int:
         words += [text for path, value in report.changes.items() for text in (to_flag(path), f"{value}")]
         print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
     if report.estimated_hours is not None:
-        hours = format_duration(report.estimated_hours)
+        hours = format_forecast(report.estimated_hours)
         print(f"  It takes about {hours} on this machine for {report.run_steps:,} steps, without evaluations.")
     if report.algorithm and not report.memory_problem and (returns := report.measurements["returns"]):
         print(
