@@ -72,7 +72,7 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
     rows = batch(agent, kind)
     rows, before = replace(rows, extras={}), copy.deepcopy(tensors(agent))
     torch.manual_seed(0)
-    found = agent.model_losses(rows)
+    found = agent.heldout_losses(rows)
     torch.testing.assert_close(tensors(agent), before, rtol=0, atol=0)
     torch.manual_seed(0)
     update = agent.update(rows).metrics

@@ -317,7 +317,7 @@ def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
         data.extras[RETURN_TO_GO_COLUMN] = torch.tensor([[3.0, -math.inf]]).expand(4, 2)
         factor = float(agent.preprocess.rewards.factor)
         torch.testing.assert_close(
-            agent.scale_returns(data).extras[RETURN_TO_GO_COLUMN], data.extras[RETURN_TO_GO_COLUMN] * factor
+            agent.prepare_batch(data).extras[RETURN_TO_GO_COLUMN], data.extras[RETURN_TO_GO_COLUMN] * factor
         )
 
 

@@ -179,6 +179,10 @@ class Algorithm(nn.Module):
         """Return videos and curves for the log, by name; none by default."""
         return {}
 
+    def heldout_losses(self, batch: Batch) -> Metrics:
+        """Return ``loss/NAME`` of a batch on any device, as an update computes them. Nothing is trained."""
+        raise missing_method_error(self, "heldout_losses")
+
     def dream(self, batch: Batch, context: int) -> dict[str, torch.Tensor]:
         """Return a world model's predictions of all rows: the first ``context`` observed, the rest imagined.
 

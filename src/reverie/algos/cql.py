@@ -162,14 +162,15 @@ class CQL(SAC):
 
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
         """Take one step of the critics and the multiplier, then of the actor and the temperature, then the targets."""
-        update = super().learn(self.scale_returns(batch), updates_actor=updates_actor)
+        update = super().learn(batch, updates_actor=updates_actor)
         if self.objective.log_multiplier is not None:
             with torch.no_grad():  # beyond the bound, the multiplier would have no gradient and stay there
                 self.objective.log_multiplier.clamp_(max=math.log(MAX_MULTIPLIER) - 1e-6)
         return update
 
-    def scale_returns(self, batch: Batch) -> Batch:
-        """Return ``batch`` with its returns multiplied by the factor that scales the rewards."""
+    def prepare_batch(self, batch: Batch) -> Batch:
+        """Return the preprocessed batch, with its returns multiplied by the factor that scales the rewards."""
+        batch = super().prepare_batch(batch)
         rewards = self.preprocess.rewards
         if RETURN_TO_GO_COLUMN not in batch.extras or rewards is None:
             return batch

@@ -234,7 +234,7 @@ class Dreamer(Algorithm):
         raise missing_method_error(self, "world_model_loss")
 
     @torch.no_grad()
-    def model_losses(self, batch: Batch) -> Metrics:
+    def heldout_losses(self, batch: Batch) -> Metrics:
         """Return ``loss/NAME`` of the world model and its probes on a batch, as an update does. Nothing is trained."""
         rows, post = self.filter_batch(batch.to(self.device))
         terms, _ = self.world_model_loss(rows, post)

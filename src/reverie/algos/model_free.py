@@ -124,6 +124,12 @@ class ModelFree(Algorithm):
             optims[name].apply(gradient)
         return losses.update().metrics
 
+    @torch.no_grad()
+    def heldout_losses(self, batch: Batch) -> Metrics:
+        """Return ``loss/NAME`` of the objective on a batch, of all terms with the current networks."""
+        metrics = self.objective(self.prepare_batch(batch.to(self.device))).update().metrics
+        return {name: loss for name, loss in metrics.items() if name.startswith("loss/")}
+
     def memory_states(self, batch: Batch) -> dict[str, Tensor]:
         """Return the recomputed states of memories, to be written back to the replay buffer; empty without memory."""
         return {} if self.memories is None else {MEMORY_COLUMN: batch.extras[MEMORY_COLUMN]}

@@ -23,7 +23,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_gather
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, PolicyOutput, Update, Window
+from reverie.core.types import Batch, Metrics, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.normalization import PERCENTILES, percentiles
 from reverie.nn.normals import HALF_LOG_2PI
@@ -297,6 +297,13 @@ class TDMPC2(ModelFree, LatentDreamer):
         metrics |= {f"loss/{k}": v.detach() for k, v in (means | {"actor": loss}).items()}
         metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
         return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))
+
+    @torch.no_grad()
+    def heldout_losses(self, batch: Batch) -> Metrics:
+        """Return ``loss/NAME`` of the world model and the critics on a batch."""
+        o, batch = self.objective, self.prepare_batch(batch.to(self.device))
+        means = o.totals(o.model_losses(batch, o.unroll(batch)), batch.weight)
+        return {f"loss/{name}": loss for name, loss in means.items()}
 
     def state_value(self, output: PolicyOutput) -> Tensor:
         return self.latent_value(output.seen)

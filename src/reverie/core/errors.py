@@ -161,6 +161,7 @@ FLAG_SYNONYMS = {
     r"(replay\.)?init-from": "init from-checkpoint pretrained",
     r"init-modules": "init-parts",
     r"heldout-data": "heldout val-data",
+    r"heldout-fraction": "validation-fraction val-fraction",
     r"score-metric": "score metric-for-best-model",
     r"ratio-tolerance": "ratio-slack",
     r"scale-hyperparameters": "scale-rules",

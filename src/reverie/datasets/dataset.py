@@ -74,17 +74,17 @@ class DatasetConfig(ReadOptions):
     def build(
         self, rows: RecordedEpisodes, *, window: Window, seed: int, batch_sampler: BatchSamplerConfig | None = None,
         extra_spec: Mapping[str, ColumnSpec] | None = None, scratch: Path | None = None,
-        parts: Iterator[Rows] | None = None,
+        parts: Iterator[Rows] | None = None, num_rows: int | None = None,
     ) -> OfflineReplay:  # fmt: skip
         """Read all ``rows`` and return them as a dataset of ``window``, sampled with ``seed``; uniformly by default.
 
         ``extra_spec``: columns that an algorithm stores with the rows. ``scratch``: folder of memory-mapped files.
-        ``parts``: ``rows.parts()``, wrapped to report progress.
+        ``parts``: ``rows.parts()``, wrapped to report progress, or some of the episodes, at most ``num_rows`` rows.
         """
         chosen = batch_sampler or BatchSamplerConfig()
         chosen.check(window)
         columns = row_columns(rows.obs_spec, rows.action_spec, extra_spec or {})
-        total = rows.rows()
+        total = rows.rows() if num_rows is None else num_rows
         # otherwise the windows of the first rows would count as evicted
         capacity = max(1, total) + window.num_free_rows
         folder = scratch or Path(tempfile.gettempdir())

@@ -34,7 +34,13 @@ from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environme
 from reverie.experiment.goals import relabel_goals
 from reverie.experiment.hours import fit_hours
 from reverie.experiment.memory import check_fits_memory, fit_default_length
-from reverie.experiment.offline import OfflineRows, make_heldout_metrics, open_run_dataset, read_offline_rows
+from reverie.experiment.offline import (
+    OfflineRows,
+    make_heldout_metrics,
+    open_run_dataset,
+    read_heldout_data,
+    read_offline_rows,
+)
 from reverie.experiment.resolve import saved_settings
 from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
@@ -240,7 +246,7 @@ def build(
     probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
     device, seeds = set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
-    heldout: Callable[[], Mapping[str, float]] = dict
+    heldout: Callable[[], Mapping[str, float]] | None = None
     run_forecast: Forecast | None = None
     with contextlib.ExitStack() as undo:
         envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
@@ -270,8 +276,9 @@ def build(
             seed = seeds["replay"] + is_mixed
             offline = read_offline_rows(config, recorded, algo, windows[0], seed, run, estimates)
             clock.longest_episode = offline.longest_episode
-        if config.heldout_data and rank == 0:
-            heldout = make_heldout_metrics(config, algo, task, probed, run)
+        if config.has_heldout and rank == 0:
+            rows = offline.heldout or read_heldout_data(config, algo, task, probed, run)
+            heldout = make_heldout_metrics(config, algo, rows)
         replays = [offline.dataset, *getattr(online.replay, "replays", [online.replay])]
         goal_env = relabel_goals(config, algo, makers.training, learned.obs_spec, replays, seeds["replay"])
         undo.pop_all()
@@ -285,7 +292,7 @@ def build(
         estimator=offline.estimator, heldout=heldout, forecast=run_forecast, goal_env=goal_env,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         schedule=config.schedule, log_episodes=config.log_episodes, score=ScoreMetric.parse(config.score_metric),
-        stop_score=config.stop_score if config.evaluates_during_training else None, patience=config.patience,
+        stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,
         measurement="estimate" if offline.estimator is not None else "eval" if config.eval_episodes else "",
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.bounds import Above, AtLeast, Regex
+from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
@@ -86,8 +86,11 @@ class ExperimentConfig(Config):
     """Regular expression, or several: load only the parameters of `init_from` whose names match from the beginning and
     whose shapes are equal; optimizer state is not loaded. The environment may differ."""
     heldout_data: str | None = None
-    """Held-out dataset, in the format of data.path, for a world model: at each report and at the end, its losses on the
-    same 4 batches are logged as heldout/loss/... . data.columns and similar settings apply."""
+    """Held-out dataset, in the format of data.path: at each report and evaluation and at the end, the learner's losses
+    on the same 4 batches are logged as heldout/loss/... . data.columns and similar settings apply."""
+    heldout_fraction: Annotated[float, Within("[0, 1)")] = 0.0
+    """Fraction of the dataset's episodes, evenly spaced, that are not learned from: they are the held-out data. 0:
+    none."""
     learners: Annotated[int, AtLeast(1)] = 1
     """Number of learners. Each is a process with its share of every batch, of the environments and of the replay, and
     with its own GPU if there are GPUs. They take each gradient step together. torchrun sets this number by its number
@@ -105,8 +108,8 @@ class ExperimentConfig(Config):
     """Steps after which an episode of an evaluation, of `data record` or in the viewer is cut off, but not before the
     environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score_metric: str = "eval/score"
-    """Evaluation metric that selects the best checkpoint: eval/score, the mean return, or a metric of `env.log_info`;
-    `NAME:min` if the lowest value is best. stop_score, patience and a search use it too."""
+    """Evaluation metric that selects the best checkpoint: eval/score, the mean return, a metric of `env.log_info`, or a
+    loss on held-out data; `NAME:min` if the lowest value is best. stop_score, patience and a search use it too."""
     stop_score: float | None = None
     """Stop once an evaluation during training reaches this score and confirms it with the same number of additional
     episodes. None: never stop at a score."""
@@ -215,8 +218,18 @@ class ExperimentConfig(Config):
 
     @property
     def evaluates_during_training(self) -> bool:
-        """Whether there are evaluations during training."""
+        """Whether there are evaluations in an environment during training."""
         return parse_period(self.schedule.eval_every)[0] > 0 and self.eval_episodes > 0
+
+    @property
+    def has_heldout(self) -> bool:
+        """Whether there is held-out data."""
+        return bool(self.heldout_data) or self.heldout_fraction > 0
+
+    @property
+    def scores_during_training(self) -> bool:
+        """Whether there are evaluations in an environment or on held-out data during training."""
+        return self.evaluates_during_training or (self.has_heldout and parse_period(self.schedule.eval_every)[0] > 0)
 
     @property
     def eval_env_overrides(self) -> dict[str, Any]:
@@ -277,11 +290,14 @@ class ExperimentConfig(Config):
         self._check_on_policy()
         if self.actors:
             self._check_actors()
-        if self.patience is not None and not self.evaluates_during_training:
+        if self.patience is not None and not self.scores_during_training:
             raise ConfigError(
                 f"patience = {self.patience} counts evaluations during training, but there are none: set "
-                "schedule.eval_every, with eval_episodes above 0."
+                "schedule.eval_every, with eval_episodes above 0 or held-out data."
             )
+        if self.heldout_fraction and (self.heldout_data or not recorded):
+            problem = "heldout_data is set too: set one" if self.heldout_data else "there is no dataset: set data.path"
+            raise ConfigError(f"heldout_fraction = {self.heldout_fraction:g}, but {problem}.")
         if not self.offline and self.env.id in (NO_ENV, DATASET_ENV):
             raise ConfigError(
                 f"{self.name} collects rows, but no environment is given. Pass --env ID, in Python env=..."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,10 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.algos.base import Algorithm
 from reverie.algos.dreamer import Dreamer, DreamerConfig
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.collectives import single_rank
+from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.protocols import Env
+from reverie.core.rows import Rows
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import EXTRAS, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Window
@@ -28,6 +30,7 @@ from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
 from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
+from reverie.run.evaluate import ScoreMetric
 
 NUM_HELDOUT_BATCHES = 4
 """Number of batches of held-out rows."""
@@ -47,6 +50,8 @@ class OfflineRows(NamedTuple):
     """Assumptions and omissions while reading them."""
     longest_episode: int = 0
     """Steps of the longest episode."""
+    heldout: OfflineReplay | None = None
+    """Rows of the episodes that ``heldout_fraction`` holds out."""
 
 
 def open_run_dataset(
@@ -73,7 +78,7 @@ def read_offline_rows(
     scratch: Path | None, estimates: Callable[..., Any] | None,
 ) -> OfflineRows:  # fmt: skip
     """Read all recorded rows, and close the files. See ``build`` for ``estimates``."""
-    dataset, rewards = load_dataset(config, recorded, algo, window, seed, scratch)
+    dataset, rewards, heldout = load_dataset(config, recorded, algo, window, seed, scratch)
     if config.offline_fraction < 1:
         algo.set_num_offline(window.batch)
     estimator, has_env = None, config.env.id != NO_ENV
@@ -84,28 +89,74 @@ def read_offline_rows(
     starts = np.flatnonzero(dataset.column("is_first"))
     longest = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
     spaces, remarks = None if has_env else recorded.spaces, tuple(recorded.remarks())
-    return OfflineRows(dataset, estimator, spaces, remarks, longest)
+    if heldout is not None:
+        episodes = count_noun(int(np.count_nonzero(heldout.column("is_first"))), "episode")
+        remarks += (f"{episodes} not learned from, but held out (heldout_fraction)",)
+    return OfflineRows(dataset, estimator, spaces, remarks, longest, heldout)
 
 
 def load_dataset(
     config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, window: Window, seed: int,
     scratch: Path | None,
-) -> tuple[OfflineReplay, np.ndarray | None]:  # fmt: skip
-    """Read all recorded rows, with a progress bar on a terminal.
+) -> tuple[OfflineReplay, np.ndarray | None, OfflineReplay | None]:  # fmt: skip
+    """Read all recorded rows, with a progress bar on a terminal. Return the dataset, rewards and held-out rows.
 
-    The array contains the true rewards, if clipped here.
+    The array contains the true rewards of the dataset, if clipped here.
     """
     unclipped = config.env.id == NO_ENV and recorded.clip != "none"
     columns: dict[str, list[np.ndarray]] = {"reward": []} if unclipped else {}
+    heldout = HeldoutEpisodes(config.heldout_fraction)
     with read_progress(f"reading {recorded.reader.path.name}", recorded.rows()) as track_progress:
+        parts = track_progress(recorded.parts(columns))
         dataset = config.data.build(
             recorded, window=window, seed=seed, batch_sampler=config.replay, extra_spec=algo.extra_spec,
-            scratch=scratch, parts=track_progress(recorded.parts(columns)),
+            scratch=scratch, parts=heldout.remove(parts) if heldout.fraction else parts,
         )  # fmt: skip
     dataset.has_rewards = recorded.about.has_rewards
+    add_returns(dataset, algo)
+    rewards = np.concatenate(columns["reward"]) if unclipped else None
+    if not heldout.fraction:
+        return dataset, rewards, None
+    if not heldout.parts:
+        raise ConfigError(
+            f"heldout_fraction = {heldout.fraction:g} of {count_noun(heldout.episodes, 'episode')} is less than one "
+            "episode. Use a larger fraction."
+        )
+    if rewards is not None:
+        rewards = rewards[~np.concatenate(heldout.masks)]
+    return dataset, rewards, build_heldout(config, recorded, algo, scratch, heldout.parts)
+
+
+class HeldoutEpisodes:
+    """Removes ``fraction`` of all episodes, evenly spaced, from the rows to learn from, and keeps their rows."""
+
+    def __init__(self, fraction: float) -> None:
+        self.fraction = fraction
+        self.episodes = 0
+        """Number of episodes so far."""
+        self.parts: list[Rows] = []
+        """Rows of the held-out episodes."""
+        self.masks: list[np.ndarray] = []
+        """Which rows are held out, bool ``[n]`` of each part."""
+
+    def remove(self, parts: Iterator[Rows]) -> Iterator[Rows]:
+        """Yield the other rows of ``parts``."""
+        for part in parts:
+            number = self.episodes + np.cumsum(part["is_first"])  # of the episode of each row, from 1
+            self.episodes += int(np.count_nonzero(part["is_first"]))
+            is_heldout = np.floor(number * self.fraction) > np.floor((number - 1) * self.fraction)
+            self.masks.append(is_heldout)
+            if is_heldout.any():
+                self.parts.append({name: values[is_heldout] for name, values in part.items()})
+                part = {name: values[~is_heldout] for name, values in part.items()}
+            if len(part["is_first"]):
+                yield part
+
+
+def add_returns(dataset: OfflineReplay, algo: Algorithm) -> None:
+    """Store the returns-to-go in the dataset, for learners that need them."""
     if isinstance(annotator := algo.annotator, ReturnToGoAnnotator):
         write_returns(dataset, annotator)
-    return dataset, np.concatenate(columns["reward"]) if unclipped else None
 
 
 def write_returns(dataset: OfflineReplay, annotator: ReturnToGoAnnotator, block: int = 1 << 16) -> None:
@@ -169,31 +220,55 @@ def stacks_in(spec: ObsSpec, env_obs: Mapping[str, Any]) -> str:
     return ""
 
 
-def make_heldout_metrics(
+def read_heldout_data(
     config: ExperimentConfig, algo: Algorithm, owner: Env | RecordedEpisodes, probed: ProbedEnv, scratch: Path | None
-) -> Callable[[], dict[str, float]]:
-    """Return a function that measures the world model's losses on ``config.heldout_data``.
+) -> OfflineReplay:
+    """Read ``config.heldout_data``.
 
-    It always uses the same windows and random draws. ``owner`` has the observations and actions of the run. ``probed``
-    has the spaces of its environment, for datasets that declare none.
+    ``owner`` has the observations and actions of the run. ``probed`` has the spaces of its environment, for datasets
+    that declare none.
     """
-    if not isinstance(algo, Dreamer):
-        raise ConfigError(
-            f"heldout_data = '{config.heldout_data}': it is for Dreamers, but {config.name} is not a Dreamer. Remove "
-            "this option."
-        )
-    data, seed = config.data.merge({"path": config.heldout_data}), derived_seeds(config.seed)["evaluation"]
+    data = config.data.merge({"path": config.heldout_data})
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
         if not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards:
             check_rewards(recorded.about, recorded.reader.path, "heldout_data")
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id)
-        window = replace(algo.window, carries=False)
-        dataset = data.build(recorded, window=window, seed=seed, scratch=scratch)
-    batches = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)]
+        return build_heldout(config, recorded, algo, scratch)
+
+
+def build_heldout(
+    config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, scratch: Path | None,
+    parts: Sequence[Rows] | None = None,
+) -> OfflineReplay:  # fmt: skip
+    """Return ``parts``, or all rows, as held-out rows. Latents of world models are not carried over."""
+    chosen: dict[str, Any] = {}
+    if parts is not None:
+        chosen = {"parts": iter(parts), "num_rows": sum(len(part["is_first"]) for part in parts)}
+    dataset = config.data.build(
+        recorded, window=replace(algo.window, carries=False), seed=derived_seeds(config.seed)["evaluation"],
+        extra_spec={} if isinstance(algo, Dreamer) else algo.extra_spec, scratch=scratch, **chosen,
+    )  # fmt: skip
+    add_returns(dataset, algo)
+    return dataset
+
+
+def make_heldout_metrics(
+    config: ExperimentConfig, algo: Algorithm, dataset: OfflineReplay
+) -> Callable[[], dict[str, float]]:
+    """Return a function that measures the losses on held-out rows, always of the same windows with the same draws."""
+    if type(algo).heldout_losses is Algorithm.heldout_losses:
+        raise ConfigError(
+            f"heldout_data, heldout_fraction: {config.name} has no losses on recorded rows alone. Remove this option."
+        )
+    algo.enter_eval_mode()
+    batches, seed = [dataset.sample() for _ in range(NUM_HELDOUT_BATCHES)], derived_seeds(config.seed)["evaluation"]
 
     def measure() -> dict[str, float]:
-        with seeded_rng(seed):
-            losses = [algo.model_losses(batch) for batch in batches]
+        with seeded_rng(seed), single_rank():
+            losses = [algo.heldout_losses(batch) for batch in batches]
         return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]}
 
+    score = ScoreMetric.parse(config.score_metric).name
+    if score.startswith("heldout/") and score not in (names := measure()):
+        raise ConfigError(f"score_metric = {config.score_metric}: choose one of {', '.join(names)}.")
     return measure

@@ -35,6 +35,7 @@ from reverie.run.trainable import MeasurementResult, Trainable, scalars_of_resul
 
 LOADED_FIRST = ("algo", "clock", "run")
 """Parts of a checkpoint that are loaded first, to decide whether there is anything left to do."""
+LOG_INFO_ADVICE = "; env.log_info adds values of the environment's info"
 OpenSinks = Callable[[Trainable, Mapping[str, float] | None], contextlib.AbstractContextManager[Sequence[Sink]]]
 """Opens the metric sinks; the mapping marks logged entries of the current step that will be written again. On exit, the
 learning curve is plotted."""
@@ -53,6 +54,7 @@ class RunLifecycle:
         self.folder = folder
         self.checkpoints = checkpoints
         self.clock: Clock = experiment.clock
+        self.heldout: Callable[[], Mapping[str, float]] = experiment.heldout or dict
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
@@ -173,10 +175,12 @@ class RunLifecycle:
     @property
     def pending(self) -> bool:
         """Whether the loaded run was stopped before an evaluation that was due, perhaps after its last iteration."""
-        return (
-            bool(self.experiment.measurement)
-            and Periodic(self.experiment.schedule.eval_every, self.clock, "eval").is_due
-        )
+        return self.evaluates and Periodic(self.experiment.schedule.eval_every, self.clock, "eval").is_due
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether an evaluation, an estimate or held-out data can rank the agent during training."""
+        return bool(self.experiment.measurement) or self.experiment.heldout is not None
 
     def finished_reason(self) -> str:
         """Return why the loaded run is over and how to continue it, as a predicate; "" if it is not over."""
@@ -217,14 +221,15 @@ class RunLifecycle:
         """Train, and evaluate at the end."""
         experiment = self.experiment
         # The evaluation may have been logged, but the best agent not saved.
-        with open_sinks(experiment, {self.final_metric: 0.0} if self.pending else None) as sinks:
+        is_repeated = self.pending and bool(experiment.measurement)
+        with open_sinks(experiment, {self.final_metric: 0.0} if is_repeated else None) as sinks:
             self.run.sinks = sinks
             self.callbacks.call("on_start")
             self.finish_evaluation()
             ending = training.train_loop(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
-                collector=experiment.collector, evaluator=self.evaluate if experiment.measurement else None,
-                checkpoint=self.save, schedule=experiment.schedule, heldout=experiment.heldout, on_log=self.on_log,
+                collector=experiment.collector, evaluator=self.evaluate if self.evaluates else None,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=self.heldout, on_log=self.on_log,
                 log_episodes=experiment.log_episodes,
             )  # fmt: skip
             measurement, number = None, ending.signal
@@ -233,7 +238,7 @@ class RunLifecycle:
                     logger.warning(why)
                 if why := self.early_stop_reason():
                     logger.info(f"the run ends at {self.clock.position_text}, by {why}{self.best_text()}")
-                for sink in sinks if (values := experiment.heldout()) else ():
+                for sink in sinks if (values := self.heldout()) else ():
                     sink.write(values, self.clock.position)
                 measurement, number = self.finish(sinks)
             self.callbacks.call("on_end", self.result(ending.checkpoint, measurement, number))
@@ -245,19 +250,22 @@ class RunLifecycle:
         The metrics are written first: a run killed before the best agent is saved resumes earlier, and evaluates again.
         """
         begin = self.clock.seconds
-        measurement = self.experiment.measure("evaluation")
+        measurement = self.experiment.measure("evaluation") if self.experiment.measurement else None
+        heldout = self.heldout()
         # for the next evaluation and the last one
         self.clock.reserved_seconds = max(self.clock.reserved_seconds, 2 * (self.clock.seconds - begin))
         if isinstance(measurement, Evaluation) and self.reaches_stop_score(scalars_of_result(measurement)):
             confirmation = self.experiment.measure("confirmation")  # confirm that it was not chance
             assert isinstance(confirmation, Evaluation)
             measurement = measurement.merge(confirmation)
-        values, name = scalars_of_result(measurement), self.experiment.score.name
-        write({**measurement.metrics(), self.final_metric: 0.0})
-        if name not in values and isinstance(measurement, Evaluation) and self.best is None:
+        values: dict[str, float] = {} if measurement is None else scalars_of_result(measurement)
+        write({**({} if measurement is None else {**measurement.metrics(), self.final_metric: 0.0}), **heldout})
+        values, name = {**values, **heldout}, self.experiment.score.name
+        has_env, is_chosen = isinstance(measurement, Evaluation), name != "eval/score"
+        if name not in values and self.best is None and (has_env or is_chosen or self.experiment.patience is not None):
             raise ConfigError(
                 f"score_metric = {self.settings['score_metric']}: evaluations do not log '{name}'. Choose one of "
-                f"{', '.join(values)}; env.log_info adds values of the environment's info."
+                f"{', '.join(values)}{LOG_INFO_ADVICE if has_env else ''}."
             )
         self.pending_evaluation = values
         if self.reaches_stop_score(values):

@@ -58,8 +58,8 @@ class Trainable(Protocol):
     """Stop after this many consecutive evaluations without improvement; None: never stop early."""
     measurement: Literal["", "eval", "estimate"]
     """The measurement at the end of the run: an evaluation, an estimate, or nothing."""
-    heldout: Callable[[], Mapping[str, float]] = dict
-    """Returns metrics of the learner on held-out rows."""
+    heldout: Callable[[], Mapping[str, float]] | None = None
+    """Returns metrics of the learner on held-out rows; None if there are none."""
     store: Any = None
     """The :class:`reverie.replay.persistent.PersistentReplay` of the collected rows; None if there is none."""
 
