@@ -54,6 +54,8 @@ class Algorithm(nn.Module):
     _policy: Policy[Any]
     captures_on_cpu: ClassVar[bool] = False
     """Whether updates are captured on CPUs too; it pays where Python takes as long as the arithmetic."""
+    has_heldout_losses: ClassVar[bool] = False
+    """Whether it defines :meth:`heldout_losses`."""
     actor_path: ClassVar[str] = ""
     """Name of the actor module, if it reads observations. ``init_from`` also loads it from other algorithms."""
 

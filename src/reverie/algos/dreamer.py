@@ -135,6 +135,7 @@ class Dreamer(Algorithm):
     actor: DreamerActor
     critic: TwoHotHead | ScalarHead
     obs_spec: dict[str, ObsPart]
+    has_heldout_losses = True
     samples: int = 1
     """Posterior samples of each row."""
 

@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.base import Algorithm
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.model_free import OfflineConfig
 from reverie.algos.sac import SAC, SACConfig, SACObjective
@@ -139,7 +138,7 @@ class GAIL(SAC):
 
     losses: ClassVar[dict[str, type[SACObjective]]] = SAC.losses | DiscreteSAC.losses
     cfg: GAILConfig
-    heldout_losses = Algorithm.heldout_losses  # its losses compare two sets of rows
+    has_heldout_losses = False  # they compare two sets of rows
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: GAILConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)

@@ -43,6 +43,7 @@ class ModelFree(Algorithm):
     cfg: Any
     objective: Any
     captures_on_cpu = True
+    has_heldout_losses = True
     actor_path = "objective.actor"
 
     def __init__(self, obs_spec: ObsSpec, cfg: ModelFreeConfig, device: torch.device) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.base import Algorithm
 from reverie.algos.model_free import ModelFree, ValueConfig, check_sequences
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.collectives import all_reduce_mean
@@ -123,7 +122,7 @@ class OnPolicy(ModelFree, ABC):
     losses: type[OnPolicyObjective]
     objective: OnPolicyObjective
     actor_path = "objective.network.actor"
-    heldout_losses = Algorithm.heldout_losses  # its losses need a rollout
+    has_heldout_losses = False  # they need a rollout
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: OnPolicyConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)

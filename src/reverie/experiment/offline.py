@@ -131,8 +131,8 @@ class HeldoutEpisodes:
     """Removes ``fraction`` of all episodes, evenly spaced, from the rows to learn from, and keeps their rows."""
 
     def __init__(self, fraction: float) -> None:
-        self.fraction = fraction
-        self.episodes = 0
+        self.fraction: float = fraction
+        self.episodes: int = 0
         """Number of episodes so far."""
         self.parts: list[Rows] = []
         """Rows of the held-out episodes."""
@@ -256,7 +256,7 @@ def make_heldout_metrics(
     config: ExperimentConfig, algo: Algorithm, dataset: OfflineReplay
 ) -> Callable[[], dict[str, float]]:
     """Return a function that measures the losses on held-out rows, always of the same windows with the same draws."""
-    if type(algo).heldout_losses is Algorithm.heldout_losses:
+    if not algo.has_heldout_losses:
         raise ConfigError(
             f"heldout_data, heldout_fraction: {config.name} has no losses on recorded rows alone. Remove this option."
         )
