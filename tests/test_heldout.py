@@ -23,6 +23,7 @@ from reverie.run.checkpoint import Checkpoints
 from reverie.run.manifest import checkpoint_step
 from test_recorded_runs import SMALL, train, weights
 
+OWN_WINDOWS = ("decision_transformer", "fql", "tdmpc2")
 UNMEASURED = {"tdmpc2": {"loss/actor"}}
 VALIDATED: dict[str, Any] = {
     "env": "none", "heldout_fraction": 0.25, "schedule.eval_every": 10, "score_metric": "heldout/loss/actor:min",
@@ -105,9 +106,9 @@ def test_held_out_episodes_are_whole_and_evenly_spaced(fraction: float, lengths:
     np.testing.assert_array_equal(number[np.concatenate(heldout.masks)], chosen)
 
 
-@pytest.mark.parametrize("algorithm", ["bcq", "crr", "td3_bc", "iql", "sac", "tdmpc2"])
+@pytest.mark.parametrize("algorithm", ["bcq", "crr", "decision_transformer", "fql", "iql", "rebrac", "sac", "tdmpc2"])
 def test_losses_on_held_out_data_have_the_names_of_an_update(pendulum: Path, algorithm: str) -> None:
-    small = {"algo.batch_size": 8, "algo.networks.units": (16,)} if algorithm == "tdmpc2" else SMALL
+    small = SMALL if algorithm not in OWN_WINDOWS else {"algo.batch_size": 8, "algo.networks.units": (16,)}
     own = {"data.path": str(pendulum), "device": "cpu", "env.id": "none", "eval_episodes": 0, "heldout_fraction": 0.25}
     config = ExperimentConfig(algo=algorithm_config(algorithm)()).merge(small | own)
     with contextlib.closing(build(config)) as experiment:

@@ -73,12 +73,11 @@ class DecisionTransformer(BC):
         """Fills in the returns-to-go of episodes once they have ended."""
         return ReturnToGoAnnotator(discount=1.0, ends_at_limits=True)
 
-    def train_step(self, batch: Batch) -> Update:
-        """Take one step on the rows whose return-to-go is known: section 3, "Training"."""
+    def prepare_batch(self, batch: Batch) -> Batch:
+        """Return the preprocessed batch with what the actor reads; rows of unknown return-to-go count as last."""
+        batch = super().prepare_batch(batch)
         to_go = batch.extras[RETURN_TO_GO_COLUMN]  # [B, T]
         is_known = to_go.isfinite()
-        episode_returns = to_go.masked_fill(~(batch.is_first & is_known), -math.inf)  # [B, T]
-        self.best_return.copy_(torch.maximum(self.best_return, episode_returns.amax()))
         action = F.pad(batch.action * ~batch.is_last.unsqueeze(-1), (0, 0, 1, 0))[:, :-1]  # [B, T, A]
         action = action.masked_fill(batch.is_first.unsqueeze(-1), 0)
         actor: Any = self.objective.actor
@@ -86,8 +85,14 @@ class DecisionTransformer(BC):
         conditions = condition(
             to_go.masked_fill(~is_known, 0), action, batch.is_first, blank_memory, self.cfg.return_scale
         )
-        rows = replace(batch, obs={**batch.obs, **conditions}, is_last=batch.is_last | ~is_known)
-        return Update(metrics=self.minimize(self.objective(rows)))
+        return replace(batch, obs={**batch.obs, **conditions}, is_last=batch.is_last | ~is_known)
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step on the rows whose return-to-go is known: section 3, "Training"."""
+        to_go = batch.extras[RETURN_TO_GO_COLUMN]  # [B, T]
+        episode_returns = to_go.masked_fill(~(batch.is_first & to_go.isfinite()), -math.inf)  # [B, T]
+        self.best_return.copy_(torch.maximum(self.best_return, episode_returns.amax()))
+        return Update(metrics=self.minimize(self.objective(batch)))
 
 
 def condition(to_go: Tensor, action: Tensor, first: Tensor, memory: Tensor, scale: float) -> Obs:
