@@ -63,6 +63,8 @@ def test_a_loss_on_held_out_data_can_rank_agents_that_are_also_evaluated(pendulu
     assert found is not None
     assert checkpoint_step(found) == min(losses, key=losses.__getitem__)
     assert result.evaluation is not None
+    last = read_metrics(tmp_path / "metrics.jsonl")[-1]
+    assert last.items() >= {"eval/final": 1.0, "heldout/loss/actor": losses[4]}.items()  # a search reads it
 
 
 def test_held_out_episodes_are_never_learned_from_and_measuring_changes_nothing(pendulum: Path, tmp_path: Path) -> None:

@@ -238,8 +238,6 @@ class RunLifecycle:
                     logger.warning(why)
                 if why := self.early_stop_reason():
                     logger.info(f"the run ends at {self.clock.position_text}, by {why}{self.best_text()}")
-                for sink in sinks if (values := self.heldout()) else ():
-                    sink.write(values, self.clock.position)
                 measurement, number = self.finish(sinks)
             self.callbacks.call("on_end", self.result(ending.checkpoint, measurement, number))
         return self.result(ending.checkpoint, measurement, number)  # with the curve, which is drawn now
@@ -305,7 +303,10 @@ class RunLifecycle:
         A signal ends the evaluation at once: the run is complete without it, and the same command repeats it. This is
         the case until eval.json or estimate.json exists, so these are written after the log entries.
         """
+        heldout = self.heldout()
         if not self.experiment.measurement:
+            for sink in sinks if heldout else ():
+                sink.write(heldout, self.clock.position)
             return None, None
         try:
             with raise_on_signal():
@@ -318,7 +319,7 @@ class RunLifecycle:
             )
             return None, stopped.number.value
         for sink in sinks:
-            sink.write({**measurement.metrics(), self.final_metric: 1.0}, self.clock.position)
+            sink.write({**measurement.metrics(), **heldout, self.final_metric: 1.0}, self.clock.position)
         unit = "updates" if self.clock.unit == "updates" else "env_steps"
         unit = unit if isinstance(measurement, Evaluation) else "step"
         try:
