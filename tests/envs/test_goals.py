@@ -93,7 +93,7 @@ def test_methods_that_take_one_goal_get_one():
 @pytest.mark.parametrize(
     ("algorithm", "env", "settings", "said"),
     [
-        ("dqn", "CartPole-v1", {}, "there is no observation 'achieved_goal'. Use a goal environment"),
+        ("dqn", "CartPole-v1", {}, "'achieved_goal' is missing or not an array. Use a goal environment"),
         ("dqn", OneBit, {}, r"'achieved_goal' is categorical \(3,\), but 'desired_goal' is categorical \(1,\)"),
         ("dqn", BitFlip, {"env.frame_stack": 2}, "the rows store other goals than the environment computes with"),
         (

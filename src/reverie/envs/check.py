@@ -271,7 +271,7 @@ class _Check:
             "lengths": np.diff(ends, prepend=0).tolist(),
             "returns": [float(part.sum()) for part in np.split(reward, ends)[: len(ends)]],
             "least_reward": float(reward.min()),
-            "largest_reward": float(reward.max()),
+            "largest_reward": float(reward.max()) + 0.0,  # -0 becomes 0
             "rewards_not_0": int((reward != 0).sum()),
             "reward_size": float(np.abs(reward[reward != 0]).mean()) if reward.any() else 0.0,
             "observation_sizes": {key: float(np.sqrt(x.max(initial=0) / len(rows))) for key, x in squares.items()},

@@ -32,7 +32,7 @@ def goal_spec_problem(spec: ObsSpec) -> str:
     """Return why the goals of ``spec`` cannot replace each other; "" if they can."""
     achieved, desired = (spec.get(key) for key in GOALS)
     if achieved is None or desired is None:
-        return f"there is no observation '{DESIRED_GOAL if achieved else ACHIEVED_GOAL}'"
+        return f"the observation '{DESIRED_GOAL if achieved else ACHIEVED_GOAL}' is missing or not an array"
     if achieved == desired:
         return ""
     texts = [f"{part.kind} {part.shape}" for part in (achieved, desired)]
