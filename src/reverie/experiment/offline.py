@@ -113,7 +113,7 @@ def load_dataset(
             scratch=scratch, parts=heldout.remove(parts) if heldout.fraction else parts,
         )  # fmt: skip
     dataset.has_rewards = recorded.about.has_rewards
-    add_returns(dataset, algo)
+    store_returns(dataset, algo)
     rewards = np.concatenate(columns["reward"]) if unclipped else None
     if not heldout.fraction:
         return dataset, rewards, None
@@ -153,7 +153,7 @@ class HeldoutEpisodes:
                 yield part
 
 
-def add_returns(dataset: OfflineReplay, algo: Algorithm) -> None:
+def store_returns(dataset: OfflineReplay, algo: Algorithm) -> None:
     """Store the returns-to-go in the dataset, for learners that need them."""
     if isinstance(annotator := algo.annotator, ReturnToGoAnnotator):
         write_returns(dataset, annotator)
@@ -248,7 +248,7 @@ def build_heldout(
         recorded, window=replace(algo.window, carries=False), seed=derived_seeds(config.seed)["evaluation"],
         extra_spec={} if isinstance(algo, Dreamer) else algo.extra_spec, scratch=scratch, **chosen,
     )  # fmt: skip
-    add_returns(dataset, algo)
+    store_returns(dataset, algo)
     return dataset
 
 
