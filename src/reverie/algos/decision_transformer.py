@@ -52,7 +52,7 @@ class DecisionTransformer(BC):
         super().__init__(obs_spec, action_spec, cfg, device)
         self.register_buffer("best_return", torch.tensor(-math.inf, device=device))
         column = ColumnSpec(shape=(), dtype="float32", fill_value=-math.inf, in_checkpoints=False)
-        self.extra_spec = {RETURN_TO_GO_COLUMN: column}
+        self.extra_spec: dict[str, ColumnSpec] = {RETURN_TO_GO_COLUMN: column}
         actor: Any = self.objective.actor
         self.optims["actor"] = Adam(actor.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm)
         actor.inputs.memory_key = MEMORY_COLUMN
