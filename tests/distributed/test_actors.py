@@ -55,12 +55,6 @@ QUICK: dict[str, Any] = {
 # ---------------------------------------------------------------- the whole
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _preloaded() -> None:
-    """What actors import is imported once, by the process that forks them."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["reverie.distributed.actors"])
-
-
 class Killer:
     """Kills an actor without warning once the run has made some steps."""
 

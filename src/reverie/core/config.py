@@ -54,7 +54,7 @@ class Config:
 
         ConfigError names a wrong option with its full path; ``path``: the path of this configuration.
         """
-        hints = typing.get_type_hints(type(self))
+        hints = _type_hints(type(self))  # type: ignore[arg-type]
         names = [f.name for f in dataclasses.fields(self)]
         changes: dict[str, Any] = {}
         for key, value in nest(values).items():
@@ -170,6 +170,11 @@ def _check_declared(cls: type[Any]) -> None:
                 f"{kind.__name__}: its {lost} would have no effect. Write @dataclass(frozen=True, kw_only=True) above "
                 "the class, and declare each setting as a field with its type: name: float = 0.1."
             )
+
+
+@functools.cache
+def _type_hints(cls: type[Any]) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
 
 
 @functools.cache

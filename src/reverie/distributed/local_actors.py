@@ -49,6 +49,8 @@ class LocalActors:
         self.selector: selectors.DefaultSelector = selectors.DefaultSelector()
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self.context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            self.context.set_forkserver_preload(["reverie.distributed.actors"])  # PyTorch is imported once, not by each
         self.board: WeightBoard | None = None  # only after the initial weights are loaded
 
     def start(self, work: Callable[[], ActorTask], number: int) -> LocalActorConnection:

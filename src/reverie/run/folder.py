@@ -25,6 +25,9 @@ from reverie.core.imports import check_module, names_in, texts_in, trust_file_of
 from reverie.core.lock import LOCK_FILE_NAME, folder_lock
 from reverie.core.specs import diff_bounds, diff_specs
 
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+YAML_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Those of libyaml, if it is there: ten times as fast. For our own values alone: deep nesting can crash it."""
 SCHEMA = 1
 """Version of config.yaml. A newer version is rejected."""
 
@@ -260,7 +263,8 @@ def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> Non
 
 def to_yaml_types(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return plain settings as they are read from config.yaml: with lists instead of tuples."""
-    plain: dict[str, Any] = yaml.safe_load(yaml.safe_dump(dict(settings), sort_keys=False))
+    text = yaml.dump(dict(settings), Dumper=YAML_DUMPER, sort_keys=False)
+    plain: dict[str, Any] = yaml.load(text, YAML_LOADER)  # both are safe
     return plain
 
 
