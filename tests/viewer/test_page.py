@@ -141,7 +141,9 @@ def test_numbers_follow_held_keys(page, site):
     page.keyboard.down("ArrowRight")
     go(page, ("#hands output", "2"), ("#play", "Stop"), row("([7-9]|\\d\\d) of .*"))  # in the environment's units
     page.keyboard.up("ArrowRight")
-    go(page, ("#hands output", "0"), ("#play", "Play"), ",", ("#taken", "Action taken here: 2"))
+    go(page, ("#hands output", "0"), ("#play", "Play"))
+    page.wait_for_timeout(300)  # the row of the newest action can still be on its way
+    go(page, ",", ("#taken", "Action taken here: 2"))
     expect(page.locator(".chart").filter(has_text="Action (-1 to 1)").locator("b")).to_have_text("1")
 
 
