@@ -38,7 +38,7 @@ def episode(images, rewards, *, terminal):
         "steps/is_last": [0] * (n - 1) + [1],
         "steps/is_terminal": [0] * (n - 1) + [int(terminal)],
         "steps/language_instruction": [b"pick up the block"] * n,
-        "episode_metadata/file_path": [b"/home/someone/0.h5"],
+        "episode_metadata/file_path": [b"/data/0.h5"],
     }
 
 

@@ -168,7 +168,7 @@ class ChunkState(NamedTuple):
     """The state of :class:`ChunkPolicy` for N environments."""
 
     actions: Tensor  # [N, h, A], the newest chunk
-    taken: Tensor  # [N] int64, how many of its actions were taken
+    num_taken: Tensor  # [N] int64, how many of its actions were taken
     steps: Tensor  # [] int64, number of decisions in mode "eval"
 
 
@@ -200,12 +200,12 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
         if self.size == 1:
             steps = steps if generator is None else steps + 1
             return self.propose(step, noise).squeeze(1), state._replace(steps=steps)
-        actions, taken, is_over = state.actions, state.taken, step.is_first | (state.taken == self.size)
+        actions, num_taken, is_over = state.actions, state.num_taken, step.is_first | (state.num_taken == self.size)
         if may_any(is_over):
             actions = torch.where(is_over.view(-1, 1, 1), self.propose(step, noise), actions)
-            taken = taken.masked_fill(is_over, 0)
-        at = taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
-        return actions.gather(1, at).squeeze(1), ChunkState(actions, taken + 1, steps + (mode == "eval"))
+            num_taken = num_taken.masked_fill(is_over, 0)
+        index = num_taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
+        return actions.gather(1, index).squeeze(1), ChunkState(actions, num_taken + 1, steps + (mode == "eval"))
 
     def propose(self, step: Step, noise: Tensor) -> Tensor:
         """Return chunks ``[N, h, A]`` for ``noise`` ``[N, h A]``, on the CPU."""
