@@ -32,7 +32,8 @@ from reverie.core.hardware import describe_machine
 UNITS, BATCH, RATE, DISCOUNT, STARTS = 64, 256, 1e-3, 0.95, 1000
 """Those of RL Baselines3 Zoo for FetchReach."""
 TEMPERATURE = 0.1
-"""The initial temperature of SAC. From 1, both libraries need more than 10,000 env steps."""
+"""The initial temperature of SAC, chosen after 1, the default, had failed in both libraries: in 10,000 env steps, the
+success rates were 0.05 and 0.1 (two runs of ours) and 0.3 (one of Stable-Baselines3)."""
 EVERY, EPISODES, GOAL = 1000, 20, 0.9
 SYSTEMS = ("sac", "sb3_sac", "td3", "plain_sac")
 """An algorithm of reverie, one of Stable-Baselines3, and one without hindsight."""
