@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
+from reverie.agent.diagnosis import explain_failure
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
@@ -184,6 +185,8 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     print_line(f"\n{result.reason} {position}after {count_noun(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
+        if reasons := explain_failure(config, result):
+            print_line(reasons)
     if result.estimate is not None:
         print(result.estimate.format())
     print_files(result.files, options.run or Path())

@@ -27,7 +27,7 @@ the discount, from which the last reward hardly counts at the beginning."""
 def advise(config: ExperimentConfig, measurements: Mapping[str, Any]) -> tuple[tuple[Finding, ...], dict[str, Any]]:
     """Return notes on an environment with these ``measurements``, and the settings by path that they recommend."""
     findings, changes, algo = Findings(), dict[str, Any](), config.algo
-    sizes = {key: value for key, value in measurements["observation_sizes"].items() if _is_far_from_1(value)}
+    sizes = {key: value for key, value in measurements["observation_sizes"].items() if is_far_from_1(value)}
     if sizes and getattr(algo, "normalize_obs", 0) is None:
         changes["algo.normalize_obs"] = "running"
         findings.add("scale", values=", ".join(f"'{key}' {value:.3g}" for key, value in sizes.items()))
@@ -35,7 +35,7 @@ def advise(config: ExperimentConfig, measurements: Mapping[str, Any]) -> tuple[t
         changes["replay.hindsight"] = "future"
         findings.add("hindsight")
     size = measurements["reward_size"]
-    if _is_far_from_1(size) and getattr(algo, "reward_scale", 0) is None:
+    if is_far_from_1(size) and getattr(algo, "reward_scale", 0) is None:
         changes["algo.reward_scale"] = "return_std"
         findings.add("rewards", value=size)
     steps, count = measurements["steps"], measurements["rewards_not_0"]
@@ -53,7 +53,7 @@ def advise(config: ExperimentConfig, measurements: Mapping[str, Any]) -> tuple[t
     return tuple(findings.values()), changes
 
 
-def _is_far_from_1(size: float) -> bool:
+def is_far_from_1(size: float) -> bool:
     """Return whether a typical size is small or large; 0 is neither, as scaling cannot change it."""
     return 0.0 < size < SMALL or size > LARGE
 
