@@ -73,7 +73,7 @@ def main(checkout: Path, folder: Path) -> None:
         return torch.mean((action_hat - action) ** 2)
 
     trainer = SequenceTrainer(model, optimizer, BATCH, get_batch, loss_fn)
-    unused = ("predict_state", "predict_return", "wte", "attn.bias", "attn.masked_bias")
+    unused = ("predict_state", "predict_return", "wte", ".attn.bias", "masked_bias")
 
     def weights(prefix: str) -> dict[str, np.ndarray]:
         kept = {k: v for k, v in model.state_dict().items() if not any(name in k for name in unused)}
