@@ -240,7 +240,7 @@ class ContextTransformer(TransformerMemory):
 
         Each row attends to the rows from ``start`` ``[B, R]`` on, without the action before the first of them.
         """
-        action, to_go, time, obs = rows.split(self.parts, -1)
+        action, to_go, time, obs = torch.split(rows, self.parts, -1)
         step, last = time.squeeze(-1).long(), self.embed_time.num_embeddings - 1  # [B, R]
         now, before = (self.embed_time(x.clamp(0, last)) for x in (step, step - 1))  # [B, R, H]
         parts = (self.embed_action(action) + before, self.embed_return(to_go) + now, self.embed_obs(obs) + now)
