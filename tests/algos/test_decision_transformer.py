@@ -13,7 +13,7 @@ from reverie.core.types import Step
 def test_acting_and_learning_read_the_same():
     """The loss of windows at an episode's begin is the error of actions, row by row, where returns are known."""
     agent = build(
-        "decision_transformer", batch_length=7, normalize_obs=None, return_scale=2.0,
+        "decision_transformer", batch_length=7, normalize_obs=None, return_scale=2.0, dropout=0.0,
         **{"networks.memory": "transformer(6, 4, 2)"},
     )  # fmt: skip
     data, first = batch(agent), torch.arange(7) == 0
@@ -21,7 +21,8 @@ def test_acting_and_learning_read_the_same():
     to_go = 5 - reward.cumsum(1)
     to_go[:, 5:] = -torch.inf
     no = torch.zeros(4, 7, dtype=torch.bool)
-    data = replace(data, reward=reward, is_first=no | first, is_last=no, is_terminal=no, extras={"return": to_go})
+    extras = {"return": to_go, "timestep": torch.arange(7.0).expand(4, 7)}
+    data = replace(data, reward=reward, is_first=no | first, is_last=no, is_terminal=no, extras=extras)
     agent.best_return.fill_(5)
     state, errors = agent.policy.initial(4), []
     for t in (5, 6, 0, 1, 2, 3, 4):  # of an episode before, and of this one
@@ -39,7 +40,7 @@ def test_the_target_is_the_highest_return_of_an_episode():
     to_go = torch.full((4, 4), 9.0)
     to_go[:, 0] = torch.tensor([-3.0, -2.0, -torch.inf, 7.0])
     first = torch.tensor([[True], [True], [True], [False]]) & (torch.arange(4) == 0)
-    agent.update(replace(data, is_first=first, extras={"return": to_go}))
+    agent.update(replace(data, is_first=first, extras={"return": to_go, "timestep": 0 * to_go}))
     assert agent.best_return == -2
 
 
@@ -47,4 +48,4 @@ def test_a_memory_is_needed_and_holds_a_window():
     with pytest.raises(ConfigError, match="Set batch_length to at most 4"):
         config("decision_transformer", {"networks.memory": "transformer(3)"})
     with pytest.raises(ConfigError, match="Use a memory such as"):
-        config("decision_transformer", {"networks.memory": None})
+        config("decision_transformer", {"networks.memory": "gru(8)"})

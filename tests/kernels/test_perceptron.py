@@ -182,7 +182,7 @@ def test_nan_is_not_swallowed(path, rows, units, outputs):
 @pytest.mark.parametrize("rows", [1, 65, 600])
 def test_tanh_between_layers(inputs, units, outputs, copies, rows, path):
     torch.manual_seed(0)
-    net, x = ReluMLP(inputs, units, outputs, copies, tanh=True), torch.randn(rows, inputs, requires_grad=True)
+    net, x = ReluMLP(inputs, units, outputs, copies, activation="tanh"), torch.randn(rows, inputs, requires_grad=True)
     y = net(x)
     grad = torch.randn_like(y)
     found = (y, *torch.autograd.grad(y, [x, net.theta], grad))

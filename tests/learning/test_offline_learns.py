@@ -31,7 +31,7 @@ FAST = {"batch_size": 128, "networks.units": (64, 64)}
 MILD = CQLConfig(
     critic_lr=1e-3, actor_lr=1e-3, tau=0.02, num_samples=5, conservative_weight=Constant(0.3), temperature=0.03
 )
-FLOW = FQLConfig(lr=1e-3, tau=0.02, alpha=0.2, normalize_q=True, flow_steps=4)
+FLOW = FQLConfig(lr=1e-3, tau=0.02, alpha=0.4, normalize_q=True, flow_steps=4)
 CASES = {
     "bc": (BCConfig(lr=3e-3), 400, (-0.15, 0.05)),
     "td3_bc": (TD3BCConfig(actor_lr=1e-3, critic_lr=1e-3, tau=0.02), 1500, (0.1, 0.6)),

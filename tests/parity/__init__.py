@@ -1,4 +1,4 @@
-"""Hold a learner (a Dreamer, PyDreamer, TD-MPC2, PPO, A2C) against a recording of other code, tensor by tensor.
+"""Hold a learner (a Dreamer, TD-MPC2, PPO, FQL and others) against a recording of other code, tensor by tensor.
 
     python tests/parity tests/golden/dreamerv3_image_discrete.npz [--tolerance 1e-4]
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dreamer_v1_v2, dreamer_v3, pydreamer, r2dreamer, sb3, tdmpc2
+from . import dreamer_v1_v2, dreamer_v3, offline, pydreamer, r2dreamer, sb3, tdmpc2
 from .comparison import TOLERANCES, Comparison
 
 
@@ -46,6 +46,8 @@ def module_of(meta: Mapping[str, Any]) -> ModuleType:
         return dreamer_v1_v2
     if source.startswith("jurgisp/pydreamer "):
         return pydreamer
+    if source.split(" ")[0] in offline.COMPARISONS:
+        return offline
     if agent.startswith("R2-Dreamer"):
         return r2dreamer
     return tdmpc2 if agent == "TD-MPC2" else dreamer_v3

@@ -142,7 +142,7 @@ class Recording:
             network.critic = PolicyValueBranch(Projected(self.obs_spec, cfg, memory.units), 1, cfg, 1.0, None)
         for branch, name in ((network.actor, "pi"), (network.critic, "vf")):
             first, *_, last = branch.body.layout.widths
-            branch.body = ReluMLP(first, tuple(self.meta["net_arch"][name]), last, tanh=activation == "tanh")
+            branch.body = ReluMLP(first, tuple(self.meta["net_arch"][name]), last, activation=activation)
         table = places(network)
         write(dict(network.named_parameters()), table, {name: self.tensor(f"param/{name}") for name in table})
         return network

@@ -74,6 +74,16 @@ def test_tdmpc2_is_equal_to_the_authors_plans_and_updates():
     assert recorded == {name for name, *_ in result.lines}
 
 
+@pytest.mark.parametrize("name", ["rebrac.npz", "fql.npz", "qc_fql.npz", "decision_transformer.npz"])
+def test_offline_learners_are_equal_to_the_authors_updates(name):
+    file = ROOT / "tests" / "golden" / name
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        recorded = {k for k in z.files if k.split("/")[0] in ("out", "step1", "step2", "step3", "step4")}
+    assert recorded == {name for name, *_ in result.lines}
+
+
 def disturbed(source, target, change):
     with np.load(source) as z:
         arrays = {k: z[k] for k in z.files}

@@ -3,8 +3,8 @@
 Behavior cloning of sequences, conditioned on the return-to-go of each row: the sum of the rewards until the end of the
 episode. In acting, the return-to-go is a target, less the rewards so far.
 
-As in the paper, a causal transformer attends to the last rows. Here a row is one token (return-to-go, observation,
-previous action) instead of three, positions count from the first of these rows, and there is no dropout.
+A causal transformer attends to three tokens of each of the last rows: return-to-go, observation and action. Each token
+also contains the time step in the episode.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.bc import BC, BCConfig
-from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator
-from reverie.core.bounds import Above, AtLeast, Finite, ScheduledFloat
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, TIMESTEP_COLUMN, ReturnToGoAnnotator
+from reverie.core.bounds import Above, AtLeast, Finite, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, RowAnnotator
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Update
 from reverie.nn.adam import Adam
-from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, Transformer, TransformerMemory
+from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, AttentionBlock, Transformer, TransformerMemory
 from reverie.nn.network import MemoryInputs, MemoryNetworkConfig
 from reverie.nn.preprocess import inspect_policy
 
+ACTION_KEY = "(action)"
+"""Key of the action of the row before, ``[..., A]``; 0 where an episode begins. Such keys come before others."""
 RETURN_KEY = "(return)"
 """Key of the return-to-go ``[..., 1]`` among the actor's observations, divided by ``return_scale``."""
-ACTION_KEY = "(action)"
-"""Key of the action of the row before, ``[..., A]``; zeros where an episode begins."""
+TIME_KEY = "(time)"
+"""Key of the number of rows ``[..., 1]`` before this one in its episode."""
 
 # ---------------------------------------------------------------------- learner; the loss is that of behavior cloning
 
@@ -46,22 +48,31 @@ class DecisionTransformer(BC):
     def __init__(
         self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: DecisionTransformerConfig, device: torch.device
     ) -> None:
-        memory = cfg.networks.memory
-        if isinstance(memory, Transformer):
-            cfg = replace(cfg, networks=replace(cfg.networks, memory=ContextSettings(**vars(memory))))
+        context = ContextSettings(
+            **vars(cfg.networks.memory),
+            actions=action_spec.width,
+            timesteps=cfg.max_episode_length,
+            dropout=cfg.dropout,
+        )
+        cfg = replace(cfg, networks=replace(cfg.networks, memory=context))
         super().__init__(obs_spec, action_spec, cfg, device)
         self.register_buffer("best_return", torch.tensor(-math.inf, device=device))
         column = ColumnSpec(shape=(), dtype="float32", fill_value=-math.inf, in_checkpoints=False)
-        self.extra_spec: dict[str, ColumnSpec] = {RETURN_TO_GO_COLUMN: column}
+        self.extra_spec: dict[str, ColumnSpec] = {
+            RETURN_TO_GO_COLUMN: column,
+            TIMESTEP_COLUMN: replace(column, fill_value=0),
+        }
         actor: Any = self.objective.actor
-        self.optims["actor"] = Adam(actor.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["actor"] = Adam(
+            actor.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm, decoupled_decay=cfg.weight_decay
+        )
         actor.inputs.memory_key = MEMORY_COLUMN
         self._policy = ReturnPolicy(self._policy, actor.inputs, self.best_return, action_spec.width, cfg, device)
 
     def actor_spec(self, action_spec: ActionSpec) -> ObsSpec:
-        """Return the observations, the return-to-go and the previous action."""
+        """Return the observations, the return-to-go, the time step and the previous action."""
         parts = {key: ObsPart(kind="vector", shape=(width,), dtype="float32")
-                 for key, width in ((RETURN_KEY, 1), (ACTION_KEY, action_spec.width))}  # fmt: skip
+                 for key, width in ((ACTION_KEY, action_spec.width), (RETURN_KEY, 1), (TIME_KEY, 1))}  # fmt: skip
         return {**self.preprocess.spec, **parts}
 
     def with_memory(self, policy: Policy[Any]) -> Policy[Any]:
@@ -70,8 +81,8 @@ class DecisionTransformer(BC):
 
     @property
     def annotator(self) -> RowAnnotator:
-        """Fills in the returns-to-go of episodes once they have ended."""
-        return ReturnToGoAnnotator(discount=1.0, ends_at_limits=True)
+        """Fills in the returns-to-go and time steps of episodes once they have ended."""
+        return ReturnToGoAnnotator(discount=1.0, ends_at_limits=True, has_timesteps=True)
 
     def prepare_batch(self, batch: Batch) -> Batch:
         """Return the preprocessed batch with what the actor reads; rows of unknown return-to-go count as last."""
@@ -83,7 +94,12 @@ class DecisionTransformer(BC):
         actor: Any = self.objective.actor
         blank_memory = to_go.new_zeros(()).expand(*to_go.shape, actor.inputs.memory.width)
         conditions = condition(
-            to_go.masked_fill(~is_known, 0), action, batch.is_first, blank_memory, self.cfg.return_scale
+            to_go.masked_fill(~is_known, 0),
+            batch.extras[TIMESTEP_COLUMN],
+            action,
+            batch.is_first,
+            blank_memory,
+            self.cfg.return_scale,
         )
         return replace(batch, obs={**batch.obs, **conditions}, is_last=batch.is_last | ~is_known)
 
@@ -95,19 +111,22 @@ class DecisionTransformer(BC):
         return Update(metrics=self.minimize(self.objective(batch)))
 
 
-def condition(to_go: Tensor, action: Tensor, first: Tensor, memory: Tensor, scale: float) -> Obs:
-    """Return what the actor reads beside the observations: ``to_go`` ``[...]``, the previous ``action`` ``[..., A]``.
+def condition(to_go: Tensor, time: Tensor, action: Tensor, first: Tensor, memory: Tensor, scale: float) -> Obs:
+    """Return what the actor reads beside the observations.
+
+    ``to_go`` and ``time`` ``[...]`` are returns-to-go and time steps, ``action`` ``[..., A]`` the previous actions.
 
     The memory reads ``first`` ``[...]``, where episodes begin, and its state before each row, ``memory`` ``[..., S]``.
     """
-    returns = (to_go / scale).unsqueeze(-1)
-    return {RETURN_KEY: returns, ACTION_KEY: action, MEMORY_FIRST_KEY: first, MEMORY_COLUMN: memory}
+    numbers = {RETURN_KEY: (to_go / scale).unsqueeze(-1), TIME_KEY: time.unsqueeze(-1)}
+    return {**numbers, ACTION_KEY: action, MEMORY_FIRST_KEY: first, MEMORY_COLUMN: memory}
 
 
 class ReturnState(NamedTuple):
     """The state of a :class:`ReturnPolicy` for N environments."""
 
     to_go: Tensor  # [N], the return-to-go of the newest row
+    time: Tensor  # [N], the number of rows before it in its episode
     action: Tensor  # [N, A], the action taken there
     memory: Tensor  # [N, S], the state of the memory after it
     inner: Any  # the state of the inner policy
@@ -132,31 +151,32 @@ class ReturnPolicy:
         self.device = device
 
     def initial(self, num_envs: int) -> ReturnState:
-        to_go, action, memory = (
+        to_go, time, action, memory = (
             torch.zeros(num_envs, *shape, device=self.device)
-            for shape in ((), (self.width,), (self.inputs.memory.width,))
+            for shape in ((), (), (self.width,), (self.inputs.memory.width,))
         )
-        return ReturnState(to_go, action, memory, self.inner.initial(num_envs))
+        return ReturnState(to_go, time, action, memory, self.inner.initial(num_envs))
 
     def target(self) -> Tensor:
         """Return the return to aim at ``[]``; 0 while no episode is known."""
         target = self.cfg.target_return
         return self.best.masked_fill(self.best.isinf(), 0) if target is None else torch.full_like(self.best, target)
 
-    def add_to_step(self, step: Step, state: ReturnState) -> tuple[Step, Tensor]:
-        """Return the rows with what the actor reads, and their returns-to-go ``[N]``."""
+    def add_to_step(self, step: Step, state: ReturnState) -> tuple[Step, Tensor, Tensor]:
+        """Return the rows with what the actor reads, and their returns-to-go and time steps ``[N]``."""
         first, reward = step.is_first.to(self.device), step.reward.to(self.device)
         to_go = torch.where(first, self.target(), state.to_go - reward)
+        time = (state.time + 1).masked_fill(first, 0)
         action = state.action.masked_fill(first.unsqueeze(-1), 0)
-        conditions = condition(to_go, action, first, state.memory, self.cfg.return_scale)
-        return replace(step, obs={**step.obs_on(self.device), **conditions}), to_go
+        conditions = condition(to_go, time, action, first, state.memory, self.cfg.return_scale)
+        return replace(step, obs={**step.obs_on(self.device), **conditions}), to_go, time
 
     @torch.no_grad()
     def act(self, step: Step, state: ReturnState, mode: Mode) -> tuple[Tensor, ReturnState]:
-        step, to_go = self.add_to_step(step, state)
+        step, to_go, time = self.add_to_step(step, state)
         action, inner = self.inner.act(step, state.inner, mode)
         _, memory = self.inputs.with_memory(step.obs)
-        return action, ReturnState(to_go, action.to(self.device), memory, inner)
+        return action, ReturnState(to_go, time, action.to(self.device), memory, inner)
 
     def inspect(self, step: Step, state: ReturnState) -> PolicyOutput:
         return inspect_policy(self.inner, self.add_to_step(step, state)[0], state.inner)
@@ -165,18 +185,40 @@ class ReturnPolicy:
         return state._replace(action=action.to(self.device), inner=self.inner.override(state.inner, action))
 
     def extras(self, state: ReturnState) -> dict[str, Tensor]:
-        return {RETURN_TO_GO_COLUMN: torch.full_like(state.to_go, -math.inf)}  # unknown until the episode has ended
+        unknown = torch.full_like(state.to_go, -math.inf)  # until the episode has ended
+        return {RETURN_TO_GO_COLUMN: unknown, TIMESTEP_COLUMN: state.time}
 
 
 # ---------------------------------------------------------------------- memory
 
 
 class ContextTransformer(TransformerMemory):
-    """A causal transformer over at most W rows, all of which attend at once: see :class:`MemoryModule`.
+    """A causal transformer over the tokens of at most W rows, all of which attend at once: see :class:`MemoryModule`.
 
-    Windows of rows begin with a blank memory. Positions count from the first row that is attended to, at which the
-    window, the context of W rows or the episode begins.
+    A row of I inputs has the keys of this module first. Windows of rows begin with a blank memory.
     """
+
+    def __init__(self, cfg: ContextSettings, inputs: int) -> None:
+        nn.Module.__init__(self)
+        units = cfg.units
+        self.units: int = units
+        self.before: int = cfg.window - 1
+        self.inputs = inputs
+        self.width: int = self.before * inputs + 1
+        self.parts: list[int] = [cfg.actions, 1, 1, inputs - cfg.actions - 2]
+        self.embed_action: nn.Linear = nn.Linear(cfg.actions, units)
+        self.embed_return: nn.Linear = nn.Linear(1, units)
+        self.embed_obs: nn.Linear = nn.Linear(self.parts[-1], units)
+        self.embed_time: nn.Embedding = nn.Embedding(cfg.timesteps, units)
+        self.embed_norm: nn.LayerNorm = nn.LayerNorm(units)
+        self.drop: nn.Dropout = nn.Dropout(cfg.dropout)
+        blocks = [AttentionBlock(units, cfg.heads, cfg.dropout, nn.ReLU) for _ in range(cfg.layers)]
+        self.blocks: nn.ModuleList = nn.ModuleList(blocks)
+        self.norm: nn.LayerNorm = nn.LayerNorm(units)
+        for layer in self.blocks.modules():
+            if isinstance(layer, nn.Linear):  # as in GPT-2
+                nn.init.normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor, first: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Map rows ``[B, T, I]`` of a window, or a single row and the state before it.
@@ -194,20 +236,35 @@ class ContextTransformer(TransformerMemory):
         return out, after.unsqueeze(1)
 
     def attend(self, rows: Tensor, start: Tensor) -> Tensor:
-        """Return ``[B, R, H]``; each of R rows attends to the rows from ``start`` ``[B, R]`` on, itself included."""
-        row = torch.arange(rows.shape[1], device=rows.device)  # [R]
-        mask = (row <= row.unsqueeze(1)) & (row >= start.unsqueeze(-1))  # [B, R, R]
-        mask = mask | torch.eye(len(row), dtype=torch.bool, device=rows.device)  # a row before all others is not used
-        y = self.embed(rows) + self.age[(row - start).clamp(min=0)]  # [B, R, H]
+        """Return ``[B, R, H]`` of the observations of R rows ``[B, R, I]``: section 3, "Architecture".
+
+        Each row attends to the rows from ``start`` ``[B, R]`` on, without the action before the first of them.
+        """
+        action, to_go, time, obs = torch.split(rows, self.parts, -1)
+        step, last = time.squeeze(-1).long(), self.embed_time.num_embeddings - 1  # [B, R]
+        now, before = (self.embed_time(x.clamp(0, last)) for x in (step, step - 1))  # [B, R, H]
+        parts = (self.embed_action(action) + before, self.embed_return(to_go) + now, self.embed_obs(obs) + now)
+        y = self.drop(self.embed_norm(torch.stack(parts, 2).flatten(1, 2)))  # [B, 3 R, H]
+        token = torch.arange(y.shape[1], device=rows.device)  # [3 R]
+        first = (3 * start + 1).unsqueeze(-1).expand(-1, -1, 3).flatten(1)  # [B, 3 R]
+        mask = (token <= token.unsqueeze(1)) & (token >= first.unsqueeze(-1))  # [B, 3 R, 3 R]
+        mask = mask | torch.eye(len(token), dtype=torch.bool, device=rows.device)  # for tokens that are not used
         for block in self.blocks:
             y = block(y, mask)
-        out: Tensor = self.norm(y)
+        out: Tensor = self.norm(y[:, 2::3])
         return out
 
 
 @dataclass(frozen=True)
 class ContextSettings(Transformer, base=True):
     """The settings of :class:`ContextTransformer`."""
+
+    actions: int = 1
+    """A, width of an action."""
+    timesteps: int = 1000
+    """Number of embeddings of time steps."""
+    dropout: float = 0.1
+    """Share of the units that are dropped in training."""
 
     def build(self, inputs: int) -> ContextTransformer:
         return ContextTransformer(self, inputs)
@@ -218,10 +275,7 @@ class ContextSettings(Transformer, base=True):
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionTransformerConfig(BCConfig):
-    """Settings of Decision Transformer, with the defaults of the paper for MuJoCo (appendix A.2).
-
-    The authors also use dropout, weight decay and a warm-up of the learning rate.
-    """
+    """Settings of Decision Transformer, with the defaults of the paper for MuJoCo (appendix A.2)."""
 
     batch_size: int = 64
     batch_length: int = 21
@@ -232,24 +286,32 @@ class DecisionTransformerConfig(BCConfig):
     return_scale: Annotated[float, Above(0)] = 1000.0
     """Returns-to-go are divided by this number. Choose one so that returns are about 1 to 10."""
     lr: ScheduledFloat = 1e-4
+    """Learning rate of Adam. The paper has a linear warm-up over 10,000 updates: [[0, 1e-8], [9999, 1e-4]]."""
+    weight_decay: Annotated[float, Within("[0, 1)")] = 1e-4
+    """Weight decay as in AdamW: each update first shrinks each parameter by this share of the learning rate."""
+    dropout: Annotated[float, Within("[0, 1)")] = 0.1
+    """Probability with which dropout zeroes the embeddings, attention weights and outputs of layers in updates."""
+    max_episode_length: Annotated[int, AtLeast(1)] = 1000
+    """Number of embeddings of time steps. All later time steps of an episode share the last one."""
     max_grad_norm: Annotated[float, AtLeast(0)] = 0.25
     """Maximum gradient norm; 0 does not clip."""
     networks: MemoryNetworkConfig = field(
         default_factory=lambda: MemoryNetworkConfig(
-            units=(128,), memory=Transformer(window=20, units=128, heads=1, layers=3)
+            units=(), memory=Transformer(window=20, units=128, heads=1, layers=3)
         )
     )
-    """Layers of the network, with a memory."""
+    """The transformer, and the hidden layers after it: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.networks.memory is None or self.networks.burn_in:
-            raise ConfigError(
-                f"networks.memory = {self.networks.memory}, networks.burn_in = {self.networks.burn_in}: the memory of "
-                f"{self.algorithm} is blank where a window begins. Use a memory such as transformer(20), no burn_in."
-            )
         memory, rows = self.networks.memory, self.batch_length - 1
-        if isinstance(memory, Transformer) and memory.window < rows:
+        if not isinstance(memory, Transformer) or self.networks.burn_in:
+            raise ConfigError(
+                f"networks.memory = {memory}, networks.burn_in = {self.networks.burn_in}: {self.algorithm} is a "
+                "transformer, whose memory is blank where a window begins. Use a memory such as transformer(20), no "
+                "burn_in."
+            )
+        if memory.window < rows:
             raise ConfigError(
                 f"batch_length = {self.batch_length}, networks.memory = {memory.to_text()}: the transformer attends to "
                 f"fewer rows. Set batch_length to at most {memory.window + 1}."

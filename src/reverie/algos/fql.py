@@ -9,7 +9,7 @@ QC-FQL of Li, Zhou, Levine, "Reinforcement learning with action chunking", NeurI
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -143,9 +143,12 @@ class FQL(ModelFree):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: FQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         spec, width = self.preprocess.spec, cfg.chunk_size * action_spec.width
-        flow = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width + 1)
-        actor = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width)
-        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype)
+        flow = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width + 1, activation="gelu")
+        actor = Network(spec, width, cfg.networks, cfg.dtype, extra_inputs=width, activation="gelu")
+        critic = QEnsemble(spec, width, cfg.networks, copies=2, dtype=cfg.dtype, activation="gelu")
+        networks: tuple[Any, ...] = (flow, actor, critic)
+        for network in networks:
+            network.body.initialize_glorot()
         self.objective: FQLObjective = FQLObjective(flow, actor, critic, cfg)
         self.to(device)
         share_encoder(critic, flow, actor, self.objective.target_critic.model)
@@ -155,13 +158,15 @@ class FQL(ModelFree):
         self._policy = ChunkPolicy(actor, cfg.chunk_size, action_spec.width, device)
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one step of the critics, of the flow, of the one-step policy and of the targets: Algorithm 1."""
+        """Take one step of the targets, of the critics, of the flow and of the one-step policy: Algorithm 1.
+
+        As in the authors' code, all losses are those of the networks before the step, which the targets follow too.
+        """
         o, (for_critic, for_actor) = self.objective, self.encode(batch)
-        critic = o.critic_loss(for_critic)
-        metrics = self.minimize(critic) | self.minimize(o.flow_loss(for_actor))
-        metrics |= self.minimize(o.actor_loss(for_actor))
+        critic, flow, actor = o.critic_loss(for_critic), o.flow_loss(for_actor), o.actor_loss(for_actor)
         o.target_critic.update()
-        return Update(metrics=metrics, priority=critic.priority)
+        losses = Losses(critic.terms | flow.terms | actor.terms, critic.metrics | actor.metrics, critic.priority)
+        return Update(metrics=self.minimize(losses), priority=critic.priority)
 
 
 class ChunkState(NamedTuple):
@@ -221,10 +226,7 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
 
 @dataclass(frozen=True, kw_only=True)
 class FQLConfig(OfflineConfig, ValueConfig):
-    """Settings of FQL, with the defaults of the authors' code (github.com/seohongpark/fql).
-
-    The authors' networks have GELU instead of ReLU.
-    """
+    """Settings of FQL, with the defaults of the authors' code (github.com/seohongpark/fql)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 
@@ -247,7 +249,7 @@ class FQLConfig(OfflineConfig, ValueConfig):
     networks: NetworkConfig = field(
         default_factory=lambda: NetworkConfig(units=(512, 512, 512, 512), critic_norm="after_relu")
     )
-    """Layers of the networks."""
+    """Layers of the networks, with GELU instead of ReLU."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -17,9 +17,11 @@ from reverie.algos.model_free import OfflineConfig
 from reverie.algos.td3 import TD3, TD3Config, TD3Objective
 from reverie.core.bounds import AtLeast, ScheduledFloat
 from reverie.core.collectives import mean_across_ranks
-from reverie.core.types import Batch
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Update
 from reverie.nn.network import NetworkConfig
 from reverie.nn.optim import frozen
+from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
 
@@ -77,6 +79,38 @@ class ReBRAC(TD3):
     """The learner of ReBRAC: actor and two critics, their updates and the policy."""
 
     losses: type[ReBRACObjective] = ReBRACObjective
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: ReBRACConfig, device: torch.device) -> None:
+        super().__init__(obs_spec, action_spec, cfg, device)
+        for target, bound in ((self.objective.target_actor, 1e-3), (self.objective.target_critic, 3e-3)):
+            initialize(target.source.body, bound)
+            target.model.load_state_dict(target.source.state_dict())
+
+    def train_step(self, batch: Batch) -> Update:
+        """Take one step of the critics, of the actor through the new critics, and of the targets.
+
+        As in the authors' code, the target actor follows the actor before its step.
+        """
+        o, (for_critic, for_actor) = self.objective, self.encode(batch)
+        critic = o.critic_loss(for_critic)
+        metrics = self.minimize(critic)
+        o.target_critic.update()
+        o.target_actor.update()
+        metrics |= self.minimize(o.actor_loss(for_actor))
+        return Update(metrics=metrics, priority=critic.priority)
+
+
+@torch.no_grad()
+def initialize(mlp: ReluMLP, bound: float) -> None:
+    """Draw the last layer uniformly within ``bound``, and set the biases of the other layers to 0.1.
+
+    That is from the authors' code, which refers to EDAC: An et al. 2021, arXiv:2110.01548.
+    """
+    *hidden, last = mlp.layers()
+    for _, bias in hidden:
+        bias.fill_(0.1)
+    for parameter in last:
+        parameter.uniform_(-bound, bound)
 
 
 # ---------------------------------------------------------------------- settings

@@ -1,4 +1,4 @@
-"""Returns-to-go that are stored with recorded rows, for Cal-QL and Decision Transformer."""
+"""Returns-to-go and time steps that are stored with recorded rows, for Cal-QL and Decision Transformer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from reverie.objectives.returns import returns_to_go
 
 RETURN_TO_GO_COLUMN = "return"
 """Name of the column of returns-to-go."""
+TIMESTEP_COLUMN = "timestep"
+"""Name of the column of time steps: the number of rows before each row in its episode."""
 
 
 class ReturnToGoAnnotator:
     """Writes the returns-to-go of an episode's rows once a terminal row has ended it. A ``RowAnnotator``.
 
-    With ``ends_at_limits``, an episode that a time limit has ended has returns too: nothing follows its last row.
+    With ``ends_at_limits``, an episode that a time limit has ended has returns too: nothing follows its last row. With
+    ``has_timesteps``, it also writes time steps.
     """
 
-    def __init__(self, discount: float, *, ends_at_limits: bool = False) -> None:
+    def __init__(self, discount: float, *, ends_at_limits: bool = False, has_timesteps: bool = False) -> None:
         self.discount = discount
         self.ends_at_limits = ends_at_limits
+        self.has_timesteps = has_timesteps
         self.begun: list[int] = []  # number of the row at which each stream's episode began
 
     def on_add(self, storage: RowStorage, step: Step) -> None:
@@ -53,7 +57,18 @@ class ReturnToGoAnnotator:
         returns = returns_to_go(reward=reward, first=first, last=last, terminal=terminal, discount=self.discount)
         storage.replace(EXTRAS + RETURN_TO_GO_COLUMN, start, stream, returns)
         begins = np.flatnonzero(first)
+        if self.has_timesteps:
+            storage.replace(EXTRAS + TIMESTEP_COLUMN, start, stream, timesteps(begins, np.arange(len(first))))
         return start + int(begins[-1]) if len(begins) else start
+
+
+def timesteps(begins: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the time steps ``[n]``, float32, of ``rows`` ``[n]``, given the rows at which episodes begin, ascending.
+
+    Row 0 counts as the begin of an episode too.
+    """
+    begins = np.append(0, begins)
+    return (rows - begins[np.searchsorted(begins, rows, "right") - 1]).astype(np.float32)
 
 
 class UnknownReturnPolicy(SampledPolicy):

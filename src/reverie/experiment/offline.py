@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.algos.base import Algorithm
 from reverie.algos.dreamer import Dreamer, DreamerConfig
-from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator
+from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, TIMESTEP_COLUMN, ReturnToGoAnnotator, timesteps
 from reverie.core.collectives import single_rank
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.protocols import Env
@@ -154,25 +154,28 @@ class HeldoutEpisodes:
 
 
 def store_returns(dataset: OfflineReplay, algo: Algorithm) -> None:
-    """Store the returns-to-go in the dataset, for learners that need them."""
+    """Store the returns-to-go, and perhaps time steps, in the dataset, for learners that need them."""
     if isinstance(annotator := algo.annotator, ReturnToGoAnnotator):
         write_returns(dataset, annotator)
 
 
 def write_returns(dataset: OfflineReplay, annotator: ReturnToGoAnnotator, block: int = 1 << 16) -> None:
-    """Store the return-to-go of each row as a column, with the settings of ``annotator``.
+    """Store the return-to-go of each row as a column, and perhaps its time step, with the settings of ``annotator``.
 
     Backward in blocks of ``block`` rows.
     """
     reward, first = dataset.column("reward"), dataset.column("is_first")
     last = dataset.column("is_last")
     terminal = last if annotator.ends_at_limits else dataset.column("is_terminal")
-    next_row = NextRow()
+    next_row, begins = NextRow(), np.flatnonzero(first)
     for stop in range(dataset.count, 0, -block):
         rows = slice(max(0, stop - block), stop)
         ends = {"first": first[rows], "last": last[rows], "terminal": terminal[rows]}
         returns = returns_to_go(reward=reward[rows], discount=annotator.discount, next_row=next_row, **ends)
         dataset.write_column(EXTRAS + RETURN_TO_GO_COLUMN, rows.start, returns)
+        if annotator.has_timesteps:
+            steps = timesteps(begins, np.arange(rows.start, rows.stop))
+            dataset.write_column(EXTRAS + TIMESTEP_COLUMN, rows.start, steps)
         next_row = NextRow(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
 
 

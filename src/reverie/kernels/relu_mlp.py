@@ -44,7 +44,7 @@ class Activations(NamedTuple):
 def supports_perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron_cpu` can be used."""
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
-    return is_dense and is_cpu_float32(theta, *parts) and parts[-1].numel() > 0
+    return is_dense and layout.activation != "gelu" and is_cpu_float32(theta, *parts) and parts[-1].numel() > 0
 
 
 def perceptron_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class _Perceptron(torch.autograd.Function):
 def _network(layout: MLPLayout, parameters: Tensor) -> Any:
     """Return a pointer to the C struct ``Network``; ``parameters`` must outlive it."""
     widths = _widths(layout.widths)
-    sizes = layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.tanh
+    sizes = layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.activation == "tanh"
     return ctypes.byref(_Network(*sizes, ctypes.addressof(widths), parameters.data_ptr()))
 
 
@@ -139,4 +139,4 @@ def _threads(layout: MLPLayout, rows: int) -> int:
 
 def _uses_amx(layout: MLPLayout, rows: int) -> bool:
     """Return whether to use matrix units for this many rows."""
-    return rows >= TILED and len(layout.widths) <= 32 and not layout.tanh and has_amx()
+    return rows >= TILED and len(layout.widths) <= 32 and layout.activation == "relu" and has_amx()

@@ -138,8 +138,12 @@ class QEnsemble(Network):
         cfg: NetworkConfig,
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
+        **settings: Any,
     ) -> None:
-        super().__init__(obs_spec, None, cfg, dtype, extra_inputs=width, copies=copies, norm=cfg.critic_norm)
+        """``settings`` are passed to :class:`ReluMLP`."""
+        super().__init__(
+            obs_spec, None, cfg, dtype, extra_inputs=width, copies=copies, norm=cfg.critic_norm, **settings
+        )
 
 
 class MixedQEnsemble(Network):

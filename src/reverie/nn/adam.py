@@ -95,15 +95,18 @@ class Adam:
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat, eps: float = 1e-8, cosine: int = 0,
-        weight_decay: float = 0.0, max_grad_norm: float = 0.0,
+        weight_decay: float = 0.0, max_grad_norm: float = 0.0, decoupled_decay: float = 0.0,
     ) -> None:  # fmt: skip
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
         Loshchilov and Hutter 2017, equation 5; 0 keeps it constant. ``weight_decay`` times each parameter is added to
         its gradient, after the gradient of all parameters was clipped to the norm ``max_grad_norm``; 0: neither.
+        ``decoupled_decay``: share of the learning rate by which each update first shrinks each parameter, as in AdamW:
+        Loshchilov and Hutter 2019, Algorithm 2.
         """
         self.weight_decay = weight_decay
         self.max_grad_norm = max_grad_norm
+        self.decoupled_decay = decoupled_decay
         self.params: Tensors = trainable(parameters)
         rate = lr_or_tensor(lr, self.params[0].device)
         changing = rate if isinstance(rate, Tensor) else None
@@ -147,6 +150,9 @@ class Adam:
         trained = [x for x in zip(self.params, self.mean, self.square, strict=True) if x[0].requires_grad]
         self.updates += 1
         params, mean, square = ([x[i] for x in trained] for i in range(3))
+        if self.decoupled_decay:
+            rate = self.settings.lr if self.settings.rate is None else self.settings.rate
+            torch._foreach_mul_(params, 1 - self.decoupled_decay * rate)
         adam(params, grads, mean, square, self.updates, self.settings)
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ Each kind carries a state from row to row. It is stored with the rows, so that a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
@@ -185,22 +186,27 @@ class TransformerMemory(nn.Module):
 
 
 class AttentionBlock(nn.Module):
-    """Attention, then an MLP, each with a residual connection."""
+    """Attention, then an MLP, each with a residual connection, and optionally dropout."""
 
-    def __init__(self, units: int, heads: int) -> None:
+    def __init__(
+        self, units: int, heads: int, dropout: float = 0.0, activation: Callable[[], nn.Module] = nn.GELU
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.norms: nn.ModuleList = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
         self.attend: nn.Linear = nn.Linear(units, 3 * units)
         self.out: nn.Linear = nn.Linear(units, units)
-        self.mlp: nn.Sequential = nn.Sequential(nn.Linear(units, 4 * units), nn.GELU(), nn.Linear(4 * units, units))
+        self.mlp: nn.Sequential = nn.Sequential(nn.Linear(units, 4 * units), activation(), nn.Linear(4 * units, units))
+        self.dropout = dropout
+        self.drop: nn.Module = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Map ``[M, W, H]`` to the same shape. ``mask`` ``[M, W, W]``: the positions that each position attends to."""
         projected: Tensor = self.attend(self.norms[0](x))
         parts = projected.view(*x.shape[:2], 3, self.heads, -1)
         q, k, v = parts.permute(2, 0, 3, 1, 4)  # [M, heads, W, H / heads] each
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.unsqueeze(1))
-        x = x + self.out(attended.transpose(1, 2).flatten(2))
-        y: Tensor = x + self.mlp(self.norms[1](x))
+        dropout = self.dropout if self.drop.training else 0.0
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask.unsqueeze(1), dropout_p=dropout)
+        x = x + self.drop(self.out(attended.transpose(1, 2).flatten(2)))
+        y: Tensor = x + self.drop(self.mlp(self.norms[1](x)))
         return y

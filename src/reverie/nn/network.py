@@ -28,7 +28,7 @@ class NetworkConfig(Config):
     """An actor or critic: an MLP whose input is vectors, one-hot categoricals and features of images."""
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
-    """Widths of the hidden layers, first to last; at least one."""
+    """Widths of the hidden layers, first to last; at least one, unless there is a memory."""
     encoder: ImageEncoder | None = None
     """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
     continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""
@@ -38,7 +38,7 @@ class NetworkConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.units:
+        if not self.units and getattr(self, "memory", None) is None:
             raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
 
 

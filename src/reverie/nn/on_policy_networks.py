@@ -55,7 +55,7 @@ class PolicyValueBranch(nn.Module):
         self.memory: MemoryModule | None = None if memory is None or inputs is None else memory.build(inputs.width)
         if inputs is not None:
             width = inputs.width if self.memory is None else self.memory.units
-        self.body: ReluMLP = ReluMLP(width, cfg.units, outputs, tanh=cfg.activation == "tanh")
+        self.body: ReluMLP = ReluMLP(width, cfg.units, outputs, activation=cfg.activation)
         if cfg.orthogonal:
             self.body.initialize(gain)
             for part in self.modules():

@@ -1,11 +1,11 @@
-"""Multilayer perceptrons (MLPs) with ReLU, whose parameters are one tensor."""
+"""Multilayer perceptrons (MLPs) with ReLU, tanh or GELU, whose parameters are one tensor."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal, cast
 
@@ -17,6 +17,13 @@ from reverie.core.kernel_dispatch import accelerated
 
 ALIGNED = 16
 """Floats in a cache line."""
+
+Activation = Literal["relu", "tanh", "gelu"]
+"""The function between the layers. GELU is approximated by tanh (Hendrycks and Gimpel 2016, section 2), as in Flax."""
+
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu, "tanh": torch.tanh, "gelu": partial(F.gelu, approximate="tanh"),
+}  # fmt: skip
 
 HiddenNorm = Literal["before_relu", "after_relu"]
 """Place of the layer norm in a hidden layer."""
@@ -35,8 +42,8 @@ class MLPLayout:
     """K."""
     squash: bool = False
     """Whether tanh is applied to the output."""
-    tanh: bool = False
-    """Whether tanh replaces ReLU between the layers."""
+    activation: Activation = "relu"
+    """The function between the layers."""
     norm: HiddenNorm | None = None
     """Where the layer norm of each hidden layer is; None: there is none."""
 
@@ -90,16 +97,16 @@ def concat_inputs(*parts: Tensor) -> Tensor:
 def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     """Return the outputs ``[K, M, outputs]`` of K MLPs with parameters ``theta`` ``[K, P]``.
 
-    Their input is the concatenation of ``parts``, as in :func:`concat_inputs`: x W + b of each layer, and ReLU or tanh
-    between them.
+    Their input is the concatenation of ``parts``, as in :func:`concat_inputs`: x W + b of each layer, and the
+    activation between them.
     """
     x = concat_inputs(*parts)  # [M, inputs]
     if x.shape[1] != layout.widths[0]:
         layout.check(parts)
-    theta, y = theta.to(x.dtype), x.expand(layout.copies, *x.shape)  # [K, M, inputs]
+    theta, y, activate = theta.to(x.dtype), x.expand(layout.copies, *x.shape), ACTIVATIONS[layout.activation]
     for k, (i, o, start, middle, end) in enumerate(layout.places):
         weight, bias = theta[:, start:middle].view(-1, i, o), theta[:, None, middle:end]  # [K, i, o], [K, 1, o]
-        y = torch.baddbmm(bias, y if k == 0 else y.tanh() if layout.tanh else y.relu(), weight)
+        y = torch.baddbmm(bias, y if k == 0 else activate(y), weight)
     return y.tanh() if layout.squash else y
 
 
@@ -112,19 +119,20 @@ def normed_perceptron(theta: Tensor, norms: Tensor, layout: MLPLayout, *parts: T
     x = concat_inputs(*parts)  # [M, inputs]
     y, (*hidden, last) = x.expand(layout.copies, *x.shape), layout.layers(theta.to(x.dtype))  # [K, M, inputs]
     affine = torch.split(norms.to(x.dtype).unsqueeze(2), list(layout.widths[1:-1]), -1)  # [K, 2, 1, width] each
+    activate = ACTIVATIONS[layout.activation]
     for (weight, bias), scale_shift in zip(hidden, affine, strict=True):
         scale, shift = scale_shift.unbind(1)  # [K, 1, width]
         y = torch.baddbmm(bias, y, weight)  # [K, M, width]
-        y = y.relu() if layout.norm == "after_relu" else y
+        y = activate(y) if layout.norm == "after_relu" else y
         y = F.layer_norm(y, y.shape[-1:], eps=NORM_EPS) * scale + shift
-        y = y.relu() if layout.norm == "before_relu" else y
+        y = activate(y) if layout.norm == "before_relu" else y
     weight, bias = last
     y = torch.baddbmm(bias, y, weight)
     return y.tanh() if layout.squash else y
 
 
 class ReluMLP(nn.Module):
-    """An MLP with ReLU, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
+    """An MLP, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
     All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimizers and target networks
     process a single array. Rows are padded to whole cache lines with zeros, which stay 0. With a ``norm``, the scales
@@ -133,11 +141,11 @@ class ReluMLP(nn.Module):
 
     def __init__(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
-        tanh: bool = False, norm: HiddenNorm | None = None,
+        activation: Activation = "relu", norm: HiddenNorm | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
         self.copies = copies
-        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, tanh, norm)
+        self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, activation, norm)
         self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
         self.norms: nn.Parameter | None = None
@@ -160,19 +168,28 @@ class ReluMLP(nn.Module):
                 weight.uniform_(-bound, bound)
                 bias.uniform_(-bound, bound)
 
+    @torch.no_grad()
+    def initialize_glorot(self) -> None:
+        """Draw weights uniformly within sqrt(6 / (inputs + outputs)), biases 0: Glorot and Bengio 2010, equation 16."""
+        for weight, bias in self.layers():
+            bound = math.sqrt(6 / (weight.shape[1] + weight.shape[2]))
+            weight.uniform_(-bound, bound)
+            bias.zero_()
+
     @property
     def layout_state(self) -> dict[str, Tensor]:
-        """The state saved with ``theta``, to detect other MLPs of the same size: widths, where tanh and norms are."""
+        """The state saved with ``theta``, to detect other MLPs of the same size: widths, activations, norms."""
         layout = self.layout
+        kind = 2 if layout.activation == "gelu" else layout.activation == "tanh"
         norm = [] if layout.norm is None else [layout.norm == "after_relu"]
-        return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([layout.tanh, layout.squash, *norm])}
+        return {"widths": torch.tensor(layout.widths), "tanh": torch.tensor([kind, layout.squash, *norm])}
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination.update({f"{prefix}{name}": value for name, value in self.layout_state.items()})
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Check the widths and tanh, as other layers can have the same number of parameters."""
+        """Check the layout, as other layers can have the same number of parameters."""
         state, errors = dict(state_dict), []
         for (
             name,

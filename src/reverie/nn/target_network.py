@@ -39,7 +39,10 @@ class TargetNetwork(nn.Module):
     def update(self) -> None:
         """Count one call, and move the copy toward the source if it is the n-th."""
         source = self._source[0]
-        slow, fast = tuple(self.model.parameters()), tuple(source.parameters())
+        parameters = zip(self.model.parameters(), source.parameters(), strict=True)
+        slow, fast = zip(
+            *(pair for pair in parameters if pair[0] is not pair[1]), strict=True
+        )  # but for a shared encoder
         for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):
             copied.copy_(buffer)
         if self.interval > 1:
