@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from reverie.algos.bc import BCConfig as BCConfig
     from reverie.algos.bcq import BCQConfig as BCQConfig
     from reverie.algos.cql import CQLConfig as CQLConfig
+    from reverie.algos.crossq import CrossQConfig as CrossQConfig
     from reverie.algos.crr import CRRConfig as CRRConfig
     from reverie.algos.ddpg import DDPGConfig as DDPGConfig
     from reverie.algos.decision_transformer import DecisionTransformerConfig as DecisionTransformerConfig
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from reverie.algos.td3 import TD3Config as TD3Config
     from reverie.algos.td3_bc import TD3BCConfig as TD3BCConfig
     from reverie.algos.tdmpc2 import TDMPC2Config as TDMPC2Config
+    from reverie.algos.tqc import TQCConfig as TQCConfig
     from reverie.api import check_env as check_env
     from reverie.api import train as train
     from reverie.api import train_seeds as train_seeds
@@ -124,6 +126,7 @@ _MODULES = {
     "algos.bc": "BCConfig",
     "algos.bcq": "BCQConfig",
     "algos.cql": "CQLConfig",
+    "algos.crossq": "CrossQConfig",
     "algos.crr": "CRRConfig",
     "algos.ddpg": "DDPGConfig",
     "algos.decision_transformer": "DecisionTransformerConfig",
@@ -149,6 +152,7 @@ _MODULES = {
     "algos.td3": "TD3Config",
     "algos.td3_bc": "TD3BCConfig",
     "algos.tdmpc2": "TDMPC2Config",
+    "algos.tqc": "TQCConfig",
     "api": "check_env train train_seeds tune",
     "core.errors": "ReverieError",
     "datasets.dataset": "DatasetConfig",

@@ -41,6 +41,7 @@ from windows import (
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
 from reverie.algos.cql import Best, Constant, CQLConfig, CQLObjective, Expected, Lagrange, Mode, Soft
+from reverie.algos.crossq import CrossQConfig, CrossQObjective
 from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp
 from reverie.algos.ddpg import DDPGConfig, DDPGObjective
 from reverie.algos.discrete_bcq import DiscreteBCQConfig, DiscreteBCQObjective
@@ -55,6 +56,7 @@ from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
+from reverie.algos.tqc import TQCConfig, TQCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import CriticStack
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
@@ -275,8 +277,9 @@ def sac_actor(made, obs, drawn):
 
 
 def sac(made, data):
-    """Equations 2 to 9 and 18; of REDQ, targets are of some critics."""
-    critics, after = [*made.target_critic.model.critics], noise(ACTS)
+    """Equations 2 to 9 and 18; of REDQ, targets are of some critics, and of CrossQ, of the critics themselves."""
+    target = made.target_critic.model if made.target_networks else made.critic
+    critics, after = [*target.critics], noise(ACTS)
     if made.cfg.num_target_critics is not None:
         order = torch.rand(len(critics)).tolist()
         critics = sorted(critics, key=lambda c: order[critics.index(c)])[: made.cfg.num_target_critics]
@@ -370,9 +373,9 @@ def dqn(made, data):
 
 def pairs(theta, y, kappa):
     """Algorithm 1's last line: over all pairs of a predicted quantile and a target."""
-    y, n = torch.as_tensor(y, dtype=torch.float64).expand(QUANTILES), QUANTILES
+    y, n = torch.as_tensor(y, dtype=torch.float64).reshape(-1), QUANTILES
     errors = [((2 * i + 1) / (2 * n), target - theta[i]) for i in range(n) for target in y]
-    return sum(abs(fraction - float(u < 0)) * huber(u, kappa) for fraction, u in errors) / n
+    return sum(abs(fraction - float(u < 0)) * huber(u, kappa) for fraction, u in errors) / len(y)
 
 
 def qr_dqn(made, data):
@@ -383,6 +386,29 @@ def qr_dqn(made, data):
                 "train/value": mean(theta).mean(), "train/target": y.mean()}  # fmt: skip
 
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
+
+
+def tqc(made, data):
+    """Section 3; z are the smallest quantiles of all critics."""
+    after, before = noise(ACTS), noise(ACTS)
+    alpha = math.exp(made.log_temperature.item())
+
+    def worth(obs, b, t):
+        action, log_pi = squashed_draw(made.actor(obs), after[b, t])
+        bonus = -alpha * log_pi.item() if made.cfg.entropy_backup else 0.0
+        z = made.target_critic.model(obs, action)
+        kept = sorted(z.flatten().tolist())[: len(z) * (QUANTILES - made.cfg.num_dropped_quantiles)]
+        return torch.tensor(kept, dtype=torch.float64) + bonus, bonus
+
+    def each(obs, action, y, b, t):
+        theta, y = made.critic(obs, action), torch.as_tensor(y, dtype=torch.float64)
+        loss = [pairs(each, y, 1.0) / QUANTILES for each in theta]
+        action, log_pi = squashed_draw(made.actor(obs), before[b, t])
+        return {"critic": data.weight[b] * sum(loss), "error": mean(loss), "train/value": theta.mean(),
+                "train/target": y.mean(), "actor": alpha * log_pi - made.critic(obs, action).mean(),
+                "temperature": -made.log_temperature.exp() * (log_pi.item() + ENTROPY)}  # fmt: skip
+
+    return slow(made, data, worth, each)
 
 
 # ---------------------------------------------------------------- offline
@@ -589,6 +615,10 @@ CASES = {
         lambda c: SACObjective(gaussian(SquashedNormal), two(), c, ENTROPY), SACConfig, sac, ACT,
         [{"temperature": 0.7} | x for x in ALL],
     ),
+    "crossq": Case(
+        lambda c: CrossQObjective(gaussian(SquashedNormal), two(), c, ENTROPY), CrossQConfig, sac, ACT,
+        [{"temperature": 0.7}, {"value_estimator": NStep(2), "entropy_backup": False}],
+    ),
     "discrete_sac": Case(
         lambda c: DiscreteSACObjective(choosing(), values(2), c, ENTROPY), DiscreteSACConfig,
         discrete_sac, ACT, [{"temperature": 0.7} | x for x in ALL], choices,
@@ -602,6 +632,12 @@ CASES = {
         qr_dqn, NET,
         [{"kappa": 0.0}, {"double": True}, {"value_estimator": TD1()}, {"value_estimator": NStep(2), "double": True}],
         choices,
+    ),
+    "tqc": Case(
+        lambda c: TQCObjective(gaussian(SquashedNormal), values(3, (QUANTILES,), ACTS), c, ENTROPY),
+        TQCConfig, tqc, ACT,
+        [{"num_critics": 3, "num_quantiles": QUANTILES, "num_dropped_quantiles": 1, "temperature": 0.7} | x
+         for x in ({}, {"value_estimator": NStep(2)}, {"entropy_backup": False})],
     ),
     "bcq": Case(
         lambda c: BCQObjective(TinyVAE(), TinyPerturb(), two(), c), BCQConfig, bcq,

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from reverie.algos.dqn import DQNConfig
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
 from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import CriticStack, DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.network import NetworkConfig, ObsConcat
+from reverie.nn.network import MemoryNetworkConfig, NetworkConfig, ObsConcat
 from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.nn.target_network import TargetNetwork
@@ -121,6 +122,18 @@ def test_the_learning_rate_falls_along_a_cosine(several):
     assert not torch.equal(seen[2], seen[3])
 
 
+def test_decoupled_weight_decay_is_that_of_pytorch(several):
+    """Also with another momentum."""
+    mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
+    ours = Adam([mine], 0.1, decoupled_decay=0.3, beta1=0.5)
+    others = torch.optim.AdamW([theirs], 0.1, betas=(0.5, 0.999), weight_decay=0.3)
+    for _ in several(lambda: ours.step((mine + 0.3).square().sum()), 4):
+        others.zero_grad()
+        (theirs + 0.3).square().sum().backward()
+        others.step()
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_adam_counts_updates_beyond_the_integers_of_float32(several):
     """It also goes on from a checkpoint whose count is float32, as it was before."""
     optim = Adam([nn.Parameter(torch.ones(3))], 0.1, cosine=2**25)
@@ -178,3 +191,24 @@ def test_the_settings_put_norms_into_critics_alone():
     assert DeterministicActor(SPEC, 2, cfg).body.norms is None
     assert QEnsemble(SPEC, 2, cfg, copies=3).body.norms.shape == (3, 2, 12)
     assert QEnsemble(SPEC, 2, SMALL).body.norms is None
+
+
+def test_dropout_of_critics_comes_before_the_norm_and_only_in_updates():
+    """It is that of PyTorch, of each critic and each row."""
+    norm = {"norm": "before_relu"}
+    net, x = ReluMLP(4, (7,), 1, copies=2, dropout=0.5, **norm), torch.randn(6, 4)
+    (weight, bias), (last, end) = net.layers()
+    hidden = torch.baddbmm(bias, x.expand(2, 6, 4), weight)
+    torch.manual_seed(0)
+    dropped = nn.functional.dropout(hidden, 0.5)
+    torch.manual_seed(0)
+    expected = torch.baddbmm(end, nn.functional.layer_norm(dropped, (7,), eps=1e-6).relu(), last)
+    torch.testing.assert_close(net(x), expected)
+    without = ReluMLP(4, (7,), 1, copies=2, **norm)
+    without.load_state_dict(net.state_dict())
+    assert torch.equal(net.eval()(x), without(x))
+
+
+def test_settings_of_critics_are_refused_where_there_are_none():
+    with pytest.raises(ConfigError, match=r"networks.critic_dropout = 0.1: it has no effect on these networks of dqn"):
+        DQNConfig(networks=MemoryNetworkConfig(critic_dropout=0.1))

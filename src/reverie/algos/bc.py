@@ -104,6 +104,7 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
     """Settings of behavior cloning, with the defaults of TD3+BC's actor, as the paper (1988) is out of date."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+    network_settings: ClassVar[frozenset[str]] = frozenset({"body"})
 
     policy_kind: Literal["deterministic", "stochastic", "categorical", "mixed"] | None = None
     """Kind of policy, which determines the loss. Continuous actions: deterministic, by the squared error, or

@@ -79,9 +79,9 @@ class DDPG(ModelFree):
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         share_encoder(critic, actor, self.objective.target_actor.model, self.objective.target_critic.model)
-        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.actor_lr, **cfg.adam)
         self.optims["critic"] = Adam(
-            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
+            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, **cfg.adam
         )
         self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
 

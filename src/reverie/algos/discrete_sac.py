@@ -36,8 +36,7 @@ class DiscreteSACObjective(SACObjective):
         classes = num_classes_per_choice(action_spec)
         actor = CategoricalActor(obs_spec, classes, cfg.networks, cfg.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
-        entropy = 0.98 * sum(map(math.log, classes)) if cfg.target_entropy is None else cfg.target_entropy
-        return cls(actor, critic, cfg, entropy)
+        return cls(actor, critic, cfg, cfg.entropy_target(0.98 * sum(map(math.log, classes))))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         values: Tensor = self.critic(obs)  # [K, ..., A]

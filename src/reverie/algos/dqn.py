@@ -113,6 +113,7 @@ class DQNConfig(TDConfig):
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
+    network_settings: ClassVar[frozenset[str]] = frozenset()
 
     batch_size: int = 32
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)

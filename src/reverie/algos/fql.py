@@ -229,6 +229,7 @@ class FQLConfig(OfflineConfig, ValueConfig):
     """Settings of FQL, with the defaults of the authors' code (github.com/seohongpark/fql)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    network_settings: ClassVar[frozenset[str]] = ValueConfig.network_settings - {"body"}
 
     chunk_size: Annotated[int, AtLeast(1)] = 1
     """h, number of actions in a chunk. FQL has 1, QC-FQL 5. Windows need at least h + 1 rows: set batch_length too."""

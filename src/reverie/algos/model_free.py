@@ -21,7 +21,7 @@ from reverie.nn.action_kinds import num_continuous
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Drq, images_of
 from reverie.nn.memory import MEMORY_COLUMN, Memory
-from reverie.nn.network import FEATURES, NetworkConfig, are_small
+from reverie.nn.network import CRITIC_SETTINGS, FEATURES, NetworkConfig, are_small
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.replay_memory import Memories, MemoryPolicy
@@ -148,6 +148,9 @@ class ModelFree(Algorithm):
 class ModelFreeConfig(AlgorithmConfig):
     """Settings of model-free agents: windows, networks, and how observations are preprocessed."""
 
+    network_settings: ClassVar[frozenset[str]] = frozenset({"body", *CRITIC_SETTINGS})
+    """Settings of `networks` that have an effect, among those that not all algorithms read."""
+
     batch_size: int = 256
     """B, number of windows (sequences) in a batch."""
     batch_length: int = 2
@@ -163,6 +166,11 @@ class ModelFreeConfig(AlgorithmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for part in fields(self):
+            if isinstance(networks := getattr(self, part.name), NetworkConfig):
+                networks.check_settings(
+                    part.name, self.network_settings if part.name == "networks" else (), self.algorithm
+                )
         if self.frame_stack_keys and self.frame_stack == 1:
             raise ConfigError(
                 f"frame_stack_keys = {self.frame_stack_keys!r}, frame_stack = 1: set frame_stack to "

@@ -193,6 +193,7 @@ class OnPolicyConfig(ValueConfig):
 
     on_policy: ClassVar[bool] = True
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
+    network_settings: ClassVar[frozenset[str]] = frozenset()
 
     rollout: Annotated[int, AtLeast(1)] = 2048
     """T, time steps of each environment in a rollout, which is dropped after its updates; n_steps of

@@ -83,8 +83,9 @@ class ReBRAC(TD3):
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: ReBRACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
         for target, bound in ((self.objective.target_actor, 1e-3), (self.objective.target_critic, 3e-3)):
-            initialize(target.source.body, bound)
-            target.model.load_state_dict(target.source.state_dict())
+            if isinstance(body := target.source.body, ReluMLP):
+                initialize(body, bound)
+                target.model.load_state_dict(target.source.state_dict())
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of the actor through the new critics, and of the targets.

@@ -86,6 +86,10 @@ class SACObjective(TDObjective):
         V lacks the entropy, its second term, unless ``entropy_backup`` is set.
         """
         value, entropy = self.expected_value(obs_after(batch.obs), self.target_critic)  # [B, T-1] each
+        return self.soft_targets(batch, value, entropy)
+
+    def soft_targets(self, batch: Batch, value: Tensor, entropy: Tensor) -> Tensor:
+        """Return :meth:`targets` for the values and the entropies of the next rows, ``[B, T - 1]`` each."""
         if not self.cfg.entropy_backup:
             return self.cfg.value_estimator(batch, value, self.cfg.discount)
         bonus = self.temperature * entropy
@@ -101,7 +105,7 @@ class SACObjective(TDObjective):
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
         return self.combine(critic(obs, action), critic), -log_pi
 
-    def combine(self, values: Tensor, critic: nn.Module) -> Tensor:
+    def combine(self, values: Tensor, critic: nn.Module | None) -> Tensor:
         """Return one value ``[...]`` of the values ``[K, ...]`` of all critics of ``critic``: their minimum.
 
         With M ``num_target_critics``, it is the mean for the actor, and for targets the minimum over M critics that are
@@ -115,18 +119,28 @@ class SACObjective(TDObjective):
         return values.index_select(0, torch.rand(len(values), device=values.device).argsort()[:drawn]).amin(0)
 
     @property
+    def target_networks(self) -> list[TargetNetwork]:
+        """The target networks, which each update moves."""
+        return [part for part in self.children() if isinstance(part, TargetNetwork)]
+
+    @property
     def temperature(self) -> Tensor:
         """Alpha ``[]``, the weight of the entropy; without gradient."""
         constant = self.set_temperature
         return constant if isinstance(constant, Tensor) else self.log_temperature.detach().exp()
+
+    @staticmethod
+    def num_outputs(cfg: Any) -> int | None:
+        """Return the number of outputs of each critic; None: a single value, without an axis."""
+        return None
 
     @classmethod
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
         """Build the networks for these specs and the losses over them."""
         width = action_spec.width
         actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(obs_spec, width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
-        return cls(actor, critic, cfg, -float(width) if cfg.target_entropy is None else cfg.target_entropy)
+        critic = QEnsemble(obs_spec, width, cfg.networks, cfg.num_critics, cfg.dtype, cls.num_outputs(cfg))
+        return cls(actor, critic, cfg, cfg.entropy_target(-float(width)))
 
 
 def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
@@ -164,8 +178,7 @@ class MixedSACObjective(SACObjective):
         actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
         critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         entropy = 0.98 * sum(map(math.log, num_classes_per_choice(action_spec))) - num_continuous(action_spec)
-        entropy = entropy if cfg.target_entropy is None else cfg.target_entropy
-        return cls(actor, critic, cfg, entropy, ActionLayout(action_spec))
+        return cls(actor, critic, cfg, cfg.entropy_target(entropy), ActionLayout(action_spec))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         numbers, classes = self.layout.split(action)
@@ -196,10 +209,10 @@ class SAC(ModelFree):
         self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
-        share_encoder(critic, actor, self.objective.target_critic.model)
-        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)
+        share_encoder(critic, actor, *[target.model for target in self.objective.target_networks])
+        self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.actor_lr, **cfg.adam)
         self.optims["critic"] = Adam(
-            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, max_grad_norm=cfg.max_grad_norm
+            critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, **cfg.adam
         )
         if cfg.temperature_lr:
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
@@ -227,7 +240,8 @@ class SAC(ModelFree):
         metrics = self.minimize(critic)
         if updates_actor:
             metrics |= self.minimize(o.actor_loss(for_actor))
-        o.target_critic.update()
+        for target in o.target_networks:
+            target.update()
         return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 
     def extra_state(self) -> dict[str, Any]:
@@ -272,6 +286,8 @@ class SACConfig(CriticConfig):
     target_entropy: Annotated[float | None, Finite()] = None
     """Target entropy of the policy in nats, for learning the temperature. None: -A for A continuous dimensions, plus
     0.98 ln n for each choice among n classes."""
+    target_entropy_scale: Annotated[float, Above(0)] = 1.0
+    """Factor of the default target entropy. SimBa uses -A / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -285,6 +301,15 @@ class SACConfig(CriticConfig):
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a scheduled temperature "
                 "cannot be learned. Set temperature_lr = 0."
             )
+        if self.target_entropy is not None and self.target_entropy_scale != 1:
+            raise ConfigError(
+                f"target_entropy_scale = {self.target_entropy_scale}, target_entropy = {self.target_entropy}: only the "
+                "default is scaled. Set target_entropy alone."
+            )
+
+    def entropy_target(self, default: float) -> float:
+        """Return the target entropy in nats; ``default``: its default before scaling."""
+        return default * self.target_entropy_scale if self.target_entropy is None else self.target_entropy
 
 
 SACConfig.learner = SAC

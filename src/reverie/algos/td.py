@@ -98,3 +98,17 @@ class CriticConfig(TDConfig):
     """Weight decay of the critic: this times each parameter is added to its gradient, as in PyTorch's Adam."""
     max_grad_norm: Annotated[float, AtLeast(0)] = 0.0
     """Maximum gradient norm, separately for the actor and for the critic; 0 does not clip."""
+    decoupled_weight_decay: Annotated[float, AtLeast(0)] = 0.0
+    """Weight decay of the actor and the critic as in AdamW (Loshchilov and Hutter 2019): each update shrinks every
+    parameter by the share of the learning rate times this."""
+    adam_beta1: Annotated[float, Within("[0, 1)")] = 0.9
+    """Decay rate of the momentum in the optimizers of the actor and the critic."""
+
+    @property
+    def adam(self) -> dict[str, Any]:
+        """Settings of :class:`~reverie.nn.adam.Adam` for the actor and the critic."""
+        return {
+            "max_grad_norm": self.max_grad_norm,
+            "decoupled_decay": self.decoupled_weight_decay,
+            "beta1": self.adam_beta1,
+        }

@@ -320,6 +320,7 @@ class TDMPC2Config(ValueConfig):
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    network_settings: ClassVar[frozenset[str]] = frozenset()
 
     batch_length: int = 4
     """T, time steps of each window. The horizon H, of learning and of planning, is T - 1."""

@@ -1,4 +1,4 @@
-"""Presets of model-free agents that collect their own data: DDPG, TD3, SAC, DQN, QR-DQN, PPO and A2C."""
+"""Presets of model-free agents that collect their own data: DDPG, TD3, SAC, TQC, DQN, QR-DQN, PPO and A2C."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ MODEL_FREE: Settings = {
 """Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first.
 
 For such small networks two threads are slower than one."""
+
+HIGH_RATIO: Settings = MODEL_FREE | {
+    "steps": 300_000, "replay_ratio": 20.0, "learning_starts": 5000, "random_steps": 5000,
+    "algo.num_target_critics": 2, "algo.policy_delay": 20,
+}
+"""SAC with 20 updates per env step: Chen et al. 2021, appendix B, which Hiraoka et al. 2022 follow."""
 
 PENDULUM: Settings = MODEL_FREE | {
     "steps": 15_000, "learning_starts": 1000, "random_steps": 1000, "env.id": "Pendulum-v1", "replay.capacity": 100_000,
@@ -112,6 +118,25 @@ TABLE: dict[str, Preset] = {
         "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); number of random steps by reverie.", cpu_changes={}),
     "sac": Preset("sac", MODEL_FREE,
         "SAC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
+    "redq": Preset("sac", HIGH_RATIO | {"algo.num_critics": 10},
+        "REDQ: SAC with ten critics and 20 updates per env step on MuJoCo and similar tasks: 300k steps.",
+        cpu_changes={"steps": 20_000}),
+    "droq": Preset("sac",
+        HIGH_RATIO | {"algo.networks.critic_norm": "before_relu", "algo.networks.critic_dropout": 0.01},
+        "DroQ: SAC with dropout and 20 updates per env step on MuJoCo and similar tasks: 300k steps.",
+        cpu_changes={"steps": 20_000}),
+    "tqc": Preset("tqc", MODEL_FREE,
+        "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
+    "crossq": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},
+        "CrossQ on MuJoCo and similar tasks: 1M steps.", cpu_changes={"steps": 100_000}),
+    "simba": Preset("sac",
+        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000,
+            "algo.normalize_obs": "running", "algo.networks.body": "simba", "algo.networks.units": (128,),
+            "algo.networks.critic_units": (512, 512), "algo.actor_lr": 1e-4, "algo.critic_lr": 1e-4,
+            "algo.temperature_lr": 1e-4, "algo.temperature": 0.01, "algo.target_entropy_scale": 0.5,
+            "algo.decoupled_weight_decay": 0.01},
+        "SimBa: SAC with residual networks and two updates per env step on MuJoCo and similar tasks: 1M steps.",
+        cpu_changes={"steps": 50_000}),
     "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",

@@ -125,7 +125,8 @@ class QEnsemble(Network):
     """A critic Q(s, a), or K critics (``copies``) that share only a CNN.
 
     Observations ``[..., *shape]`` and actions ``[..., A]`` are mapped to values ``[...]``, or ``[K, ...]`` of K copies.
-    Actions may also be n for each observation, ``[..., n, A]``.
+    Actions may also be n for each observation, ``[..., n, A]``. With ``outputs``, a value is several numbers, such as
+    quantiles, along another last axis.
     """
 
     of_several = True
@@ -138,12 +139,11 @@ class QEnsemble(Network):
         cfg: NetworkConfig,
         copies: int | None = None,
         dtype: torch.dtype = torch.float32,
+        outputs: int | None = None,
         **settings: Any,
     ) -> None:
-        """``settings`` are passed to :class:`ReluMLP`."""
-        super().__init__(
-            obs_spec, None, cfg, dtype, extra_inputs=width, copies=copies, norm=cfg.critic_norm, **settings
-        )
+        """``settings`` are passed to :class:`Network`."""
+        super().__init__(obs_spec, outputs, cfg, dtype, extra_inputs=width, copies=copies, is_critic=True, **settings)
 
 
 class MixedQEnsemble(Network):
@@ -154,7 +154,7 @@ class MixedQEnsemble(Network):
     ) -> None:
         count = num_continuous(action_spec)
         outputs = sum(num_classes_per_choice(action_spec))
-        super().__init__(obs_spec, outputs, cfg, dtype, extra_inputs=count, copies=copies, norm=cfg.critic_norm)
+        super().__init__(obs_spec, outputs, cfg, dtype, extra_inputs=count, copies=copies, is_critic=True)
         self.layout: ActionLayout = ActionLayout(action_spec)
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
@@ -256,7 +256,7 @@ class DiscreteQEnsemble(Network):
     def __init__(
         self, obs_spec: ObsSpec, classes: int, cfg: NetworkConfig, copies: int, dtype: torch.dtype = torch.float32
     ) -> None:
-        super().__init__(obs_spec, classes, cfg, dtype, copies=copies, norm=cfg.critic_norm)
+        super().__init__(obs_spec, classes, cfg, dtype, copies=copies, is_critic=True)
 
     def forward(self, obs: Obs, copy: int | None = None) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to ``[K, ..., A]``, or to ``[..., A]`` of the only ``copy`` to compute."""

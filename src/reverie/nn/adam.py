@@ -95,7 +95,7 @@ class Adam:
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], lr: ScheduledFloat, eps: float = 1e-8, cosine: int = 0,
-        weight_decay: float = 0.0, max_grad_norm: float = 0.0, decoupled_decay: float = 0.0,
+        weight_decay: float = 0.0, max_grad_norm: float = 0.0, decoupled_decay: float = 0.0, beta1: float = 0.9,
     ) -> None:  # fmt: skip
         """``cosine``: updates over which the learning rate decays to 0 along half a cosine, where it then stays.
 
@@ -110,7 +110,7 @@ class Adam:
         self.params: Tensors = trainable(parameters)
         rate = lr_or_tensor(lr, self.params[0].device)
         changing = rate if isinstance(rate, Tensor) else None
-        self.settings: AdamSettings = AdamSettings(initial_value(lr), eps=eps, cosine=cosine, rate=changing)
+        self.settings: AdamSettings = AdamSettings(initial_value(lr), (beta1, 0.999), eps, cosine, changing)
         self.ramp: PiecewiseLinear | None = lr if isinstance(lr, PiecewiseLinear) else None
         self.mean: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]
         self.square: list[Tensor] = [torch.zeros_like(p, requires_grad=False) for p in self.params]

@@ -6,21 +6,26 @@ code of TD3 and in CleanRL.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import AtLeast
+from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
+from reverie.nn.bodies import BatchRenorm, Body
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
 from reverie.nn.encoder import flat_vector
 from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
 from reverie.nn.relu_mlp import HiddenNorm, ReluMLP
+
+CRITIC_SETTINGS = ("critic_units", "critic_norm", "critic_dropout")
+"""Settings of networks that only critics of actions read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,17 +34,40 @@ class NetworkConfig(Config):
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (256, 256)
     """Widths of the hidden layers, first to last; at least one, unless there is a memory."""
+    critic_units: Annotated[tuple[int, ...], AtLeast(1)] = ()
+    """Widths of the hidden layers of the critics; empty: as ``units``."""
+    body: Body | None = None
+    """Hidden layers of all networks: simba has residual blocks, one for each of ``units``. None: an MLP with ReLU."""
     encoder: ImageEncoder | None = None
     """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
     continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""
     critic_norm: HiddenNorm | None = None
     """Layer norm in each hidden layer of the critics: before_relu, as in RLPD, or after_relu, as in ReBRAC. None: no
-    norm. DQN, QR-DQN, discrete CQL, PPO and A2C ignore it."""
+    norm."""
+    critic_dropout: Annotated[float, Within("[0, 1)")] = 0.0
+    """Probability with which an update sets an output of a hidden layer of the critics to 0: Hiraoka et al. 2022,
+    "Dropout Q-functions for doubly efficient reinforcement learning". Dropout comes before the norm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.units and getattr(self, "memory", None) is None:
             raise ConfigError(f"units = {self.units}: expected the widths of at least one hidden layer: (256, 256).")
+        if self.body is not None:
+            self.body.check(units=self.units, critic_units=self.critic_units or self.units)
+            if self.critic_norm is not None or self.critic_dropout:
+                name = "critic_dropout" if self.critic_norm is None else "critic_norm"
+                raise ConfigError(
+                    f"{name} = {getattr(self, name)}, body = {self.body.to_text()}: only the MLP without a body has it."
+                )
+
+    def check_settings(self, path: str, allowed: Collection[str], algorithm: str) -> None:
+        """Raise ConfigError if a setting that not all algorithms read is neither its default nor ``allowed``."""
+        for name in ("body", *CRITIC_SETTINGS):
+            if (value := getattr(self, name)) and name not in allowed:
+                text = value.to_text() if isinstance(value, Body) else value
+                raise ConfigError(f"{path}.{name} = {text}: it has no effect on these networks of {algorithm}.")
+        if isinstance(self.body, BatchRenorm) and "batch_renorm" not in allowed:
+            raise ConfigError(f"{path}.body = {self.body.to_text()}: {algorithm} does not update its statistics.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,15 +174,21 @@ class Network(nn.Module):
         dtype: torch.dtype = torch.float32,
         *,
         extra_inputs: int = 0,
+        is_critic: bool = False,
         **settings: Any,
     ) -> None:
         """``outputs``: their number; None: one, without an axis. ``extra_inputs``: the other input's width.
 
-        ``settings`` are passed to :class:`ReluMLP`.
+        ``is_critic``: whether the settings of critics apply. ``settings`` are passed to :class:`ReluMLP` or to
+        the ``body`` in ``cfg``.
         """
         super().__init__()
         self.inputs: ObsConcat = build_inputs(spec, cfg, dtype)
-        self.body: nn.Module = ReluMLP(self.inputs.width + extra_inputs, cfg.units, outputs or 1, **settings)
+        units = cfg.critic_units if is_critic and cfg.critic_units else cfg.units
+        if is_critic and cfg.body is None:
+            settings |= {"norm": cfg.critic_norm, "dropout": cfg.critic_dropout}
+        build = ReluMLP if cfg.body is None else cfg.body.build
+        self.body: nn.Module = build(self.inputs.width + extra_inputs, units, outputs or 1, **settings)
         self.is_scalar: bool = outputs is None
 
     def forward(self, obs: Obs, *inputs: Tensor, copy: int | None = None) -> Any:

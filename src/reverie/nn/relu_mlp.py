@@ -110,44 +110,93 @@ def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     return y.tanh() if layout.squash else y
 
 
-def normed_perceptron(theta: Tensor, norms: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
-    """Return the outputs of :func:`perceptron` with layer norm in each hidden layer: Ba et al. 2016, equation 3.
+def regularized_perceptron(
+    theta: Tensor, norms: Tensor | None, dropout: nn.Module | None, layout: MLPLayout, *parts: Tensor
+) -> Tensor:
+    """Return the outputs of :func:`perceptron` with dropout, then layer norm, in each hidden layer.
 
-    ``norms`` ``[K, 2, H]`` holds the scales and the shifts of all H hidden units.
+    Dropout acts on the outputs of the layer's product: Hiraoka et al. 2022, figure 1. ``norms`` ``[K, 2, H]`` holds the
+    scales and the shifts of all H hidden units: Ba et al. 2016, equation 3.
     """
     layout.check(parts)
     x = concat_inputs(*parts)  # [M, inputs]
     y, (*hidden, last) = x.expand(layout.copies, *x.shape), layout.layers(theta.to(x.dtype))  # [K, M, inputs]
-    affine = torch.split(norms.to(x.dtype).unsqueeze(2), list(layout.widths[1:-1]), -1)  # [K, 2, 1, width] each
+    widths = list(layout.widths[1:-1])
+    affine = [None] * len(widths) if norms is None else torch.split(norms.to(x.dtype).unsqueeze(2), widths, -1)
     activate = ACTIVATIONS[layout.activation]
     for (weight, bias), scale_shift in zip(hidden, affine, strict=True):
-        scale, shift = scale_shift.unbind(1)  # [K, 1, width]
         y = torch.baddbmm(bias, y, weight)  # [K, M, width]
-        y = activate(y) if layout.norm == "after_relu" else y
-        y = F.layer_norm(y, y.shape[-1:], eps=NORM_EPS) * scale + shift
+        y = y if dropout is None else dropout(y)
+        y = y if layout.norm == "before_relu" else activate(y)
+        if scale_shift is not None:
+            scale, shift = scale_shift.unbind(1)  # [K, 1, width]
+            y = F.layer_norm(y, y.shape[-1:], eps=NORM_EPS) * scale + shift
         y = activate(y) if layout.norm == "before_relu" else y
     weight, bias = last
     y = torch.baddbmm(bias, y, weight)
     return y.tanh() if layout.squash else y
 
 
-class ReluMLP(nn.Module):
+class Copies(nn.Module):
+    """A network, or K of them (``copies``) that share their input. A subclass defines :meth:`outputs`."""
+
+    def __init__(self, copies: int | None) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def outputs(self, parts: list[Tensor], only: slice) -> Tensor:
+        """Map inputs ``[M, I]``, or ``[M / n, I]`` for :func:`concat_inputs`, to ``[k, M, outputs]``.
+
+        ``only``: the k of the K copies to compute.
+        """
+        raise NotImplementedError
+
+    def repeat(self, x: Tensor, only: slice) -> Tensor:
+        """Return ``x`` ``[M, I]`` for each of the k copies ``only``, ``[k, M, I]``."""
+        return x.expand(len(range(self.copies or 1)[only]), *x.shape)
+
+    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
+
+        Args:
+            parts: the inputs, as one tensor or as several that are concatenated along the last axis. A part with one
+                axis fewer than the last, ``[..., I]`` next to ``[..., n, J]``, is shared by the n rows.
+            copy: the index of the only copy to compute; None computes all.
+        """
+        lead = parts[-1].shape[:-1]
+        if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
+            raise ValueError(
+                f"inputs of shapes {', '.join(str(tuple(part.shape)) for part in parts)}: expected the same but for "
+                "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
+            )
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
+        y = self.outputs(flat, ALL if copy is None else slice(copy, copy + 1))  # [k, M, outputs]
+        alone = self.copies is None or copy is not None
+        return y.view(*lead, y.shape[-1]) if alone else y.view(len(y), *lead, y.shape[-1])
+
+
+ALL = slice(None)
+"""All copies."""
+
+
+class ReluMLP(Copies):
     """An MLP, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
     All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimizers and target networks
     process a single array. Rows are padded to whole cache lines with zeros, which stay 0. With a ``norm``, the scales
-    and shifts of the hidden units are another tensor ``norms`` ``[K, 2, H]``.
+    and shifts of the hidden units are another tensor ``norms`` ``[K, 2, H]``. ``dropout`` is the probability with which
+    an update sets an output of a hidden layer to 0.
     """
 
     def __init__(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
-        activation: Activation = "relu", norm: HiddenNorm | None = None,
+        activation: Activation = "relu", norm: HiddenNorm | None = None, dropout: float = 0.0,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.copies = copies
+        super().__init__(copies)
         self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, activation, norm)
         self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
+        self.dropout: nn.Dropout | None = nn.Dropout(dropout) if dropout else None
         self.norms: nn.Parameter | None = None
         if norm is not None:
             scales = torch.ones(copies or 1, sum(units))
@@ -205,26 +254,11 @@ class ReluMLP(nn.Module):
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
         return self.layout.layers(self.theta)
 
-    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
-
-        Args:
-            parts: the inputs, as one tensor or as several that are concatenated along the last axis. A part with one
-                axis fewer than the last, ``[..., I]`` next to ``[..., n, J]``, is shared by the n rows.
-            copy: the index of the only copy to compute; None computes all.
-        """
-        lead, theta, norms, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.norms, self.layout
-        if copy is not None:
-            theta, layout = theta[copy : copy + 1], self.alone
-        if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
-            raise ValueError(
-                f"inputs of shapes {', '.join(str(tuple(part.shape)) for part in parts)}: expected the same but for "
-                "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
-            )
-        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
-        if norms is None:
-            y = perceptron(theta, layout, *flat)  # [K, M, outputs]
-        else:
-            y = normed_perceptron(theta, norms if copy is None else norms[copy : copy + 1], layout, *flat)
-        alone = self.copies is None or copy is not None
-        return y.view(*lead, y.shape[-1]) if alone else y.view(layout.copies, *lead, y.shape[-1])
+    def outputs(self, parts: list[Tensor], only: slice) -> Tensor:
+        theta, norms, layout = cast(Tensor, self.theta), cast(Tensor | None, self.norms), self.layout
+        if only is not ALL:
+            theta, layout = theta[only], self.alone
+            norms = None if norms is None else norms[only]
+        if norms is None and (self.dropout is None or not self.dropout.training):
+            return perceptron(theta, layout, *parts)  # [k, M, outputs]
+        return regularized_perceptron(theta, norms, self.dropout, layout, *parts)
