@@ -85,13 +85,14 @@ def test_returns_are_those_of_whole_episodes_wherever_they_are_cut(block: int, e
     rows |= {"reward": np.array([0, 1, 2, 0, 5], np.float32), "is_first": np.array([1, 0, 0, 1, 0], bool),
              "is_last": np.array([0, 0, 1, 0, 1], bool), "is_terminal": np.array([0, 0, 1, 0, 0], bool)}  # fmt: skip
     columns = {name: ColumnSpec(values.shape[1:], str(values.dtype)) for name, values in rows.items()}
-    columns["extras/return"] = ColumnSpec((), "float32")
+    columns |= {name: ColumnSpec((), "float32") for name in ("extras/return", "extras/timestep")}
     dataset = OfflineReplay(HostStorage(columns, 1, 5), Window(batch=2, length=2), seed=0, config=BatchSamplerConfig())
     parts = [{name: values[piece] for name, values in rows.items()} for piece in (slice(edge), slice(edge, 5))]
     dataset.fill((part for part in parts if len(part["reward"])), 5)
     for limits, returns in ((False, [-np.inf, -np.inf]), (True, [5, 0])):
-        write_returns(dataset, ReturnToGoAnnotator(0.5, ends_at_limits=limits), block)
+        write_returns(dataset, ReturnToGoAnnotator(0.5, ends_at_limits=limits, has_timesteps=limits), block)
         assert dataset.column("extras/return").tolist() == [1 + 0.5 * 2, 2, 0, *returns]
+    assert dataset.column("extras/timestep").tolist() == [0, 1, 2, 0, 1]
     assert "extras" not in dataset.fingerprint
 
 

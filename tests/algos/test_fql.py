@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from windows import ACTS, ROWS, SIZE, Case, Tiny, TinyCritic, check_against, moves, row, steps
+from windows import ACTS, MOVE, OBS, ROWS, SIZE, WIDE, Case, Tiny, TinyCritic, check_against, moves, row, steps
 
 from reverie.algos.fql import ChunkPolicy, FQLConfig, FQLObjective
+from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
 from reverie.nn.actor_critic import CriticStack
 
@@ -98,3 +99,19 @@ def test_chunks_are_taken_whole_unless_an_episode_begins():
 def test_windows_hold_a_chunk():
     with pytest.raises(ConfigError, match=r"chunk_size = 2, batch_length = 2: .* Set batch_length to at least 3"):
         FQLConfig(chunk_size=2)
+
+
+def test_networks_begin_as_the_authors_do():
+    """FQL's weights are uniform up to sqrt(6 / (inputs + outputs)), ReBRAC's last layers up to 0.001 and 0.003."""
+    networks = {"networks.units": (64,), "normalize_obs": None}
+    fql, rebrac = (cls().merge(networks).build(OBS, MOVE, seed=0).objective for cls in (FQLConfig, ReBRACConfig))
+    for network, inputs in ((fql.flow, WIDE + ACTS + 1), (fql.actor, WIDE + ACTS), (fql.critic, WIDE + ACTS)):
+        weight, bias = network.body.layers()[0]
+        assert 0.9 < weight.abs().max() / (6 / (inputs + 64)) ** 0.5 < 1
+        assert not bias.any()
+    for network, bound in ((rebrac.actor, 1e-3), (rebrac.critic, 3e-3)):
+        (_, hidden), last = network.body.layers()
+        assert all(0.1 * bound < x.abs().max() < bound for x in last)
+        assert (hidden == 0.1).all()
+    for target in (rebrac.target_actor, rebrac.target_critic):
+        assert torch.equal(target.model.body.theta, target.source.body.theta)

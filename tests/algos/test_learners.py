@@ -337,7 +337,7 @@ def test_returns_to_go():
 
 
 COLUMNS = {k: ColumnSpec((), "bool") for k in ("is_first", "is_last", "is_terminal")}
-COLUMNS |= {k: ColumnSpec((), "float32") for k in ("reward", "extras/return")}
+COLUMNS |= {k: ColumnSpec((), "float32") for k in ("reward", "extras/return", "extras/timestep")}
 
 
 @pytest.mark.parametrize("limits", [False, True])
@@ -346,7 +346,7 @@ def test_returns_in_hindsight_are_those_of_all_rows(limits):
     g = torch.Generator().manual_seed(0)
     storage = HostStorage(COLUMNS, 2, 12)
     annotator, seen = (
-        ReturnToGoAnnotator(0.9, ends_at_limits=limits),
+        ReturnToGoAnnotator(0.9, ends_at_limits=limits, has_timesteps=True),
         {name: [] for name in ("reward", "first", "last", "terminal")},
     )
     last = torch.ones(2, dtype=torch.bool)
@@ -357,14 +357,21 @@ def test_returns_in_hindsight_are_those_of_all_rows(limits):
         for name, value in zip(seen, (reward, first, last, terminal), strict=True):
             seen[name].append(value)
         storage.add({"reward": reward, "is_first": first, "is_last": last, "is_terminal": terminal,
-                     "extras/return": torch.full((2,), -math.inf)})  # fmt: skip
+                     "extras/return": torch.full((2,), -math.inf), "extras/timestep": torch.zeros(2)})  # fmt: skip
         annotator.on_add(storage, Step(obs={}, reward=reward, is_first=first, is_last=last, is_terminal=terminal))
         if t == 40:
-            annotator = ReturnToGoAnnotator(0.9, ends_at_limits=limits)
+            annotator = ReturnToGoAnnotator(0.9, ends_at_limits=limits, has_timesteps=True)
             annotator.on_extend(storage)
-        held = storage.read(storage.oldest, storage.count)["extras/return"]
+        columns = storage.read(storage.oldest, storage.count)
+        held, times = columns["extras/return"], columns["extras/timestep"]
         for stream in range(2):
             whole = {name: torch.stack(values)[:, stream].numpy() for name, values in seen.items()}
             whole["terminal"] = whole["last"] if limits else whole["terminal"]
             wanted = returns_to_go(**whole, discount=0.9)[-held.shape[1] :]
             np.testing.assert_array_equal(held[stream], wanted)
+            row = np.arange(t + 1)
+            time = (row - np.maximum.accumulate(np.where(whole["first"], row, 0)))[-len(wanted) :]
+            is_whole = (time <= np.arange(len(time))) & np.isfinite(
+                wanted
+            )  # the episode begins in the ring and has ended
+            np.testing.assert_array_equal(times[stream][is_whole], time[is_whole])
