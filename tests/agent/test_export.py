@@ -114,6 +114,7 @@ ONNX = (*MODES, "v3", "ddpg", "bcq", "ppo_lstm", "v1")
 TORCH = (
     "tdmpc2",
     "fql_chunks",
+    "bc_chunks",
     "decision_transformer",
     "discrete_sac_transformer",
     "pydreamer",

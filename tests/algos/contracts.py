@@ -61,6 +61,7 @@ OFFLINE = {
     "bc": config("bc"),
     "bc_stochastic": config("bc", policy_kind="stochastic"),
     "bc_gru": config("bc", {"batch_length": 4, "networks.memory": "gru(4)"}),
+    "bc_chunks": config("bc", {"batch_length": 4, "networks.memory": "gru(4)"}, chunk_size=2, policy_kind="stochastic"),
     "td3_bc": config("td3_bc"),
     "rebrac": config("rebrac", critic_bc_coef=0.0),  # the penalty depends on whether an episode ends
     "fql": config("fql", flow_steps=2, target_reduction="min"),
@@ -80,12 +81,25 @@ OFFLINE = {
     "bc_choice": config("bc"),
     "bc_choices": config("bc", policy_kind="categorical"),
     "discrete_bcq": config("discrete_bcq", threshold=0.8),
+    "discrete_bcq_lstm": config("discrete_bcq", _SEQUENCES | {"networks.memory": "lstm(4)"}, threshold=0.8),
     "discrete_crr": config("discrete_crr", target_update_interval=2, conservative_weight=1.0),
-    "discrete_crr_binary": config("discrete_crr", filter="binary", num_critics=2, tau=0.1, target_update_interval=1),
-    "discrete_cql_choices": config(
-        "discrete_cql", num_quantiles=5, target_update_interval=2, dueling=True, double=True
+    "discrete_crr_transformer": config(
+        "discrete_crr",
+        _SEQUENCES | {"networks.memory": "transformer(3, 4, 2)"},
+        filter="binary",
+        num_critics=2,
+        tau=0.1,
+        target_update_interval=1,
     ),
-    "iql_choices": config("iql"),
+    "discrete_cql_choices": config(
+        "discrete_cql",
+        _SEQUENCES | {"networks.memory": "gru(4)"},
+        num_quantiles=5,
+        target_update_interval=2,
+        dueling=True,
+        double=True,
+    ),
+    "iql_choices": config("iql", _SEQUENCES | {"networks.memory": "gru(4)"}),
     "iql_mixed": config("iql"),
     "bc_mixed": config("bc"),
 }

@@ -300,7 +300,7 @@ def test_what_ends_count(name):
 def test_windows_are_of_one_episode_or_cross_if_they_are_long():
     for name in CONFIGS.keys() - ON_POLICY.keys():
         if build(name).extra_spec.keys() == {MEMORY_COLUMN}:
-            assert build(name, batch_length=3).window.crosses_episodes
+            assert build(name, batch_length=4).window.crosses_episodes
             continue
         rows = {"fql_chunks": 3}.get(name, 4 if name.startswith("decision") else 2)
         window = build(name).window

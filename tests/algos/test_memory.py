@@ -17,7 +17,10 @@ from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY, Transformer
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import obs_after, obs_before
 
-NAMES = ("dqn_lstm", "qr_dqn_gru", "discrete_sac_transformer")
+NAMES = (
+    "dqn_lstm", "qr_dqn_gru", "discrete_sac_transformer", "iql_choices", "discrete_bcq_lstm",
+    "discrete_crr_transformer",
+)  # fmt: skip
 remembering = pytest.mark.parametrize("name", NAMES)
 
 

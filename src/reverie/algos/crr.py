@@ -96,7 +96,7 @@ class CRR(ModelFree):
         actor, critic = self.objective.actor, self.objective.critic
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = SampledPolicy(actor, device)
+        self._policy = self.with_memory(SampledPolicy(actor, device))
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""
@@ -105,7 +105,7 @@ class CRR(ModelFree):
         metrics = self.minimize(critic) | self.minimize(o.actor_loss(batch))
         o.target_actor.update()
         o.target_critic.update()
-        return Update(metrics=metrics, priority=critic.priority)
+        return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 
     def build_objective(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> CRRObjective:
         """Build the networks for these specs and the losses over them."""

@@ -23,6 +23,7 @@ from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
+from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.categorical import best_value, choice_weight, chosen_value, likely_values, logsumexp_joint
 from reverie.objectives.returns import transition_mask
@@ -96,14 +97,15 @@ class DiscreteBCQ(ModelFree):
         self.objective: DiscreteBCQObjective = DiscreteBCQObjective(network, cfg, self.clip_to_return_range, classes)
         self.to(device)
         self.optims["network"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
-        self._policy = GreedyPolicy(self.objective.values, cfg.exploration, classes, device)
+        self._policy = self.with_memory(GreedyPolicy(self.objective.values, cfg.exploration, classes, device))
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""
         losses = self.objective(batch)
         self.optims["network"].step(losses.terms["critic"] + losses.terms["bc"])
         self.objective.target_network.update()
-        return losses.update()
+        metrics = losses.update().metrics
+        return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
 
 
 # ---------------------------------------------------------------------- settings
@@ -120,6 +122,8 @@ class DiscreteBCQConfig(BoundedValueConfig, TDConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the network, optionally with a memory."""
     threshold: Annotated[float, Within("[0, 1]")] = 0.3
     """Smallest probability of an action relative to the likeliest one (tau in the paper); others are excluded. 0 allows
     all actions, as in double Q-learning, 1 only the likeliest: behavior cloning."""

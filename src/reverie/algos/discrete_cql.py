@@ -16,6 +16,7 @@ from reverie.algos.qr_dqn import QRDQN, QRDQNConfig, QRDQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.types import Batch
 from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule
+from reverie.nn.network import MemoryNetworkConfig
 from reverie.objectives.categorical import choice_weight
 from reverie.objectives.conservative import add_penalty, cql_gap
 from reverie.objectives.quantile import quantile_error
@@ -62,6 +63,8 @@ class DiscreteCQLConfig(OfflineConfig, QRDQNConfig):
     """
 
     batch_size: int = 256
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the network, optionally with a memory."""
     conservative_weight: Annotated[float, AtLeast(0)] = 10.0
     """Weight alpha of the CQL penalty (equation 4), relative to a quantile loss summed over N quantiles. The default is
     Tianshou's; the authors' code for Atari has 1, with 200 quantiles. Datasets of better policies allow larger

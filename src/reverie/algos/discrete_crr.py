@@ -8,7 +8,7 @@ to help on Atari.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from reverie.core.types import Batch, Obs
 from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
 from reverie.nn.distributions import GumbelCategoricals
+from reverie.nn.network import MemoryNetworkConfig
 from reverie.objectives.categorical import expected_min_q
 from reverie.objectives.conservative import add_penalty, cql_gap
 from reverie.objectives.td import Losses, obs_after, obs_before, squared_error
@@ -103,6 +104,8 @@ class DiscreteCRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"discrete", "multi_discrete"})
 
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the networks, optionally with a memory."""
     conservative_weight: Annotated[float, AtLeast(0)] = 0.0
     """Weight alpha of the CQL penalty. The paper has none; Tianshou uses 10."""
 

@@ -9,28 +9,28 @@ QC-FQL of Li, Zhou, Levine, "Reinforcement learning with action chunking", NeurI
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.algos.model_free import ModelFree, OfflineConfig, ValueConfig
+from reverie.algos.model_free import ModelFree, OfflineConfig, ValueConfig, check_chunks
 from reverie.algos.td import TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import mean_across_ranks
-from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import StatelessStorage, may_any
+from reverie.nn.chunk_policy import ChunkPolicy, ChunkState
 from reverie.nn.functional import is_traced
 from reverie.nn.network import Network, NetworkConfig, share_encoder, unshared_parameters
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
+from reverie.objectives.chunks import split_chunks
 from reverie.objectives.returns import n_step
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, squared_error
+from reverie.objectives.td import Losses, masked_mean, obs_after, squared_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -117,23 +117,6 @@ class FQLObjective(TDObjective):
         return n_step(**rows, value=F.pad(value, (h, 0)), discount=c.discount, n=h)[:, : value.shape[1]]
 
 
-class Chunks(NamedTuple):
-    """The chunks of h actions that begin at the first W = T - h rows of windows."""
-
-    obs: Obs  # [B, W, ...], where they begin
-    action: Tensor  # [B, W, h A], 0 where no action was taken
-    is_taken: Tensor  # [B, W, h] bool, whether an action was taken in the episode in which the chunk begins
-
-
-def split_chunks(batch: Batch, size: int) -> Chunks:
-    """Return the chunks of ``size`` actions of a batch ``[B, T]``. The last row of an episode has no action."""
-    is_taken = (~batch.is_last[:, :-1]).unfold(1, size, 1).cumprod(-1).bool()  # [B, W, h]
-    action = batch.action[:, :-1].unfold(1, size, 1).transpose(-1, -2) * is_taken.unsqueeze(-1)  # [B, W, h, A]
-    return Chunks(
-        {key: x[:, : action.shape[1]] for key, x in obs_before(batch.obs).items()}, action.flatten(2), is_taken
-    )
-
-
 # ---------------------------------------------------------------------- learner
 
 
@@ -155,7 +138,7 @@ class FQL(ModelFree):
         self.optims["critic"] = Adam(critic.parameters(), cfg.lr)
         self.optims["flow"] = Adam(unshared_parameters(flow, critic), cfg.lr)
         self.optims["actor"] = Adam(unshared_parameters(actor, critic), cfg.lr)
-        self._policy = ChunkPolicy(actor, cfg.chunk_size, action_spec.width, device)
+        self._policy = FlowPolicy(actor, cfg.chunk_size, action_spec.width, device)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the targets, of the critics, of the flow and of the one-step policy: Algorithm 1.
@@ -169,53 +152,26 @@ class FQL(ModelFree):
         return Update(metrics=self.minimize(losses), priority=critic.priority)
 
 
-class ChunkState(NamedTuple):
-    """The state of :class:`ChunkPolicy` for N environments."""
+class FlowPolicy(ChunkPolicy):
+    """The one-step policy, of single actions or of chunks.
 
-    actions: Tensor  # [N, h, A], the newest chunk
-    num_taken: Tensor  # [N] int64, how many of its actions were taken
-    steps: Tensor  # [] int64, number of decisions in mode "eval"
-
-
-class ChunkPolicy(StatelessStorage[ChunkState]):
-    """A policy that maps noise to a chunk of h actions, and takes all of them before it proposes the next chunk.
-
-    Exploration draws from the CPU's default generator, once in each step. In evaluations, the number of decisions so
-    far is the seed, so that evaluations are reproducible and do not change the default generator.
+    In evaluations, the number of decisions so far is the seed of the noise, so that evaluations are reproducible and do
+    not change the default generator.
     """
-
-    def __init__(self, actor: nn.Module, size: int, width: int, device: torch.device) -> None:
-        """``actor(obs, noise)`` returns chunks ``[N, h A]``; ``size`` is h, ``width`` A."""
-        self.actor = actor
-        self.size = size
-        self.width = width
-        self.device = device
-
-    def initial(self, num_envs: int) -> ChunkState:
-        none = torch.zeros(num_envs, self.size, self.width)
-        return ChunkState(none, torch.full((num_envs,), self.size), torch.zeros((), dtype=torch.int64))
 
     @torch.no_grad()
     def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
-        """Return ``(action [N, A] on the CPU, state)``. Where an episode begins, a new chunk replaces the last one."""
-        steps, generator = state.steps, None
+        if self.size > 1:
+            return super().act(step, state, mode)
+        steps = state.steps + 1 if mode == "eval" and not is_traced(state.steps) else state.steps
+        action = self.propose(step, self.draw_noise(len(step), state.steps, mode)).squeeze(1)
+        return action, state._replace(steps=steps)
+
+    def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor:
+        generator = None
         if mode == "eval" and not is_traced(steps):
             generator = torch.Generator().manual_seed(int(steps))
-        noise = torch.randn(len(step), self.size * self.width, generator=generator)
-        if self.size == 1:
-            steps = steps if generator is None else steps + 1
-            return self.propose(step, noise).squeeze(1), state._replace(steps=steps)
-        actions, num_taken, is_over = state.actions, state.num_taken, step.is_first | (state.num_taken == self.size)
-        if may_any(is_over):
-            actions = torch.where(is_over.view(-1, 1, 1), self.propose(step, noise), actions)
-            num_taken = num_taken.masked_fill(is_over, 0)
-        index = num_taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
-        return actions.gather(1, index).squeeze(1), ChunkState(actions, num_taken + 1, steps + (mode == "eval"))
-
-    def propose(self, step: Step, noise: Tensor) -> Tensor:
-        """Return chunks ``[N, h, A]`` for ``noise`` ``[N, h A]``, on the CPU."""
-        chunk = self.actor(step.obs_on(self.device), noise.to(self.device, non_blocking=True))
-        return chunk.clamp(-1, 1).cpu().view(-1, self.size, self.width)
+        return torch.randn(envs, self.size * self.width, generator=generator)
 
     def memoryless(self, mode: Mode) -> bool:
         return self.size == 1  # the state then only counts decisions, which seed the noise of evaluations
@@ -254,11 +210,7 @@ class FQLConfig(OfflineConfig, ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.batch_length <= self.chunk_size:
-            raise ConfigError(
-                f"chunk_size = {self.chunk_size}, batch_length = {self.batch_length}: a chunk needs windows with one "
-                f"row more. Set batch_length to at least {self.chunk_size + 1}."
-            )
+        check_chunks(self.chunk_size, self.batch_length)
 
 
 FQLConfig.learner = FQL

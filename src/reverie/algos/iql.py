@@ -7,7 +7,7 @@ depends on the kind of actions, so discrete actions are supported too: the criti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
@@ -22,7 +22,7 @@ from reverie.nn.action_kinds import action_kind, num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.network import Network, share_encoder, unshared_parameters
+from reverie.nn.network import MemoryNetworkConfig, Network, share_encoder, unshared_parameters
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
 from reverie.objectives.td import Losses, masked_mean, obs_before, squared_error, whole_obs
@@ -112,7 +112,7 @@ class IQL(ModelFree):
         self.optims["value"] = Adam(unshared_parameters(value, critic), cfg.value_lr)
         self.optims["actor"] = Adam(actor_parameters, cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = SampledPolicy(actor, device)
+        self._policy = self.with_memory(SampledPolicy(actor, device))
 
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         """Build the actor: a normal distribution, class probabilities, or both.
@@ -140,7 +140,7 @@ class IQL(ModelFree):
         critic = o.critic_loss(for_critic, values)
         metrics |= self.minimize(critic)
         o.target_critic.update()
-        return Update(metrics=metrics, priority=critic.priority)
+        return Update(metrics=metrics, priority=critic.priority, extras=self.memory_states(batch))
 
 
 # ---------------------------------------------------------------------- settings
@@ -152,6 +152,8 @@ class IQLConfig(OfflineConfig, TDConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
+    networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
+    """Layers of the networks, optionally with a memory."""
     expectile: Annotated[float, Within("(0, 1)")] = 0.7
     """Tau: V(s) is this expectile of the values of the dataset's actions. At 0.5 it is their mean; near 1 it approaches
     their maximum. The paper uses 0.9 for AntMaze."""

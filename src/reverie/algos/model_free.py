@@ -249,5 +249,14 @@ def check_sequences(memory: Memory | None, length: int, alone: int) -> None:
     if memory is not None and not memory.from_rows and length == alone:
         raise ConfigError(
             f"networks.memory = {memory.to_text()}, batch_length = {length}: a recurrent memory cannot be trained on "
-            "single rows. Set batch_length to a sequence length such as 16."
+            f"single rows. Set batch_length to a sequence length such as {max(16, 2 * alone)}."
+        )
+
+
+def check_chunks(size: int, length: int) -> None:
+    """Raise ConfigError if windows of ``length`` rows do not hold a chunk of ``size`` actions."""
+    if length <= size:
+        raise ConfigError(
+            f"chunk_size = {size}, batch_length = {length}: a chunk needs windows with one row more. Set batch_length "
+            f"to at least {size + 1}."
         )

@@ -1,15 +1,37 @@
-"""FQL's losses of chunks against their definition, one chunk at a time; the policy that takes chunks."""
+"""Losses of chunks against their definition, one chunk at a time; the policies that take chunks."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from windows import ACTS, MOVE, OBS, ROWS, SIZE, WIDE, Case, Tiny, TinyCritic, check_against, moves, row, steps
+from contracts import CHOICE, SPECS
+from windows import (
+    ACTS,
+    MOVE,
+    OBS,
+    ROWS,
+    SIZE,
+    WIDE,
+    Case,
+    Tiny,
+    TinyCritic,
+    batch,
+    check_against,
+    close,
+    moves,
+    normal_density,
+    row,
+    same_gradients,
+    steps,
+)
 
-from reverie.algos.fql import ChunkPolicy, FQLConfig, FQLObjective
+from reverie.algos.bc import BCConfig, BCObjective, propose_chunk
+from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective
 from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
 from reverie.nn.actor_critic import CriticStack
+from reverie.nn.chunk_policy import ChunkPolicy
+from reverie.nn.normals import DiagonalNormal
 
 
 def flows(size):
@@ -83,7 +105,7 @@ def test_terms_and_gradients_are_those_of_the_paper(given):
 def test_chunks_are_taken_whole_unless_an_episode_begins():
     """Actions tell which draw they are of, and their place in the chunk."""
     drawn = iter(range(100))
-    policy = ChunkPolicy(
+    policy = FlowPolicy(
         lambda obs, noise: (10 * next(drawn) + torch.arange(3.0)).expand(2, 3) / 100, 3, 1, torch.device("cpu")
     )
     begins = {0: [True, True], 4: [False, True]}
@@ -96,9 +118,53 @@ def test_chunks_are_taken_whole_unless_an_episode_begins():
     assert not policy.memoryless("eval")
 
 
+def gaussian(size):
+    return Tiny(2 * size * ACTS, lambda y: DiagonalNormal(*y.chunk(2, -1)))
+
+
+@pytest.mark.parametrize("kind", ["deterministic", "stochastic"])
+def test_clones_imitate_each_action_of_a_chunk_that_was_taken(kind):
+    torch.manual_seed(0)
+    rows, h = batch(), 3
+    actor = (Tiny(h * ACTS) if kind == "deterministic" else gaussian(h)).double()
+    made, errors = BCObjective(actor, chunk_size=h), []
+    for b, t in [(b, t) for b, t in moves(rows) if t <= ROWS - h]:
+        chunk = actor(row(rows, b, t))
+        for i in range(h):
+            if rows.is_last[b, t : t + i + 1].any():
+                break
+            part, action = slice(i * ACTS, (i + 1) * ACTS), rows.action[b, t + i]
+            if kind == "deterministic":
+                errors.append((chunk[part] - action).square().mean())
+            else:
+                errors.append(-normal_density(DiagonalNormal(chunk.mean[part], chunk.log_std[part]), action))
+    loss = made(rows).terms["actor"]
+    close(loss, mean(errors))
+    same_gradients(made, loss, mean(errors), "actor")
+
+
+def test_clones_explore_by_noise_of_their_own_width():
+    torch.manual_seed(0)
+    actor, step, seen = gaussian(2).float(), steps(2), {}
+    policy = ChunkPolicy(lambda obs, noise: propose_chunk(actor, {"state": obs["state"].float()}, noise), 2, ACTS,
+                         torch.device("cpu"))  # fmt: skip
+    for mode in ("eval", "explore"):
+        torch.manual_seed(1)
+        seen[mode] = policy.act(step, policy.initial(2), mode)[1].actions
+    torch.manual_seed(1)
+    choice = actor({"state": step.obs["state"].float()})
+    drawn = choice.mean + choice.log_std.exp() * torch.randn(2, 2 * ACTS)
+    torch.testing.assert_close(seen["eval"], choice.mean.clamp(-1, 1).view(2, 2, ACTS))
+    torch.testing.assert_close(seen["explore"], drawn.clamp(-1, 1).view(2, 2, ACTS))
+
+
 def test_windows_hold_a_chunk():
     with pytest.raises(ConfigError, match=r"chunk_size = 2, batch_length = 2: .* Set batch_length to at least 3"):
         FQLConfig(chunk_size=2)
+    with pytest.raises(ConfigError, match=r"Set batch_length to a sequence length such as 20"):
+        BCConfig(chunk_size=9, batch_length=10).merge({"networks.memory": "gru(4)"})
+    with pytest.raises(ConfigError, match=r"chunk_size = 2: chunks are of continuous actions, but .* categorical"):
+        BCConfig(chunk_size=2, batch_length=3).build(SPECS["vector"], CHOICE)
 
 
 def test_networks_begin_as_the_authors_do():
