@@ -11,7 +11,7 @@ from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 
 FIELDS = ("reward", "is_first", "is_last", "is_terminal")
-FORMATS = ["minari", "d4rl", "parquet", "robomimic", "lerobot", "pydreamer", "store"]
+FORMATS = ["minari", "d4rl", "parquet", "robomimic", "lerobot", "tianshou", "pydreamer", "store"]
 """That a dataset can be written in."""
 
 

@@ -1,16 +1,19 @@
-"""Tianshou's buffers: rings, frame stacks, objects."""
+"""Tianshou's buffers: rings, frame stacks, objects, and those that are written."""
 
 import pickle
 
+import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from formats import rotated, tianshou, transitions_of
-from recordings import LIVED, Lived, check, expected, joined
+from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
 from reverie.datasets.format_detection import open_reader
+from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.tianshou_writer import write_tianshou
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +74,26 @@ def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):
     with pytest.raises(DataError, match=r"'_meta/obs' is a pickled ndarray, which is not read"):
         list(open_reader(str(path)).parts())
     assert not (tmp_path / "trap").exists()
+
+
+def test_a_buffer_holds_actions_of_policies_and_has_room_for_one_more_step(tmp_path):
+    """Bounds of actions are declared; ``load_hdf5`` reads the attributes as they are."""
+    box = spaces.Box(np.float32([0, -2]), np.float32([4, 2]))
+    at, target = np.arange(6), tmp_path / "buffer.hdf5"
+    action = np.float32([[1, 2], [2, 0], [3, -1], [0, 0], [4, 1], [0, 0]])
+    rows = {"obs": at[:, None] + np.float32(0.5), "action": action, "reward": np.float32(at)}
+    rows |= {"is_first": at == 0, "is_last": at == 5, "is_terminal": at == 5}
+    info = DatasetInfo(observation=spaces.Box(-9, 9, (1,)), action=box, env="Count-v0")
+    assert write_tianshou([rows], target, info).steps == 5
+    with h5py.File(target) as file:
+        assert file["_meta/act"][:5].tolist() == [[-0.5, 1], [0, 0], [0.5, -0.5], [-1, 0], [1, 0.5]]
+        assert file["_meta/done"][:].tolist() == [False, False, False, False, True, False]
+        assert {name: file.attrs[name] for name in ("maxsize", "_size", "_insertion_idx")} == {
+            "maxsize": 6, "_size": 5, "_insertion_idx": 5,
+        }  # fmt: skip
+        assert (file["last_index"][:].tolist(), file["_indices"].shape) == ([4], (6,))
+        kinds = {name: item.attrs["__data_type__"] for name, item in file["_meta"].items()}
+        assert {name for name, kind in kinds.items() if kind == "Batch"} == {"info", "policy"}
+    reader = open_reader(str(target))
+    assert_same(joined(reader.parts()), rows)
+    assert (reader.info().action, reader.info().env, reader.remarks()) == (box, "Count-v0", [])

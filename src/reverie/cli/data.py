@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.summary import Summary
     from reverie.store.store import ReplayStore
 
-Format = Literal["auto", "minari", "d4rl", "parquet", "robomimic", "lerobot", "pydreamer", "store"]
+Format = Literal["auto", "minari", "d4rl", "parquet", "robomimic", "lerobot", "tianshou", "pydreamer", "store"]
 MAX_PARTS = 12
 """Maximum number of observations, or of parts of an action, that ``data info`` lists."""
 MAX_REMARKS = 20
@@ -132,14 +132,14 @@ class WriteOptions:
     """Where and how a dataset is written."""
 
     target: Annotated[Positional[str], arg(metavar="TARGET")]
-    """A folder that does not exist yet (a file for d4rl and robomimic), or minari:NAME."""
+    """A folder that does not exist yet (a file for d4rl, robomimic and tianshou), or minari:NAME."""
     format: Format = "auto"
     """Output format. auto: by suffix, .hdf5 (d4rl) or .parquet, else minari."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(WriteOptions, DatasetCommand):
-    """Write a dataset as Minari, D4RL, Parquet, robomimic, LeRobot, PyDreamer or a store."""
+    """Write a dataset as Minari, D4RL, Parquet, robomimic, LeRobot, Tianshou, PyDreamer or a store."""
 
     reward_fn: str = ""
     """Function that computes new rewards, module:function. It is called once per episode with observations, actions and

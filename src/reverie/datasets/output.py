@@ -19,7 +19,7 @@ from reverie.datasets.minari import check_name, minari_root
 from reverie.datasets.reader import format_from_suffix
 
 OUTPUT_FORMATS = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "robomimic": "HDF5", "lerobot": "",
-                  "pydreamer": "npz", "store": ""}  # fmt: skip
+                  "tianshou": "HDF5", "pydreamer": "npz", "store": ""}  # fmt: skip
 """Kind of output of each format; "" for a folder of several kinds of files."""
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
-from reverie.datasets.hdf5 import Hdf5File
-from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.hdf5 import Hdf5File, declared_fields
+from reverie.datasets.reader import DatasetInfo, ReadOptions, Space, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
 NO_TRUNCATION_REMARK = "the buffer does not distinguish truncated from terminated: all ends are treated as terminal"
@@ -35,13 +37,20 @@ class TianshouReader(TransitionsReader):
         with self.file:
             self.names: set[Any] = set(self.file.handle["_meta"])
             self.attributes: dict[Any, Any] = dict(self.file.handle.attrs)
+        self.declared: dict[str, Any] = declared_fields(self.attributes, path)
         self.frames: int = int(self.attributes.get("stack_num", 1))
         """Number of frames in an observation; each frame is stored once."""
 
     def info(self) -> DatasetInfo:
         text = {"buffer": f"{len(self._order):,} transitions in {len(self._rings)} rings"}
         with self.file:
-            return self.infer_info(scaled=True, text=text)
+            return self.infer_info(scaled=True, text=text, **self.declared)
+
+    def env_id(self) -> str:
+        return str(self.declared["env"])  # files written by reverie
+
+    def supports_option(self, option: str) -> bool:
+        return super().supports_option(option) and "observation" not in self.declared
 
     @cached_property
     def _rings(self) -> list[tuple[int, ...]]:
@@ -101,6 +110,8 @@ class TianshouReader(TransitionsReader):
                 obs = {name: stack_frames(column, end, self.frames) for name, column in obs.items()}
                 next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
             action, reward = self._columns("act", "action"), self._columns("rew", "reward")["reward"]
+            if (space := self.declared.get("action")) is not None and is_bounded(space):
+                action = {"action": unscale(action["action"], space)}
             return Transitions(
                 obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self
             )
@@ -113,6 +124,22 @@ class TianshouReader(TransitionsReader):
 
     def position(self, index: int) -> str:
         return f"index {self._order[index]:,}"
+
+
+def is_bounded(space: Space) -> bool:
+    """Return whether Tianshou scales actions of this space to [-1, 1]."""
+    return isinstance(space, spaces.Box) and space.dtype.kind == "f" and space.is_bounded()
+
+
+def unscale(column: LazyColumn, space: Space) -> LazyColumn:
+    """Return actions in [-1, 1] ``[n, *shape]`` in the units of their ``space``."""
+    codec = ActionCodec(space)
+
+    def read(start: int, stop: int) -> np.ndarray:
+        unit = column.read(start, stop).reshape(stop - start, -1)
+        return codec.unflatten(unit, np.zeros(len(unit), bool))["action"].reshape(-1, *column.shape[1:])
+
+    return LazyColumn(column.shape, column.dtype, read)
 
 
 def stack_frames(frames: LazyColumn, end: np.ndarray, count: int) -> LazyColumn:
