@@ -22,6 +22,13 @@ class Shaped(BitFlip):  # its reward is not only of goals
         return obs, reward - 0.1, *rest
 
 
+class RowForElement(BitFlip):  # of many goals, it ignores the third one instead of the third bit of each
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        goal = np.array(desired_goal)
+        goal[2] = achieved_goal[2]
+        return super().compute_reward(achieved_goal, goal, info)
+
+
 class OneBit(BitFlip):  # the goal is less than what is achieved
     def __init__(self):
         super().__init__(bits=3)
@@ -39,6 +46,7 @@ class OneBit(BitFlip):  # the goal is less than what is achieved
     ("env", "said"),
     [
         (BitFlip, ""),
+        (RowForElement, "compute_reward returns "),
         (Shaped, "compute_reward returns -1.0 for a step with the reward -1.1, so replay.hindsight cannot be used"),
         (
             OneBit,

@@ -14,10 +14,14 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError, format_error, short_repr
 from reverie.core.spaces import NUMBERS, column, get_at_path, iter_leaves
+from reverie.core.specs import ACHIEVED_GOAL
 from reverie.envs.findings import Findings
-from reverie.envs.goals import GOALS, is_goal_env
+from reverie.envs.goals import GOALS, call_on_rows, is_goal_env
 from reverie.envs.limits import EXACT, is_wide
 from reverie.envs.make import Env
+
+MANY_GOALS = 32
+"""Number of goals whose rewards are computed at once, as hindsight experience replay does."""
 
 
 class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -28,6 +32,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._findings, self._where = findings, ""
         self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
         self._compute_reward = env.get_wrapper_attr("compute_reward") if is_goal_env(env) else None
+        self._achieved: list[Any] = []  # goals of the first steps
         self.times: dict[str, list[float]] = {"reset()": [], "step()": [], "render()": []}  # seconds of each call
 
     def snapshot(self, *state: tuple[()]) -> tuple[()]:
@@ -85,8 +90,22 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
             if not np.isclose(computed, reward):
                 problem = f"compute_reward returns {computed} for a step with the reward {reward}"
                 self._findings.add("goals", error=problem)
+            if len(self._achieved) < MANY_GOALS:
+                self._achieved.append(np.copy(obs[ACHIEVED_GOAL]))
+                if len(self._achieved) == MANY_GOALS:
+                    self._check_many_goals(np.stack(self._achieved))
         except Exception as error:  # of any kind: third-party code runs here
             self._findings.add("goals", error=f"compute_reward fails with {format_error(error)}")
+
+    def _check_many_goals(self, achieved: np.ndarray) -> None:
+        """Compare the rewards of goals ``[M, ...]`` at once with those of one at a time; each is a goal for another."""
+        assert self._compute_reward is not None
+        desired = achieved[::-1].copy()
+        at_once = call_on_rows(self._compute_reward, achieved, desired)
+        alone = np.array([self._compute_reward(*goals, {}) for goals in zip(achieved, desired, strict=True)])
+        if (wrong := ~np.isclose(at_once, alone.reshape(-1))).any():
+            values = f"{at_once[wrong][0]} for two goals in an array of them, and {alone[wrong][0]} for them alone"
+            self._findings.add("goals", error=f"compute_reward returns {values}")
 
     def _check_leaf(self, name: str, value: Any, leaf: spaces.Box) -> None:
         array, is_array = np.asarray(value), isinstance(value, np.ndarray | np.generic)
