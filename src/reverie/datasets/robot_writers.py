@@ -36,6 +36,8 @@ from reverie.datasets.writers import (
 )
 
 ROBOMIMIC_NAMES = {"action": "actions", "reward": "rewards", "terminal": "dones"}
+GYM_TYPE = 2
+"""robomimic's number of the environments that Gym makes, without which it cannot make one."""
 FILE_BYTES = 100_000_000
 """Bytes of steps in memory after which a new table of a LeRobot dataset is started."""
 FPS, DEFAULT_FPS = "frames per second", 30
@@ -81,7 +83,8 @@ def write_robomimic(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -
             report.add(len(steps["reward"]))
         report.check()
         data.attrs["total"] = report.steps
-        data.attrs["env_args"] = json.dumps({"env_name": info.env, "env_kwargs": info.env_kwargs})
+        environment = {"env_name": info.env, "type": GYM_TYPE, "env_kwargs": info.env_kwargs}
+        data.attrs["env_args"] = json.dumps(environment)
         declare(file, info, report)
     return report
 
