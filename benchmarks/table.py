@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agreement import agreement_table
+from control import control_table
 from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
@@ -25,7 +26,7 @@ from reverie.core.statistics import MIN_RUNS
 
 HERE = Path(__file__).parent
 PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
-    "performance", "offline", "objectives", "on_policy", "world_models"
+    "performance", "offline", "objectives", "on_policy", "world_models", "tutorials/robot"
 ))  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -323,6 +324,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "model_free_peers": model_free_peers_table,
     "kernels": kernels_table,
     "threads": threads_table,
+    "control": control_table,
     "precision": precision_table,
     "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")["1"]),
     "offline_peers": lambda result: offline_peers_table(
