@@ -305,6 +305,8 @@ class DecisionTransformerConfig(BCConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         memory, rows = self.networks.memory, self.batch_length - 1
+        if self.chunk_size > 1:
+            raise ConfigError(f"chunk_size = {self.chunk_size}: {self.algorithm} proposes single actions. Set it to 1.")
         if not isinstance(memory, Transformer) or self.networks.burn_in:
             raise ConfigError(
                 f"networks.memory = {memory}, networks.burn_in = {self.networks.burn_in}: {self.algorithm} is a "
