@@ -69,7 +69,8 @@ SYSTEMS = {
     ),
     "tianshou": System("Tianshou 2.0.1", TASKS, "tianshou", ("tianshou==2.0.1", *CHEETAH), "tianshou"),
     "torchrl": System(
-        "TorchRL 0.14.1", TASKS[:4], "torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6"), "torchrl",
+        "TorchRL 0.14.1", TASKS[:4], "torchrl",
+        ("torchrl==0.14.1", "tensordict==0.14.3", "transformers==5.24.0", "numpy==2.4.6"), "torchrl",
         note="batches are not sampled ahead in threads, as in its examples: that takes a third of its speed here",
     ),
     "d3rlpy": System("d3rlpy 2.8.1", TASKS[:5], "d3rlpy", ("d3rlpy==2.8.1", "numpy==2.4.6"), "d3rlpy"),

@@ -37,6 +37,7 @@ from tianshou.data import Batch, VectorReplayBuffer
 from tianshou.env.atari.atari_network import DQNet, QRDQNet, ScaledObsInputActionReprNet
 from tianshou.utils.net.common import MLP, ModuleWithVectorOutput
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 
 ADAM = AdamOptimizerFactory(lr=RATE)
@@ -136,7 +137,8 @@ def rollouts(task: ImageTask, rows: Experience) -> Update:
         )  # fmt: skip
 
     def update() -> int:
-        learner.update(replay, task.batch, EPOCHS)
+        with policy_within_training_step(learner.policy):
+            learner.update(replay, task.batch, EPOCHS)
         return ENVS * ROLLOUT // task.batch * EPOCHS
 
     return update
