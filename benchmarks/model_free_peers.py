@@ -161,15 +161,15 @@ class Rounds:
                 "note": system.note}  # fmt: skip
 
 
-def merged(old: Sequence[Numbers], new: Sequence[Numbers], tasks: Sequence[str] = TASKS) -> list[Numbers]:
-    """The rows of ``new``, and of ``old`` those that were not measured again, in the order of the tasks."""
+def merged(
+    old: Sequence[Numbers], new: Sequence[Numbers], tasks: Sequence[str] = TASKS, names: Sequence[str] = tuple(SYSTEMS)
+) -> list[Numbers]:
+    """The rows of ``new``, and of ``old`` those that were not measured again, in the order of tasks and systems."""
 
-    def kind(row: Numbers) -> tuple[int, int]:
-        return tasks.index(row["task"]), row.get("threads", 2)
+    def kind(row: Numbers) -> tuple[int, int, int]:
+        return tasks.index(row["task"]), row.get("threads", 2), names.index(row["key"])
 
-    fresh = {(*kind(row), row["key"]) for row in new}
-    kept = [row for row in old if (*kind(row), row["key"]) not in fresh]
-    return sorted(kept + list(new), key=kind)
+    return [row for _, row in sorted({kind(row): row for row in (*old, *new)}.items())]
 
 
 def options(said: str | None, tasks: Sequence[str], systems: Mapping[str, System], out: Path) -> argparse.Namespace:
@@ -204,7 +204,7 @@ def compare(said: str | None, tasks: Sequence[str], systems: Mapping[str, System
         for threads in args.threads:
             turns = Rounds(task, argparse.Namespace(**vars(args) | {"threads": threads}), systems)
             turns.run(pythons)
-            rows = merged(rows, turns.rows(), tasks)
+            rows = merged(rows, turns.rows(), tasks, list(systems))
             write(args.out, here, rows)
     from table import model_free_peers_table
 
