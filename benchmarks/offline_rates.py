@@ -7,7 +7,7 @@ The work, the rounds and the environments are those of `model_free_peers.py`: 17
 choose from), two layers of 256 for every network, BCQ's model of actions as well, batches of 256, Adam, float32, the
 CPU. CQL samples 10 actions of each kind, BCQ 10 for each next state; discrete CQL has 200 quantiles. FQL takes 10 steps
 of Euler's method, and QC-FQL, the same with chunks of 5 actions, batches of 256 chunks. Critics of ReBRAC and FQL have
-layer norm. Decision Transformer has 3 layers of 128 units with one head, and batches of 64 sequences of 20 rows.
+layer norm, and FQL has GELU. Decision Transformer has 3 layers of 128 units with one head, and batches of 64 sequences of 20 rows.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SYSTEMS = {
     ),
     "torchrl": offline(
         "torchrl", "bc", "td3_bc", "cql", "iql", "decision_transformer",
-        note="Decision Transformer with three tokens a row and dropout, on GPT-2 of transformers",
+        note="Decision Transformer with dropout, on GPT-2 of transformers",
     ),
     "d3rlpy": offline(
         "d3rlpy", "bc", "td3_bc", "rebrac", "bcq", "cql", "iql", "crr", "decision_transformer", "discrete_bcq",
         "discrete_cql",
-        note="CQL with a multiplier that is learned; Decision Transformer with three tokens a row and dropout",
+        note="CQL with a multiplier that is learned; Decision Transformer with dropout",
     ),
     "script": offline("script", "fql", "qc_fql", note="`benchmarks/peers/rates_script_offline.py`"),
     "compiled": offline("compiled", "fql", "qc_fql", note="with torch.compile around each loss"),

@@ -109,7 +109,7 @@ def offline(task: str) -> QLearningAlgoBase:
 
 
 def sequences(task: str) -> Update:
-    """As :func:`build`, with sequences of rows: each is three tokens of its transformer, which has dropout."""
+    """As :func:`build`, with sequences of rows."""
     s = SEQUENCE
     config = DecisionTransformerConfig(
         batch_size=s.batch, context_size=s.rows, max_timestep=EPISODE + 1, learning_rate=s.lr, num_heads=s.heads,

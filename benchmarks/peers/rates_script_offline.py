@@ -19,11 +19,11 @@ Chunks = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def perceptron(inputs: int, outputs: int, norm: bool = False) -> nn.Sequential:
-    """Two hidden layers, of critics with layer norm."""
+    """Two hidden layers with GELU, of critics with layer norm."""
     first, second = UNITS
     between = [nn.LayerNorm(first), nn.LayerNorm(second)] if norm else [nn.Identity(), nn.Identity()]
     return nn.Sequential(
-        nn.Linear(inputs, first), nn.ReLU(), between[0], nn.Linear(first, second), nn.ReLU(), between[1],
+        nn.Linear(inputs, first), nn.GELU(approximate="tanh"), between[0], nn.Linear(first, second), nn.GELU(approximate="tanh"), between[1],
         nn.Linear(second, outputs),
     )  # fmt: skip
 
