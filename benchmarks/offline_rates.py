@@ -7,7 +7,8 @@ The work, the rounds and the environments are those of `model_free_peers.py`: 17
 choose from), two layers of 256 for every network, BCQ's model of actions as well, batches of 256, Adam, float32, the
 CPU. CQL samples 10 actions of each kind, BCQ 10 for each next state; discrete CQL has 200 quantiles. FQL takes 10 steps
 of Euler's method, and QC-FQL, the same with chunks of 5 actions, batches of 256 chunks. Critics of ReBRAC and FQL have
-layer norm, and FQL has GELU. Decision Transformer has 3 layers of 128 units with one head, and batches of 64 sequences of 20 rows.
+layer norm, and FQL has GELU. Decision Transformer has 3 layers of 128 units with one head, and batches of 64 sequences
+of 20 rows.
 """
 
 from __future__ import annotations

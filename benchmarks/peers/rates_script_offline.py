@@ -22,10 +22,9 @@ def perceptron(inputs: int, outputs: int, norm: bool = False) -> nn.Sequential:
     """Two hidden layers with GELU, of critics with layer norm."""
     first, second = UNITS
     between = [nn.LayerNorm(first), nn.LayerNorm(second)] if norm else [nn.Identity(), nn.Identity()]
-    return nn.Sequential(
-        nn.Linear(inputs, first), nn.GELU(approximate="tanh"), between[0], nn.Linear(first, second), nn.GELU(approximate="tanh"), between[1],
-        nn.Linear(second, outputs),
-    )  # fmt: skip
+    hidden = [nn.Linear(inputs, first), nn.GELU(approximate="tanh"), between[0]]
+    hidden += [nn.Linear(first, second), nn.GELU(approximate="tanh"), between[1]]
+    return nn.Sequential(*hidden, nn.Linear(second, outputs))
 
 
 class Critic(nn.Module):

@@ -237,7 +237,7 @@ def _affine(norms: Tensor | None, layout: MLPLayout, copy: int) -> list[tuple[Te
     widths = list(layout.widths[1:-1])
     if norms is None:
         return [(None, None)] * len(widths)
-    return list(zip(norms[copy, 0].split(widths), norms[copy, 1].split(widths), strict=True))
+    return list(zip(*(torch.split(part, widths) for part in norms[copy]), strict=True))
 
 
 def _linear(layer: _Layer, x: Tensor, out: Tensor) -> Tensor:
