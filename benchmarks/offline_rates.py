@@ -39,12 +39,12 @@ SYSTEMS = {
     ),
     "torchrl": offline(
         "torchrl", "bc", "td3_bc", "cql", "iql", "decision_transformer",
-        note="Decision Transformer with dropout, on GPT-2 of transformers",
+        note="Decision Transformer on GPT-2 of transformers",
     ),
     "d3rlpy": offline(
         "d3rlpy", "bc", "td3_bc", "rebrac", "bcq", "cql", "iql", "crr", "decision_transformer", "discrete_bcq",
         "discrete_cql",
-        note="CQL with a multiplier that is learned; Decision Transformer with dropout",
+        note="CQL with a multiplier that is learned, its default",
     ),
     "script": offline("script", "fql", "qc_fql", note="`benchmarks/peers/rates_script_offline.py`"),
     "compiled": offline("compiled", "fql", "qc_fql", note="with torch.compile around each loss"),
