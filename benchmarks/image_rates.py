@@ -8,8 +8,9 @@ convolutions of Mnih et al. 2015, one layer of 512 above them, batches of 32 (PP
 84. With continuous actions they have the convolutions and the trunk of DrQ-v2, two layers of 256 and batches of 256,
 without augmentation. Those of `sac_nature` and `td3_nature` have the convolutions of Mnih et al. and no trunk. In the
 scripts, as in ours, actor and critics share the convolutions, which see each image once. Stable-Baselines3 shares
-nothing, and has a layer of 512 above the convolutions of Mnih et al. for all its tasks, its defaults. With one thread,
-time is that of the process, so that what else runs on the machine counts less.
+nothing, and has a layer of 512 above the convolutions of Mnih et al. for all its tasks, its defaults. Tianshou and
+TorchRL share them in PPO alone, as in their examples. With one thread, time is that of the process, so that what else
+runs on the machine counts less.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from model_free_peers import SYSTEMS as LIVED
 from peers.rates import IMAGE_TASKS
 
 TASKS = tuple(IMAGE_TASKS)
-SB3, D3RLPY = LIVED["sb3"], LIVED["d3rlpy"]
+SB3, D3RLPY, TIANSHOU, TORCHRL = (LIVED[name] for name in ("sb3", "d3rlpy", "tianshou", "torchrl"))
 SYSTEMS = {
     OURS: System("reverie", TASKS, script="reverie"),
     "script": System(
@@ -40,6 +41,15 @@ SYSTEMS = {
     "d3rlpy": System(
         D3RLPY.title, tuple(x for x in TASKS if x.startswith(("dqn", "qr_dqn", "discrete_cql", "bc"))),
         D3RLPY.environment, D3RLPY.packages, D3RLPY.script, note="its PixelEncoderFactory",
+    ),
+    "tianshou": System(
+        TIANSHOU.title, TASKS, TIANSHOU.environment, TIANSHOU.packages, TIANSHOU.script,
+        note="its DQNet and QRDQNet; for SAC and TD3, modules of the plain script",
+    ),
+    "torchrl": System(
+        TORCHRL.title, tuple(x for x in TASKS if not x.startswith(("qr_dqn", "discrete_cql"))),
+        TORCHRL.environment, TORCHRL.packages, TORCHRL.script,
+        note="its ConvNet; for SAC and TD3, modules of the plain script",
     ),
 }  # fmt: skip
 

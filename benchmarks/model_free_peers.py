@@ -10,7 +10,8 @@ of 256, batches of 256 sampled from the replay of each library, which holds 100,
 Each library gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
 (`peers/rates_*.py`), which prints one line of JSON. A round measures everybody in turn; the result is the median over
 the rounds, and ratios compare what was measured in one round. With one thread, time is that of the process, so that
-what else runs on the machine counts less, but for `loop`. Rows of tasks that were not measured stay as they are.
+what else runs on the machine counts less, but for `loop`. Rows of tasks and systems that were not measured stay
+as they are.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ SYSTEMS = {
     ),
     "tianshou": System("Tianshou 2.0.1", TASKS, "tianshou", ("tianshou==2.0.1", *CHEETAH), "tianshou"),
     "torchrl": System(
-        "TorchRL 0.14.1", TASKS[:4], "torchrl", ("torchrl==0.14.1", "tensordict==0.14.3", "numpy==2.4.6"), "torchrl",
+        "TorchRL 0.14.1", TASKS[:4], "torchrl",
+        ("torchrl==0.14.1", "tensordict==0.14.3", "transformers==5.24.0", "numpy==2.4.6"), "torchrl",
         note="batches are not sampled ahead in threads, as in its examples: that takes a third of its speed here",
     ),
     "d3rlpy": System("d3rlpy 2.8.1", TASKS[:5], "d3rlpy", ("d3rlpy==2.8.1", "numpy==2.4.6"), "d3rlpy"),
@@ -159,14 +161,15 @@ class Rounds:
                 "note": system.note}  # fmt: skip
 
 
-def merged(old: Sequence[Numbers], new: Sequence[Numbers], tasks: Sequence[str] = TASKS) -> list[Numbers]:
-    """The rows of ``new``, and of ``old`` those of other tasks or numbers of threads, in the order of the tasks."""
+def merged(
+    old: Sequence[Numbers], new: Sequence[Numbers], tasks: Sequence[str] = TASKS, names: Sequence[str] = tuple(SYSTEMS)
+) -> list[Numbers]:
+    """The rows of ``new``, and of ``old`` those that were not measured again, in the order of tasks and systems."""
 
-    def kind(row: Numbers) -> tuple[int, int]:
-        return tasks.index(row["task"]), row.get("threads", 2)
+    def kind(row: Numbers) -> tuple[int, int, int]:
+        return tasks.index(row["task"]), row.get("threads", 2), names.index(row["key"])
 
-    fresh = {kind(row) for row in new}
-    return sorted([row for row in old if kind(row) not in fresh] + list(new), key=kind)
+    return [row for _, row in sorted({kind(row): row for row in (*old, *new)}.items())]
 
 
 def options(said: str | None, tasks: Sequence[str], systems: Mapping[str, System], out: Path) -> argparse.Namespace:
@@ -194,13 +197,14 @@ def compare(said: str | None, tasks: Sequence[str], systems: Mapping[str, System
     args = options(said, tasks, systems, out)
     wanted = {systems[name].environment: systems[name].packages for name in args.systems if systems[name].packages}
     pythons = installed(wanted, args.where)
-    here = machine(max(args.threads)) | {"threads": max(args.threads)}
     rows: list[Numbers] = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
+    most = max(*args.threads, *(row.get("threads", 2) for row in rows), 1)
+    here = machine(most) | {"threads": most}
     for task in args.tasks:
         for threads in args.threads:
             turns = Rounds(task, argparse.Namespace(**vars(args) | {"threads": threads}), systems)
             turns.run(pythons)
-            rows = merged(rows, turns.rows(), tasks)
+            rows = merged(rows, turns.rows(), tasks, list(systems))
             write(args.out, here, rows)
     from table import model_free_peers_table
 

@@ -19,6 +19,7 @@ from d3rlpy.algos import (
     DiscreteBCQConfig,
     DiscreteCQLConfig,
     IQLConfig,
+    ReBRACConfig,
     TD3PlusBCConfig,
 )
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
@@ -29,6 +30,7 @@ from offline_task import COPY_EVERY, SAMPLES, Act, Episode, Recorded, Update, Wo
 
 CONTINUOUS: dict[str, type[LearnableConfig]] = {
     "bc": BCConfig, "td3_bc": TD3PlusBCConfig, "bcq": BCQConfig, "cql": CQLConfig, "iql": IQLConfig, "crr": CRRConfig,
+    "rebrac": ReBRACConfig,
 }  # fmt: skip
 DISCRETE: dict[str, type[LearnableConfig]] = {
     "bc": DiscreteBCConfig, "discrete_bcq": DiscreteBCQConfig, "discrete_cql": DiscreteCQLConfig,
@@ -47,6 +49,8 @@ def learner(work: Work, width: int, actions: int, discrete: bool) -> QLearningAl
     made |= {"gamma": work.discount} if "gamma" in known else {}
     if work.algorithm == "bcq":
         made |= {"imitator_encoder_factory": VectorEncoderFactory(list(work.vae)), "n_action_samples": SAMPLES}
+    if work.algorithm == "rebrac":  # as the authors do
+        made["critic_encoder_factory"] = VectorEncoderFactory(list(work.units), use_layer_norm=True)
     if discrete and "target_update_interval" in known:
         made["target_update_interval"] = COPY_EVERY
     if work.algorithm == "discrete_cql":

@@ -25,7 +25,10 @@ UNITS, BATCH = [256, 256], 256
 ROWS, EPISODE = 100_000, 1000
 DISCOUNT, TAU, RATE, COPY_EVERY = 0.99, 0.005, 3e-4, 1000
 NOISE, CLIP, DELAY = 0.2, 0.5, 2
-OFFLINE = ("bc", "td3_bc", "bcq", "cql", "iql", "crr", "discrete_bcq", "discrete_cql", "discrete_crr")
+OFFLINE = (
+    "bc", "td3_bc", "rebrac", "bcq", "cql", "iql", "crr", "fql", "qc_fql", "decision_transformer", "discrete_bcq",
+    "discrete_cql", "discrete_crr",
+)  # fmt: skip
 DISCRETE = ("dqn", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
 TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "loop")
 """What is measured: updates of five algorithms, and TD3's whole loop on HalfCheetah-v5; and of those of `OFFLINE`."""
@@ -64,6 +67,26 @@ ENVS, ROLLOUT, EPOCHS = 8, 128, 4
 """Of PPO, as in Stable-Baselines3's settings for Atari."""
 IMAGE_ROWS = 4000
 """Rows of their replays."""
+
+
+class Sequences(NamedTuple):
+    """Work of Decision Transformer, with the settings of the paper for MuJoCo."""
+
+    batch: int = 64
+    rows: int = 20
+    """Rows of a sequence that are learned from."""
+    units: int = 128
+    layers: int = 3
+    heads: int = 1
+    lr: float = 1e-4
+    max_grad_norm: float = 0.25
+    scale: float = 1000.0
+    """Returns-to-go are divided by this."""
+
+
+SEQUENCE = Sequences()
+CHUNK = 5
+"""Actions in a chunk of QC-FQL."""
 
 Update = Callable[[], int]
 """Samples and learns; how many updates these were."""
@@ -113,6 +136,12 @@ def image_experience(task: ImageTask) -> Experience:
     last, even = number % EPISODE == 0, number // EPISODE % 2 == 0
     reward = noise.normal(size=IMAGE_ROWS).astype(np.float32)
     return Experience(obs[:-1], action, reward, obs[1:], terminated=last & even, truncated=last & ~even)
+
+
+def returns_to_go(rows: Experience) -> np.ndarray:
+    """The sums of rewards until the end of each episode, scaled: ``[ROWS]`` float32."""
+    sums = rows.reward.reshape(-1, EPISODE)[:, ::-1].cumsum(1)[:, ::-1]
+    return (sums / SEQUENCE.scale).reshape(-1).astype(np.float32)
 
 
 def repeated(call: Callable[[], object]) -> Update:

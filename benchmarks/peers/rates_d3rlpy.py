@@ -5,12 +5,21 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from d3rlpy.algos import DDPGConfig, DiscreteBCConfig, DiscreteCQLConfig, DQNConfig, SACConfig, TD3Config
+from d3rlpy.algos import (
+    DDPGConfig,
+    DecisionTransformerConfig,
+    DiscreteBCConfig,
+    DiscreteCQLConfig,
+    DQNConfig,
+    SACConfig,
+    TD3Config,
+)
 from d3rlpy.algos.qlearning.base import QLearningAlgoBase
 from d3rlpy.base import LearnableConfig
 from d3rlpy.constants import ActionSpace
 from d3rlpy.dataset import MDPDataset
 from d3rlpy.models import PixelEncoderFactory, QRQFunctionFactory, VectorEncoderFactory
+from d3rlpy.optimizers import AdamFactory
 from d3rlpy.preprocessing import PixelObservationScaler
 from rates import (
     ACTIONS,
@@ -19,11 +28,13 @@ from rates import (
     COPY_EVERY,
     DISCOUNT,
     DISCRETE,
+    EPISODE,
     IMAGE_TASKS,
     OBS,
     OFFLINE,
     QUANTILES,
     RATE,
+    SEQUENCE,
     UNITS,
     Experience,
     ImageTask,
@@ -97,10 +108,25 @@ def offline(task: str) -> QLearningAlgoBase:
     return made
 
 
+def sequences(task: str) -> Update:
+    """As :func:`build`, with sequences of rows."""
+    s = SEQUENCE
+    config = DecisionTransformerConfig(
+        batch_size=s.batch, context_size=s.rows, max_timestep=EPISODE + 1, learning_rate=s.lr, num_heads=s.heads,
+        num_layers=s.layers, encoder_factory=VectorEncoderFactory([s.units], exclude_last_activation=True),
+        optim_factory=AdamFactory(clip_grad_norm=s.max_grad_norm),
+    )  # fmt: skip
+    made, replay = config.create(device="cpu:0"), filled(task, experience(task))
+    made.create_impl((OBS,), ACTIONS)
+    return repeated(lambda: made.update(replay.sample_trajectory_batch(s.batch, length=s.rows)))
+
+
 def build(task: str, variant: str) -> Update:
     """With its replay filled."""
     if task in IMAGE_TASKS:
         return image_update(IMAGE_TASKS[task])
+    if task == "decision_transformer":
+        return sequences(task)
     made, replay = (offline if task in OFFLINE else learner)(task), filled(task, experience(task))
     return repeated(lambda: made.update(replay.sample_transition_batch(BATCH)))
 

@@ -13,6 +13,7 @@ from rates import (
     ACTIONS,
     BATCH,
     CHOICES,
+    CHUNK,
     DISCRETE,
     ENVS,
     EPOCHS,
@@ -49,7 +50,8 @@ def acts(discrete: bool) -> ActionSpec:
 
 def config(task: str) -> AlgorithmConfig:
     """The defaults with the sizes that everybody has."""
-    made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else task)()
+    name = "fql" if task == "qc_fql" else task
+    made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else name)()
     assert isinstance(made, AlgorithmConfig)
     if task in IMAGE_TASKS:
         image = IMAGE_TASKS[task]
@@ -58,7 +60,11 @@ def config(task: str) -> AlgorithmConfig:
             shared = {"networks.share_encoder": True, "networks.activation": "relu", "entropy_coef": 0.01}
             made = made.merge({"rollout": ROLLOUT, "epochs": EPOCHS, **shared})
         return made.merge({"batch_size": image.batch, "networks.units": units, "networks.encoder": image.encoder})
-    widths = {f"{name}.units": tuple(UNITS) for name in ("networks", "vae") if hasattr(made, name)}
+    if task == "decision_transformer":
+        return made
+    if task == "qc_fql":
+        made = made.merge({"chunk_size": CHUNK, "batch_length": CHUNK + 1})
+    widths = {f"{part}.units": tuple(UNITS) for part in ("networks", "vae") if hasattr(made, part)}
     return made.merge({"batch_size": BATCH, **widths})
 
 
@@ -123,8 +129,14 @@ def build(task: str, variant: str) -> Update:
         seen, discrete, rows = SEEN, task in DISCRETE, experience(task)
     learner = config(task).build(seen, acts(discrete))
     replay = ReplayConfig(capacity=len(rows.obs)).build(
-        obs_spec=seen, action_spec=acts(discrete), extra_spec={}, num_envs=1, window=learner.window, seed=0
+        obs_spec=seen,
+        action_spec=acts(discrete),
+        extra_spec=learner.extra_spec,
+        num_envs=1,
+        window=learner.window,
+        seed=0,
     )
+    replay.annotator = learner.annotator
     replay.extend(rows_of(rows))
     keep_freed_memory()
 

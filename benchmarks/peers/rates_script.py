@@ -35,6 +35,7 @@ from rates import (
     repeated,
 )
 from rates_script_images import build_image_update
+from rates_script_offline import fql
 from torch import Tensor, nn
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -231,6 +232,8 @@ def build(task: str, variant: str) -> Update:
     """With its replay filled."""
     if task in IMAGE_TASKS:
         return build_image_update(task, variant)
+    if task in ("fql", "qc_fql"):
+        return fql(experience(task), task, variant == "compiled")
     step = td3(Actor(), variant == "compiled") if task == "td3" else ALGORITHMS[task]()
     replay = Replay(1)
     replay.take(experience(task))

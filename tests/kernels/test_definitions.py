@@ -97,11 +97,12 @@ def targets(estimator):
     return make
 
 
-def mlp(copies, squash, parts, shared=False):
+def mlp(copies, squash, parts, shared=False, norm=None, activation="relu"):
     def make(normal, s):
-        layout = MLPLayout((sum(parts), s["n"], s["k"], 3), copies, squash)
+        layout = MLPLayout((sum(parts), s["n"], s["k"], 3), copies, squash, activation, norm)
         inputs = [normal(s["m"] * (1 if shared and i == 0 else 2), width) for i, width in enumerate(parts)]
-        return 0.2 * normal(copies, layout.stride), layout, *inputs
+        norms = [] if norm is None else [normal(copies, 2, s["n"] + s["k"]), None]
+        return 0.2 * normal(copies, layout.stride), *norms, layout, *inputs
 
     return make
 
@@ -203,6 +204,13 @@ CASES: dict[str, list[Case]] = {
     "relu_mlp.perceptron_cpu": [
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7)), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
+    ],
+    "relu_mlp.perceptron_by_layers_cpu": [Case(mlp(2, False, (4, 7), activation="gelu"), (0, 2), **NETS)],
+    "relu_mlp.normed_perceptron_cpu": [
+        Case(mlp(2, False, (4, 7), norm="after_relu"), (0, 1, 3), **NETS),
+        Case(mlp(3, False, (4, 7), shared=True, norm="before_relu"), (0, 1, 2, 3), **NETS),
+        Case(mlp(2, False, (4, 7), norm="after_relu", activation="gelu"), (0, 1, 3), **NETS),
+        Case(mlp(2, False, (4, 7), norm="before_relu", activation="gelu"), (0, 1, 3), **NETS),
     ],
     "optim.adam_cpu": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
     "optim.fused_adam": [Case(adam, settings=DECAYED, **IN_PLACE)],

@@ -72,6 +72,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (imagination.imagine, Kernel(steps.supports_imagine_through_time, steps.imagine_through_time_prepared)),
     (imagination.open_loop, Kernel(steps.supports_prepared, steps.open_loop_prepared)),
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
+    (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron_by_layers, relu_mlp.perceptron_by_layers_cpu)),
+    (nn_relu_mlp.regularized_perceptron, Kernel(relu_mlp.supports_normed_perceptron, relu_mlp.normed_perceptron_cpu)),
     (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),

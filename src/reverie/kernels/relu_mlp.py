@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.ctypes_call import SHARED, call, call_compiled, has_amx, is_cpu_float32, once_differentiable_strict
-from reverie.nn.relu_mlp import MLPLayout, concat_inputs
+from reverie.nn.relu_mlp import NORM_EPS, MLPLayout, concat_inputs
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
+NORM_STRIP = 32
+"""Rows of which a thread sums the gradients of scales and shifts: STRIP in ``hidden.c``."""
 
 
 class _Network(ctypes.Structure):
@@ -123,7 +125,7 @@ class _Perceptron(torch.autograd.Function):
 def _network(layout: MLPLayout, parameters: Tensor) -> Any:
     """Return a pointer to the C struct ``Network``; ``parameters`` must outlive it."""
     widths = _widths(layout.widths)
-    sizes = layout.copies, len(widths) - 1, layout.stride, layout.squash, layout.activation == "tanh"
+    sizes = layout.copies, len(widths) - 1, parameters.shape[-1], layout.squash, layout.activation == "tanh"
     return ctypes.byref(_Network(*sizes, ctypes.addressof(widths), parameters.data_ptr()))
 
 
@@ -140,3 +142,140 @@ def _threads(layout: MLPLayout, rows: int) -> int:
 def _uses_amx(layout: MLPLayout, rows: int) -> bool:
     """Return whether to use matrix units for this many rows."""
     return rows >= TILED and len(layout.widths) <= 32 and layout.activation == "relu" and has_amx()
+
+
+# ---------------------------------------------------------------------- layer by layer, with layer norms or GELU
+
+
+def supports_perceptron_by_layers(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
+    """Return whether :func:`perceptron_by_layers_cpu` can be used: with GELU, whose inputs it keeps."""
+    is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
+    fits = is_dense and not layout.squash and layout.activation == "gelu"
+    return fits and is_cpu_float32(theta, *parts) and parts[-1].numel() > 0
+
+
+def perceptron_by_layers_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
+    """Compute ``nn/relu_mlp.py: perceptron``, with one call in C for each product and activation."""
+    return cast(Tensor, call(_Layers, theta, None, layout, *parts))
+
+
+def supports_normed_perceptron(
+    theta: Tensor, norms: Tensor | None, dropout: Any, layout: MLPLayout, *parts: Tensor
+) -> bool:
+    """Return whether :func:`normed_perceptron_cpu` can be used: without dropout."""
+    if norms is None or dropout is not None or layout.squash or layout.activation == "tanh":
+        return False
+    is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
+    are_norms = norms.shape == (layout.copies, 2, sum(layout.widths[1:-1])) and norms.is_contiguous()
+    return is_dense and are_norms and is_cpu_float32(theta, norms, *parts) and parts[-1].numel() > 0
+
+
+def normed_perceptron_cpu(theta: Tensor, norms: Tensor, _: None, layout: MLPLayout, *parts: Tensor) -> Tensor:
+    """Compute ``nn/relu_mlp.py: regularized_perceptron``, with one call in C for each product and norm."""
+    return cast(Tensor, call(_Layers, theta, norms, layout, *parts))
+
+
+class _Layers(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, theta: Tensor, norms: Tensor | None, layout: MLPLayout, *parts: Tensor) -> Tensor:
+        layout.check(parts)
+        x = concat_inputs(*parts)  # [M, inputs]
+        y = x.new_empty(layout.copies, len(x), layout.widths[-1])
+        kept: list[Tensor] = []
+        for k, own in enumerate(theta.unbind()):
+            inner = x
+            for layer, affine in zip(_layers(own, layout), _affine(norms, layout, k), strict=False):
+                out = _linear(layer, inner, inner.new_empty(len(x), layer.widths[1]))
+                inner = _activate(out, affine, layout)
+                kept += [out, inner]
+            _linear(_layers(own, layout)[-1], inner, y[k])
+        if ctx is not None:
+            ctx.save_for_backward(theta, norms, x, *kept)
+            ctx.layout, ctx.shapes = layout, [part.shape for part in parts]
+        return y
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        theta, norms, x, *kept = ctx.saved_tensors
+        layout, (needs_theta, needs_norms, _, *needs_parts) = ctx.layout, ctx.needs_input_grad
+        dtheta = torch.zeros_like(theta) if needs_theta else None
+        dnorms = torch.empty_like(norms) if needs_norms else None
+        first = needs_parts.index(True) if any(needs_parts) else len(needs_parts)
+        widths = [width for _, width in ctx.shapes[first:]]
+        dx, depth = x.new_zeros(len(x), sum(widths)), len(layout.widths) - 2
+        for k, own in enumerate(theta.unbind()):
+            layers, affine, to = _layers(own, layout), _affine(norms, layout, k), _affine(dnorms, layout, k)
+            g, saved = grad[k].contiguous(), kept[2 * depth * k : 2 * depth * (k + 1)]
+            for i in range(depth, 0, -1):
+                out, inner = saved[2 * i - 2 : 2 * i]
+                g = _linear_backward(layers[i], inner, g, torch.empty_like(inner), dtheta, k)
+                g = _activate_backward(out, affine[i - 1], g, to[i - 1], layout)
+            part = torch.empty_like(dx) if widths else None
+            _linear_backward(layers[0], x, g, part, dtheta, k)
+            dx = dx if part is None else dx + part
+        gradients = zip(torch.split(dx, widths, 1), ctx.shapes[first:], strict=True) if widths else []
+        parts = [g if g.shape == s else g.reshape(s[0], -1, s[1]).sum(1) for g, s in gradients]
+        return dtheta, dnorms, None, *[None] * first, *parts
+
+
+class _Layer(NamedTuple):
+    """One layer of one copy."""
+
+    widths: tuple[int, int]  # inputs, outputs
+    start: int  # where its weights begin in the copy's parameters
+    parameters: Tensor  # weights and biases, one after the other
+
+
+def _layers(own: Tensor, layout: MLPLayout) -> list[_Layer]:
+    """Return the layers of one copy, whose parameters are ``own`` ``[P]``."""
+    return [_Layer((i, o), start, own[start:end]) for i, o, start, _, end in layout.places]
+
+
+def _affine(norms: Tensor | None, layout: MLPLayout, copy: int) -> list[tuple[Tensor | None, Tensor | None]]:
+    """Return the scale and the shift of each hidden layer of one copy, as views; None where there is no norm."""
+    widths = list(layout.widths[1:-1])
+    if norms is None:
+        return [(None, None)] * len(widths)
+    return list(zip(*(torch.split(part, widths) for part in norms[copy]), strict=True))
+
+
+def _linear(layer: _Layer, x: Tensor, out: Tensor) -> Tensor:
+    """Write x W + b ``[M, outputs]`` to ``out``, and return it."""
+    layout, rows = MLPLayout(layer.widths, 1), len(x)
+    network = _network(layout, layer.parameters)
+    call_compiled("perceptron", network, x, 0, 0, 1, None, out, rows, _threads(layout, rows))
+    return out
+
+
+def _linear_backward(
+    layer: _Layer, x: Tensor, grad: Tensor, dx: Tensor | None, dtheta: Tensor | None, copy: int
+) -> Tensor:
+    """Write the gradients of the last inputs to ``dx`` ``[M, I]`` and of the parameters to ``dtheta`` ``[K, P]``."""
+    layout, rows = MLPLayout(layer.widths, 1), len(x)
+    own = None if dtheta is None else dtheta[copy, layer.start : layer.start + len(layer.parameters)]
+    skip = 0 if dx is None else layer.widths[0] - dx.shape[1]
+    network = _network(layout, layer.parameters)
+    call_compiled("perceptron_backward", network, x, None, grad, dx, own, rows, skip, _threads(layout, rows))
+    return grad if dx is None else dx
+
+
+def _activate(x: Tensor, affine: tuple[Tensor | None, Tensor | None], layout: MLPLayout) -> Tensor:
+    """Return the activation of x ``[M, width]``, with its layer norm if there is one."""
+    y, kinds = torch.empty_like(x), (layout.activation == "gelu", layout.norm != "before_relu")
+    call_compiled("hidden", x, *affine, y, *x.shape, *kinds, NORM_EPS, _threads(layout, len(x)))
+    return y
+
+
+def _activate_backward(
+    x: Tensor, affine: tuple[Tensor | None, Tensor | None], grad: Tensor, to: tuple[Tensor | None, Tensor | None],
+    layout: MLPLayout,
+) -> Tensor:  # fmt: skip
+    """Return the gradient of x, and write those of scale and shift to ``to``."""
+    (rows, width), dx = x.shape, torch.empty_like(x)
+    partial = None if to[0] is None else x.new_empty(-(-rows // NORM_STRIP), 2, width)
+    kinds = layout.activation == "gelu", layout.norm != "before_relu"
+    call_compiled(
+        "hidden_backward", x, *affine, grad, dx, *to, partial, rows, width, *kinds, NORM_EPS, _threads(layout, rows)
+    )
+    return dx

@@ -110,6 +110,7 @@ def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     return y.tanh() if layout.squash else y
 
 
+@accelerated
 def regularized_perceptron(
     theta: Tensor, norms: Tensor | None, dropout: nn.Module | None, layout: MLPLayout, *parts: Tensor
 ) -> Tensor:
