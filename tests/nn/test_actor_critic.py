@@ -206,7 +206,7 @@ def test_dropout_of_critics_comes_before_the_norm_and_only_in_updates():
     torch.testing.assert_close(net(x), expected)
     without = ReluMLP(4, (7,), 1, copies=2, **norm)
     without.load_state_dict(net.state_dict())
-    assert torch.equal(net.eval()(x), without(x))
+    torch.testing.assert_close(net.eval()(x), without(x))
 
 
 def test_settings_of_critics_are_refused_where_there_are_none():
