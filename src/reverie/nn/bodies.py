@@ -192,10 +192,10 @@ class BatchRenormLayer(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
-        scale, shift, mean, var = (t[only].to(x.dtype) for t in (self.scale, self.shift, self.mean, self.var))
+        scale, shift, mean, var = (t[only] for t in (self.scale, self.shift, self.mean, self.var))
         if self.uses_batch:
             running_mean, running_std = mean, (var + RENORM_EPS).sqrt()
-            var, mean = torch.var_mean(x, 1, correction=0, keepdim=True)  # [k, 1, width]
+            var, mean = torch.var_mean(x.float(), 1, correction=0, keepdim=True)  # [k, 1, width]
             m, s, warm = mean.detach(), (var.detach() + RENORM_EPS).sqrt(), self.updates >= self.cfg.warmup
             r = torch.where(warm, (s / running_std).clamp(1 / MAX_RATIO, MAX_RATIO), 1.0)
             d = torch.where(warm, ((m - running_mean) / running_std).clamp(-MAX_DISTANCE, MAX_DISTANCE), 0.0)
@@ -203,13 +203,14 @@ class BatchRenormLayer(nn.Module):
             if torch.is_grad_enabled():
                 self.follow(m, var.detach())
         scale = scale * (var + RENORM_EPS).rsqrt()
-        return torch.addcmul(torch.addcmul(shift, mean, scale, value=-1), x, scale)
+        shift = torch.addcmul(shift, mean, scale, value=-1)
+        return torch.addcmul(shift.to(x.dtype), x, scale.to(x.dtype))
 
     @torch.no_grad()
     def follow(self, mean: Tensor, var: Tensor) -> None:
         """Move the running statistics toward a batch's ``[K, 1, width]``; with several learners, toward their mean."""
-        self.mean.lerp_(mean_across_ranks(mean.float()), self.cfg.rate)
-        self.var.lerp_(mean_across_ranks(var.float()), self.cfg.rate)
+        self.mean.lerp_(mean_across_ranks(mean), self.cfg.rate)
+        self.var.lerp_(mean_across_ranks(var), self.cfg.rate)
         self.updates += 1
 
 
