@@ -7,9 +7,8 @@ from torch import nn
 
 from reverie.algos.sac import SACConfig
 from reverie.core.errors import ConfigError
-from reverie.nn.bodies import BatchRenorm, BatchRenormLayer, BatchRenormMLP, ResidualMLP, Simba, batch_statistics
+from reverie.nn.bodies import ALL, BatchRenorm, BatchRenormLayer, BatchRenormMLP, ResidualMLP, Simba, batch_statistics
 from reverie.nn.network import MemoryNetworkConfig
-from reverie.nn.relu_mlp import ALL
 
 
 def drawn(net: nn.Module) -> nn.Module:

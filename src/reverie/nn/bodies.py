@@ -19,7 +19,7 @@ from reverie.core.collectives import mean_across_ranks
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.nn.layers import init_
-from reverie.nn.relu_mlp import NORM_EPS, Copies, concat_inputs
+from reverie.nn.relu_mlp import NORM_EPS, concat_inputs
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Body(Choice, ABC):
     def build(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
     ) -> Copies:
-        """Return K networks (``copies``), or one: see :class:`~reverie.nn.relu_mlp.Copies`.
+        """Return K networks (``copies``), or one: see :class:`Copies`.
 
         ``units``: widths of the hidden layers or blocks. ``squash``: apply tanh to the outputs.
         """
@@ -52,6 +52,30 @@ class Simba(Body):
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
     ) -> ResidualMLP:
         return ResidualMLP(inputs, units, outputs, copies, squash=squash)
+
+
+class Copies(nn.Module):
+    """A network, or K of them (``copies``) that share their input. A subclass defines :meth:`outputs`."""
+
+    def __init__(self, copies: int | None) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def outputs(self, x: Tensor, only: slice) -> Tensor:
+        """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
+        raise NotImplementedError
+
+    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]``: see ``nn/relu_mlp.py: ReluMLP``."""
+        x = concat_inputs(*[part.reshape(-1, part.shape[-1]) for part in parts])  # [M, inputs]
+        lead, alone = parts[-1].shape[:-1], self.copies is None or copy is not None
+        x = x.expand(1 if alone else self.copies or 1, *x.shape)  # [k, M, inputs]
+        y = self.outputs(x, ALL if copy is None else slice(copy, copy + 1))  # [k, M, outputs]
+        return y.view(*lead, y.shape[-1]) if alone else y.view(len(y), *lead, y.shape[-1])
+
+
+ALL = slice(None)
+"""All copies."""
 
 
 class CopiedLinear(nn.Module):
@@ -117,9 +141,8 @@ class ResidualMLP(Copies):
         for weight in (*self.embed.weight, *self.head.weight):
             nn.init.orthogonal_(weight)
 
-    def outputs(self, parts: list[Tensor], only: slice) -> Tensor:
-        x = concat_inputs(*parts)  # [M, inputs]
-        y: Tensor = self.embed(self.repeat(x, only), only)  # [k, M, width]
+    def outputs(self, x: Tensor, only: slice) -> Tensor:
+        y: Tensor = self.embed(x, only)  # [k, M, width]
         for block in self.blocks:
             y = block(y, only)
         y = self.head(self.norm(y, only), only)  # [k, M, outputs]
@@ -169,10 +192,10 @@ class BatchRenormLayer(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
-        scale, shift, mean, var = (t[only].to(x.dtype) for t in (self.scale, self.shift, self.mean, self.var))
+        scale, shift, mean, var = (t[only] for t in (self.scale, self.shift, self.mean, self.var))
         if self.uses_batch:
             running_mean, running_std = mean, (var + RENORM_EPS).sqrt()
-            var, mean = torch.var_mean(x, 1, correction=0, keepdim=True)  # [k, 1, width]
+            var, mean = torch.var_mean(x.float(), 1, correction=0, keepdim=True)  # [k, 1, width]
             m, s, warm = mean.detach(), (var.detach() + RENORM_EPS).sqrt(), self.updates >= self.cfg.warmup
             r = torch.where(warm, (s / running_std).clamp(1 / MAX_RATIO, MAX_RATIO), 1.0)
             d = torch.where(warm, ((m - running_mean) / running_std).clamp(-MAX_DISTANCE, MAX_DISTANCE), 0.0)
@@ -180,13 +203,14 @@ class BatchRenormLayer(nn.Module):
             if torch.is_grad_enabled():
                 self.follow(m, var.detach())
         scale = scale * (var + RENORM_EPS).rsqrt()
-        return torch.addcmul(torch.addcmul(shift, mean, scale, value=-1), x, scale)
+        shift = torch.addcmul(shift, mean, scale, value=-1)
+        return torch.addcmul(shift.to(x.dtype), x, scale.to(x.dtype))
 
     @torch.no_grad()
     def follow(self, mean: Tensor, var: Tensor) -> None:
         """Move the running statistics toward a batch's ``[K, 1, width]``; with several learners, toward their mean."""
-        self.mean.lerp_(mean_across_ranks(mean.float()), self.cfg.rate)
-        self.var.lerp_(mean_across_ranks(var.float()), self.cfg.rate)
+        self.mean.lerp_(mean_across_ranks(mean), self.cfg.rate)
+        self.var.lerp_(mean_across_ranks(var), self.cfg.rate)
         self.updates += 1
 
 
@@ -229,9 +253,8 @@ class BatchRenormMLP(Copies):
             for p in layer.parameters():
                 nn.init.uniform_(p, -(width**-0.5), width**-0.5)
 
-    def outputs(self, parts: list[Tensor], only: slice) -> Tensor:
-        x = concat_inputs(*parts)  # [M, inputs]
-        y = self.repeat(x, only)  # [k, M, inputs]
+    def outputs(self, x: Tensor, only: slice) -> Tensor:
+        y = x  # [k, M, inputs]
         for i, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=True)):
             y = layer(norm(y.relu() if i else y, only), only)
         return y.tanh() if self.squash else y  # [k, M, outputs]

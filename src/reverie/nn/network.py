@@ -37,7 +37,8 @@ class NetworkConfig(Config):
     critic_units: Annotated[tuple[int, ...], AtLeast(1)] = ()
     """Widths of the hidden layers of the critics; empty: as ``units``."""
     body: Body | None = None
-    """Hidden layers of all networks: simba has residual blocks, one for each of ``units``. None: an MLP with ReLU."""
+    """Hidden layers of all networks: simba has a residual block for each of ``units``, batch_renorm normalizes over the
+    batch. None: an MLP with ReLU."""
     encoder: ImageEncoder | None = None
     """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
     continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""

@@ -138,49 +138,7 @@ def regularized_perceptron(
     return y.tanh() if layout.squash else y
 
 
-class Copies(nn.Module):
-    """A network, or K of them (``copies``) that share their input. A subclass defines :meth:`outputs`."""
-
-    def __init__(self, copies: int | None) -> None:
-        super().__init__()
-        self.copies = copies
-
-    def outputs(self, parts: list[Tensor], only: slice) -> Tensor:
-        """Map inputs ``[M, I]``, or ``[M / n, I]`` for :func:`concat_inputs`, to ``[k, M, outputs]``.
-
-        ``only``: the k of the K copies to compute.
-        """
-        raise NotImplementedError
-
-    def repeat(self, x: Tensor, only: slice) -> Tensor:
-        """Return ``x`` ``[M, I]`` for each of the k copies ``only``, ``[k, M, I]``."""
-        return x.expand(len(range(self.copies or 1)[only]), *x.shape)
-
-    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
-
-        Args:
-            parts: the inputs, as one tensor or as several that are concatenated along the last axis. A part with one
-                axis fewer than the last, ``[..., I]`` next to ``[..., n, J]``, is shared by the n rows.
-            copy: the index of the only copy to compute; None computes all.
-        """
-        lead = parts[-1].shape[:-1]
-        if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
-            raise ValueError(
-                f"inputs of shapes {', '.join(str(tuple(part.shape)) for part in parts)}: expected the same but for "
-                "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
-            )
-        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
-        y = self.outputs(flat, ALL if copy is None else slice(copy, copy + 1))  # [k, M, outputs]
-        alone = self.copies is None or copy is not None
-        return y.view(*lead, y.shape[-1]) if alone else y.view(len(y), *lead, y.shape[-1])
-
-
-ALL = slice(None)
-"""All copies."""
-
-
-class ReluMLP(Copies):
+class ReluMLP(nn.Module):
     """An MLP, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
     All parameters are one tensor ``theta`` ``[K, P]``, one copy in each row, so that optimizers and target networks
@@ -193,7 +151,8 @@ class ReluMLP(Copies):
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
         activation: Activation = "relu", norm: HiddenNorm | None = None, dropout: float = 0.0,
     ) -> None:  # fmt: skip
-        super().__init__(copies)
+        super().__init__()
+        self.copies = copies
         self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, activation, norm)
         self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
@@ -255,11 +214,27 @@ class ReluMLP(Copies):
         """Return each layer's weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``, views of ``theta``."""
         return self.layout.layers(self.theta)
 
-    def outputs(self, parts: list[Tensor], only: slice) -> Tensor:
-        theta, norms, layout = cast(Tensor, self.theta), cast(Tensor | None, self.norms), self.layout
-        if only is not ALL:
-            theta, layout = theta[only], self.alone
-            norms = None if norms is None else norms[only]
+    def forward(self, *parts: Tensor, copy: int | None = None) -> Tensor:
+        """Map ``[..., inputs]`` to ``[..., outputs]``, or to ``[K, ..., outputs]`` of K copies.
+
+        Args:
+            parts: the inputs, as one tensor or as several that are concatenated along the last axis. A part with one
+                axis fewer than the last, ``[..., I]`` next to ``[..., n, J]``, is shared by the n rows.
+            copy: the index of the only copy to compute; None computes all.
+        """
+        lead, theta, norms, layout = parts[-1].shape[:-1], cast(Tensor, self.theta), self.norms, self.layout
+        if copy is not None:
+            theta, layout = theta[copy : copy + 1], self.alone
+        if any(part.shape[:-1] != lead and part.shape[:-1] != lead[:-1] for part in parts):
+            raise ValueError(
+                f"inputs of shapes {', '.join(str(tuple(part.shape)) for part in parts)}: expected the same but for "
+                "the last axis, or [..., n, J] last and [..., I] that is shared by n rows."
+            )
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]  # [M, I], or [M / n, I]
         if norms is None and (self.dropout is None or not self.dropout.training):
-            return perceptron(theta, layout, *parts)  # [k, M, outputs]
-        return regularized_perceptron(theta, norms, self.dropout, layout, *parts)
+            y = perceptron(theta, layout, *flat)  # [K, M, outputs]
+        else:
+            chosen = norms if norms is None or copy is None else norms[copy : copy + 1]
+            y = regularized_perceptron(theta, chosen, self.dropout, layout, *flat)
+        alone = self.copies is None or copy is not None
+        return y.view(*lead, y.shape[-1]) if alone else y.view(layout.copies, *lead, y.shape[-1])
