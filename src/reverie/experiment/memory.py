@@ -64,6 +64,11 @@ class MemoryForecast(NamedTuple):
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations, their multiplications and additions, and follows the bytes of the tensors that they make."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: otherwise the first operation imports ``torch._dynamo``, as in ``kernels/tape.py: Tape``."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.current = self.peak = self.operations = self.flop = 0
