@@ -85,7 +85,8 @@ class ReBRAC(TD3):
         for target, bound in ((self.objective.target_actor, 1e-3), (self.objective.target_critic, 3e-3)):
             if isinstance(body := target.source.body, ReluMLP):
                 initialize(body, bound)
-                target.model.load_state_dict(target.source.state_dict())
+                with torch.no_grad():
+                    torch._foreach_copy_([*target.model.parameters()], [*target.source.parameters()])
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critics, of the actor through the new critics, and of the targets.

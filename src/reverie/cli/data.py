@@ -139,7 +139,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertCommand(WriteOptions, DatasetCommand):
-    """Write a dataset as Minari, D4RL, Parquet, robomimic, LeRobot, Tianshou, PyDreamer or a store."""
+    """Write a dataset in another format: Minari, D4RL, Parquet, LeRobot, a store and others."""
 
     reward_fn: str = ""
     """Function that computes new rewards, module:function. It is called once per episode with observations, actions and

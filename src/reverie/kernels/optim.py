@@ -46,7 +46,12 @@ def adam_cpu(
 def supports_fused_adam(
     params: Tensors, grads: Tensors, mean: Tensors, square: Tensors, updates: Tensor, settings: AdamSettings
 ) -> bool:
-    """Return whether :func:`fused_adam` can be used: it reads numbers in the order of memory, which has no gaps."""
+    """Return whether :func:`fused_adam` can be used: it reads numbers in the order of memory, which has no gaps.
+
+    PyTorch does not have it on the meta device with a learning rate that is a tensor.
+    """
+    if settings.rate is not None and params[0].is_meta:
+        return False
     return _same_shapes(params, grads, mean, square) and all(
         _is_dense(p) and all(x.stride() == p.stride() and x.dtype is p.dtype for x in counterparts)
         for p, *counterparts in zip(params, grads, mean, square, strict=True)
