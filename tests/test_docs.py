@@ -436,8 +436,8 @@ def test_a_page_of_an_algorithm_has_each_of_its_settings() -> None:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if documentation().is_tutorial(page)])
 def test_a_notebook_has_all_of_its_page(page: str) -> None:
-    cells = json.loads(documentation().notebook(page))["cells"]
-    codes = [cell["source"].splitlines() for cell in cells if cell["cell_type"] == "code"]
+    cells = json.loads(documentation().run_notebook(page))["cells"]  # raises if it is older than its page
+    codes = ["".join(cell["source"]).splitlines() for cell in cells if cell["cell_type"] == "code"]
     shown = [(c, code) for c, code in blocks(PAGES[page], "python", "sh") if code.strip()]
     assert len(codes) == len(shown) > 1
     for lines, (comment, code) in zip(codes, shown, strict=True):

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from reverie.algos.rebrac import ReBRACConfig as ReBRACConfig
     from reverie.algos.sac import SACConfig as SACConfig
     from reverie.algos.settings import AlgorithmConfig as AlgorithmConfig
+    from reverie.algos.simba_v2 import SimbaV2Config as SimbaV2Config
     from reverie.algos.td3 import TD3Config as TD3Config
     from reverie.algos.td3_bc import TD3BCConfig as TD3BCConfig
     from reverie.algos.tdmpc2 import TDMPC2Config as TDMPC2Config
@@ -149,6 +150,7 @@ _MODULES = {
     "algos.r2dreamer": "R2DreamerConfig",
     "algos.rebrac": "ReBRACConfig",
     "algos.sac": "SACConfig",
+    "algos.simba_v2": "SimbaV2Config",
     "algos.td3": "TD3Config",
     "algos.td3_bc": "TD3BCConfig",
     "algos.tdmpc2": "TDMPC2Config",

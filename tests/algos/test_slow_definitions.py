@@ -56,6 +56,7 @@ from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
+from reverie.algos.simba_v2 import SimbaV2Config, SimbaV2Objective
 from reverie.algos.tqc import TQCConfig, TQCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import CriticStack
@@ -411,6 +412,37 @@ def tqc(made, data):
     return slow(made, data, worth, each)
 
 
+def simba_v2(made, data):
+    """The code of its authors: each atom gives its probability to its two neighbors."""
+    after, before, support, probs = noise(ACTS), noise(ACTS), made.support.double(), {}
+    alpha, step = math.exp(made.log_temperature.item()), (made.support[1] - made.support[0]).item()
+
+    def worth(obs, b, t):
+        action, log_pi = squashed_draw(made.actor(obs), after[b, t])
+        bonus = -alpha * log_pi.item() if made.cfg.entropy_backup else 0.0
+        p = made.target_critic.model(obs, action).softmax(-1).double()
+        probs[b, t] = p[(p * support).sum(-1).argmin()]
+        return support + bonus, bonus
+
+    def each(obs, action, y, b, t):
+        m = torch.zeros(len(support) + 1, dtype=torch.float64)
+        atoms = torch.as_tensor(y, dtype=torch.float64).expand(len(support))  # y is a number after a terminal row
+        for atom, p in zip(atoms.tolist(), probs.get((b, t), support * 0 + 1 / len(support)).tolist(), strict=True):
+            place = (min(max(atom, support[0].item()), support[-1].item()) - support[0].item()) / step
+            below = math.floor(place)
+            m[below] += p * (1 - place + below)
+            m[below + 1] += p * (place - below)
+        log_p = made.critic(obs, action).log_softmax(-1)
+        loss, means = -(m[:-1] * log_p).sum(-1), (log_p.exp() * support).sum(-1)
+        action, log_pi = squashed_draw(made.actor(obs), before[b, t])
+        best = (made.critic(obs, action).softmax(-1) * support).sum(-1).min()
+        return {"critic": data.weight[b] * loss.sum(), "error": loss.mean(), "train/value": means.mean(),
+                "train/target": (m[:-1] * support).sum(), "actor": alpha * log_pi - best,
+                "temperature": -made.log_temperature.exp() * (log_pi.item() + ENTROPY)}  # fmt: skip
+
+    return slow(made, data, worth, each)
+
+
 # ---------------------------------------------------------------- offline
 
 
@@ -638,6 +670,11 @@ CASES = {
         TQCConfig, tqc, ACT,
         [{"num_critics": 3, "num_quantiles": QUANTILES, "num_dropped_quantiles": 1, "temperature": 0.7} | x
          for x in ({}, {"value_estimator": NStep(2)}, {"entropy_backup": False})],
+    ),
+    "simba_v2": Case(
+        lambda c: SimbaV2Objective(gaussian(SquashedNormal), values(2, (QUANTILES,), ACTS), c, ENTROPY),
+        SimbaV2Config, simba_v2, ACT,
+        [{"num_atoms": QUANTILES, "max_value": 1.5, "temperature": 0.7} | x for x in ({}, {"entropy_backup": False})],
     ),
     "bcq": Case(
         lambda c: BCQObjective(TinyVAE(), TinyPerturb(), two(), c), BCQConfig, bcq,

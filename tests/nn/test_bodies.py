@@ -7,7 +7,17 @@ from torch import nn
 
 from reverie.algos.sac import SACConfig
 from reverie.core.errors import ConfigError
-from reverie.nn.bodies import ALL, BatchRenorm, BatchRenormLayer, BatchRenormMLP, ResidualMLP, Simba, batch_statistics
+from reverie.nn.bodies import (
+    ALL,
+    BatchRenorm,
+    BatchRenormLayer,
+    BatchRenormMLP,
+    ResidualMLP,
+    Simba,
+    SphericalMLP,
+    batch_statistics,
+    project_weights,
+)
 from reverie.nn.network import MemoryNetworkConfig
 
 
@@ -36,6 +46,32 @@ def test_residual_mlps_are_those_of_pytorch():
         expected = layer(norm(x, net.norm), net.head)
         torch.testing.assert_close(y[k], expected)
         torch.testing.assert_close(net(obs, action, copy=k), expected)
+
+
+def test_spherical_mlps_are_those_of_the_paper():
+    """SimbaV2, section 4, of each copy; an update keeps the weights of each output on the sphere."""
+    net, x = SphericalMLP(3, (4, 4), 2, copies=2), torch.randn(5, 3)
+    for p in net.parameters():
+        with torch.no_grad():
+            p.add_(torch.randn_like(p), alpha=0.1)
+    project_weights(net)
+    for k, y in enumerate(net(x)):
+
+        def scaled(x, part, initial, scale, k=k):
+            return x * part.factor[k, 0] * initial / scale
+
+        def unit(x):
+            return x / x.square().sum(-1, keepdim=True).sqrt()
+
+        h = unit(torch.cat([x, torch.full((5, 1), 3.0)], -1)) @ net.embed.weight[k]
+        h = unit(scaled(h, net.scaler, 0.5**0.5, 0.5**0.5))
+        for block in net.blocks:
+            inner = scaled(h @ block.expand.weight[k], block.scaler, 1, 1).relu() @ block.contract.weight[k]
+            h = unit(h + scaled(unit(inner) - h, block.share, 1 / 3, 0.5))
+        expected = scaled(h @ net.hidden.weight[k], net.hidden_scaler, 1, 1) @ net.head.weight[k] + net.bias[k, 0]
+        torch.testing.assert_close(y, expected)
+    for layer in (net.embed, net.blocks[0].expand, net.head):
+        torch.testing.assert_close(layer.weight.square().sum(1), torch.ones(2, layer.weight.shape[2]))
 
 
 @pytest.mark.parametrize("warm", [False, True])

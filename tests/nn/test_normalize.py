@@ -191,6 +191,17 @@ def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(st
     np.testing.assert_array_equal(found, expected)
 
 
+def test_no_return_exceeds_its_limit() -> None:
+    """SimbaV2, equation 17: divide by max(std, largest |G| / limit)."""
+    limited, plain, at_once = ReturnScaler(0.9, None, 0.5), ReturnScaler(0.9, None), ReturnScaler(0.9, None, 0.5)
+    one_by_one(*lives(), limited, plain)
+    at_once.fit(*lives())
+    reward, first = (x.numpy() for x in lives())
+    largest = abs(running_returns(reward.astype(np.float64), first, 0.9)).max()
+    assert float(limited.factor) == pytest.approx(0.5 / largest, rel=1e-6)
+    assert float(at_once.factor) == float(limited.factor) < float(plain.factor)
+
+
 def test_as_long_as_nothing_was_earned_rewards_are_as_they_are() -> None:
     scaler = ReturnScaler(0.9, 10.0)
     one_by_one(torch.zeros(1, 3), torch.tensor([[True, False, False]]), scaler)

@@ -55,7 +55,7 @@ ALGORITHM_GROUPS = {
     "world models": "dreamer_v3 r2dreamer dreamer_v2 dreamer_v1 plan2explore_v3 plan2explore plan2explore_v1 tdmpc2",
     "on-policy, any actions": "ppo a2c",
     "off-policy, discrete actions": "dqn qr_dqn discrete_sac",
-    "off-policy, continuous actions": "sac tqc crossq td3 ddpg",
+    "off-policy, continuous actions": "sac tqc crossq simba_v2 td3 ddpg",
     "recorded data, any actions": "bc iql decision_transformer gail",
     "recorded data, discrete actions": "discrete_cql discrete_bcq discrete_crr",
     "recorded data, continuous actions": "cql rebrac td3_bc fql bcq crr",

@@ -258,3 +258,121 @@ class BatchRenormMLP(Copies):
         for i, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=True)):
             y = layer(norm(y.relu() if i else y, only), only)
         return y.tanh() if self.squash else y  # [k, M, outputs]
+
+
+# ---------------------------------------------------------------------- unit sphere
+
+
+@dataclass(frozen=True)
+class Hypersphere(Simba):
+    """Residual blocks whose features and weights have norm 1: Lee et al. 2025, "SimbaV2", arXiv:2502.15280."""
+
+    def build(
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
+    ) -> SphericalMLP:
+        return SphericalMLP(inputs, units, outputs, copies, squash=squash)
+
+
+def to_unit(x: Tensor, dim: int = -1) -> Tensor:
+    """Return ``x`` divided by its Euclidean norm along ``dim``."""
+    return F.normalize(x, dim=dim, eps=1e-8)
+
+
+class SphericalLinear(nn.Module):
+    """K linear layers without biases; the weights ``[K, inputs, outputs]`` of each output have norm 1.
+
+    The learner restores the norms after each step: :func:`project_weights`.
+    """
+
+    def __init__(self, inputs: int, outputs: int, copies: int) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = nn.Parameter(torch.empty(copies, inputs, outputs))
+        for weight in self.weight:
+            nn.init.orthogonal_(weight)
+        self.project()
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Divide the weights of each output by their norm."""
+        self.weight.copy_(to_unit(self.weight, 1))
+
+    def forward(self, x: Tensor, only: slice) -> Tensor:
+        """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
+        return torch.bmm(x, self.weight[only].to(x.dtype))
+
+
+def project_weights(network: nn.Module) -> None:
+    """Restore the norms of all spherical layers of ``network``: SimbaV2, equation 15."""
+    for layer in network.modules():
+        if isinstance(layer, SphericalLinear):
+            layer.project()
+
+
+class Scaler(nn.Module):
+    """K learned factors of each feature. They begin at ``initial``; their parameters, ``[K, 1, width]``, at ``scale``.
+
+    So a step of the optimizer changes factors by its size times initial / scale.
+    """
+
+    def __init__(self, width: int, copies: int, initial: float, scale: float) -> None:
+        super().__init__()
+        self.ratio: float = initial / scale
+        self.factor: nn.Parameter = nn.Parameter(torch.full((copies, 1, width), scale))
+
+    def forward(self, x: Tensor, only: slice) -> Tensor:
+        """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
+        return x * (self.ratio * self.factor[only].to(x.dtype))
+
+
+class SphericalBlock(nn.Module):
+    """unit(x + a (unit(W_2 relu(s W_1 x)) - x)), with a hidden layer of four times the width and learned s and a.
+
+    SimbaV2, equations 11 and 12. ``depth``: the number of blocks; a begins at 1 / (depth + 1).
+    """
+
+    def __init__(self, width: int, copies: int, depth: int) -> None:
+        super().__init__()
+        scale = math.sqrt(2 / width) / 2
+        self.expand: SphericalLinear = SphericalLinear(width, 4 * width, copies)
+        self.scaler: Scaler = Scaler(4 * width, copies, scale, scale)
+        self.contract: SphericalLinear = SphericalLinear(4 * width, width, copies)
+        self.share: Scaler = Scaler(width, copies, 1 / (depth + 1), width**-0.5)
+
+    def forward(self, x: Tensor, only: slice) -> Tensor:
+        """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
+        hidden = self.scaler(self.expand(x, only), only).relu() + 1e-8  # never the zero vector
+        change = to_unit(self.contract(hidden, only)) - x  # [k, M, width]
+        return to_unit(x + self.share(change, only))
+
+
+class SphericalMLP(Copies):
+    """The network of SimbaV2, section 4: an input with another coordinate on the sphere, blocks, and a head.
+
+    The head has one hidden layer; the authors' actor has two heads, one each for mean and deviation.
+    """
+
+    def __init__(
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
+    ) -> None:
+        super().__init__(copies)
+        count, width, scale = copies or 1, units[0], math.sqrt(2 / units[0])
+        self.squash = squash
+        self.embed: SphericalLinear = SphericalLinear(inputs + 1, width, count)
+        self.scaler: Scaler = Scaler(width, count, scale, scale)
+        self.blocks: nn.ModuleList = nn.ModuleList([SphericalBlock(width, count, len(units)) for _ in units])
+        self.hidden: SphericalLinear = SphericalLinear(width, width, count)
+        self.hidden_scaler: Scaler = Scaler(width, count, 1.0, 1.0)
+        self.head: SphericalLinear = SphericalLinear(width, outputs, count)
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(count, 1, outputs))
+
+    def outputs(self, x: Tensor, only: slice) -> Tensor:
+        x = to_unit(F.pad(x, (0, 1), value=SHIFT))  # [k, M, inputs + 1]
+        y = to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
+        for block in self.blocks:
+            y = block(y, only)
+        y = self.head(self.hidden_scaler(self.hidden(y, only), only), only) + self.bias[only].to(y.dtype)
+        return y.tanh() if self.squash else y  # [k, M, outputs]
+
+
+SHIFT = 3.0
+"""The other coordinate of inputs, which keeps their length: SimbaV2, equation 8; the authors' value."""

@@ -56,6 +56,9 @@ class ReturnStd(RewardScale):
 
     clip: Annotated[float | None, Above(0)] = 10.0
     """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
+    max_return: Annotated[float | None, Above(0)] = None
+    """Divide by more where the largest absolute return so far would exceed this otherwise: Lee et al. 2025, "SimbaV2",
+    equation 17. None: no limit."""
 
 
 class ReturnBounds(HostBuffers):
@@ -145,17 +148,20 @@ def add_returns(
 class ReturnScaler(HostBuffers):
     """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0."""
 
-    on_host: ClassVar[tuple[str, ...]] = ("returns",)
+    on_host: ClassVar[tuple[str, ...]] = ("returns", "largest")
     factor: Tensor
     returns: Tensor
+    largest: Tensor
 
-    def __init__(self, discount: float, clip: float | None) -> None:
+    def __init__(self, discount: float, clip: float | None, max_return: float | None = None) -> None:
         super().__init__()
         self.discount = discount
         self.clip = clip
+        self.max_return = max_return
         self.moments: Moments = Moments(())
         self.register_buffer("factor", torch.ones(()))
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], G of the unfinished episodes
+        self.register_buffer("largest", torch.zeros((), dtype=torch.float64))  # absolute G, if it matters
 
     def forward(self, reward: Tensor) -> Tensor:
         """Return the scaled and clipped rewards, ``[...]``."""
@@ -167,7 +173,8 @@ class ReturnScaler(HostBuffers):
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
         if not is_distributed():
-            return add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
+            add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
+            return self._limit(self.returns)
         update_returns(self.returns, reward, is_first, self.discount)
         self._count(self.returns.numpy()[~is_first.numpy(force=True)])
 
@@ -176,12 +183,23 @@ class ReturnScaler(HostBuffers):
         earned, first = reward.double().numpy(force=True), is_first.numpy(force=True)
         returns = running_returns(earned, first, self.discount)
         self.moments.moments.zero_()
+        self.largest.zero_()
         self.returns = self.returns.new_zeros(0)
         self._count(returns[~first])
 
     def _count(self, returns: np.ndarray) -> None:
         self.moments.add(torch.from_numpy(returns))
         set_factor(self.moments.moments, self.factor)
+        self._limit(torch.from_numpy(returns))
+
+    def _limit(self, returns: Tensor) -> None:
+        """Lower the factor to ``max_return`` over the largest absolute return, counting ``returns``, if it is more."""
+        if self.max_return is None:
+            return
+        newest = returns.abs().max() if len(returns) else self.largest
+        self.largest.copy_(torch.maximum(self.largest, all_gather(newest).max()))
+        if self.largest > 0:
+            self.factor.clamp_(max=self.max_return / float(self.largest))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
         """Accept a state saved with another number of environments."""

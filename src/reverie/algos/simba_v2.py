@@ -1,0 +1,143 @@
+"""SimbaV2: Lee et al., "Hyperspherical normalization for scalable deep RL", ICML 2025, arXiv:2502.15280.
+
+SAC whose critics predict the probabilities of fixed returns, the atoms, as in :mod:`~reverie.algos.c51`. The features
+and the weights of all networks have norm 1, and returns are scaled to the range of the atoms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.c51 import project
+from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat
+from reverie.core.errors import ConfigError
+from reverie.core.types import Batch, Metrics, Obs
+from reverie.nn.bodies import Hypersphere, project_weights
+from reverie.nn.network import NetworkConfig
+from reverie.nn.normalization import NormalizeConfig, Running
+from reverie.nn.reward_scaling import ReturnStd, RewardScale
+from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
+from reverie.objectives.quantile import quantile_targets
+from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before
+
+# ---------------------------------------------------------------------- losses
+
+
+class SimbaV2Objective(SACObjective):
+    """The losses of SimbaV2, with the terms of :class:`~reverie.algos.sac.SACObjective`.
+
+    ``critic(obs, action)`` returns the logits of N atoms for each of K critics, ``[K, ..., N]``. The estimator must
+    bootstrap from a single row: ``TD0``, ``TD1`` or ``NStep``.
+    """
+
+    cfg: SimbaV2Config
+    support: Tensor
+
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SimbaV2Config, target_entropy: float) -> None:
+        super().__init__(actor, critic, cfg, target_entropy)
+        self.register_buffer("support", torch.linspace(-cfg.max_value, cfg.max_value, cfg.num_atoms), persistent=False)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """-sum_k E[sum_i m_i ln p_k,i(s, a)]: the cross entropy of the authors' code. The sum is over the critics k."""
+        logits: Tensor = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
+        log_p, target = logits.log_softmax(-1), self.targets(batch)  # [B, T-1, N]
+        loss = -(target * log_p).sum(-1)  # [K, B, T-1]
+        value, target_value = self.means(logits.detach()), (target * self.support).sum(-1)
+        check_shapes(value, target_value, batch)
+        return critic_losses(loss, loss.detach(), value, target_value, batch)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """m: the distribution of r + gamma (1 - terminal) (z - alpha ln pi(a' | s')), projected.  ``[B, T - 1, N]``.
+
+        Its probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
+        the entropy.
+        """
+        obs, c = obs_after(batch.obs), self.cfg
+        action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
+        logits: Tensor = self.target_critic(obs, action)  # [K, B, T-1, N]
+        lowest = self.means(logits).argmin(0)[None, ..., None]  # [1, B, T-1, 1]
+        probs = logits.softmax(-1).take_along_dim(lowest, 0)[0]  # [B, T-1, N]
+        bonus = -self.temperature * log_pi if c.entropy_backup else torch.zeros_like(log_pi)  # [B, T-1]
+        batch, earlier_bonus = with_bonus(batch, bonus)
+        assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
+        atoms = quantile_targets(self.support + bonus.unsqueeze(-1), batch, c.value_estimator, c.discount)
+        _, _, row = c.value_estimator.bootstrap(
+            reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
+        )
+        reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
+        return project(atoms - earlier_bonus.unsqueeze(-1), reached, self.support)
+
+    @staticmethod
+    def num_outputs(cfg: SimbaV2Config) -> int:
+        return cfg.num_atoms
+
+    def means(self, logits: Tensor) -> Tensor:
+        """Return the means ``[...]`` of the distributions with ``logits`` ``[..., N]``."""
+        return (logits.softmax(-1) * self.support).sum(-1)
+
+    def values(self, obs: Obs, action: Tensor) -> Tensor:
+        """The means of the critics' distributions, ``[K, ...]``."""
+        return self.means(self.critic(obs, action))
+
+    def combine(self, values: Tensor, critic: nn.Module | None) -> Tensor:
+        """Return the smallest mean ``[...]`` of the critics' logits ``[K, ..., N]``."""
+        return self.means(values).amin(0)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class SimbaV2(SAC):
+    """The learner of SimbaV2: actor, critics of atoms and a temperature, their updates and the policy."""
+
+    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SimbaV2Objective}
+
+    def minimize(self, losses: Losses) -> Metrics:
+        """Take a step of each optimizer, and put the weights of its network back on the unit sphere."""
+        metrics = super().minimize(losses)
+        for name in losses.terms.keys() & {"actor", "critic"}:
+            project_weights(getattr(self.objective, name))
+        return metrics
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimbaV2Config(SACConfig):
+    """Settings of SimbaV2, with the values of its authors' code (github.com/DAVIAN-Robotics/SimbaV2)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    estimators: ClassVar[type[ValueEstimator]] = SingleBootstrap
+
+    networks: NetworkConfig = field(  # type: ignore[assignment]  # without SAC's memory
+        default_factory=lambda: NetworkConfig(body=Hypersphere(), units=(128,), critic_units=(512, 512))
+    )
+    num_atoms: Annotated[int, AtLeast(2)] = 101
+    """N, number of atoms, evenly spaced."""
+    max_value: Annotated[float, Above(0)] = 5.0
+    """The largest atom; the smallest one is its negative. Scale rewards to it: ``reward_scale``."""
+    normalize_obs: NormalizeConfig | None = field(default_factory=Running)
+    reward_scale: RewardScale | None = field(default_factory=lambda: ReturnStd(clip=None, max_return=5.0))
+    actor_lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
+    critic_lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
+    temperature_lr: Annotated[ScheduledFloat, AtLeast(0)] = 1e-4
+    temperature: Annotated[ScheduledFloat, Above(0)] = 0.01
+    target_entropy_scale: Annotated[float, Above(0)] = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.networks.body, Hypersphere):
+            raise ConfigError(f"networks.body = {self.networks.body}: SimbaV2 has the body hypersphere.")
+        if self.num_target_critics is not None or self.critic_loss != "l2":
+            name = "critic_loss" if self.num_target_critics is None else "num_target_critics"
+            raise ConfigError(f"{name} = {getattr(self, name)}: SimbaV2's targets and loss are of distributions.")
+
+
+SimbaV2Config.learner = SimbaV2
