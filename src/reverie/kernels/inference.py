@@ -16,6 +16,7 @@ from torch import Tensor
 from reverie.core.types import Obs
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import Tape
+from reverie.nn.bodies import NoisyMLP
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.exploration import CapturableFunction
 from reverie.nn.on_policy_networks import PolicyActor
@@ -42,7 +43,7 @@ class Captures:
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, PolicyActor, ConvReLU) for owner in owners)
+        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners)
         self.supported: bool = inference.static or is_stateless
 
 
