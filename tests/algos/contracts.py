@@ -35,6 +35,8 @@ MODEL_FREE = {
     "sac": config("sac"),
     "dqn": config("dqn", target_update_interval=1),
     "qr_dqn": config("qr_dqn", target_update_interval=1, num_quantiles=5),
+    "c51": config("c51", target_update_interval=1, num_atoms=5, double=True, dueling=True, noisy_sigma=0.5),
+    "iqn": config("iqn", target_update_interval=1, num_quantiles=3, num_target_quantiles=2, num_cosines=4),
     "gail_discrete": _GAIL,
     "dqn_choices": config("dqn", target_update_interval=1, dueling=True, double=True),
     "sac_mixed": config("sac"),
@@ -136,8 +138,8 @@ MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": Actio
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
 CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
 CHOOSING = {
-    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "ppo_gru": CHOICES,
-    "dqn_lstm": CHOICE, "qr_dqn_gru": CHOICE, "a2c": CHOICE,
+    "dqn": CHOICE, "qr_dqn": CHOICE, "c51": CHOICE, "iqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE,
+    "ppo_gru": CHOICES, "dqn_lstm": CHOICE, "qr_dqn_gru": CHOICE, "a2c": CHOICE,
 } | {name: CHOICES if name.endswith("_choices") else CHOICE
      for name in CONFIGS if name.startswith("discrete_") or name.endswith("_choices")}  # fmt: skip
 """Those whose actions are one-hot; all actions are 3 numbers wide."""

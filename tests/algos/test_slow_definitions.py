@@ -399,12 +399,12 @@ def c51(made, data):
     def mean_of(logits):
         return sum(p * z for p, z in zip(softmax(logits), atoms, strict=True))
 
-    def worth(obs, b, t):
-        """The mean and the probabilities of the best class, averaged over the choices."""
+    def best(obs, *at):
+        """The distribution of the best class, averaged over the choices."""
         theirs, mine = (net(obs).detach() for net in (made.target_network.model, made.network))
         pairs = list(zip(parts(theirs), parts(mine if made.cfg.double else theirs), strict=True))
-        best = [softmax(z[max(range(len(z)), key=lambda a, by=by: mean_of(by[a]).item())]) for z, by in pairs]
-        return Atoms(torch.tensor(atoms, dtype=torch.float64), torch.stack([mean(p) for p in zip(*best, strict=True)]))
+        probs = [softmax(z[max(range(len(z)), key=lambda a, by=by: mean_of(by[a]).item())]) for z, by in pairs]
+        return Atoms(torch.tensor(atoms, dtype=torch.float64), torch.stack([mean(p) for p in zip(*probs, strict=True)]))
 
     def projected(y):
         m = [0.0] * n
@@ -420,11 +420,11 @@ def c51(made, data):
         m, logits = projected(y), [q[a] for q, a in zip(parts(made.network(obs)), taken(action), strict=True)]
         loss = mean([-sum(w * p.log() for w, p in zip(m, softmax(z), strict=True)) for z in logits])
         gain = sum(w * math.log(w) for w in m if w)
+        worth = torch.tensor(sum(w * z for w, z in zip(m, atoms, strict=True)), dtype=torch.float64)
         return {"critic": data.weight[b] * loss, "error": loss + gain, "loss/critic": data.weight[b] * loss,
-                "train/value": mean([mean_of(z) for z in logits]),
-                "train/target": torch.tensor(sum(w * z for w, z in zip(m, atoms, strict=True)), dtype=torch.float64)}  # fmt: skip
+                "train/value": mean([mean_of(z) for z in logits]), "train/target": worth}  # fmt: skip
 
-    return slow(made, data, lambda *at: (worth(*at), 0.0), each)
+    return slow(made, data, lambda *at: (best(*at), 0.0), each)
 
 
 class Atoms:

@@ -7,7 +7,17 @@ from torch import nn
 
 from reverie.algos.sac import SACConfig
 from reverie.core.errors import ConfigError
-from reverie.nn.bodies import ALL, BatchRenorm, BatchRenormLayer, BatchRenormMLP, ResidualMLP, Simba, batch_statistics
+from reverie.nn.bodies import (
+    ALL,
+    BatchRenorm,
+    BatchRenormLayer,
+    BatchRenormMLP,
+    NoisyMLP,
+    ResidualMLP,
+    Simba,
+    batch_statistics,
+    noisy_parameters,
+)
 from reverie.nn.network import MemoryNetworkConfig
 
 
@@ -36,6 +46,35 @@ def test_residual_mlps_are_those_of_pytorch():
         expected = layer(norm(x, net.norm), net.head)
         torch.testing.assert_close(y[k], expected)
         torch.testing.assert_close(net(obs, action, copy=k), expected)
+
+
+def test_noisy_mlps_are_the_paper_s():
+    """Fortunato et al. 2018, equations 9 to 11: new noise in each forward pass, none outside of the context."""
+    net, x = NoisyMLP(3, (5,), 2, 0.5), torch.randn(4, 3)
+    sigma = [part for layer in net.layout.layers(net.sigma) for part in layer]
+    for part, inputs in zip(sigma, (3, 3, 5, 5), strict=True):
+        assert torch.equal(part, torch.full_like(part, 0.5 / inputs**0.5))
+    drawn(net)
+
+    def output(noise):
+        y = x
+        for k, (weight, bias) in enumerate(net.layers()):
+            (e_in, e_out), s_w, s_b = noise[k], sigma[2 * k], sigma[2 * k + 1]
+            w = weight[0] + s_w[0] * torch.outer(e_in, e_out)
+            y = (y.relu() if k else y) @ w + bias[0, 0] + s_b[0, 0] * e_out
+        return y
+
+    def factors(size):
+        e = torch.randn(size)
+        return e.sign() * e.abs().sqrt()
+
+    torch.manual_seed(3)
+    expected = [output([(factors(3), factors(5)), (factors(5), factors(2))]) for _ in range(2)]
+    torch.manual_seed(3)
+    with noisy_parameters():
+        for y in expected:
+            torch.testing.assert_close(net(x), y)
+    torch.testing.assert_close(net(x), output([(torch.zeros(3), torch.zeros(5)), (torch.zeros(5), torch.zeros(2))]))
 
 
 @pytest.mark.parametrize("warm", [False, True])

@@ -43,7 +43,9 @@ class Captures:
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners)
+        is_stateless = bool(owners) and all(
+            type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners
+        )
         self.supported: bool = inference.static or is_stateless
 
 

@@ -138,9 +138,7 @@ def error_and_gradient(
 # ---------------------------------------------------------------------- quantiles
 
 
-def supports_quantile_huber(
-    prediction: Tensor, target: Tensor, kappa: float = 1.0, tau: Tensor | None = None
-) -> bool:
+def supports_quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0, tau: Tensor | None = None) -> bool:
     """Return whether :func:`quantile_huber_cpu` can be used: for evenly spaced fractions."""
     same = tau is None and prediction.shape[:-1] == target.shape[:-1] and prediction.numel() > 0 and target.numel() > 0
     return same and is_cpu_float32(prediction, target) and 0 <= kappa < float("inf")
@@ -208,7 +206,12 @@ def supports_quantile_error(
     tau: Tensor | None = None,
 ) -> bool:
     """Return whether :func:`quantile_error_cpu` can be used: for one choice and evenly spaced fractions."""
-    shapes = tau is None and prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3]) and len(classes) < 2
+    shapes = (
+        tau is None
+        and prediction.ndim == 4
+        and target.shape == (*prediction.shape[:2], prediction.shape[3])
+        and len(classes) < 2
+    )
     windows, rows = prediction.shape[0], prediction.shape[1] + 1
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
     has_actions = same and batch.action.shape == (windows, rows, prediction.shape[2])
