@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.bc import BCConfig as BCConfig
     from reverie.algos.bcq import BCQConfig as BCQConfig
+    from reverie.algos.c51 import C51Config as C51Config
     from reverie.algos.cql import CQLConfig as CQLConfig
     from reverie.algos.crossq import CrossQConfig as CrossQConfig
     from reverie.algos.crr import CRRConfig as CRRConfig
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from reverie.algos.fql import FQLConfig as FQLConfig
     from reverie.algos.gail import GAILConfig as GAILConfig
     from reverie.algos.iql import IQLConfig as IQLConfig
+    from reverie.algos.iqn import IQNConfig as IQNConfig
     from reverie.algos.plan2explore import Plan2ExploreConfig as Plan2ExploreConfig
     from reverie.algos.plan2explore_v1 import Plan2ExploreV1Config as Plan2ExploreV1Config
     from reverie.algos.plan2explore_v3 import Plan2ExploreV3Config as Plan2ExploreV3Config
@@ -126,6 +128,7 @@ _MODULES = {
     "algos.settings": "AlgorithmConfig",
     "algos.bc": "BCConfig",
     "algos.bcq": "BCQConfig",
+    "algos.c51": "C51Config",
     "algos.cql": "CQLConfig",
     "algos.crossq": "CrossQConfig",
     "algos.crr": "CRRConfig",
@@ -142,6 +145,7 @@ _MODULES = {
     "algos.fql": "FQLConfig",
     "algos.gail": "GAILConfig",
     "algos.iql": "IQLConfig",
+    "algos.iqn": "IQNConfig",
     "algos.plan2explore": "Plan2ExploreConfig",
     "algos.plan2explore_v1": "Plan2ExploreV1Config",
     "algos.plan2explore_v3": "Plan2ExploreV3Config",

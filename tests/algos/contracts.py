@@ -35,12 +35,15 @@ MODEL_FREE = {
     "sac": config("sac"),
     "dqn": config("dqn", target_update_interval=1),
     "qr_dqn": config("qr_dqn", target_update_interval=1, num_quantiles=5),
+    "c51": config("c51", target_update_interval=1, num_atoms=5, double=True, dueling=True, noisy_sigma=0.5),
+    "iqn": config("iqn", target_update_interval=1, num_quantiles=3, num_target_quantiles=2, num_cosines=4),
     "gail_discrete": _GAIL,
     "dqn_choices": config("dqn", target_update_interval=1, dueling=True, double=True),
     "sac_mixed": config("sac"),
     "sac_ensemble": config("sac", {"networks.critic_norm": "before_relu", "networks.critic_dropout": 0.1},
                            num_critics=4, num_target_critics=2, policy_delay=2, entropy_backup=False),
-    "simba_v2": config("simba_v2", {"networks.units": (6,), "networks.critic_units": (8, 8)}, num_atoms=7, reward_scale=None),
+    "simba_v2": config("simba_v2", {"networks.units": (6,), "networks.critic_units": (8, 8)}, num_atoms=7,
+                       reward_scale=None),
     "tqc": config("tqc", {"networks.critic_units": (6, 8)}, num_critics=3, num_quantiles=5),
     "crossq": config("crossq", {"networks.body": "batch_renorm(0.1, 2)", "networks.critic_units": (6,)},
                      policy_delay=2),
@@ -137,8 +140,8 @@ MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": Actio
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
 CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
 CHOOSING = {
-    "dqn": CHOICE, "qr_dqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE, "ppo_gru": CHOICES,
-    "dqn_lstm": CHOICE, "qr_dqn_gru": CHOICE, "a2c": CHOICE,
+    "dqn": CHOICE, "qr_dqn": CHOICE, "c51": CHOICE, "iqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE,
+    "ppo_gru": CHOICES, "dqn_lstm": CHOICE, "qr_dqn_gru": CHOICE, "a2c": CHOICE,
 } | {name: CHOICES if name.endswith("_choices") else CHOICE
      for name in CONFIGS if name.startswith("discrete_") or name.endswith("_choices")}  # fmt: skip
 """Those whose actions are one-hot; all actions are 3 numbers wide."""

@@ -564,7 +564,9 @@ PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: S
         "logit_weight": 0.01,
         "exploration": "epsilon_greedy(epsilon=0.05, final_epsilon=None, anneal_steps=0)",
     },
+    "c51": {"num_atoms": 51, "v_min": -10.0, "v_max": 10.0},
     "qr_dqn": {"num_quantiles": 200, "kappa": 1.0},
+    "iqn": {"num_policy_quantiles": 32, "num_cosines": 64, "kappa": 1.0},
     "ppo": {"rollout": 2048, "batch_size": 64, "epochs": 10, "clip_range": 0.2, "lr": 3e-4, "value_coef": 0.5},
     "a2c": {"rollout": 5, "lr": 7e-4, "rms_alpha": 0.99, "rms_eps": 1e-5, "value_coef": 0.5, "max_grad_norm": 0.5},
 }

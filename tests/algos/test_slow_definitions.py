@@ -40,6 +40,7 @@ from windows import (
 
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
+from reverie.algos.c51 import C51Config, C51Objective
 from reverie.algos.cql import Best, Constant, CQLConfig, CQLObjective, Expected, Lagrange, Mode, Soft
 from reverie.algos.crossq import CrossQConfig, CrossQObjective
 from reverie.algos.crr import All, Binary, CRRConfig, CRRObjective, Exp
@@ -50,13 +51,14 @@ from reverie.algos.discrete_crr import DiscreteCRRConfig, DiscreteCRRObjective
 from reverie.algos.discrete_sac import DiscreteSACConfig, DiscreteSACObjective
 from reverie.algos.dqn import DQNConfig, DQNObjective
 from reverie.algos.iql import IQLConfig, IQLObjective
+from reverie.algos.iqn import IQNConfig, IQNObjective
 from reverie.algos.qr_dqn import QRDQNConfig, QRDQNObjective
 from reverie.algos.rebrac import ReBRACConfig, ReBRACObjective
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN
 from reverie.algos.sac import MixedSACObjective, SACConfig, SACObjective
+from reverie.algos.simba_v2 import SimbaV2Config, SimbaV2Objective
 from reverie.algos.td3 import TD3Config, TD3Objective
 from reverie.algos.td3_bc import TD3BCConfig, TD3BCObjective
-from reverie.algos.simba_v2 import SimbaV2Config, SimbaV2Objective
 from reverie.algos.tqc import TQCConfig, TQCObjective
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.nn.actor_critic import CriticStack
@@ -389,6 +391,94 @@ def qr_dqn(made, data):
     return slow(made, data, lambda obs, *at: (best_of(made, obs), 0.0), each)
 
 
+def c51(made, data):
+    """Algorithm 1, atom by atom."""
+    low, high, n = made.cfg.v_min, made.cfg.v_max, made.cfg.num_atoms
+    step = (high - low) / (n - 1)
+    atoms = [low + i * step for i in range(n)]
+
+    def mean_of(logits):
+        return sum(p * z for p, z in zip(softmax(logits), atoms, strict=True))
+
+    def best(obs, *at):
+        """The distribution of the best class, averaged over the choices."""
+        theirs, mine = (net(obs).detach() for net in (made.target_network.model, made.network))
+        pairs = list(zip(parts(theirs), parts(mine if made.cfg.double else theirs), strict=True))
+        probs = [softmax(z[max(range(len(z)), key=lambda a, by=by: mean_of(by[a]).item())]) for z, by in pairs]
+        return Atoms(torch.tensor(atoms, dtype=torch.float64), torch.stack([mean(p) for p in zip(*probs, strict=True)]))
+
+    def projected(y):
+        m = [0.0] * n
+        for x, p in zip(y.atoms.tolist(), y.probs.tolist(), strict=True):
+            at = (min(max(x, low), high) - low) / step
+            below, above = math.floor(at), math.ceil(at)
+            m[below] += p * (above - at if above > below else 1)
+            m[above] += p * (at - below)
+        return m
+
+    def each(obs, action, y, b, t):
+        y = y if isinstance(y, Atoms) else Atoms(torch.tensor([y], dtype=torch.float64), torch.ones(1))
+        m, logits = projected(y), [q[a] for q, a in zip(parts(made.network(obs)), taken(action), strict=True)]
+        loss = mean([-sum(w * p.log() for w, p in zip(m, softmax(z), strict=True)) for z in logits])
+        gain = sum(w * math.log(w) for w in m if w)
+        worth = torch.tensor(sum(w * z for w, z in zip(m, atoms, strict=True)), dtype=torch.float64)
+        return {"critic": data.weight[b] * loss, "error": loss + gain, "loss/critic": data.weight[b] * loss,
+                "train/value": mean([mean_of(z) for z in logits]), "train/target": worth}  # fmt: skip
+
+    return slow(made, data, lambda *at: (best(*at), 0.0), each)
+
+
+class Atoms:
+    """A distribution that rewards shift and a discount shrinks."""
+
+    def __init__(self, atoms, probs):
+        self.atoms, self.probs = atoms, probs
+
+    def __rmul__(self, factor):
+        return Atoms(factor * self.atoms, self.probs)
+
+    def __add__(self, other):
+        """A reward, or a distribution if all atoms are 0."""
+        return Atoms(self.atoms + getattr(other, "atoms", other), getattr(other, "probs", self.probs))
+
+    __radd__ = __add__
+
+
+class Implicit(nn.Module):
+    """Quantiles that depend on the state, the class and the fraction."""
+
+    def __init__(self, classes=ONE):
+        super().__init__()
+        self.scale, self.shift = Tiny(sum(classes)), Tiny(sum(classes))
+
+    def forward(self, obs, tau):
+        return self.scale(obs).unsqueeze(-1) * tau.unsqueeze(-2) + self.shift(obs).unsqueeze(-1)
+
+
+def iqn(made, data):
+    """Algorithm 1."""
+    drawn, after = (torch.rand(SIZE, ROWS, n, dtype=torch.float64) for n in (3, 2))
+    fixed = torch.tensor([(2 * k + 1) / 10 for k in range(5)], dtype=torch.float64)
+
+    def worth(obs, b, t):
+        q, by = (parts(net(obs, tau).detach()) for net, tau in (
+            (made.target_network.model, after[b, t]),
+            (made.network if made.cfg.double else made.target_network.model, fixed),
+        ))  # fmt: skip
+        pairs = zip(q, by, strict=True)
+        return mean([z[max(range(len(z)), key=lambda a, s=s: s[a].mean().item())] for z, s in pairs])
+
+    def each(obs, action, y, b, t):
+        y, tau = torch.as_tensor(y, dtype=torch.float64).reshape(-1), drawn[b, t]
+        theta = [q[a] for q, a in zip(parts(made.network(obs, tau)), taken(action), strict=True)]
+        loss = mean([sum(abs(f - float(u < x)) * huber(u - x, 1.0) for f, x in zip(tau, z, strict=True) for u in y)
+                     / len(y) for z in theta])  # fmt: skip
+        return {"critic": data.weight[b] * loss, "error": loss / 3, "loss/critic": data.weight[b] * loss,
+                "train/value": mean(theta).mean(), "train/target": y.mean()}  # fmt: skip
+
+    return slow(made, data, lambda *at: (worth(*at), 0.0), each)
+
+
 def tqc(made, data):
     """Section 3; z are the smallest quantiles of all critics."""
     after, before = noise(ACTS), noise(ACTS)
@@ -628,6 +718,8 @@ SOFT = [{"temperature": 0.7} | x for x in ESTIMATORS]
 IQL = {"expectile": 0.8, "beta": 4.0, "max_weight": 0.3}
 NOISY = {"target_policy_noise": 0.5, "target_noise_clip": 0.4}
 CQL = {"temperature": 0.7, "num_samples": SAMPLES, "conservative_weight": Constant(2.0)}
+ATOMS = {"num_atoms": QUANTILES, "v_min": -1.0, "v_max": 2.0}
+FRACTIONS = {"num_quantiles": 3, "num_target_quantiles": 2, "num_policy_quantiles": 5}
 LAGRANGE = Lagrange(threshold=1.25, initial=1.5)
 CASES = {
     "ddpg": Case(lambda c: DDPGObjective(actor(), TinyCritic(), c), DDPGConfig, ddpg, AC, ALL),
@@ -664,6 +756,14 @@ CASES = {
         qr_dqn, NET,
         [{"kappa": 0.0}, {"double": True}, {"value_estimator": TD1()}, {"value_estimator": NStep(2), "double": True}],
         choices,
+    ),
+    "c51": Case(
+        lambda c: C51Objective(quantiles(), c), C51Config, c51, NET,
+        [ATOMS, ATOMS | {"double": True, "value_estimator": NStep(2)}], choices,
+    ),
+    "iqn": Case(
+        lambda c: IQNObjective(Implicit(), c), IQNConfig, iqn, NET,
+        [FRACTIONS, FRACTIONS | {"double": True, "value_estimator": NStep(2)}], choices,
     ),
     "tqc": Case(
         lambda c: TQCObjective(gaussian(SquashedNormal), values(3, (QUANTILES,), ACTS), c, ENTROPY),
@@ -721,6 +821,9 @@ CASES = {
     "qr_dqn_several": Case(
         lambda c: QRDQNObjective(quantiles(TWO), c, TWO), QRDQNConfig, qr_dqn, NET,
         [{"kappa": 0.0}, {"double": True, "value_estimator": NStep(2)}], several,
+    ),
+    "c51_several": Case(
+        lambda c: C51Objective(quantiles(TWO), c, TWO), C51Config, c51, NET, [ATOMS | {"double": True}], several,
     ),
     "discrete_cql_several": Case(
         lambda c: DiscreteCQLObjective(quantiles(TWO), c, TWO), DiscreteCQLConfig, discrete_cql, NET,

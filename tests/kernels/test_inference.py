@@ -24,6 +24,7 @@ from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork
 from reverie.nn.cnn import Minatar
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
 from reverie.nn.network import NetworkConfig
+from reverie.nn.noisy_mlp import noisy_parameters
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
 
@@ -188,10 +189,12 @@ def test_two_threads_do_not_answer_each_others_questions(taped, monkeypatch: pyt
     assert all(map(torch.equal, answers, (first.result(), second.result())))
 
 
-def greedy(dueling: bool, image: bool = False) -> GreedyPolicy:
+def greedy(dueling: bool, image: bool = False, noisy_sigma: float = 0.0) -> GreedyPolicy:
     config = NetworkConfig(units=(20,), encoder=Minatar()) if image else SMALL
-    values = DiscreteQNetwork(SPEC | IMAGE if image else SPEC, (4,), config, dueling=dueling)
-    return GreedyPolicy(CapturableFunction(values, values), EpsilonGreedy(0.5), (4,), CPU)
+    values = DiscreteQNetwork(SPEC | IMAGE if image else SPEC, (4,), config, dueling=dueling,
+                              noisy_sigma=noisy_sigma)  # fmt: skip
+    noisy = CapturableFunction(noisy_parameters()(values.forward), values) if noisy_sigma else None
+    return GreedyPolicy(CapturableFunction(values, values), EpsilonGreedy(0.5), (4,), CPU, noisy)
 
 
 POLICIES: dict[str, Callable[[], Any]] = {
@@ -201,6 +204,7 @@ POLICIES: dict[str, Callable[[], Any]] = {
     "steady": lambda: SampledPolicy(actor_critic.FixedStdGaussianActor(SPEC, 3, SMALL), CPU),
     "greedy": lambda: greedy(False),
     "dueling": lambda: greedy(True),
+    "noisy network": lambda: greedy(True, noisy_sigma=0.5),
     "pictures": lambda: greedy(False, image=True),
 }
 

@@ -19,6 +19,7 @@ from reverie.nn.bodies import (
     project_weights,
 )
 from reverie.nn.network import MemoryNetworkConfig
+from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
 
 
 def drawn(net: nn.Module) -> nn.Module:
@@ -72,6 +73,35 @@ def test_spherical_mlps_are_those_of_the_paper():
         torch.testing.assert_close(y, expected)
     for layer in (net.embed, net.blocks[0].expand, net.head):
         torch.testing.assert_close(layer.weight.square().sum(1), torch.ones(2, layer.weight.shape[2]))
+
+
+def test_noisy_mlps_are_the_paper_s():
+    """Fortunato et al. 2018, equations 9 to 11: new noise in each forward pass, none outside of the context."""
+    net, x = NoisyMLP(3, (5,), 2, 0.5), torch.randn(4, 3)
+    sigma = [part for layer in net.layout.layers(net.sigma) for part in layer]
+    for part, inputs in zip(sigma, (3, 3, 5, 5), strict=True):
+        assert torch.equal(part, torch.full_like(part, 0.5 / inputs**0.5))
+    drawn(net)
+
+    def output(noise):
+        y = x
+        for k, (weight, bias) in enumerate(net.layers()):
+            (e_in, e_out), s_w, s_b = noise[k], sigma[2 * k], sigma[2 * k + 1]
+            w = weight[0] + s_w[0] * torch.outer(e_in, e_out)
+            y = (y.relu() if k else y) @ w + bias[0, 0] + s_b[0, 0] * e_out
+        return y
+
+    def factors(size):
+        e = torch.randn(size)
+        return e.sign() * e.abs().sqrt()
+
+    torch.manual_seed(3)
+    expected = [output([(factors(3), factors(5)), (factors(5), factors(2))]) for _ in range(2)]
+    torch.manual_seed(3)
+    with noisy_parameters():
+        for y in expected:
+            torch.testing.assert_close(net(x), y)
+    torch.testing.assert_close(net(x), output([(torch.zeros(3), torch.zeros(5)), (torch.zeros(5), torch.zeros(2))]))
 
 
 @pytest.mark.parametrize("warm", [False, True])

@@ -192,7 +192,7 @@ def test_running_returns_are_to_the_last_bit_those_of_one_row_after_the_other(st
 
 
 def test_no_return_exceeds_its_limit() -> None:
-    """SimbaV2, equation 17: divide by max(std, largest |G| / limit)."""
+    """SimbaV2, section 4: divide by max(std, largest |G| / limit)."""
     limited, plain, at_once = ReturnScaler(0.9, None, 0.5), ReturnScaler(0.9, None), ReturnScaler(0.9, None, 0.5)
     one_by_one(*lives(), limited, plain)
     at_once.fit(*lives())

@@ -1,7 +1,8 @@
 """DQN: Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015.
 
 With double Q-learning (van Hasselt, Guez, Silver 2016, arXiv:1509.06461) and the dueling network (Wang et al. 2016,
-arXiv:1511.06581) as options. For n-step returns choose a value estimator; priorities are a setting of the replay.
+arXiv:1511.06581) as options, and noisy networks (Fortunato et al.
+2018, arXiv:1706.10295). For n-step returns choose a value estimator; priorities are a setting of the replay.
 Several choices are learned as branches: Tavakoli, Pardo, Kormushev, "Action branching architectures for deep
 reinforcement learning", AAAI 2018, arXiv:1711.08946. That paper's agent is ``double`` and ``dueling``.
 """
@@ -24,6 +25,7 @@ from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.network import MemoryNetworkConfig
+from reverie.nn.noisy_mlp import noisy_parameters
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.categorical import best_value, choice_weight, chosen_value, highest_value
 from reverie.objectives.td import Losses, huber_error, obs_after, obs_before
@@ -57,6 +59,11 @@ class DQNObjective(TDObjective):
         """Q of all actions, ``[..., A]``."""
         return self.network(obs)
 
+    def noisy_values(self, obs: Obs) -> Tensor:
+        """Q of all actions, ``[..., A]``, with noise drawn for the parameters."""
+        with noisy_parameters():
+            return self.values(obs)
+
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
         """Y = r + gamma (1 - terminal) max_a Q'(s', a): Algorithm 1.  ``[B, T - 1]``.
@@ -86,19 +93,33 @@ class DQN(ModelFree):
         network = self.objective.network
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
         values = CapturableFunction(self.objective.values, network)
-        self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device))
+        noisy_values = CapturableFunction(self.objective.noisy_values, network) if cfg.noisy_sigma else None
+        self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device, noisy_values))
 
     def train_step(self, batch: Batch) -> Update:
-        """Take one step of the network, and of the target: Algorithm 1."""
-        losses = self.objective.critic_loss(batch)
+        """Take one step of the network, and of the target: Algorithm 1.
+
+        Noise is drawn separately for the network, for the target network and for the choice of double Q-learning:
+        Fortunato et al. 2018, Algorithm 1.
+        """
+        with noisy_parameters():
+            losses = self.objective.critic_loss(batch)
         metrics = self.minimize(losses)
         self.objective.target_network.update()
         return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
 
-    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
-        """Build the network of the values of all classes of each choice."""
+    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...], outputs: int | None = None) -> nn.Module:
+        """Build the network of the values of all classes of each choice, or of N ``outputs`` for each class."""
         c = self.cfg
-        return DiscreteQNetwork(obs_spec, classes, c.networks, dueling=c.dueling, dtype=c.dtype)
+        return DiscreteQNetwork(
+            obs_spec,
+            classes,
+            c.networks,
+            dueling=c.dueling,
+            outputs=outputs,
+            noisy_sigma=c.noisy_sigma,
+            dtype=c.dtype,
+        )
 
 
 # ---------------------------------------------------------------------- settings
@@ -126,6 +147,10 @@ class DQNConfig(TDConfig):
     """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
     dueling: bool = False
     """Dueling network: separate streams for the state's value and for the advantages of actions."""
+    noisy_sigma: Annotated[float, AtLeast(0)] = 0.0
+    """Noisy network: initial standard deviation sigma_0 of the noise in the parameters of all layers but convolutions
+    and memories; 0: no noise. In Fortunato et al. 2018 it is 0.5 and replaces random actions: set `exploration` to
+    `epsilon_greedy(0)`."""
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0

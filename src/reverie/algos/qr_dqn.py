@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
-from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.objectives.categorical import mean_over_choices, split_choices
 from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
 from reverie.objectives.quantile import greedy_quantiles, quantile_error, quantile_targets
@@ -50,9 +49,13 @@ class QRDQNObjective(DQNObjective):
         With ``double`` the online network chooses a*. With several choices, the j-th quantile is averaged over the
         choices.
         """
-        obs, c = obs_after(batch.obs), self.cfg
+        obs = obs_after(batch.obs)
         quantiles = self.target_network(obs)  # [B, T-1, A, N]
-        selector = self.network(obs) if c.double else quantiles
+        return self.targets_of(quantiles, self.network(obs) if self.cfg.double else quantiles, batch)
+
+    def targets_of(self, quantiles: Tensor, selector: Tensor, batch: Batch) -> Tensor:
+        """Return y_j from the next rows' ``quantiles`` ``[B, T - 1, A, N]``; the means of ``selector`` choose a*."""
+        c = self.cfg
         pairs = zip(split_choices(quantiles, self.classes, -2), split_choices(selector, self.classes, -2), strict=True)
         best = mean_over_choices([greedy_quantiles(*pair) for pair in pairs])  # [B, T-1, N]
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
@@ -68,11 +71,8 @@ class QRDQN(DQN):
     cfg: QRDQNConfig
     losses: type[QRDQNObjective] = QRDQNObjective
 
-    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...]) -> DiscreteQNetwork:
-        c = self.cfg
-        return DiscreteQNetwork(
-            obs_spec, classes, c.networks, dueling=c.dueling, quantiles=c.num_quantiles, dtype=c.dtype
-        )
+    def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...], outputs: int | None = None) -> nn.Module:
+        return super().build_network(obs_spec, classes, self.cfg.num_quantiles)
 
 
 # ---------------------------------------------------------------------- settings

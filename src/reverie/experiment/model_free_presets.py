@@ -1,4 +1,4 @@
-"""Presets of model-free agents that collect their own data: DDPG, TD3, SAC, TQC, DQN, QR-DQN, PPO and A2C."""
+"""Presets of model-free agents that collect their own data."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ VALUES: Settings = {
     "steps": 500_000, "replay_ratio": 0.25, "learning_starts": 1000, "threads": 1, "env.num": 1,
     "env.max_image_size": (84, 84), "replay.capacity": 100_000,
 }
-"""Common settings of DQN and QR-DQN: one update every fourth step."""
+"""Common settings of DQN, C51, QR-DQN and IQN: one update every fourth step."""
 
 SMALL_VALUES: Settings = VALUES | {
     "replay_ratio": 0.5, "algo.batch_size": 64, "algo.batch_length": 4, "algo.value_estimator": "n_step(3)",
     "algo.lr": 3e-4, "algo.double": True, "algo.tau": 0.01, "algo.target_update_interval": 1,
 }
-"""DQN and QR-DQN on small problems. With single steps and the paper's targets, copied every 1,000 updates, Acrobot-v1
-and FrozenLake-v1 were not learned in 20,000 and 10,000 env steps; with these settings they were."""
+"""DQN and its variants on small problems. With single steps and the paper's targets, copied every 1,000 updates, DQN
+and QR-DQN did not learn Acrobot-v1 and FrozenLake-v1 in 20,000 and 10,000 env steps; with these settings they did."""
 
 CARTPOLE_VALUES: Settings = SMALL_VALUES | {
     "steps": 50_000, "env.id": "CartPole-v1", "replay.capacity": 50_000, "algo.lr": 1e-3,
@@ -72,6 +72,13 @@ ATARI_VALUES: Settings = {
     "algo.networks.units": (512,),
 }
 """Atari as in Mnih et al. 2015, extended data table 1, with its preprocessing."""
+
+RAINBOW: Settings = {
+    "algo.double": True, "algo.dueling": True, "algo.noisy_sigma": 0.5, "algo.exploration": "epsilon_greedy(0)",
+    "algo.value_estimator": "n_step(3)", "algo.batch_length": 4, "replay.fractions.uniform": 0.0,
+    "replay.fractions.priority": 1.0, "replay.priority.alpha": 0.5, "replay.online_queue": False,
+}
+"""The parts of Rainbow that are settings of C51: Hessel et al. 2018, table 1."""
 
 _ATARI: Settings = {
     "steps": 400_000, "learning_starts": 10_000, "random_steps": 10_000, "replay.capacity": 100_000,
@@ -162,10 +169,27 @@ TABLE: dict[str, Preset] = {
         "DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.num_quantiles": 32},
         "QR-DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
+    "c51": Preset("c51", SMALL_VALUES,
+        "C51 for small problems with discrete actions and returns from -10 to 10; settings by reverie.",
+        cpu_changes={}),
+    "iqn": Preset("iqn", SMALL_VALUES,
+        "IQN for small problems with discrete actions; settings by reverie.", cpu_changes={}),
+    "c51_cartpole": Preset("c51", CARTPOLE_VALUES | {"algo.v_min": 0.0, "algo.v_max": 100.0},
+        "C51 on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
+    "iqn_cartpole": Preset("iqn", CARTPOLE_VALUES,
+        "IQN on CartPole-v1: minutes on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "dqn_minatar": Preset("dqn", MINATAR_VALUES, "DQN on MinAtar, with its authors' network.", env_prefixes="MinAtar/",
         cpu_changes={}),
     "qr_dqn_minatar": Preset("qr_dqn", MINATAR_VALUES, "QR-DQN on MinAtar, with its authors' network.",
         env_prefixes="MinAtar/", cpu_changes={}),
+    "c51_minatar": Preset("c51", MINATAR_VALUES | {"algo.v_min": 0.0, "algo.v_max": 50.0},
+        "C51 on MinAtar, with its authors' network; bounds of returns by reverie.", env_prefixes="MinAtar/",
+        cpu_changes={}),
+    "iqn_minatar": Preset("iqn", MINATAR_VALUES, "IQN on MinAtar, with its authors' network.",
+        env_prefixes="MinAtar/", cpu_changes={}),
+    "rainbow_minatar": Preset("c51",
+        MINATAR_VALUES | RAINBOW | {"algo.v_min": 0.0, "algo.v_max": 50.0},
+        "Rainbow on MinAtar, with its authors' network; bounds of returns by reverie.", cpu_changes={}),
     "dqn_atari": Preset("dqn",
         ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"},
         "DQN on Atari, 200M frames: four 84x84 gray frames stacked (Mnih et al. 2015, extended data table 1).",
@@ -175,6 +199,21 @@ TABLE: dict[str, Preset] = {
             "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
         'QR-DQN on Atari, 200M frames: four 84x84 gray frames (Dabney et al. 2018, "Evaluation on Atari 2600").',
         env_prefixes="ALE/", cpu_changes=_ATARI),
+    "c51_atari": Preset("c51",
+        ATARI_VALUES | {"algo.lr": 2.5e-4, "algo.adam_eps": 0.01 / 32,
+            "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
+        "C51 on Atari, 200M frames: four 84x84 gray frames (Bellemare et al. 2017, section 5).",
+        env_prefixes="ALE/", cpu_changes=_ATARI),
+    "iqn_atari": Preset("iqn",
+        ATARI_VALUES | {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32,
+            "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
+        "IQN on Atari, 200M frames: four 84x84 gray frames (Dabney et al. 2018; other settings of QR-DQN).",
+        env_prefixes="ALE/", cpu_changes=_ATARI),
+    "rainbow": Preset("c51",
+        ATARI_VALUES | RAINBOW | {"learning_starts": 20_000, "random_steps": 20_000, "algo.lr": 6.25e-5,
+            "algo.adam_eps": 1.5e-4, "algo.target_update_interval": 2000},
+        "Rainbow on Atari, 200M frames: four 84x84 gray frames (Hessel et al. 2018, table 1).",
+        cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}),
     "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps.", cpu_changes={}),
     "ppo_cartpole": Preset("ppo",
         ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,

@@ -18,6 +18,7 @@ from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import Tape
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.exploration import CapturableFunction
+from reverie.nn.noisy_mlp import NoisyMLP
 from reverie.nn.on_policy_networks import PolicyActor
 from reverie.nn.relu_mlp import ReluMLP
 
@@ -42,7 +43,9 @@ class Captures:
         self.numbers: list[Tensor] = [*network.parameters(), *network.buffers()]
         self.by_key: dict[Any, Capture | None] = {}
         owners = [m for m in network.modules() if [*m.parameters(recurse=False), *m.buffers(recurse=False)]]
-        is_stateless = bool(owners) and all(type(owner) in (ReluMLP, PolicyActor, ConvReLU) for owner in owners)
+        is_stateless = bool(owners) and all(
+            type(owner) in (ReluMLP, NoisyMLP, PolicyActor, ConvReLU) for owner in owners
+        )
         self.supported: bool = inference.static or is_stateless
 
 

@@ -138,13 +138,13 @@ def error_and_gradient(
 # ---------------------------------------------------------------------- quantiles
 
 
-def supports_quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> bool:
-    """Return whether :func:`quantile_huber_cpu` can be used."""
-    same = prediction.shape[:-1] == target.shape[:-1] and prediction.numel() > 0 and target.numel() > 0
+def supports_quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0, tau: Tensor | None = None) -> bool:
+    """Return whether :func:`quantile_huber_cpu` can be used: for evenly spaced fractions."""
+    same = tau is None and prediction.shape[:-1] == target.shape[:-1] and prediction.numel() > 0 and target.numel() > 0
     return same and is_cpu_float32(prediction, target) and 0 <= kappa < float("inf")
 
 
-def quantile_huber_cpu(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
+def quantile_huber_cpu(prediction: Tensor, target: Tensor, kappa: float = 1.0, tau: None = None) -> Tensor:
     """Compute ``quantile.quantile_huber``."""
     return cast(Tensor, call(_Loss, _pairs, prediction, target.detach(), kappa)[0])
 
@@ -198,10 +198,20 @@ def quantile_targets_cpu(next_quantiles: Tensor, batch: Batch, estimator: Single
 
 
 def supports_quantile_error(
-    prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
+    prediction: Tensor,
+    target: Tensor,
+    batch: Batch,
+    kappa: float,
+    classes: Sequence[int] = (),
+    tau: Tensor | None = None,
 ) -> bool:
-    """Return whether :func:`quantile_error_cpu` can be used: for one choice, if only the prediction has a gradient."""
-    shapes = prediction.ndim == 4 and target.shape == (*prediction.shape[:2], prediction.shape[3]) and len(classes) < 2
+    """Return whether :func:`quantile_error_cpu` can be used: for one choice and evenly spaced fractions."""
+    shapes = (
+        tau is None
+        and prediction.ndim == 4
+        and target.shape == (*prediction.shape[:2], prediction.shape[3])
+        and len(classes) < 2
+    )
     windows, rows = prediction.shape[0], prediction.shape[1] + 1
     same = shapes and batch.is_last.shape == (windows, rows) and prediction.numel() > 0
     has_actions = same and batch.action.shape == (windows, rows, prediction.shape[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ from reverie.core.types import Obs
 from reverie.nn.action_kinds import num_classes_per_choice, num_continuous
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.functional import mask_illegal
-from reverie.nn.network import Network, NetworkConfig, ObsConcat, build_inputs
+from reverie.nn.network import MemoryInputs, Network, NetworkConfig, ObsConcat, build_inputs
+from reverie.nn.noisy_mlp import NoisyMLP
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.categorical import join_choices, split_choices
@@ -193,6 +195,11 @@ def many_action_values(critic: nn.Module, obs: Obs, action: Tensor, *, first: bo
 # ---------------------------------------------------------------------- critics of discrete actions
 
 
+def build_mlp(inputs: int, units: tuple[int, ...], outputs: int, noisy_sigma: float) -> ReluMLP:
+    """Return an MLP with ReLU, with noisy parameters unless ``noisy_sigma`` is 0."""
+    return NoisyMLP(inputs, units, outputs, noisy_sigma) if noisy_sigma else ReluMLP(inputs, units, outputs)
+
+
 class Dueling(nn.Module):
     """A dueling network, with streams for the value and advantages: Wang et al. 2016, arXiv:1511.06581, equation 9.
 
@@ -200,16 +207,18 @@ class Dueling(nn.Module):
     shared. Several choices share V: Tavakoli et al. 2018, arXiv:1711.08946, equation 1.
     """
 
-    def __init__(self, inputs: int, units: tuple[int, ...], classes: tuple[int, ...], outputs: int = 1) -> None:
+    def __init__(
+        self, inputs: int, units: tuple[int, ...], classes: tuple[int, ...], outputs: int = 1, noisy_sigma: float = 0.0
+    ) -> None:
         """``outputs`` is the number of outputs of each class; ``classes`` the number of classes of each choice."""
         super().__init__()
-        *shared, last = units
+        shared, last = units[:-1], units[-1:]
         self.classes = classes
         self.outputs = outputs
-        self.shared: ReluMLP | None = ReluMLP(inputs, tuple(shared[:-1]), shared[-1]) if shared else None
+        self.shared: ReluMLP | None = build_mlp(inputs, shared[:-1], shared[-1], noisy_sigma) if shared else None
         width = shared[-1] if shared else inputs
-        self.value: ReluMLP = ReluMLP(width, (last,), outputs)
-        self.advantage: ReluMLP = ReluMLP(width, (last,), sum(classes) * outputs)
+        self.value: ReluMLP = build_mlp(width, last, outputs, noisy_sigma)
+        self.advantage: ReluMLP = build_mlp(width, last, sum(classes) * outputs, noisy_sigma)
 
     def forward(self, x: Tensor, copy: int | None = None) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., A * outputs]``, A the sum of ``classes``. There is a single copy."""
@@ -222,7 +231,7 @@ class Dueling(nn.Module):
 
 
 class DiscreteQNetwork(Network):
-    """A critic Q(s, .) of the A classes of one or several choices; with ``quantiles``, N quantiles of each return."""
+    """A critic Q(s, .) of the A classes of one or several choices, or with N ``outputs`` for each class."""
 
     def __init__(
         self,
@@ -231,23 +240,72 @@ class DiscreteQNetwork(Network):
         cfg: NetworkConfig,
         *,
         dueling: bool = False,
-        quantiles: int | None = None,
+        outputs: int | None = None,
+        noisy_sigma: float = 0.0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         nn.Module.__init__(self)
         self.inputs: ObsConcat = build_inputs(obs_spec, cfg, dtype)
         self.is_scalar = False
-        self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if quantiles is None else (sum(classes), quantiles)
-        sizes = self.inputs.width, cfg.units
-        n = quantiles or 1
-        self.body: nn.Module = Dueling(*sizes, classes, n) if dueling else ReluMLP(*sizes, sum(classes) * n)
+        self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if outputs is None else (sum(classes), outputs)
+        self.body: nn.Module = discrete_body(
+            self.inputs.width, cfg.units, classes, outputs or 1, dueling=dueling, noisy_sigma=noisy_sigma
+        )
 
     def forward(self, obs: Obs) -> Tensor:  # type: ignore[override]
-        """Map observations ``[..., *shape]`` to values ``[..., A]``, or to quantiles ``[..., A, N]``."""
+        """Map observations ``[..., *shape]`` to values ``[..., A]``, or to distributions ``[..., A, N]``."""
         y = super().forward(obs)
         if len(self.shape) == 1:
             return mask_illegal(y, obs)
-        return mask_illegal(y.view(*y.shape[:-1], *self.shape), obs, repeats=self.shape[-1])
+        return mask_illegal(y.view(*y.shape[:-1], *self.shape), obs, distributions=True)
+
+
+def discrete_body(
+    inputs: int, units: tuple[int, ...], classes: tuple[int, ...], outputs: int, *, dueling: bool, noisy_sigma: float
+) -> nn.Module:
+    """Return the layers from ``inputs`` numbers to ``outputs`` numbers of each class of each choice."""
+    if dueling:
+        return Dueling(inputs, units, classes, outputs, noisy_sigma)
+    return build_mlp(inputs, units, sum(classes) * outputs, noisy_sigma)
+
+
+class ImplicitQuantileNetwork(nn.Module):
+    """Quantiles of the returns of all actions, at any fractions tau: IQN (Dabney et al. 2018), section 3.1.
+
+    Z_tau(s, a) = f(psi(s) * phi(tau))_a,  phi_j(tau) = ReLU(sum_i cos(pi i tau) w_ij + b_j),  i = 0 ... n - 1. psi is
+    the encoder of images or the memory; without either, the first hidden layer.
+    """
+
+    def __init__(
+        self,
+        obs_spec: ObsSpec,
+        classes: tuple[int, ...],
+        cfg: NetworkConfig,
+        *,
+        num_cosines: int,
+        dueling: bool = False,
+        noisy_sigma: float = 0.0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.inputs: ObsConcat = build_inputs(obs_spec, cfg, dtype)
+        width, units = self.inputs.width, cfg.units
+        self.psi: ReluMLP | None = None
+        if self.inputs.encoder is None and not isinstance(self.inputs, MemoryInputs):
+            self.psi = build_mlp(width, (), units[0], noisy_sigma)
+            width, units = units[0], units[1:]
+        self.num_cosines = num_cosines
+        self.phi: ReluMLP = ReluMLP(num_cosines, (), width)
+        self.body: nn.Module = discrete_body(width, units, classes, 1, dueling=dueling, noisy_sigma=noisy_sigma)
+
+    def forward(self, obs: Obs, tau: Tensor) -> Tensor:
+        """Map observations ``[..., *shape]`` and fractions ``[..., N]`` or ``[N]`` to quantiles ``[..., A, N]``."""
+        x = self.inputs(obs)
+        x = x if self.psi is None else self.psi(x).relu()  # [..., F]
+        i = torch.arange(self.num_cosines, device=tau.device)
+        phi = self.phi((math.pi * tau.unsqueeze(-1) * i).cos().to(x.dtype)).relu()  # [..., N, F]
+        quantiles = self.body(x.unsqueeze(-2) * phi).float()  # [..., N, A]
+        return mask_illegal(quantiles.transpose(-1, -2), obs, distributions=True)
 
 
 class DiscreteQEnsemble(Network):

@@ -50,7 +50,7 @@ class Simba(Body):
 
     def build(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
-    ) -> ResidualMLP:
+    ) -> Copies:
         return ResidualMLP(inputs, units, outputs, copies, squash=squash)
 
 
@@ -269,7 +269,7 @@ class Hypersphere(Simba):
 
     def build(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
-    ) -> SphericalMLP:
+    ) -> Copies:
         return SphericalMLP(inputs, units, outputs, copies, squash=squash)
 
 
@@ -302,7 +302,7 @@ class SphericalLinear(nn.Module):
 
 
 def project_weights(network: nn.Module) -> None:
-    """Restore the norms of all spherical layers of ``network``: SimbaV2, equation 15."""
+    """Restore the norms of all spherical layers of ``network``: SimbaV2, section 4."""
     for layer in network.modules():
         if isinstance(layer, SphericalLinear):
             layer.project()
@@ -327,7 +327,7 @@ class Scaler(nn.Module):
 class SphericalBlock(nn.Module):
     """unit(x + a (unit(W_2 relu(s W_1 x)) - x)), with a hidden layer of four times the width and learned s and a.
 
-    SimbaV2, equations 11 and 12. ``depth``: the number of blocks; a begins at 1 / (depth + 1).
+    SimbaV2, section 4. ``depth``: the number of blocks; a begins at 1 / (depth + 1).
     """
 
     def __init__(self, width: int, copies: int, depth: int) -> None:
@@ -367,7 +367,7 @@ class SphericalMLP(Copies):
 
     def outputs(self, x: Tensor, only: slice) -> Tensor:
         x = to_unit(F.pad(x, (0, 1), value=SHIFT))  # [k, M, inputs + 1]
-        y = to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
+        y: Tensor = to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
         for block in self.blocks:
             y = block(y, only)
         y = self.head(self.hidden_scaler(self.hidden(y, only), only), only) + self.bias[only].to(y.dtype)
@@ -375,4 +375,4 @@ class SphericalMLP(Copies):
 
 
 SHIFT = 3.0
-"""The other coordinate of inputs, which keeps their length: SimbaV2, equation 8; the authors' value."""
+"""The other coordinate of inputs, which keeps their length: SimbaV2, section 4; the authors' value."""

@@ -298,10 +298,14 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
     def __init__(
         self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: tuple[int, ...],
-        device: torch.device,
+        device: torch.device, noisy_values: Callable[[Obs], Tensor] | None = None,
     ) -> None:  # fmt: skip
-        """``values(obs)`` returns the values ``[N, A]`` of all classes; ``classes``: their number in each choice."""
+        """``values(obs)`` returns the values ``[N, A]`` of all classes; ``classes``: their number in each choice.
+
+        ``noisy_values`` replaces ``values`` while exploring.
+        """
         self.values = values
+        self.noisy_values: Callable[[Obs], Tensor] = noisy_values or values
         self.randomness = randomness
         self.classes = classes
         self.device = device
@@ -315,7 +319,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
         Exploration draws from the CPU's default generator, equally often for each environment and at each step.
         """
-        values = self.values(step.obs_on(self.device))  # [N, A]
+        values = (self.values if mode == "eval" else self.noisy_values)(step.obs_on(self.device))  # [N, A]
         if len(self.classes) > 1:
             values = values.cpu()  # once for all choices
         best = [part.argmax(-1).cpu() for part in split_choices(values, self.classes)]  # [N] each

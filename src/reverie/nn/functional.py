@@ -107,14 +107,14 @@ ILLEGAL = -1e9
 """Logit and value of illegal actions: finite, so that its product with a probability of 0 is 0."""
 
 
-def mask_illegal(x: Tensor, obs: Obs, repeats: int = 1) -> Tensor:
+def mask_illegal(x: Tensor, obs: Obs, *, distributions: bool = False) -> Tensor:
     """Return logits or values ``[..., A]`` as they are where actions are legal, and :data:`ILLEGAL` elsewhere.
 
-    With ``repeats`` above 1 they are ``[..., A, repeats]``. Without a mask all actions are legal.
+    ``distributions``: each action has several numbers, ``[..., A, N]``. Without a mask all actions are legal.
     """
     if (legal := obs.get(MASK_KEY)) is None:
         return x
-    return x.masked_fill(~(legal if repeats == 1 else legal.unsqueeze(-1)), ILLEGAL)
+    return x.masked_fill(~(legal.unsqueeze(-1) if distributions else legal), ILLEGAL)
 
 
 def sample_legal(legal: Tensor) -> Tensor:

@@ -58,7 +58,7 @@ class ReturnStd(RewardScale):
     """Largest absolute value of a reward, applied after scaling; above 0, or None for no limit."""
     max_return: Annotated[float | None, Above(0)] = None
     """Divide by more where the largest absolute return so far would exceed this otherwise: Lee et al. 2025, "SimbaV2",
-    equation 17. None: no limit."""
+    section 4. None: no limit."""
 
 
 class ReturnBounds(HostBuffers):

@@ -23,7 +23,7 @@ def quantile_midpoints(
 
 
 @accelerated
-def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Tensor:
+def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0, tau: Tensor | None = None) -> Tensor:
     """Return the quantile Huber loss, summed over predictions and averaged over targets: equations 9 and 10.
 
     sum_i E_j[ |tau^_i - 1{u < 0}| L(u) ],  u = target_j - prediction_i,
@@ -35,6 +35,7 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         prediction: ``[..., N]``, need not be sorted; entry i is quantile tau^_i.
         target: ``[..., N']``, in any order.
         kappa: error up to which the loss is squared, 0 or more.
+        tau: fractions of the predictions ``[..., N]`` instead of tau^_i.
 
     Returns:
         ``[...]``, in the dtype of the prediction.
@@ -47,8 +48,8 @@ def quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1.0) -> Te
         raise ValueError(f"{shapes}: expected [..., N] and [..., N'] with the same leading axes.")
     u = target.detach().to(prediction.dtype).unsqueeze(-2) - prediction.unsqueeze(-1)  # [..., N, N']
     loss = F.huber_loss(u, torch.zeros_like(u), reduction="none", delta=kappa) if kappa else u.abs()
-    tau = quantile_midpoints(prediction.shape[-1], u.device, u.dtype).unsqueeze(-1)  # [N, 1]
-    return ((tau - (u < 0).to(u.dtype)).abs() * loss).mean(-1).sum(-1)
+    tau = quantile_midpoints(prediction.shape[-1], u.device, u.dtype) if tau is None else tau
+    return ((tau.unsqueeze(-1) - (u < 0).to(u.dtype)).abs() * loss).mean(-1).sum(-1)
 
 
 @accelerated
@@ -88,7 +89,12 @@ def quantile_targets(next_quantiles: Tensor, batch: Batch, estimator: SingleBoot
 
 @accelerated
 def quantile_error(
-    prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
+    prediction: Tensor,
+    target: Tensor,
+    batch: Batch,
+    kappa: float,
+    classes: Sequence[int] = (),
+    tau: Tensor | None = None,
 ) -> Losses:
     """Return the term ``critic``: :func:`quantile_huber` of the taken actions, averaged as in ``td.critic_losses``.
 
@@ -96,10 +102,11 @@ def quantile_error(
 
     Args:
         prediction: quantiles of all actions, ``[B, T - 1, A, N]``.
-        target: ``[B, T - 1, N]``.
+        target: ``[B, T - 1, N']``.
         batch: provides one-hot actions ``[B, T, A]``, weights ``[B]`` and the ends of episodes.
         kappa: as in :func:`quantile_huber`.
         classes: number of classes of each choice; ``()`` is a single choice of A classes.
+        tau: fractions of the predictions ``[B, T - 1, N]``, as in :func:`quantile_huber`.
 
     Returns:
         The losses. The loss is a sum over the quantiles, priorities are means over them.
@@ -107,6 +114,6 @@ def quantile_error(
     pairs = zip(split_choices(prediction, classes, -2), split_choices(batch.action[:, :-1], classes), strict=True)
     theta = stack_choices([quantiles_of_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
     check_shapes(theta[..., 0], target[..., 0], batch)
-    loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa)  # [(D,) B, T-1]
+    loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa, tau)  # [(D,) B, T-1]
     wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
     return critic_losses(loss, wrong, value, target.mean(-1), batch, choice_weight(classes))
