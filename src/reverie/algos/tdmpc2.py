@@ -95,8 +95,7 @@ class TDMPC2Objective(nn.Module):
     def policy_loss(self, z: Tensor, batch: Batch) -> tuple[Tensor, PolicySample, dict[str, Tensor]]:
         """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
 
-        Also return the actions, and by metric their ``value`` ``[H+1, B]``. First updates the scale by the values of
-        the first step.
+        Also return the actions, and their ``value`` ``[H+1, B]``. First updates the scale by the first step's values.
         """
         policy = self.policy(z)
         with frozen(self.critic):
@@ -222,9 +221,7 @@ class TDMPC2Objective(nn.Module):
         return Elites(chosen, best, index, score, mean, std.clamp(c.min_std, c.max_std))
 
     @torch.no_grad()
-    def plan(
-        self, z: Tensor, before: Tensor, explore: bool, policy: SamplePolicy | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def plan(self, z: Tensor, before: Tensor, explore: bool, policy: SamplePolicy | None = None) -> tuple[Tensor, ...]:
         """Plan from latents ``[N, L]``, all N at once: MPPI, section 3.2 of the paper.
 
         Args:
