@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from reverie.algos.a2c import A2CConfig as A2CConfig
     from reverie.algos.bc import BCConfig as BCConfig
     from reverie.algos.bcq import BCQConfig as BCQConfig
+    from reverie.algos.bmpc import BMPCConfig as BMPCConfig
     from reverie.algos.c51 import C51Config as C51Config
     from reverie.algos.cql import CQLConfig as CQLConfig
     from reverie.algos.crossq import CrossQConfig as CrossQConfig
@@ -128,6 +129,7 @@ _MODULES = {
     "algos.settings": "AlgorithmConfig",
     "algos.bc": "BCConfig",
     "algos.bcq": "BCQConfig",
+    "algos.bmpc": "BMPCConfig",
     "algos.c51": "C51Config",
     "algos.cql": "CQLConfig",
     "algos.crossq": "CrossQConfig",

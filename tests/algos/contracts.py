@@ -54,6 +54,10 @@ MODEL_FREE = {
         "encoder_units": (8,), "latent": 8, "simplex": 4, "num_critics": 3, "dropout": 0.1, "encoder": "dreamer",
         "bins": 11,
     }),
+    "bmpc": config("bmpc", batch_length=2, episodic=True, num_samples=16, num_elites=4, num_policy_samples=3,
+                   reanalyze_interval=2, reanalyze_batch_size=3, networks={
+        "encoder_units": (8,), "latent": 8, "simplex": 4, "dropout": 0.1, "encoder": "dreamer", "bins": 11,
+    }),
     "dqn_lstm": config("dqn", _SEQUENCES | {"networks.memory": "lstm(4)"}, target_update_interval=1, double=True),
     "qr_dqn_gru": config("qr_dqn", _SEQUENCES | {"networks.memory": "gru(4, 2)"}, target_update_interval=1,
                          num_quantiles=5),
@@ -223,4 +227,7 @@ def padded(short, long):
 
 def steps(agent):
     """Each kind of update that gets a graph."""
-    return [agent.train_step, *([agent.critic_step] if hasattr(agent, "critic_step") else [])]
+    return [
+        agent.train_step,
+        *(getattr(agent, name) for name in ("critic_step", "reanalyze_step") if hasattr(agent, name)),
+    ]

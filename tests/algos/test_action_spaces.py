@@ -50,7 +50,7 @@ def config_of(name: str) -> Any:
         small = small | {"batch_size": 2, "batch_length": 4, "horizon": 2}
         return config.merge(small | {"graph": False} | (ENSEMBLE if name.startswith("plan2") else {}))
     known = {key: value for key, value in SMALL.items() if hasattr(config, key.split(".")[0])}
-    if name == "tdmpc2":
+    if name in ("tdmpc2", "bmpc"):
         known |= {
             "num_policy_samples": 1,
             "num_elites": 2,

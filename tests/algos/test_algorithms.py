@@ -170,14 +170,14 @@ def test_weights_are_those_of_the_seed_and_evaluation_draws_nothing(name):
     rng = torch.get_rng_state()
     agent = build(name)
     state = agent.policy.initial(2)
-    if name == "tdmpc2":  # its plans draw, by whatever mode
+    if name in ("tdmpc2", "bmpc"):  # their plans draw, by whatever mode
         agent = build(name, use_planning=False)
         torch.set_rng_state(rng)
     assert torch.equal(*[agent.policy.act(shown(), state, "eval")[0] for _ in range(2)])
     assert torch.equal(rng, torch.get_rng_state())
     torch.manual_seed(4)
     with torch.inference_mode():  # what is made there is as otherwise
-        twin = build(name, **({"use_planning": False} if name == "tdmpc2" else {}))
+        twin = build(name, **({"use_planning": False} if name in ("tdmpc2", "bmpc") else {}))
     torch.testing.assert_close(learned(twin), learned(agent), rtol=0, atol=0)
     assert not any(x.is_inference() for x in (*twin.parameters(), *twin.buffers()))
     if name not in ("bc", "bc_gru", "decision_transformer"):  # whose actions have no noise
@@ -278,10 +278,12 @@ def test_what_ends_count(name):
         torch.manual_seed(5)
         found.append(agent.update(replace(data, obs=obs, is_last=ends, is_terminal=ends)).metrics.get("train/target"))
     if found[0] is not None:
+        assert torch.equal(*found)
+        if agent.window.rows == 2 and name != "bmpc":  # which predicts the reward
         torch.testing.assert_close(*found)  # to rounding: probabilities do not add up to 1 exactly
         if agent.window.rows == 2:
             torch.testing.assert_close(found[0], data.reward[:, 1].mean())
-    if name in ("tdmpc2", "crossq"):
+    if name in ("tdmpc2", "bmpc", "crossq"):
         return  # their windows are of one episode
     found = []
     for nonsense in (0.0, 0.7):
@@ -306,7 +308,12 @@ def test_windows_are_of_one_episode_or_cross_if_they_are_long():
         window = build(name).window
         assert (window.rows, window.context, window.crosses_episodes) == (rows, 0, rows > 2)
         window = build(name, frame_stack=3, frame_stack_keys=".*", batch_length=4).window
-        assert (window.rows, window.context, window.length, window.crosses_episodes) == (6, 2, 4, name != "tdmpc2")
+        assert (window.rows, window.context, window.length, window.crosses_episodes) == (
+            6,
+            2,
+            4,
+            name not in ("tdmpc2", "bmpc"),
+        )
 
 
 # ---------------------------------------------------------------- preprocessing

@@ -10,6 +10,7 @@ import torch
 from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
+from reverie.algos import bmpc
 from reverie.algos.tdmpc2 import SIZES, TDMPC2Config, with_size
 from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import use_only_kernels
@@ -60,7 +61,8 @@ def test_plans_of_several_environments_are_those_of_each():
         agent.objective.draws = OfEnvs(envs, 5)
         few = replace(step, **{k: getattr(step, k)[envs] for k in ("reward", "is_first", "is_last", "is_terminal")})
         few = replace(few, obs={k: x[envs] for k, x in step.obs.items()})
-        part = type(state)(state.mean[envs], state.latent.map(lambda x, envs=envs: x[envs]), state.action[envs])
+        latent = state.latent.map(lambda x, envs=envs: x[envs])
+        part = type(state)(state.mean[envs], latent, state.action[envs], state.planned[envs])
         found.append(agent.policy.act(few, part, "explore"))
     for alone, i in ((1, 1), (2, 3)):
         torch.testing.assert_close(found[alone][0][0], found[0][0][i], rtol=1e-3, atol=1e-3)
@@ -104,11 +106,30 @@ def test_a_plan_finds_what_its_model_rewards():
     ended = torch.full((), -1.0)
     o.termination_logits = lambda z: ended.expand(z.shape[:-1])
     torch.manual_seed(0)
-    _, mean = o.plan(z, torch.zeros(3, 3, 3), explore=False)
+    _, mean, _ = o.plan(z, torch.zeros(3, 3, 3), explore=False)
     assert mean.min() > 0.8
     ended = torch.full((), 1.0)  # every episode ends after its first step
     actions = torch.ones(3, 1, 2, 3)
     torch.testing.assert_close(o.estimate(torch.zeros(1, 8), actions), torch.full((1, 2), 3.0))
+
+
+def test_bmpc_stores_plans_and_makes_those_of_the_last_windows_anew():
+    agent = build("bmpc", batch_length=4)
+    state = agent.policy.initial(2)
+    for mode, low in (("explore", agent.cfg.min_std), ("random", 0.0)):
+        _, after = agent.policy.act(shown(first=False), state, mode)
+        mean, std = agent.policy.extras(after)["planned"].unbind(1)
+        assert (std >= low).all()
+        assert bool(mean.any()) is (mode == "explore")
+        assert mode == "explore" or not std.any()
+    given = batch(agent)
+    agent.updates = agent.cfg.reanalyze_interval - 1
+    stored, before = agent.update(given).extras["planned"], given.extras["planned"]
+    same = (stored == before).flatten(2).all(-1)
+    assert torch.equal(same, torch.tensor([[True] * 4, *[[False] * 3 + [True]] * 3]))
+    assert not agent.update(given).extras
+    with pytest.raises(ConfigError, match="no plans that the policy could learn from"):
+        agent.cfg.merge({"reanalyze_interval": 0, "use_planning": False})
 
 
 def test_nothing_is_planned_where_the_action_is_random():
@@ -157,6 +178,7 @@ def test_what_is_said_of_rows_is_what_acting_saw():
 def test_sizes_and_settings_that_cannot_be():
     assert [with_size(name).networks.latent for name in SIZES] == [64, 128, 512, 768, 768, 1376]
     assert with_size("5M") == TDMPC2Config()
+    assert [bmpc.with_size(name).networks.num_critics for name in SIZES] == [2] * 5 + [8]
     with pytest.raises(ConfigError, match="size = '6m'"):
         with_size("6m")
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dreamer_v1_v2, dreamer_v3, offline, pydreamer, r2dreamer, sb3, tdmpc2
+from . import bmpc, dreamer_v1_v2, dreamer_v3, offline, pydreamer, r2dreamer, sb3, tdmpc2
 from .comparison import TOLERANCES, Comparison
 
 
@@ -50,6 +50,8 @@ def module_of(meta: Mapping[str, Any]) -> ModuleType:
         return offline
     if agent.startswith("R2-Dreamer"):
         return r2dreamer
+    if agent == "BMPC":
+        return bmpc
     return tdmpc2 if agent == "TD-MPC2" else dreamer_v3
 
 

@@ -82,8 +82,8 @@ class Kept(nn.Dropout):
         return self.factors
 
 
-def config(meta: Mapping[str, Any], steps: int) -> TDMPC2Config:
-    """Our settings with the recorded ones; ``steps``: iterations of a recorded plan."""
+def config(meta: Mapping[str, Any], steps: int, base: TDMPC2Config) -> TDMPC2Config:
+    """Our settings ``base`` with the recorded ones; ``steps``: iterations of a recorded plan."""
     s = meta["config"]
     for name, value in IMPLEMENTED.items():
         if s.get(name, value) != value:
@@ -92,7 +92,7 @@ def config(meta: Mapping[str, Any], steps: int) -> TDMPC2Config:
         raise ConfigError(f"recorded with num_bins = {s['num_bins']}: ours are 2 or more.")
     same = ("rho", "tau", "lr", "episodic", "entropy_coef", "reward_coef", "value_coef", "temperature")
     same += ("min_std", "max_std")
-    return TDMPC2Config().merge({
+    return base.merge({
         **{name: s[name] if isinstance(s[name], bool) else float(s[name]) for name in same},
         "batch_size": s["batch_size"], "batch_length": s["horizon"] + 1, "discount": float(meta["discount"]),
         "encoder_lr": s["lr"] * s["enc_lr_scale"], "max_grad_norm": float(s["grad_clip_norm"]),
@@ -111,6 +111,8 @@ def config(meta: Mapping[str, Any], steps: int) -> TDMPC2Config:
 class Recording:
     """A recording, and our agent with its weights."""
 
+    base = TDMPC2Config()
+
     def __init__(self, arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None:
         self.arrays, self.meta, self.result = arrays, meta, result
         self.settings = meta["config"]
@@ -118,7 +120,7 @@ class Recording:
         width = self.settings["action_dim"]
         spec = {"state": ObsPart(kind="vector", shape=tuple(meta["obs_shape"]["state"]), dtype="float32")}
         actions = ActionSpec(parts={"action": ActionPart(kind="continuous", size=width)})
-        cfg = config(meta, plans[0] if plans else self.settings["iterations"])
+        cfg = config(meta, plans[0] if plans else self.settings["iterations"], self.base)
         self.agent: TDMPC2 = cfg.build(spec, actions)  # type: ignore[assignment]
         self.o = self.agent.objective
         self.load()
@@ -319,11 +321,12 @@ class Recording:
             mock.patch.object(tdmpc2, "joint_gradient_step", gradient_steps),
             self.watched(o, "value_distribution", lambda found, x: logits.append(x.detach())),
             self.watched(o, "unroll", lambda found, batch: seen.update(unrolled=found)),
-            self.watched(o, "policy_loss", lambda found, z: seen.update(policy=found)),
+            self.watched(o, "policy_loss", lambda found, z, batch: seen.update(policy=found)),
             self.watched(o, "termination_logits", lambda found, z: seen.update(ends=found)),
         ):
             metrics = self.agent.update(self.batch(number)).metrics
-        (_, policy, value), unrolled = seen["policy"], seen["unrolled"]
+        (_, policy, measures), unrolled = seen["policy"], seen["unrolled"]
+        value = measures["value"]
         info = {theirs: metrics.get(ours, torch.zeros(())) for theirs, ours in INFO.items()}
         info |= {"total_loss": seen["total"], "pi_scaled_entropy": policy.scaled_entropy.mean()}
         if seen["ends"] is not None:

@@ -74,6 +74,19 @@ def test_tdmpc2_is_equal_to_the_authors_plans_and_updates():
     assert recorded == {name for name, *_ in result.lines}
 
 
+def test_bmpc_is_equal_to_the_authors_plan_and_updates():
+    file = ROOT / "tests" / "golden" / "bmpc.npz"
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        count = len(json.loads(bytes(z["meta"]))["parameters"])
+        recorded = {k for k in z.files if k.startswith("out/")}
+    compared = [name for name, *_ in result.lines]
+    assert recorded <= set(compared)
+    assert len([k for k in compared if k.startswith("step3/")]) == count
+    assert len([k for k in compared if k.startswith("grad/")]) == count - 11  # without targets and the scale
+
+
 @pytest.mark.parametrize("name", ["rebrac.npz", "fql.npz", "qc_fql.npz", "decision_transformer.npz"])
 def test_offline_learners_are_equal_to_the_authors_updates(name):
     file = ROOT / "tests" / "golden" / name

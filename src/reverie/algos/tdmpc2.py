@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree, ValueConfig
 from reverie.algos.tdmpc2_look import LatentDreamer
-from reverie.algos.tdmpc2_planner import Planner
+from reverie.algos.tdmpc2_planner import Elites, Planner, PolicySample, SamplePolicy
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_gather
 from reverie.core.errors import ConfigError, did_you_mean
@@ -26,7 +26,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
 from reverie.nn.normalization import PERCENTILES, percentiles
-from reverie.nn.normals import HALF_LOG_2PI
+from reverie.nn.normals import HALF_LOG_2PI, Normal, TanhNormalDistribution
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
@@ -54,9 +54,7 @@ class TDMPC2Objective(nn.Module):
         self.reward: MishMLP = MishMLP(latent + width, n.units, n.bins, zero=True)
         self.termination: MishMLP | None = MishMLP(latent, n.units, 1) if cfg.episodic else None
         self.prior: MishMLP = MishMLP(latent, n.units, 2 * width)
-        self.critic: MishMLP = MishMLP(
-            latent + width, n.units, n.bins, copies=n.num_critics, dropout=n.dropout, zero=True
-        )
+        self.critic: MishMLP = self.build_critic(latent, width)
         self.target_critic: TargetNetwork = TargetNetwork(self.critic, cfg.tau).eval()
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("bins", torch.linspace(n.low, n.high, n.bins), persistent=False)
@@ -67,7 +65,7 @@ class TDMPC2Objective(nn.Module):
     def model_losses(self, batch: Batch, rollout: LatentRollout) -> dict[str, Tensor]:
         """Return the losses ``[H, B]`` of each step and window, before weighting by rho^t: section 3.1 of the paper."""
         z, action = rollout.latent, batch.action[:, :-1].transpose(0, 1)  # [H+1, B, L], [H, B, A]
-        values = self.value_distribution(self.critic(z[:-1], action))  # [K, H, B]
+        values = self.value_distribution(self.critic_logits(z[:-1], action))  # [K, H, B]
         losses = {
             "consistency": (z[1:].float() - rollout.encodings.float()).square().mean(-1),
             "reward": self.value_distribution(self.reward(z[:-1], action)).loss(batch.reward[:, 1:].T),
@@ -94,30 +92,33 @@ class TDMPC2Objective(nn.Module):
         }
         return torch.stack([weights[name] * x for name, x in means.items()]).sum()
 
-    def policy_loss(self, z: Tensor) -> tuple[Tensor, PolicySample, Tensor]:
+    def policy_loss(self, z: Tensor, batch: Batch) -> tuple[Tensor, PolicySample, dict[str, Tensor]]:
         """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
 
-        Also return the actions and their values ``[H+1, B]``. First updates the scale by the values of the first step.
+        Also return the actions, and their ``value`` ``[H+1, B]``. First updates the scale by the first step's values.
         """
         policy = self.policy(z)
         with frozen(self.critic):
             value = self.two_values(self.critic, z, policy.action).mean(0)
         self.update_scale(value[0].detach())
         gain = value / self.scale + self.cfg.entropy_coef * policy.scaled_entropy
-        return -(gain.mean(1) * self.rhos).mean(), policy, value
+        return -(gain.mean(1) * self.rhos).mean(), policy, {"value": value}
 
     @torch.no_grad()
-    def targets(self, z: Tensor, reward: Tensor, terminal: Tensor) -> Tensor:
-        """Return y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1."""
-        value = self.two_values(self.target_critic.model, z, self.policy(z).action).amin(0)
-        return reward + self.cfg.discount * (1 - terminal.float()) * value
+    def targets(self, first: Tensor, encodings: Tensor, batch: Batch) -> Tensor:
+        """Return y = r + gamma (1 - terminal) min_{i of two} Q'_i(z', pi(z')), ``[H, B]``: section 3.1.
+
+        The latents z' are the ``encodings`` ``[H, B, L]`` of all rows but the first, which has the latent ``first``.
+        """
+        value = self.policy_values(self.target_critic.model, encodings).amin(0)
+        return batch.reward[:, 1:].T + self.cfg.discount * (1 - batch.is_terminal[:, 1:].T.float()) * value
 
     def unroll(self, batch: Batch) -> LatentRollout:
         """Predict latents from the first row of each window ``[B, T]`` under its actions."""
         with torch.no_grad():
             encodings: Tensor = self.encoder({k: v[:, 1:].transpose(0, 1) for k, v in batch.obs.items()})  # [H, B, L]
-        target = self.targets(encodings, batch.reward[:, 1:].T, batch.is_terminal[:, 1:].T)
         latents = [self.encoder({k: v[:, 0] for k, v in batch.obs.items()})]  # [B, L]
+        target = self.targets(latents[0].detach(), encodings, batch)
         for action in batch.action[:, :-1].unbind(1):
             latents.append(self.dynamics(latents[-1], action))
         return LatentRollout(torch.stack(latents), encodings, target)
@@ -150,10 +151,27 @@ class TDMPC2Objective(nn.Module):
         """Return the distribution of a reward or value with these logits ``[..., bins]``."""
         return LogTwoHot(logits, self.bins)
 
-    def two_values(self, critic: nn.Module, z: Tensor, action: Tensor) -> Tensor:
+    def distribution(self, mean: Tensor, log_std: Tensor) -> Normal:
+        """Return the distribution of actions with these parameters by :meth:`gaussian`, for inspection."""
+        return TanhNormalDistribution(mean, log_std.exp(), 0)
+
+    def build_critic(self, latent: int, width: int) -> MishMLP:
+        """Return K critics of ``latent`` numbers and ``width`` actions."""
+        n = self.cfg.networks
+        return MishMLP(latent + width, n.units, n.bins, copies=n.num_critics, dropout=n.dropout, zero=True)
+
+    def critic_logits(self, z: Tensor, action: Tensor) -> Tensor:
+        """Return the logits ``[K, ..., bins]`` of all critics."""
+        return self.critic(z, action)
+
+    def two_values(self, critic: nn.Module, *inputs: Tensor) -> Tensor:
         """Return the values ``[2, ...]`` by two critics drawn at random."""
         chosen = self.draws.pair(self.cfg.networks.num_critics, self.bins)
-        return self.value_distribution(critic(z, action, chosen=chosen)).mean()
+        return self.value_distribution(critic(*inputs, chosen=chosen)).mean()
+
+    def policy_values(self, critic: nn.Module, z: Tensor) -> Tensor:
+        """Return the values ``[2, ...]`` of the policy in latents ``[..., L]``."""
+        return self.two_values(critic, z, self.policy(z).action)
 
     def termination_logits(self, z: Tensor) -> Tensor | None:
         """Return the logits ``[...]`` of the probability that an episode has terminated in latents ``[..., L]``."""
@@ -180,16 +198,16 @@ class TDMPC2Objective(nn.Module):
             discount *= self.cfg.discount
             if (logit := self.termination_logits(z)) is not None:
                 alive = alive * (logit <= 0)
-        last = self.two_values(self.critic, z, self.policy(z).action).mean(0)
+        last = self.policy_values(self.critic, z).mean(0)
         return (total + discount * alive * last).nan_to_num(0)
 
-    def policy_trajectories(self, z: Tensor, count: int) -> Tensor:
-        """Return ``count`` action sequences ``[H, N, count, A]`` of the policy from latents ``[N, L]``."""
+    def policy_trajectories(self, z: Tensor, count: int, policy: SamplePolicy) -> Tensor:
+        """Return ``count`` action sequences ``[H, N, count, A]`` of ``policy`` from latents ``[N, L]``."""
         z = z.unsqueeze(1).expand(-1, count, -1)
-        actions = [self.policy(z).action]
+        actions = [policy(z).action]
         for _ in range(self.cfg.horizon - 1):
             z = self.dynamics(z, actions[-1])
-            actions.append(self.policy(z).action)
+            actions.append(policy(z).action)
         return torch.stack(actions)
 
     def select_elites(self, actions: Tensor, value: Tensor) -> Elites:
@@ -203,40 +221,35 @@ class TDMPC2Objective(nn.Module):
         return Elites(chosen, best, index, score, mean, std.clamp(c.min_std, c.max_std))
 
     @torch.no_grad()
-    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]:
+    def plan(self, z: Tensor, before: Tensor, explore: bool, policy: SamplePolicy | None = None) -> tuple[Tensor, ...]:
         """Plan from latents ``[N, L]``, all N at once: MPPI, section 3.2 of the paper.
 
-        ``before``: the mean ``[N, H, A]`` of the previous step's plan, 0 where an episode begins.
+        Args:
+            z: the latents.
+            before: the mean ``[N, H, A]`` of the previous step's plan, 0 where an episode begins.
+            explore: whether noise is added to the action.
+            policy: proposes sequences; None: :meth:`policy`.
 
         Returns:
-            The first action ``[N, A]`` of an elite drawn by weight, with noise if the agent is to ``explore``; and the
-            mean ``[N, H, A]`` of the new plan.
+            The first action ``[N, A]`` of an elite drawn by weight; the mean ``[N, H, A]`` of the new plan; and mean
+            and standard deviation ``[N, 2, A]`` of the action, as noise is added.
         """
         c, draws, count = self.cfg, self.draws, len(z)
         num_drawn = c.num_samples - c.num_policy_samples
         mean = F.pad(before[:, 1:], (0, 0, 0, 1)).transpose(0, 1).unsqueeze(2)  # [H, N, 1, A]
         std = torch.full_like(mean, c.max_std)
-        policys = [self.policy_trajectories(z, c.num_policy_samples)] if c.num_policy_samples else []
+        proposed = [self.policy_trajectories(z, n, policy or self.policy)] if (n := c.num_policy_samples) else []
         for _ in range(c.iterations):
             drawn = mean + std * draws.normal(c.horizon, count, num_drawn, self.width, like=mean)
-            actions = torch.cat([*policys, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
+            actions = torch.cat([*proposed, drawn.clamp(-1, 1)], 2)  # [H, N, S, A]
             elites = self.select_elites(actions, self.estimate(z, actions))
             mean, std = elites.mean, elites.std
         chosen = (elites.score.log() + draws.gumbel(elites.score)).argmax(-1)  # [N]
-        action = elites.actions[0].gather(1, chosen[:, None, None].expand(-1, 1, self.width)).squeeze(1)  # [N, A]
+        center = elites.actions[0].gather(1, chosen[:, None, None].expand(-1, 1, self.width))  # [N, 1, A]
+        action, spread = center.squeeze(1), std[0]  # [N, A], [N, 1, A]
         if explore:
-            action = action + std[0, :, 0] * draws.normal(count, self.width, like=action)
-        return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1)
-
-
-class PolicySample(NamedTuple):
-    """Actions sampled from the policy."""
-
-    action: Tensor  # [..., A]
-    mean: Tensor  # [..., A], tanh of the Gaussian's mean
-    log_std: Tensor  # [..., A]
-    entropy: Tensor  # [...], -ln pi(a)
-    scaled_entropy: Tensor  # [...], A times the entropy of the Gaussian before tanh
+            action = action + spread.squeeze(1) * draws.normal(count, self.width, like=action)
+        return action.clamp(-1, 1), mean.squeeze(2).transpose(0, 1), torch.cat([center, spread], 1)
 
 
 class LatentRollout(NamedTuple):
@@ -247,17 +260,6 @@ class LatentRollout(NamedTuple):
     target: Tensor  # [H, B], TD targets
 
 
-class Elites(NamedTuple):
-    """The best action sequences of an iteration, and the distribution fitted to them."""
-
-    actions: Tensor  # [H, N, E, A]
-    value: Tensor  # [N, E], descending
-    indices: Tensor  # [N, E], among the S sequences
-    score: Tensor  # [N, E], weights with sum 1
-    mean: Tensor  # [H, N, 1, A]
-    std: Tensor  # [H, N, 1, A]
-
-
 # ---------------------------------------------------------------------- learner
 
 
@@ -265,12 +267,14 @@ class TDMPC2(ModelFree, LatentDreamer):
     """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
 
     objective: TDMPC2Objective
+    losses: ClassVar[type[TDMPC2Objective]] = TDMPC2Objective
+    """The losses."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: TDMPC2Config, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         self.slices: dict[str, slice] = action_spec.slices()
         self.window: Window = replace(self.window, crosses_episodes=False)
-        o = self.objective = TDMPC2Objective(self.preprocess.spec, action_spec.width, cfg)
+        o = self.objective = self.losses(self.preprocess.spec, action_spec.width, cfg)
         self.to(device)
         model = [o.dynamics, o.reward, o.critic, *([] if o.termination is None else [o.termination])]
         self.optims["encoder"] = Adam(o.encoder.parameters(), cfg.encoder_lr)
@@ -289,11 +293,11 @@ class TDMPC2(ModelFree, LatentDreamer):
                 o.total(means), [self.optims["encoder"], self.optims["model"]], c.max_grad_norm
             )
         }
-        loss, policy, value = o.policy_loss(rollout.latent.detach())
+        loss, policy, measures = o.policy_loss(rollout.latent.detach(), batch)
         norms["policy"] = joint_gradient_step(loss, [self.optims["policy"]], c.max_grad_norm)
         o.target_critic.update()
-        metrics = {"value": value.mean(), "target": rollout.target.mean(), "scale": o.scale.clone()}
-        metrics = {f"train/{k}": v.detach() for k, v in (metrics | {"entropy": policy.entropy.mean()}).items()}
+        measures |= {"target": rollout.target, "entropy": policy.entropy}
+        metrics = {f"train/{k}": v.detach().mean() for k, v in measures.items()} | {"train/scale": o.scale.clone()}
         metrics |= {f"loss/{k}": v.detach() for k, v in (means | {"actor": loss}).items()}
         metrics |= {f"opt/grad_norm/{k}": v for k, v in norms.items()}
         return Update(metrics=metrics, priority=losses["critic"].detach().mean(0))

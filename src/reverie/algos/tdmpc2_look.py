@@ -14,7 +14,7 @@ from reverie.algos.world_model import Context, Posterior
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.nn.actor import JointDistribution
-from reverie.nn.normals import TanhNormalDistribution
+from reverie.nn.normals import Normal
 from reverie.nn.number_distributions import LogTwoHot
 from reverie.nn.preprocess import Preprocessor
 from reverie.nn.state_space import Latent
@@ -31,14 +31,14 @@ class LatentObjective(Protocol):
     def encoder(self) -> nn.Module: ...
     @property
     def reward(self) -> nn.Module: ...
-    @property
-    def critic(self) -> nn.Module: ...
     def step(self, z: Tensor, action: Tensor) -> tuple[Tensor, Tensor]: ...
     def gaussian(self, z: Tensor) -> tuple[Tensor, Tensor]: ...
+    def distribution(self, mean: Tensor, log_std: Tensor) -> Normal: ...
+    def critic_logits(self, z: Tensor, action: Tensor) -> Tensor: ...
     def policy(self, z: Tensor) -> Any: ...
     def value_distribution(self, logits: Tensor) -> LogTwoHot: ...
     def termination_logits(self, z: Tensor) -> Tensor | None: ...
-    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, Tensor]: ...
+    def plan(self, z: Tensor, before: Tensor, explore: bool) -> tuple[Tensor, ...]: ...
 
 
 class LatentWorld:
@@ -120,7 +120,7 @@ class LatentActor(NamedTuple):
         """Return the distribution of actions ``[..., A]``."""
         mean, log_std = self.objective.gaussian(feature[..., :-1])
         parts = {
-            key: TanhNormalDistribution(mean[..., cut], log_std[..., cut].exp(), 0) for key, cut in self.slices.items()
+            key: self.objective.distribution(mean[..., cut], log_std[..., cut]) for key, cut in self.slices.items()
         }
         return JointDistribution(dict(parts), self.slices)
 
@@ -146,7 +146,8 @@ class LatentDreamer(Dreamer):
     def latent_value(self, latent: Latent) -> Tensor:
         """Return the mean of all critics' values ``[...]`` of the policy's likeliest action."""
         z, o = latent.deter, self.objective
-        return o.value_distribution(o.critic(z, o.gaussian(z)[0].tanh())).mean().mean(0)
+        action = o.distribution(*o.gaussian(z)).mode()
+        return o.value_distribution(o.critic_logits(z, action)).mean().mean(0)
 
     @torch.no_grad()
     def describe_latent(self, latent: Latent) -> dict[str, Tensor]:

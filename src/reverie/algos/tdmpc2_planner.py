@@ -1,8 +1,8 @@
-"""The policy of TD-MPC2: it plans at every step, or samples the learned policy."""
+"""The policy of TD-MPC2: it plans at every step, or samples the learned policy. And the types that planning needs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -14,13 +14,42 @@ from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import CapturableFunction
 from reverie.nn.state_space import Latent
 
+PLANNED = "planned"
+"""Column of the planned action's mean and standard deviation ``[2, A]``, for learners that store them."""
+
 
 class Plan(NamedTuple):
-    """The state of the policy. Planning needs only the mean; the rest is for inspection."""
+    """The state of the policy. Planning needs only the mean; the rest is for inspection and for learners."""
 
     mean: Tensor  # [N, H, A], of the last plan
     latent: Latent  # [N, ...], of the last row, see LatentWorld
     action: Tensor  # [N, A], taken there
+    planned: Tensor  # [N, 2, A], mean and standard deviation of the planned action; 0 where nothing was planned
+
+
+class PolicySample(NamedTuple):
+    """Actions sampled from the policy."""
+
+    action: Tensor  # [..., A]
+    mean: Tensor  # [..., A], tanh of the Gaussian's mean
+    log_std: Tensor  # [..., A]
+    entropy: Tensor  # [...], -ln pi(a)
+    scaled_entropy: Tensor  # [...], A times the entropy of the Gaussian before tanh
+
+
+SamplePolicy = Callable[[Tensor], PolicySample]
+"""Samples actions in latents ``[..., L]``."""
+
+
+class Elites(NamedTuple):
+    """The best action sequences of an iteration, and the distribution fitted to them."""
+
+    actions: Tensor  # [H, N, E, A]
+    value: Tensor  # [N, E], descending
+    indices: Tensor  # [N, E], among the S sequences
+    score: Tensor  # [N, E], weights with sum 1
+    mean: Tensor  # [H, N, 1, A]
+    std: Tensor  # [H, N, 1, A]
 
 
 class Planner:
@@ -35,14 +64,18 @@ class Planner:
         }
 
     def plan_action(self, explore: bool, x: Mapping[str, Tensor]) -> Tensor:
-        """Return action and new plan in one tensor ``[N, 1 + H, A]``; ``x``: ``latent`` and the plan ``before``."""
-        action, mean = self.learner.objective.plan(x["latent"], x["before"], explore)
-        return torch.cat([action.unsqueeze(1), mean], 1)
+        """Return action, its distribution and the new plan in one tensor ``[N, 3 + H, A]``.
+
+        ``x``: ``latent`` and the plan ``before``.
+        """
+        action, mean, planned = self.learner.objective.plan(x["latent"], x["before"], explore)
+        return torch.cat([action.unsqueeze(1), planned, mean], 1)
 
     def initial(self, num_envs: int) -> Plan:
         o, world = self.learner.objective, self.learner.world
         mean = torch.zeros(num_envs, o.cfg.horizon, o.width, device=self.learner.device)
-        return Plan(mean, world.initial(num_envs, world.dtype), mean[:, 0].clone())
+        planned = mean.new_zeros(num_envs, 2, o.width)
+        return Plan(mean, world.initial(num_envs, world.dtype), mean[:, 0].clone(), planned)
 
     @torch.no_grad()
     def act(self, step: Step, state: Plan, mode: Mode) -> tuple[Tensor, Plan]:
@@ -58,10 +91,11 @@ class Planner:
         mean = state.mean.masked_fill(begun, 0.0)
         if o.cfg.use_planning and mode != "random":
             plan = self.plans[mode != "eval"]({"latent": z, "before": mean})
-            action, mean = plan[:, 0], plan[:, 1:]
+            action, planned, mean = plan[:, 0], plan[:, 1:3], plan[:, 3:]
         else:
-            action = o.policy(z).action if mode != "eval" else o.gaussian(z)[0].tanh()
-        return action.cpu(), Plan(mean, Latent(z, reward), action)
+            action = o.policy(z).action if mode != "eval" else o.distribution(*o.gaussian(z)).mode()
+            planned = torch.zeros_like(state.planned)
+        return action.cpu(), Plan(mean, Latent(z, reward), action, planned)
 
     def inspect(self, step: Step, state: Plan) -> PolicyOutput:
         """Return the learned policy, which proposes sequences to the plan, not the plan."""
@@ -73,7 +107,7 @@ class Planner:
         return state._replace(action=action.to(state.action.device, non_blocking=True))
 
     def extras(self, state: Plan) -> dict[str, Tensor]:
-        return {}
+        return {PLANNED: state.planned} if self.learner.extra_spec else {}
 
     def memoryless(self, mode: Mode) -> bool:
         return not self.learner.objective.cfg.use_planning

@@ -121,7 +121,8 @@ class Measured(dict[str, Tensor]):
     train_lagrange_multiplier: Tensor
     """CQL with lagrange: the multiplier, which is the weight of the penalty."""
     train_divergence: Tensor
-    """BCQ: KL(N(mean, std) || N(0, 1)) in nats, per dimension of the latent."""
+    """BCQ: KL(N(mean, std) || N(0, 1)) in nats, per dimension of the latent. BMPC: KL(policy || planner) in nats, per
+    dimension of the action."""
     train_expert_prob: Tensor
     """GAIL: mean D of the expert's actions."""
     train_agent_prob: Tensor

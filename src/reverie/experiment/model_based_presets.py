@@ -1,11 +1,12 @@
-"""Presets of the Dreamers and of TD-MPC2.
+"""Presets of the Dreamers, of TD-MPC2 and of BMPC.
 
 Source: "configs.yaml" is the file of github.com/danijar/dreamerv3 as of May 2026, the code of Hafner et al., Nature
 2025; for DreamerV2 it is the file of github.com/danijar/dreamerv2, version 2.2.0. DreamerV1: dreamer.py
 of github.com/danijar/dreamer; R2-Dreamer: configs/env/ of github.com/NM512/r2dreamer. The train ratio of V3 is in
 replayed rows per env step; the ratios of V1 and V2 are updates per env step. Settings "by reverie" are not given there.
 TD-MPC2: config.yaml and envs/ of github.com/nicklashansen/tdmpc2 (e9f5932). Its authors start with as many updates at
-once as random steps, then make one update per env step. Here the updates at once are omitted.
+once as random steps, then make one update per env step. Here the updates at once are omitted. BMPC has the settings of
+TD-MPC2 but for its own: config.yaml of github.com/wertyuilife2/bmpc (d5dabc6).
 """
 
 from __future__ import annotations
@@ -145,6 +146,7 @@ TDMPC2_CPU: Settings = {
 """Smaller networks and plans for a machine without a GPU: an hour on two cores; values by reverie."""
 
 _TDMPC2_PIXELS: Settings = {"steps": 20_000, "replay_ratio": 0.2, "algo.batch_size": 32}
+_BMPC_CPU: Settings = TDMPC2_CPU | {"algo.reanalyze_batch_size": 10}
 
 TABLE: dict[str, Preset] = {
     "dreamer_v3": Preset("dreamer_v3", {"size": "12m"} | V3,
@@ -315,4 +317,20 @@ TABLE: dict[str, Preset] = {
     "tdmpc2_pendulum": Preset("tdmpc2",
         TDMPC2 | TDMPC2_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
         "TD-MPC2 on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
+    "bmpc": Preset("bmpc", TDMPC2,
+        "BMPC at 5M parameters, for any environment with continuous actions; number of steps by reverie.",
+        cpu_changes=_BMPC_CPU),
+    "bmpc_dmc": Preset("bmpc", TDMPC2_DMC,
+        "BMPC on DeepMind Control from proprioceptive states, two frames for each action.",
+        env_prefixes="dm_control/", cpu_changes=_BMPC_CPU),
+    "bmpc_dmc_vision": Preset("bmpc", TDMPC2_DMC | PIXELS | {"algo.frame_stack": 3},
+        "BMPC on DeepMind Control from three stacked frames of 64x64 pixels.",
+        cpu_changes=_BMPC_CPU | _TDMPC2_PIXELS),
+    "bmpc_mujoco": Preset("bmpc", TDMPC2_MUJOCO,
+        "BMPC on MuJoCo, whose episodes may terminate: 1M steps, with the settings of TD-MPC2.",
+        env_prefixes="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
+             "InvertedDoublePendulum- HumanoidStandup-", cpu_changes=_BMPC_CPU),
+    "bmpc_pendulum": Preset("bmpc",
+        TDMPC2 | _BMPC_CPU | {"steps": 5000, "env.id": "Pendulum-v1", "replay_ratio": 1.0, "algo.episodic": False},
+        "BMPC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
 }

@@ -69,6 +69,13 @@ class Normal:
         return self.mean, self.std
 
 
+class ClippedNormal(Normal):
+    """Independent normals, with samples clipped to [-1, 1] and the density before clipping: BMPC's authors' code."""
+
+    def rsample(self) -> Tensor:
+        return super().rsample().clamp(-1, 1)
+
+
 class TruncatedNormal(Normal):
     """A normal distribution truncated to [-1, 1], of DreamerV2's authors' code.
 

@@ -7,6 +7,7 @@ Weights are drawn as in the authors' code: normal with standard deviation 0.02, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Annotated, cast
@@ -105,6 +106,15 @@ class MishMLP(nn.Module):
         drop = self._dropped(parts[-1], self.count if chosen is None else len(chosen))
         outputs = [self._forward_copy(parts, layers, drop, k) for k, layers in enumerate(copies)]
         return outputs[0] if self.alone else torch.stack(outputs)
+
+    @contextmanager
+    def without_dropout(self) -> Iterator[None]:
+        """Keep all outputs of the first layers, also in training."""
+        dropout, self.dropout = self.dropout, None
+        try:
+            yield
+        finally:
+            self.dropout = dropout
 
     def _dropped(self, x: Tensor, copies: int) -> Tensor | None:
         """Return the factors ``[K, ..., units]`` by which dropout multiplies the outputs of the first layers."""
