@@ -278,10 +278,8 @@ def test_what_ends_count(name):
         torch.manual_seed(5)
         found.append(agent.update(replace(data, obs=obs, is_last=ends, is_terminal=ends)).metrics.get("train/target"))
     if found[0] is not None:
-        assert torch.equal(*found)
-        if agent.window.rows == 2 and name != "bmpc":  # which predicts the reward
         torch.testing.assert_close(*found)  # to rounding: probabilities do not add up to 1 exactly
-        if agent.window.rows == 2:
+        if agent.window.rows == 2 and name != "bmpc":  # which predicts the reward
             torch.testing.assert_close(found[0], data.reward[:, 1].mean())
     if name in ("tdmpc2", "bmpc", "crossq"):
         return  # their windows are of one episode
