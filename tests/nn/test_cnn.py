@@ -18,6 +18,7 @@ from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.types import Step
 from reverie.experiment.noise import noise_batch
 from reverie.nn.cnn import Drq, ImageEncoder, Minatar, Nature
 from reverie.nn.network import NetworkConfig, ObsConcat
@@ -32,6 +33,12 @@ def image(height: int, width: int, channels: int, **more) -> ObsPart:
 
 def pixels(part: ObsPart, *lead: int) -> torch.Tensor:
     return torch.randint(0, 256, (*lead, *part.shape), dtype=torch.uint8)
+
+
+def shown(spec) -> Step:
+    no = torch.zeros(2, dtype=torch.bool)
+    return Step(obs={k: pixels(part, 2) for k, part in spec.items()}, reward=torch.zeros(2), is_first=~no, is_last=no,
+                is_terminal=no)  # fmt: skip
 
 
 def sequential(encoder, *strides: int) -> nn.Sequential:
@@ -92,6 +99,47 @@ def test_drq_is_that_of_pytorch(images):
     assert all(not c.bias.any() for c in inputs.encoder.stacks[0])
     flat = inputs.encoder.stacks[0][1].weight.detach().flatten(1)
     torch.testing.assert_close(flat @ flat.T, 2 * torch.eye(16), rtol=0, atol=1e-4)
+
+
+def test_a_shift_is_a_crop_of_the_padded_image_and_each_row_has_its_own():
+    """All frames of a stack, which are channels, move together; nothing moves outside of updates."""
+    torch.manual_seed(0)
+    part, pad = image(15, 17, 6), 4
+    encoder = Drq(4, 5, pad).build({"eye": part})
+    x = pixels(part, 300)
+    torch.manual_seed(1)
+    moved = encoder.augment(x)
+    torch.manual_seed(1)
+    shifts = encoder.random_shifts(x)
+    assert sorted(set(shifts.flatten().tolist())) == list(range(-pad, pad + 1))
+    padded = nn.functional.pad(x.permute(0, 3, 1, 2).float(), (pad,) * 4, "replicate").permute(0, 2, 3, 1)
+    for one, whole, (right, down) in zip(moved, padded, shifts.tolist(), strict=True):
+        assert torch.equal(one.float(), whole[pad - down : pad - down + 15, pad - right : pad - right + 17])
+    assert encoder.eval().augment(x) is x
+
+
+def test_only_updates_shift_images_and_they_resume_bit_for_bit():
+    spec = {"eye": image(15, 17, 3)}
+    settings = {"batch_size": 4, "networks.units": (8,), "networks.encoder": "drq(4, 5, 3)"}
+    found = []
+    for stop in (False, True):
+        learner = SACConfig().merge(settings).build(spec, PUSH, seed=0)
+        torch.manual_seed(1)
+        rows, moved = noise_batch(learner, spec, PUSH), []
+        learner.update(rows)
+        if stop:
+            saved, learner = learner.state_dict(), SACConfig().merge(settings).build(spec, PUSH, seed=1)
+            learner.load_state_dict(saved)
+        encoder = learner.objective.critic.inputs.encoder
+        draw = encoder.random_shifts
+        encoder.random_shifts = lambda x, moved=moved, draw=draw: moved.append(draw(x)) or moved[-1]
+        learner.policy.act(shown(spec), learner.policy.initial(2), "explore")
+        assert not moved
+        torch.manual_seed(2)
+        learner.update(rows)
+        assert [len(x) for x in moved] == [4, 4]  # s and s', once each
+        found.append([*learner.parameters()])
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 PUSH = ActionSpec(parts={"push": ActionPart(kind="continuous", size=2)})

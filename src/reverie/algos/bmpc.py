@@ -123,7 +123,7 @@ class BMPC(TDMPC2):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: BMPCConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
-        self.extra_spec = {PLANNED: ColumnSpec(shape=(2, action_spec.width), dtype="float32")}
+        self.extra_spec: dict[str, ColumnSpec] = {PLANNED: ColumnSpec(shape=(2, action_spec.width), dtype="float32")}
         self.updates: int = 0  # in Python, so that updates without new plans do not pay for them
 
     def next_step(self) -> TrainStep:

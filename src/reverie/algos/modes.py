@@ -16,10 +16,17 @@ Optimizer = Adam | LaPropAGC | torch.optim.Optimizer
 
 
 def reads_training_flag(module: nn.Module) -> bool:
-    """Return whether ``module`` or its hooks might read its flag ``training``. No module of this library does."""
+    """Return whether ``module`` or its hooks might read its flag ``training``.
+
+    Those modules of this library do that have a true attribute ``has_two_modes``.
+    """
     kind = type(module)
     is_known = kind in (nn.Linear, nn.Sequential, nn.ModuleList) or kind.__module__.startswith("reverie.")
-    return not is_known or bool(module._forward_hooks or module._forward_pre_hooks)
+    return (
+        not is_known
+        or getattr(kind, "has_two_modes", False)
+        or bool(module._forward_hooks or module._forward_pre_hooks)
+    )
 
 
 def check_all_parameters_trained(

@@ -24,6 +24,16 @@ MODEL_FREE: Settings = {
 
 For such small networks two threads are slower than one."""
 
+DMC_PIXELS: Settings = {
+    "steps": 500_000, "replay_ratio": 1.0, "learning_starts": 1000, "random_steps": 1000, "env.num": 1,
+    "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2, "env.pixels": "only", "env.resize": (84, 84),
+    "replay.capacity": 100_000, "algo.frame_stack": 3, "algo.batch_size": 128, "algo.networks.units": (1024, 1024),
+}
+"""DeepMind Control from pixels, 1M frames: Yarats et al. 2021, table 3; capacity of DrQ."""
+
+_PIXELS: Settings = {"threads": 1, "steps": 20_000, "replay_ratio": 0.2, "algo.batch_size": 32,
+                     "algo.networks.units": (256, 256), "replay.capacity": 20_000}
+
 HIGH_RATIO: Settings = MODEL_FREE | {
     "steps": 300_000, "replay_ratio": 20.0, "learning_starts": 5000, "random_steps": 5000,
     "algo.num_target_critics": 2, "algo.policy_delay": 20,
@@ -132,6 +142,12 @@ TABLE: dict[str, Preset] = {
         HIGH_RATIO | {"algo.networks.critic_norm": "before_relu", "algo.networks.critic_dropout": 0.01},
         "DroQ: SAC with dropout and 20 updates per env step on MuJoCo and similar tasks: 300k steps.",
         cpu_changes={"steps": 20_000}),
+    "drq": Preset("sac",
+        DMC_PIXELS | {"algo.networks.encoder": "drq(pad=4)", "algo.batch_size": 512, "algo.actor_lr": 1e-3,
+            "algo.critic_lr": 1e-3, "algo.temperature_lr": 1e-3, "algo.temperature": 0.1, "algo.policy_delay": 2,
+            "algo.target_update_interval": 2, "algo.tau": 0.01},
+        "DrQ: SAC on DeepMind Control from randomly shifted images, one shift where the paper averages two: 500k steps.",
+        cpu_changes=_PIXELS),
     "tqc": Preset("tqc", MODEL_FREE,
         "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
     "crossq": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},

@@ -81,17 +81,21 @@ class Drq(ImageEncoder):
     """Four convolutions of 3 x 3, and a separate layer on top in each network: DrQ-v2, Yarats et al. 2022.
 
     The layer is linear, with layer norm and tanh. DrQ and SAC-AE have the same encoder (arXiv:2004.13649,
-    arXiv:1910.01741), for images of 84 x 84 pixels, or any size from 15 x 15. Images are not augmented.
+    arXiv:1910.01741), for images of 84 x 84 pixels, or any size from 15 x 15.
     """
 
     channels: Annotated[int, AtLeast(1)] = 32
     """Number of filters of each convolution."""
     features: Annotated[int, AtLeast(1)] = 50
     """Width of the layer."""
+    pad: Annotated[int, AtLeast(0)] = 0
+    """Largest random shift of images in updates, in pixels, in each direction; DrQ and DrQ-v2 have 4. Stacked frames are
+    shifted together. 0: none."""
 
     def build(self, spec: ObsSpec) -> ConvStack:
         c = self.channels
-        encoder = ConvStack(spec, (ConvLayer(c, 3, 2), *[ConvLayer(c, 3, 1)] * 3), "drq")
+        layers = (ConvLayer(c, 3, 2), *[ConvLayer(c, 3, 1)] * 3)
+        encoder = RandomShifts(spec, layers, "drq", self.pad) if self.pad else ConvStack(spec, layers, "drq")
         encoder.offset = -0.5
         for part in encoder.modules():
             if isinstance(part, ConvReLU):
@@ -149,7 +153,7 @@ class Shifted(ImageEncoder):
     def build(self, spec: ObsSpec) -> ConvStack:
         c = self.channels
         layers = (ConvLayer(c, 7, 2), ConvLayer(c, 5, 2), ConvLayer(c, 3, 2), ConvLayer(c, 3, 1))
-        return ShiftedConvolutions(spec, layers, self.pad)
+        return ShiftedConvolutions(spec, layers, "shifted", self.pad)
 
 
 class ConvReLU(nn.Module):
@@ -221,23 +225,33 @@ class ConvStack(nn.Module):
         return features.flatten(1)
 
 
-class ShiftedConvolutions(ConvStack):
-    """Convolutions over pixels in [-0.5, 0.5] of randomly shifted images; the last one has no ReLU.
+class RandomShifts(ConvStack):
+    """Convolutions over images that updates shift at random: Yarats et al. 2022, arXiv:2107.09645, section 3.1."""
 
-    The output is flattened channel by channel, as in the authors' code.
-    """
+    has_two_modes: bool = True
 
-    offset: float = -0.5
-    relu_last: bool = False
-
-    def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], pad: int) -> None:
-        super().__init__(spec, layers, "shifted")
+    def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], name: str, pad: int) -> None:
+        super().__init__(spec, layers, name)
         self.pad = pad
 
     def random_shifts(self, images: Tensor) -> Tensor:
         """Return a random shift for each of the images ``[M, H, W, C]``: ``[M, 2]``, right and down."""
         drawn = torch.rand(len(images), 2, device=images.device) * (2 * self.pad + 1)
         return self.pad - drawn.long().clamp(max=2 * self.pad)
+
+    def augment(self, image: Tensor) -> Tensor:
+        return shift_images(image, self.random_shifts(image)) if self.training else image
+
+
+class ShiftedConvolutions(RandomShifts):
+    """Convolutions over pixels in [-0.5, 0.5] of images that are always shifted; the last one has no ReLU.
+
+    The output is flattened channel by channel, as in the authors' code.
+    """
+
+    has_two_modes: bool = False
+    offset: float = -0.5
+    relu_last: bool = False
 
     def augment(self, image: Tensor) -> Tensor:
         return shift_images(image, self.random_shifts(image))
