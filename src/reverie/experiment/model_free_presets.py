@@ -146,7 +146,7 @@ TABLE: dict[str, Preset] = {
         DMC_PIXELS | {"algo.networks.encoder": "drq(pad=4)", "algo.batch_size": 512, "algo.actor_lr": 1e-3,
             "algo.critic_lr": 1e-3, "algo.temperature_lr": 1e-3, "algo.temperature": 0.1, "algo.policy_delay": 2,
             "algo.target_update_interval": 2, "algo.tau": 0.01},
-        "DrQ: SAC on DeepMind Control from randomly shifted images, one shift where the paper averages two: 500k steps.",
+        "DrQ: SAC on DeepMind Control from randomly shifted images, one shift where the paper has two: 500k steps.",
         cpu_changes=_PIXELS),
     "tqc": Preset("tqc", MODEL_FREE,
         "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),

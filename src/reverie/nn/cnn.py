@@ -89,8 +89,8 @@ class Drq(ImageEncoder):
     features: Annotated[int, AtLeast(1)] = 50
     """Width of the layer."""
     pad: Annotated[int, AtLeast(0)] = 0
-    """Largest random shift of images in updates, in pixels, in each direction; DrQ and DrQ-v2 have 4. Stacked frames are
-    shifted together. 0: none."""
+    """Largest random shift of images in updates, in pixels, in each direction; DrQ and DrQ-v2 have 4. Stacked frames
+    are shifted together. 0: none."""
 
     def build(self, spec: ObsSpec) -> ConvStack:
         c = self.channels
