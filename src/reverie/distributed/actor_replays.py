@@ -16,6 +16,7 @@ from torch import Tensor
 from reverie.core.types import Batch, State, Update, Window
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.persistent import PersistentReplay
+from reverie.replay.rollout import RolloutQueue
 from reverie.replay.sources import concat_batches, split_feedback
 from reverie.store.store import ReplayStore
 
@@ -49,6 +50,23 @@ class MultiReplay:
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass each replay its part of the update, for the windows sampled last."""
         split_feedback(self.drawn, index, update)
+
+
+class MultiQueue(MultiReplay):
+    """A ``BatchSource`` of the rollouts of several actors, each learned from once."""
+
+    replays: list[RolloutQueue]
+
+    def __len__(self) -> int:
+        """Return the number of complete batches."""
+        return sum(replay.queued for replay in self.replays) // self.window.batch
+
+    def sample(self) -> Batch:
+        """Return B rollouts; the number from each queue is drawn as if all queues were one."""
+        queued = [replay.queued for replay in self.replays]
+        counts = self.rng.multivariate_hypergeometric(queued, self.window.batch).tolist()
+        self.drawn = [(replay, count) for replay, count in zip(self.replays, counts, strict=True) if count]
+        return concat_batches([replay.sample(count) for replay, count in self.drawn])
 
 
 class MultiReplayStores:
