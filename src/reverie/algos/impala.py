@@ -1,5 +1,4 @@
-"""IMPALA: Espeholt et al., "IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures",
-ICML 2018, arXiv:1802.01561.
+"""IMPALA: Espeholt et al., "IMPALA: scalable distributed deep-RL ...", ICML 2018, arXiv:1802.01561.
 
 Actors collect with the weights that they have, while the learner learns from the rollouts that have arrived. V-trace
 corrects the targets for the difference between the policies. Without actors, collecting and learning take turns.
@@ -132,7 +131,7 @@ class IMPALA(OnPolicy):
             window, rollout=cfg.rollout, crosses_episodes=True, has_priorities=False, queued=True
         )
         self.extra_spec: dict[str, ColumnSpec] = self.extra_spec | {LOG_PROB: ColumnSpec(shape=(), dtype="float32")}
-        network = self.objective.network
+        network: Any = self.objective.network
         self._policy = (
             RecurrentBehaviorPolicy(network, device) if network.width else BehaviorPolicy(network.actor, device)
         )
@@ -150,8 +149,8 @@ class IMPALA(OnPolicy):
         return batch if self.novelty is None else self.novelty.add_reward(batch)
 
     def prepare_rollout(self, batch: Batch) -> Batch:
-        """Return the batch: windows are prepared in each update."""
-        return batch
+        """Return the batch on the learner's device: windows are prepared in each update."""
+        return batch.to(self.device)
 
 
 # ---------------------------------------------------------------------- settings

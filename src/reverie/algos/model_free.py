@@ -71,7 +71,9 @@ class ModelFree(Algorithm):
     def build_novelty(self) -> RandomNetworkDistillation | None:
         """Return the networks of ``intrinsic_reward``, after all other networks; None if there is none."""
         chosen: RND | None = self.cfg.intrinsic_reward
-        return chosen and chosen.build(self.preprocess.spec, self.cfg.networks.encoder, self.device)
+        if chosen is None:
+            return None
+        return chosen.build(self.preprocess.spec, self.cfg.networks.encoder, self.device)
 
     def encode(self, batch: Batch) -> tuple[Batch, Batch]:
         """Return the batch for the critic and for the actor, with images encoded once by the encoder that both share.

@@ -1,4 +1,4 @@
-"""What PPO, A2C and IMPALA share: rollouts, advantages, networks of policy and value, one optimizer for all parameters."""
+"""What PPO, A2C and IMPALA share: rollouts, advantages, networks of policy and value, and one optimizer."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class MultiReplay:
 class MultiQueue(MultiReplay):
     """A ``BatchSource`` of the rollouts of several actors, each learned from once."""
 
-    replays: list[RolloutQueue]
+    replays: list[RolloutQueue]  # type: ignore[assignment]
 
     def __len__(self) -> int:
         """Return the number of complete batches."""

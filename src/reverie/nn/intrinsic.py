@@ -38,8 +38,8 @@ class RND(IntrinsicReward):
 
     scale: Annotated[float, Above(0)] = 0.005
     """Weight of the intrinsic reward: the prediction error over its running standard deviation."""
-    lr: Annotated[float, Above(0)] = 1e-4
-    """Learning rate of the predictor."""
+    lr: Annotated[float, Above(0)] = 1e-3
+    """Learning rate of the predictor. The paper's 1e-4 is for runs of a billion steps."""
     units: Annotated[int, AtLeast(1)] = 128
     """Width of all layers of both networks."""
 
@@ -68,7 +68,7 @@ class RandomNetworkDistillation(nn.Module):
             key: replace(part, dtype="float32", low=0.0, high=1.0) if key in self.shapes else part
             for key, part in spec.items()
         }
-        self.target: Network = _network(normalized, encoder, cfg.units, 1).requires_grad_(False)
+        self.target_network: Network = _network(normalized, encoder, cfg.units, 1).requires_grad_(False)
         self.predictor: Network = _network(normalized, encoder, cfg.units, 3)
         self.to(device)
         self.optim: Adam = Adam(self.predictor.parameters(), cfg.lr)
@@ -77,11 +77,13 @@ class RandomNetworkDistillation(nn.Module):
         """Return the prediction error of observations ``[B, T, *shape]``: ``[B, T]``."""
         x = dict(obs)
         for key, shape in self.shapes.items():
-            flat = self.moments_of(key).standardize(obs[key].float().flatten(2)).clamp(-CLIP, CLIP)
-            x[key] = flat.view(*flat.shape[:2], *shape)
+            rows, moments = obs[key].shape[:2], self.moments_of(key)
+            flat = moments.standardize(obs[key].float().reshape(*rows, -1)).clamp(-CLIP, CLIP)
+            x[key] = flat.view(*rows, *shape)
         with torch.no_grad():
-            target = self.target(x)
-        return (self.predictor(x) - target).square().mean(-1)
+            target = self.target_network(x)
+        error: Tensor = (self.predictor(x) - target).square().mean(-1)
+        return error
 
     def moments_of(self, key: str) -> RunningMoments:
         """Return the statistics of the observation ``key``."""
@@ -93,7 +95,7 @@ class RandomNetworkDistillation(nn.Module):
     def add_reward(self, batch: Batch) -> Batch:
         """Return the batch with intrinsic rewards added, after an update of the statistics with its rows."""
         for key in self.shapes:
-            self.moments_of(key).add(batch.obs[key].float().flatten(2).flatten(0, 1))
+            self.moments_of(key).add(batch.obs[key].float().reshape(batch.reward.numel(), -1))
         error = self(batch.obs)
         self.error_moments.add(error.reshape(-1, 1))
         bonus = self.cfg.scale * error / self.error_moments.std

@@ -123,7 +123,7 @@ def rollout_rows(window: Window, streams: int) -> int:
 
 
 QUEUED_BATCHES, MIN_QUEUED = 4, 16
-"""Batches of rollouts that a queue stores, and the minimum number of rollouts of each stream; older ones are dropped."""
+"""Batches of rollouts that a queue stores, and minimum number of rollouts of each stream; older ones are dropped."""
 
 
 def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
