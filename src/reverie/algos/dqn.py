@@ -24,7 +24,7 @@ from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
-from reverie.nn.intrinsic import IntrinsicReward
+from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.noisy_mlp import noisy_parameters
 from reverie.nn.target_network import TargetNetwork
@@ -96,7 +96,7 @@ class DQN(ModelFree):
         values = CapturableFunction(self.objective.values, network)
         noisy_values = CapturableFunction(self.objective.noisy_values, network) if cfg.noisy_sigma else None
         self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device, noisy_values))
-        self.novelty = self.build_novelty()
+        self.novelty: RandomNetworkDistillation | None = self.build_novelty()
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network, and of the target: Algorithm 1.

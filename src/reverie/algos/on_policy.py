@@ -16,7 +16,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.intrinsic import IntrinsicReward
+from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
 from reverie.nn.memory import MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
 from reverie.nn.optim import LaPropAGC, register_scheduled
@@ -135,7 +135,7 @@ class OnPolicy(ModelFree, ABC):
         self.objective = self.losses(network, cfg)
         self.to(device)
         self.optim: LaPropAGC = self.build_optim()
-        self.novelty = self.build_novelty()
+        self.novelty: RandomNetworkDistillation | None = self.build_novelty()
         if network.width:
             self.extra_spec: dict[str, ColumnSpec] = {
                 MEMORY_COLUMN: ColumnSpec(shape=(network.width,), dtype="float32")
