@@ -46,17 +46,18 @@ def test_losses_are_those_of_a_plain_script():
     data, network = windows(), agent.objective.network
     decision = network(data.obs)
     logits, value = decision.policy.logits.log_softmax(-1), decision.value
+    known = value.detach()
     actor, critic, entropy, count = 0.0, 0.0, 0.0, 0
     for b in range(3):
-        target = float(value[b, -1])
+        target = float(known[b, -1])
         for t in reversed(range(8)):
             if data.is_last[b, t] or data.is_first[b, t + 1]:
-                target = float(value[b, t])
+                target = float(known[b, t])
                 continue
             taken = logits[b, t, data.action[b, t].argmax()]
             weight = min(1.0, math.exp(float(taken.detach() - data.extras["log_prob"][b, t])))
             live = 0.0 if data.is_terminal[b, t + 1] else 0.9
-            after, reward, now = float(value[b, t + 1]), float(data.reward[b, t + 1]), float(value[b, t])
+            after, reward, now = float(known[b, t + 1]), float(data.reward[b, t + 1]), float(known[b, t])
             actor -= weight * (reward + live * target - now) * taken
             carried = 0.0 if data.is_last[b, t + 1] else target - after
             target = now + weight * (reward + live * after - now) + live * weight * carried
