@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from reverie.algos.dreamer_v3 import DreamerV3Config as DreamerV3Config
     from reverie.algos.fql import FQLConfig as FQLConfig
     from reverie.algos.gail import GAILConfig as GAILConfig
+    from reverie.algos.impala import IMPALAConfig as IMPALAConfig
     from reverie.algos.iql import IQLConfig as IQLConfig
     from reverie.algos.iqn import IQNConfig as IQNConfig
     from reverie.algos.plan2explore import Plan2ExploreConfig as Plan2ExploreConfig
@@ -146,6 +147,7 @@ _MODULES = {
     "algos.dreamer_v3": "DreamerV3Config",
     "algos.fql": "FQLConfig",
     "algos.gail": "GAILConfig",
+    "algos.impala": "IMPALAConfig",
     "algos.iql": "IQLConfig",
     "algos.iqn": "IQNConfig",
     "algos.plan2explore": "Plan2ExploreConfig",

@@ -16,6 +16,7 @@ PPO = {"algo.rollout": 32, "algo.batch_size": 64, "algo.lr": 3e-3, "algo.epochs"
     [
         ("ppo", "reverie/Match-v0", -8.0, PPO | {"algo.networks.log_std": -0.7}),  # best 0, without looking -53
         ("a2c", "reverie/Count-v0", 9.0, {"algo.lr": 1e-2}),  # best 10, by chance 5
+        ("impala", "reverie/Count-v0", 9.0, {"algo.lr": 1e-2, "algo.rollout": 5}),
         ("ppo", "reverie/Cue-v0", 0.9, PPO | {  # best 1, without memory 0
             "algo.networks.memory": "lstm(16)", "algo.batch_length": 8, "algo.discount": 0.99}),
     ],

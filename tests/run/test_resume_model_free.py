@@ -17,6 +17,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.fql import FQLConfig
+from reverie.algos.impala import IMPALAConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
@@ -48,15 +49,18 @@ ALGORITHMS = {
     "dqn": (
         DQNConfig(),
         {"algo.dueling": True, "algo.double": True, "replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0,
-         "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_update_interval": 7, "replay_ratio": 0.5},
+         "algo.exploration": "epsilon_greedy(1.0, 0.1, 60)", "algo.target_update_interval": 7, "replay_ratio": 0.5,
+         "algo.intrinsic_reward": "rnd(units=8)"},
     ),
     "dqn, lstm": (DQNConfig(), {"algo.networks.memory": "lstm(4)", "algo.networks.burn_in": 2, "algo.frame_stack": 2,
                                 "algo.frame_stack_keys": ".*", "algo.target_update_interval": 7}),
     "ppo": (PPOConfig(), {
         "algo.normalize_obs": "running", "algo.reward_scale": "return_std", "algo.frame_stack": 3,
         "algo.frame_stack_keys": ".*",
+        "algo.intrinsic_reward": "rnd(units=8)",
         "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip_range": [[0, 0.2], [200, 0.1]],
     }),
+    "impala": (IMPALAConfig(), {"algo.normalize_obs": "running"}),
     "a2c, gru": (A2CConfig(), {"algo.networks.memory": "gru(4)", "algo.batch_length": 3}),
 }  # fmt: skip
 ROLLOUTS = {"algo.batch_size": 6, "algo.rollout": 9, "algo.batch_length": 1}

@@ -24,6 +24,7 @@ from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.noisy_mlp import noisy_parameters
 from reverie.nn.target_network import TargetNetwork
@@ -95,6 +96,7 @@ class DQN(ModelFree):
         values = CapturableFunction(self.objective.values, network)
         noisy_values = CapturableFunction(self.objective.noisy_values, network) if cfg.noisy_sigma else None
         self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device, noisy_values))
+        self.novelty: RandomNetworkDistillation | None = self.build_novelty()
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the network, and of the target: Algorithm 1.
@@ -102,10 +104,14 @@ class DQN(ModelFree):
         Noise is drawn separately for the network, for the target network and for the choice of double Q-learning:
         Fortunato et al. 2018, Algorithm 1.
         """
+        if self.novelty is not None:
+            batch = self.novelty.add_reward(batch)
         with noisy_parameters():
             losses = self.objective.critic_loss(batch)
         metrics = self.minimize(losses)
         self.objective.target_network.update()
+        if self.novelty is not None:
+            metrics |= self.novelty.learn(batch.obs)
         return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...], outputs: int | None = None) -> nn.Module:
@@ -143,6 +149,8 @@ class DQNConfig(TDConfig):
     """Learning rate of Adam, from Stable-Baselines3 and CleanRL. The paper uses RMSProp with 0.00025."""
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
+    intrinsic_reward: IntrinsicReward | None = None
+    """Reward of novel observations, added to the environment's: rnd(0.005). None: no intrinsic reward."""
     double: bool = False
     """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
     dueling: bool = False

@@ -20,6 +20,7 @@ from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
 from reverie.nn.action_kinds import num_continuous
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Drq, images_of
+from reverie.nn.intrinsic import RND, RandomNetworkDistillation
 from reverie.nn.memory import MEMORY_COLUMN, Memory
 from reverie.nn.network import CRITIC_SETTINGS, FEATURES, NetworkConfig, are_small
 from reverie.nn.normalization import NormalizeConfig, Running
@@ -66,6 +67,13 @@ class ModelFree(Algorithm):
         """Return the preprocessed batch, with the states of memories if there are any."""
         batch = self.preprocess(batch) if self.preprocess.is_active else batch
         return batch if self.memories is None else self.memories.burn_in_batch(batch, self.burn_in)
+
+    def build_novelty(self) -> RandomNetworkDistillation | None:
+        """Return the networks of ``intrinsic_reward``, after all other networks; None if there is none."""
+        chosen: RND | None = self.cfg.intrinsic_reward
+        if chosen is None:
+            return None
+        return chosen.build(self.preprocess.spec, self.cfg.networks.encoder, self.device)
 
     def encode(self, batch: Batch) -> tuple[Batch, Batch]:
         """Return the batch for the critic and for the actor, with images encoded once by the encoder that both share.

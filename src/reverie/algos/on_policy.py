@@ -1,4 +1,4 @@
-"""What PPO and A2C share: rollouts, advantages, networks of policy and value, one optimizer for all parameters."""
+"""What PPO, A2C and IMPALA share: rollouts, advantages, networks of policy and value, and one optimizer."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, PolicyOutput, Update, Window
 from reverie.nn.exploration import SampledPolicy
+from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
 from reverie.nn.memory import MEMORY_COLUMN
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig, PolicyValueOutput, RecurrentPolicy
 from reverie.nn.optim import LaPropAGC, register_scheduled
@@ -134,6 +135,7 @@ class OnPolicy(ModelFree, ABC):
         self.objective = self.losses(network, cfg)
         self.to(device)
         self.optim: LaPropAGC = self.build_optim()
+        self.novelty: RandomNetworkDistillation | None = self.build_novelty()
         if network.width:
             self.extra_spec: dict[str, ColumnSpec] = {
                 MEMORY_COLUMN: ColumnSpec(shape=(network.width,), dtype="float32")
@@ -165,6 +167,8 @@ class OnPolicy(ModelFree, ABC):
     def prepare_rollout(self, batch: Batch) -> Batch:
         """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
         rows = self.preprocess(batch.to(self.device))
+        if self.novelty is not None:
+            rows = self.novelty.add_reward(rows)
         estimates, length = self.objective.estimates(rows), self.cfg.batch_length
         estimated = replace(rows.slice_time(0, -1), extras=estimates)
         windows = estimated.reward.numel() // length
@@ -181,7 +185,10 @@ class OnPolicy(ModelFree, ABC):
         losses = self.objective(batch)
         gradients = torch.autograd.grad(losses.total(), self.optim.params)
         all_reduce_mean(gradients)
-        return Update(metrics=losses.metrics | self.optim.apply(list(gradients)))
+        metrics = losses.metrics | self.optim.apply(list(gradients))
+        if self.novelty is not None:
+            metrics |= self.novelty.learn(batch.obs)
+        return Update(metrics=metrics)
 
 
 # ---------------------------------------------------------------------- settings
@@ -192,6 +199,8 @@ class OnPolicyConfig(ValueConfig):
     """Settings of learners that learn from rollouts of their current policy."""
 
     on_policy: ClassVar[bool] = True
+    from_actors: ClassVar[bool] = False
+    """Whether it also learns from rollouts of earlier policies, by V-trace, so that actors may collect meanwhile."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
     network_settings: ClassVar[frozenset[str]] = frozenset()
 
@@ -205,6 +214,8 @@ class OnPolicyConfig(ValueConfig):
     value_estimator: ValueEstimator = field(default_factory=GAE)
     """How advantages and targets are computed from the rows of a rollout; all estimators except V-trace are
     supported."""
+    intrinsic_reward: IntrinsicReward | None = None
+    """Reward of novel observations, added to the environment's: rnd(0.005). None: no intrinsic reward."""
     normalize_advantage: bool = True
     """Normalize the advantages of each minibatch: (A - mean) / std."""
     value_coef: Annotated[float, AtLeast(0)] = 0.5
@@ -218,16 +229,15 @@ class OnPolicyConfig(ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.value_estimator.needs_behavior:
-            raise ConfigError(
-                f"value_estimator = {self.value_estimator.to_text()}: expected one that needs rows alone, such as gae."
-            )
+        if self.value_estimator.needs_behavior != self.from_actors:
+            fit = "v_trace" if self.from_actors else "one that needs rows alone, such as gae"
+            raise ConfigError(f"value_estimator = {self.value_estimator.to_text()}: expected {fit}.")
         if self.rollout % self.batch_length:
             raise ConfigError(
                 f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that divide a "
                 "rollout evenly."
             )
-        check_sequences(self.networks.memory, self.batch_length, alone=1)
+        check_sequences(self.networks.memory, self.rollout if self.from_actors else self.batch_length, alone=1)
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if recorded:

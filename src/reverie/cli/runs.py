@@ -54,7 +54,7 @@ class ListCommand:
 ALGORITHM_GROUPS = {
     "world models": "dreamer_v3 r2dreamer dreamer_v2 dreamer_v1 plan2explore_v3 plan2explore plan2explore_v1 tdmpc2 "
     "bmpc",
-    "on-policy, any actions": "ppo a2c",
+    "on-policy, any actions": "ppo a2c impala",
     "off-policy, discrete actions": "dqn c51 qr_dqn iqn discrete_sac",
     "off-policy, continuous actions": "sac tqc crossq simba_v2 td3 ddpg",
     "recorded data, any actions": "bc iql decision_transformer gail",

@@ -41,6 +41,8 @@ class Measured(dict[str, Tensor]):
     """FQL: mean squared distance of the one-step policy to the flow, before it is multiplied by alpha."""
     loss_discriminator: Tensor
     """GAIL: -E_expert[ln D] - E_agent[ln(1 - D)]: 2 ln 2 if D = 0.5 everywhere, 0 if it is always right."""
+    loss_intrinsic: Tensor
+    """RND: prediction error of the target network's outputs, the mean over outputs and rows."""
     loss_penalty: Tensor
     """GAIL: gradient penalty E[(|grad f| - 1)^2], before it is multiplied by its weight."""
     loss_consistency: Tensor
@@ -104,6 +106,8 @@ class Measured(dict[str, Tensor]):
     imagined row is reached, discount included."""
     train_entropy: Tensor | Mapping[str, Tensor]
     """Entropy of the policy in nats; of DreamerV2 and V3 by part of the action."""
+    train_importance_ratio: Tensor
+    """IMPALA: mean ratio pi(a|s) / mu(a|s) of the present policy to the policy that acted, before it is bounded."""
     train_temperature: Tensor
     """SAC: alpha, the weight of the entropy."""
     train_lambda: Tensor
@@ -118,6 +122,8 @@ class Measured(dict[str, Tensor]):
     """CQL: soft maximum of Q less Q of the dataset's actions, which the penalty lowers."""
     train_below_floor: Tensor
     """Cal-QL: fraction of the policy's actions whose values are below the floor."""
+    train_intrinsic_reward: Tensor
+    """RND: mean intrinsic reward of the rows of the batch, before the predictor learns from them."""
     train_lagrange_multiplier: Tensor
     """CQL with lagrange: the multiplier, which is the weight of the penalty."""
     train_divergence: Tensor

@@ -250,6 +250,9 @@ class Window:
     rollout: int = 0
     """On-policy learners: the rows of each stream that are learned from together, and then dropped; a multiple of the
     length. The context is before these, and no part of batches. 0: rows are replayed."""
+    queued: bool = False
+    """With ``rollout``: each window of new rows is learned from once, in the order of collection, and not dropped at
+    the same time as the others. Streams may be of several actors."""
     epochs: int = 1
     """Number of passes over each rollout; 0: one pass, in a single batch of all windows."""
 

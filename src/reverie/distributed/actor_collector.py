@@ -25,7 +25,7 @@ from reverie.core.seeding import derived_seeds
 from reverie.core.specs import EXTRAS, ObsSpec
 from reverie.core.types import FLAGS, State, Step, Window
 from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting_weights, serialize_weights
-from reverie.distributed.actor_replays import MultiReplay, MultiReplayStores
+from reverie.distributed.actor_replays import MultiQueue, MultiReplay, MultiReplayStores
 from reverie.distributed.actors import ActorTask
 from reverie.distributed.local_actors import PATIENCE, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
 from reverie.distributed.ray_actors import RayActorConnection, RayActors
@@ -279,9 +279,9 @@ def build_actor_collector(
     row_bytes = row_nbytes(row_columns(env.obs_spec, env.action_spec, algo.extra_spec))
     capacity = config.replay.capacity_rows(row_bytes) // config.actors
     buffer = parse_size(config.replay.write_buffer, "replay.write_buffer").amount // config.actors
-    replay_config = config.replay.merge(
-        {"capacity": max(1, capacity), "write_buffer": f"{max(1, buffer)}B"}
-    )  # per actor
+    replay_config = config.replay.merge({"write_buffer": f"{max(1, buffer)}B"})  # per actor
+    if not window.queued:
+        replay_config = replay_config.merge({"capacity": max(1, capacity)})
     replays = []
     for number in range(config.actors):
         replay = replay_config.build(
@@ -291,7 +291,7 @@ def build_actor_collector(
         )  # fmt: skip
         replay.annotator = algo.annotator
         replays.append(replay)
-    lanes = MultiReplay(replays, seeds["replay"])
+    lanes = (MultiQueue if window.queued else MultiReplay)(replays, seeds["replay"])
     source: Any = lanes
     check_memory(config.replay, source, config.steps)
     check_capacity(config.replay, source, config.learning_starts)

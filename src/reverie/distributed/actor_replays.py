@@ -16,6 +16,7 @@ from torch import Tensor
 from reverie.core.types import Batch, State, Update, Window
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.persistent import PersistentReplay
+from reverie.replay.rollout import RolloutQueue
 from reverie.replay.sources import concat_batches, split_feedback
 from reverie.store.store import ReplayStore
 
@@ -38,17 +39,39 @@ class MultiReplay:
         return sum(map(len, self.replays))
 
     def sample(self) -> Batch:
-        """Return B windows; the number from each replay is drawn in proportion to its windows."""
-        windows = np.array([len(replay) for replay in self.replays])
-        if not windows.any():
+        """Return B windows, some of each replay."""
+        if not len(self):
             return self.replays[0].sample()  # raises the error about missing rows
-        counts = self.rng.multinomial(self.window.batch, windows / windows.sum()).tolist()
-        self.drawn = [(replay, count) for replay, count in zip(self.replays, counts, strict=True) if count]
+        self.drawn = [(replay, count) for replay, count in zip(self.replays, self.draw_counts(), strict=True) if count]
         return concat_batches([replay.sample(count) for replay, count in self.drawn])
+
+    def draw_counts(self) -> list[int]:
+        """Return how many of B windows come from each replay, drawn in proportion to its windows."""
+        windows = np.array([len(replay) for replay in self.replays])
+        counts: list[int] = self.rng.multinomial(self.window.batch, windows / windows.sum()).tolist()
+        return counts
 
     def feedback(self, index: Tensor, update: Update) -> None:
         """Pass each replay its part of the update, for the windows sampled last."""
         split_feedback(self.drawn, index, update)
+
+
+class MultiQueue(MultiReplay):
+    """A ``BatchSource`` of the rollouts of several actors, each learned from once."""
+
+    def __len__(self) -> int:
+        """Return the number of complete batches."""
+        return sum(self.queued) // self.window.batch
+
+    @property
+    def queued(self) -> list[int]:
+        """Number of complete rollouts of each actor."""
+        return [replay.queued for replay in self.replays if isinstance(replay, RolloutQueue)]
+
+    def draw_counts(self) -> list[int]:
+        """Return how many of B rollouts come from each queue, as if all queues were one."""
+        counts: list[int] = self.rng.multivariate_hypergeometric(self.queued, self.window.batch).tolist()
+        return counts
 
 
 class MultiReplayStores:

@@ -303,7 +303,7 @@ def make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) 
         length=config.length, unit=config.unit, tolerance=config.tolerance, train_freq=config.train_freq,
         replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
         on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
-        learning_starts=1 if config.offline else max(1, config.learning_starts),
+        learning_starts=1 if config.offline or config.algo.on_policy else max(1, config.learning_starts),
         max_seconds=None if config.hours is None else max(1.0, 3600 * config.hours - seconds),
     )  # fmt: skip
     algo.position = lambda: clock.position

@@ -323,7 +323,11 @@ class ExperimentConfig(Config):
         """Raise ConfigError if another setting is incompatible with actors."""
         scale, rows = getattr(self.algo, "reward_scale", None), self.replay.init_from
         refused = {
-            f"algorithm = {self.name}: it learns only from rows of its current policy": self.algo.on_policy,
+            f"algorithm = {self.name}: it learns only from rows of its current policy, and impala from earlier ones": (
+                self.algo.on_policy and not getattr(self.algo, "from_actors", False)
+            ),
+            f"learners = {self.learners}: rollouts arrive at each learner at other times": self.algo.on_policy
+            and self.learners > 1,
             "experience = offline: actors collect rows, and this run collects none": self.offline,
             f"pretrain_updates = {self.pretrain_updates}: with actors, use ratio_tolerance": self.pretrain_updates,
             f"train_freq = {self.train_freq}: with actors, use ratio_tolerance": self.train_freq > 1,

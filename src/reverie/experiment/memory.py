@@ -26,6 +26,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import CPU_SUFFIX, base_config
 from reverie.experiment.noise import noise_batch, noise_step
 from reverie.replay.config import max_rows
+from reverie.replay.rollout import rollout_rows
 from reverie.replay.storage import row_nbytes
 
 WORKSPACE = 2.0
@@ -164,7 +165,7 @@ def forecast_memory(
     row = int(row_nbytes(row_columns(obs_spec, action_spec, learner.extra_spec)))
     rows = 0
     if learner.window.rollout:
-        rows = (learner.window.rollout + learner.window.context) * config.env.num
+        rows = rollout_rows(learner.window, config.env.num) * config.env.num
     elif not config.offline and config.replay.device == "cpu" and config.replay.storage == "ram":
         # Memory without rows is never used, but a limit of the address space counts it.
         allocated = max_rows(config.replay, config.steps, config.env.num)

@@ -99,6 +99,9 @@ _ATARI: Settings = {
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3."""
 
+IMPALA: Settings = ON_POLICY | {"env.num": 8, "algo.batch_size": 8, "ratio_tolerance": 1.0}
+"""IMPALA with a rollout of each environment in a batch; actors may be a batch ahead of the learner."""
+
 ON_POLICY_CARTPOLE: Settings = ON_POLICY | {"steps": 100_000, "env.id": "CartPole-v1", "env.num": 8}
 """CartPole-v1 on one CPU core, with the environments of RL Baselines3 Zoo."""
 
@@ -265,6 +268,14 @@ TABLE: dict[str, Preset] = {
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
         "PPO on Atari, 40M frames: four 84x84 gray frames stacked (table 5).", env_prefixes="ALE/",
         cpu_changes={"steps": 400_000}),
+    "impala": Preset("impala", IMPALA, "IMPALA with the paper's rollouts: 1M steps; --actors M adds actors.",
+        cpu_changes={}),
+    "impala_minatar": Preset("impala",
+        IMPALA | {"env.id": "MinAtar/Breakout-v1", "algo.lr": [[0, 1e-3], [1e6, 0]],
+            "algo.networks.encoder": "minatar", "algo.networks.share_encoder": True, "algo.networks.units": (128,),
+            "algo.networks.activation": "relu"},
+        "IMPALA on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/",
+        cpu_changes={}),
     "a2c": Preset("a2c", ON_POLICY, "A2C with the defaults of Stable-Baselines3: 1M steps.", cpu_changes={}),
     "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
         "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", env_prefixes="CartPole-"),

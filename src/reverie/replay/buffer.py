@@ -191,7 +191,7 @@ class ReplayBuffer:
 
     def sample(self, count: int | None = None) -> Batch:
         """Return B windows of T rows, or ``count`` windows, copied, on the storage's device; ``index`` on the CPU."""
-        if len(self) == 0:
+        if len(self.batch_sampler.windows) == 0:
             raise RunError(
                 f"there is no window of {self.window.rows - self.window.num_free_rows} rows yet: collect more rows, "
                 "or longer episodes, or choose shorter windows (algo.batch_length)."

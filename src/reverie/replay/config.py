@@ -18,7 +18,7 @@ from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.hindsight import Hindsight
-from reverie.replay.rollout import RolloutBuffer, check_rollout
+from reverie.replay.rollout import RolloutBuffer, RolloutQueue, check_rollout, rollout_rows
 from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -96,9 +96,9 @@ class ReplayConfig(BatchSamplerConfig):
         columns = row_columns(obs_spec, action_spec, extra_spec)
         if window.rollout:
             check_rollout(self, window, num_envs)
-            return RolloutBuffer(
-                storage_on("cpu", columns, num_envs, window.rollout + window.context), window, seed=seed
-            )
+            columns |= {VERSION_COLUMN: ColumnSpec((), "int32")} if versions else {}
+            kind = RolloutQueue if window.queued else RolloutBuffer
+            return kind(storage_on("cpu", columns, num_envs, rollout_rows(window, num_envs)), window, seed=seed)
         columns |= {VERSION_COLUMN: ColumnSpec((), "int32")} if versions else {}
         rows = self.capacity_rows(row_nbytes(columns))
         self.check(window)
@@ -119,7 +119,7 @@ def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
 
 def check_capacity(config: ReplayConfig, replay: ReplayBuffer, learning_starts: int) -> None:
     """Raise ConfigError if the replay can never contain ``learning_starts`` windows; rollouts do not wait for them."""
-    if isinstance(replay, RolloutBuffer):
+    if replay.window.rollout:
         return
     rows, streams = config.capacity_rows(bytes_per_row(replay)), replay.storage.streams
     length = replay.window.rows - replay.window.num_free_rows

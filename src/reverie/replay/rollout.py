@@ -96,6 +96,36 @@ class RolloutBuffer(ReplayBuffer):
         self.rng.bit_generator.state = dict(state["rng"])
 
 
+class RolloutQueue(ReplayBuffer):
+    """The rollouts of N streams that were not learned from yet: a ``BatchSource`` of each once, the oldest first.
+
+    A rollout is a window of T rows, after the last row of the rollout before it.
+    """
+
+    def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
+        super().__init__(storage, window, seed=seed, config=BatchSamplerConfig())
+
+    @property
+    def queued(self) -> int:
+        """Number of complete rollouts."""
+        assert self.batch_sampler.online is not None
+        return len(self.batch_sampler.online.queue)
+
+    def __len__(self) -> int:
+        """Return the number of complete batches."""
+        return self.queued // self.window.batch
+
+
+def rollout_rows(window: Window, streams: int) -> int:
+    """Return the rows of each stream to store: one rollout, or those of a queue of several batches."""
+    rollouts = max(MIN_QUEUED, QUEUED_BATCHES * -(-window.batch // streams)) if window.queued else 1
+    return window.context + window.rollout * rollouts
+
+
+QUEUED_BATCHES, MIN_QUEUED = 4, 16
+"""Batches of rollouts that a queue stores, and minimum number of rollouts of each stream; older ones are dropped."""
+
+
 def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
     """Return ``x`` ``[N, n, ...]`` with one more row, ``latest`` ``[N, ...]``; zeros if it is None."""
     row = torch.zeros_like(x[:, 0]) if latest is None else latest.to(x.device, x.dtype)
@@ -119,7 +149,7 @@ def check_rollout(config: BatchSamplerConfig, window: Window, streams: int) -> N
                 f"algo.rollout = {window.rollout} rows and then drop it. Remove this setting."
             )
     rows, batch = streams * window.rollout, window.batch * window.length
-    if window.epochs and rows % batch:
+    if window.epochs and not window.queued and rows % batch:
         fits = [n for n in range(window.length, rows + 1, window.length) if rows % n == 0]
         near = min(fits, key=lambda n: abs(n - batch))
         raise ConfigError(
