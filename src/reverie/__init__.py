@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from reverie.algos.r2dreamer import R2DreamerConfig as R2DreamerConfig
     from reverie.algos.rebrac import ReBRACConfig as ReBRACConfig
     from reverie.algos.sac import SACConfig as SACConfig
+    from reverie.algos.sac_ae import SACAEConfig as SACAEConfig
     from reverie.algos.settings import AlgorithmConfig as AlgorithmConfig
     from reverie.algos.simba_v2 import SimbaV2Config as SimbaV2Config
     from reverie.algos.td3 import TD3Config as TD3Config
@@ -158,6 +159,7 @@ _MODULES = {
     "algos.r2dreamer": "R2DreamerConfig",
     "algos.rebrac": "ReBRACConfig",
     "algos.sac": "SACConfig",
+    "algos.sac_ae": "SACAEConfig",
     "algos.simba_v2": "SimbaV2Config",
     "algos.td3": "TD3Config",
     "algos.td3_bc": "TD3BCConfig",

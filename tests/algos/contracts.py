@@ -47,6 +47,7 @@ MODEL_FREE = {
     "tqc": config("tqc", {"networks.critic_units": (6, 8)}, num_critics=3, num_quantiles=5),
     "crossq": config("crossq", {"networks.body": "batch_renorm(0.1, 2)", "networks.critic_units": (6,)},
                      policy_delay=2),
+    "sac_ae": config("sac_ae", decoder_channels=2),
     "sac_simba": config("sac", {"networks.body": "simba", "networks.critic_units": (6, 6)}, decoupled_weight_decay=0.1),
     "gail_mixed": _GAIL,
     "tdmpc2": config("tdmpc2", batch_length=2, episodic=True, num_samples=16, num_elites=4, num_policy_samples=3,

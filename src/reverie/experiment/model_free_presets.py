@@ -151,6 +151,8 @@ TABLE: dict[str, Preset] = {
             "algo.target_update_interval": 2, "algo.tau": 0.01},
         "DrQ: SAC on DeepMind Control from randomly shifted images, one shift where the paper has two: 500k steps.",
         cpu_changes=_PIXELS),
+    "sac_ae": Preset("sac_ae", DMC_PIXELS,
+        "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
     "tqc": Preset("tqc", MODEL_FREE,
         "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
     "crossq": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},

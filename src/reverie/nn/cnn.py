@@ -260,6 +260,39 @@ class ShiftedConvolutions(RandomShifts):
         return features.permute(0, 3, 1, 2).flatten(1)
 
 
+class Deconvolutions(nn.Module):
+    """A linear layer and transposed convolutions of 3 x 3 with ReLU, the last without: the decoder of SAC-AE.
+
+    They are the mirror image of ``drq``: Yarats et al. 2021, arXiv:1910.01741. Images of less than 15 x 15 pixels have
+    fewer layers. The initialization is that of the authors' code: orthogonal, in the center of kernels.
+    """
+
+    def __init__(self, image: ObsPart, inputs: int, channels: int) -> None:
+        super().__init__()
+        sides = list(image.shape[:2])
+        sizes = [(side - 3) // 2 + 1 for side in sides]  # before the last layer
+        count = min(3, (min(sizes) - 1) // 2)
+        self.shape: tuple[int, ...] = (channels, *[size - 2 * count for size in sizes])
+        self.linear: nn.Linear = nn.Linear(inputs, math.prod(self.shape))
+        nn.init.orthogonal_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
+        odd = [side - 2 * size - 1 for side, size in zip(sides, sizes, strict=True)]
+        layers = [nn.ConvTranspose2d(channels, channels, 3) for _ in range(count)]
+        last = nn.ConvTranspose2d(channels, image.shape[2], 3, stride=2, output_padding=(odd[0], odd[1]))
+        self.layers: nn.ModuleList = nn.ModuleList([*layers, last])
+        for layer in (*layers, last):
+            nn.init.zeros_(layer.weight)
+            nn.init.orthogonal_(layer.weight[:, :, 1, 1].detach(), math.sqrt(2))
+            nn.init.zeros_(cast(Tensor, layer.bias))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Map latents ``[M, inputs]`` to images ``[M, H, W, C]``."""
+        y = self.linear(z).relu().view(-1, *self.shape)
+        for layer in self.layers[:-1]:
+            y = layer(y).relu()
+        return cast(Tensor, self.layers[-1](y)).permute(0, 2, 3, 1)
+
+
 def output_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
     """Return the number of values that the last of the ``layers`` outputs."""
     size = list(image.shape[:2])
