@@ -15,6 +15,8 @@ from torch import nn
 
 import reverie
 from reverie.agent.agent import Agent
+from reverie.agent.export import export
+from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import RunError
@@ -27,13 +29,6 @@ from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))
 import contracts
 import dreamer
-
-pytest.importorskip("onnxscript")
-pytest.importorskip("onnxruntime")
-from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-from reverie.agent.export import export
-from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
 
 OBS = spaces.Dict(
     {
@@ -126,6 +121,10 @@ TORCH = (
 @pytest.fixture(scope="session", autouse=True)
 def _one_registry():
     """PyTorch makes ONNX's table of operations anew for each export, which takes a third of the time."""
+    pytest.importorskip("onnxscript")  # here: it takes seconds to import
+    pytest.importorskip("onnxruntime")
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
         yield

@@ -5,15 +5,10 @@ import torch
 
 from reverie.core.types import Batch
 
-pytest.importorskip("torchrl")
-from tensordict import TensorDict  # the packages are optional
-from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.envs import GymEnv
-
 OBS, ACT = 3, 2
 
 
-def sample(*shape: int) -> TensorDict:
+def sample(*shape: int):
     """Steps of TorchRL's ``[B]``, or slices of episodes ``[B, T]``, which end at their last step if they do."""
     g = torch.Generator().manual_seed(0)
     last = torch.rand(*shape, 1, generator=g) < 0.6
@@ -30,7 +25,7 @@ def sample(*shape: int) -> TensorDict:
     index = torch.arange(obs[..., 0].numel()).view(shape)
     first = torch.rand(*shape, 1, generator=g) < 0.3
     data = {"observation": obs, "action": action, "is_init": first, "index": index, "next": following}
-    return TensorDict(data, batch_size=shape)
+    return pytest.importorskip("tensordict").TensorDict(data, batch_size=shape)
 
 
 @pytest.mark.parametrize("shape", [(256,), (40, 5)])
@@ -50,11 +45,12 @@ def test_samples_are_windows(shape):
 
 
 def test_rows_go_through_a_buffer_of_torchrl_and_come_back():
+    buffers = pytest.importorskip("torchrl.data")  # here: it takes seconds to import
     data = sample(40)
     data["priority_weight"] = weight = torch.rand(40, dtype=torch.float64) + 0.1
     batch = Batch.from_tensordict(data)
     assert torch.equal(batch.weight, weight)
-    replay = TensorDictReplayBuffer(storage=LazyTensorStorage(40), batch_size=16)
+    replay = buffers.TensorDictReplayBuffer(storage=buffers.LazyTensorStorage(40), batch_size=16)
     replay.extend(batch.to_tensordict())
     found = replay.sample()
     back = Batch.from_tensordict(found)
@@ -66,7 +62,7 @@ def test_rows_go_through_a_buffer_of_torchrl_and_come_back():
 
 
 def test_choices_come_as_one_hot_numbers():
-    steps = GymEnv("CartPole-v1").rollout(5)
+    steps = pytest.importorskip("torchrl.envs").GymEnv("CartPole-v1").rollout(5)
     assert not steps["action"].is_floating_point()
     batch = Batch.from_tensordict(steps.unsqueeze(0))
     assert batch.shape == (1, 6)

@@ -55,7 +55,7 @@ def run_and_addresses(tmp_path_factory) -> tuple[Path, set[str]]:
     with subprocess.Popen([sys.executable, "-m", "reverie", *words]) as process:
         while process.poll() is None:
             addresses |= listening_addresses(process.pid)
-            time.sleep(0.05)
+            time.sleep(0.2)
     assert process.returncode == 0
     return path, addresses
 
