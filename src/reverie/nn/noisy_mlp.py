@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.nn.relu_mlp import ReluMLP, perceptron
