@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,7 @@ def quantiles(algorithm: str, **settings: Any) -> Task:
     return Task(algorithm, {**ONE, **HARD, "num_quantiles": QUANTILES, **settings}, discrete=True)
 
 
+C51 = Task("c51", {**ONE, **HARD, "num_atoms": QUANTILES, "double": True}, discrete=True, weighted=True)
 CRR = {**BOTH, **HARD, **UNBOUNDED, "tau": 1.0}
 TASKS = {
     "ddpg": Task("ddpg", BOTH | SOFT),
@@ -82,6 +83,9 @@ TASKS = {
     "prioritized_dqn": Task("dqn", {**ONE, **HARD, "kappa": float("inf")}, discrete=True, weighted=True),
     "qr_dqn": quantiles("qr_dqn"),
     "double_qr_dqn": quantiles("qr_dqn", double=True),
+    "double_c51": C51,
+    "rainbow": replace(C51, settings={**C51.settings, "dueling": True, "noisy_sigma": 0.5}),
+    "double_iqn": quantiles("iqn", double=True, num_target_quantiles=QUANTILES, num_policy_quantiles=QUANTILES),
     "bc": Task("bc", ONE | PLAIN),
     "stochastic_bc": Task("bc", ONE | PLAIN | {"policy_kind": "stochastic"}),
     "discrete_bc": Task("bc", ONE | PLAIN, discrete=True),

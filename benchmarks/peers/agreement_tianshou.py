@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from gymnasium.spaces import Box, Discrete
 from side_by_side import Learner, Linears, Net, Number, Ours, Stream, Transitions, drawing, draws, main
 from tianshou.algorithm import (
     BCQ,
+    C51,
     DDPG,
     DQN,
+    IQN,
     QRDQN,
     SAC,
     TD3,
@@ -21,15 +24,18 @@ from tianshou.algorithm import (
     DiscreteCQL,
     DiscreteCRR,
     DiscreteSAC,
+    RainbowDQN,
 )
 from tianshou.algorithm.algorithm_base import Algorithm
 from tianshou.algorithm.imitation.bcq import BCQPolicy
 from tianshou.algorithm.imitation.discrete_bcq import DiscreteBCQPolicy
 from tianshou.algorithm.imitation.imitation_base import ImitationPolicy, OfflineImitationLearning
 from tianshou.algorithm.modelfree import sac as sac_module
+from tianshou.algorithm.modelfree.c51 import C51Policy
 from tianshou.algorithm.modelfree.ddpg import ContinuousDeterministicPolicy
 from tianshou.algorithm.modelfree.discrete_sac import DiscreteSACPolicy
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
+from tianshou.algorithm.modelfree.iqn import IQNPolicy
 from tianshou.algorithm.modelfree.qrdqn import QRDQNPolicy
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.modelfree.sac import AutoAlpha, SACPolicy
@@ -44,7 +50,7 @@ from tianshou.utils.net.continuous import (
     ContinuousCritic,
     Perturbation,
 )
-from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic
+from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic, ImplicitQuantileNetwork, NoisyLinear
 from tianshou.utils.torch_utils import policy_within_training_step
 from torch import Tensor, nn
 
@@ -293,6 +299,94 @@ def quantiles(ours: Ours, kind: Any = QRDQN, **settings: Any) -> Learner:
     return Learner(_valued(made, model), updating(made, names, copies=True))
 
 
+def c51(ours: Ours) -> Learner:
+    """Always double."""
+    p = Parts(ours)
+    model = p.body(action_shape=p.size, num_atoms=p.quantiles, softmax=True)
+    made = _c51(C51, model, p)
+    return Learner(_valued(made, model), updating(made, {"loss": "loss/critic"}, copies=True))
+
+
+def _c51(kind: Any, model: nn.Module, p: Parts) -> Any:
+    policy = C51Policy(model=model, action_space=p.choice, num_atoms=p.quantiles)
+    made = kind(policy=policy, optim=p.adam, gamma=p.gamma, target_update_freq=NEVER)
+    made._iter = 1
+    return made
+
+
+class Noisy(Linears):
+    """All `NoisyLinear` in these modules."""
+
+    @property
+    def layers(self) -> list[Any]:
+        """Their parameters without noise."""
+        found = [m for module in self.modules for m in module.modules() if isinstance(m, NoisyLinear)]
+        return [SimpleNamespace(weight=m.mu_W, bias=m.mu_bias) for m in found]
+
+
+def rainbow(ours: Ours) -> Learner:
+    """C51 with a dueling network of noisy layers."""
+    p = Parts(ours)
+    streams = {"hidden_sizes": p.units[1:], "linear_layer": NoisyLinear}
+    model = p.body(action_shape=p.size, num_atoms=p.quantiles, softmax=True, hidden_sizes=p.units[:1],
+                   dueling_param=(streams, streams), linear_layer=NoisyLinear)  # fmt: skip
+    made = _c51(RainbowDQN, model, p)
+    distribution = made._target_dist
+
+    def targets(batch: Batch) -> Tensor:  # patch: the choice of the next action has noise of its own
+        found = distribution(batch)
+        made._sample_noise(model)
+        return found
+
+    made._target_dist = targets
+    obs, hidden, last = p.obs, *p.units
+    sizes = {
+        "shared": [obs, hidden], "value": [hidden, last, last, p.quantiles],
+        "advantage": [hidden, last, last, p.size * p.quantiles],
+    }  # fmt: skip
+
+    def noise(k: int) -> list[Tensor]:
+        """Ours draws for the value, the target and the choice; theirs in another order, advantages before values."""
+        drawn = draws(k, *[("n", (sum(of),)) for of in sizes.values()] * 3)
+        passes = [dict(zip(sizes, drawn[3 * i : 3 * i + 3], strict=True)) for i in (2, 1, 0)]
+        return [x for each in passes for name in ("shared", "advantage", "value")
+                for x in torch.split(each[name], sizes[name])]  # fmt: skip
+
+    adam, parts = optim(made.optim), {".shared": "model", ".value": "V", ".advantage": "Q"}
+    nets = {f"network.body{name}": [Noisy([getattr(model, its)], adam)] for name, its in parts.items()}
+    nets |= {f"target_network.model.body{n}": [Noisy([getattr(made.model_old, its)])] for n, its in parts.items()}
+    note = "new noise for the choice of the next action"
+    return Learner(nets, updating(made, {"loss": "loss/critic"}, noise, copies=True), note)
+
+
+def iqn(ours: Ours) -> Learner:
+    """Always double."""
+    p = Parts(ours)
+    model = ImplicitQuantileNetwork(preprocess_net=p.body(hidden_sizes=p.units[:1]), action_shape=p.size,
+                                    hidden_sizes=p.units[1:])  # fmt: skip
+    fractions = dict.fromkeys(("sample_size", "online_sample_size", "target_sample_size"), p.quantiles)
+    policy = IQNPolicy(model=model, action_space=p.choice, **fractions)
+    made = IQN(policy=policy, optim=p.adam, gamma=p.gamma, num_quantiles=p.quantiles, target_update_freq=NEVER)
+    made._iter = 1
+    old = getattr(made.model_old, "module", made.model_old)
+    for network in (model, old):  # patch: the first cosine is of 0, as in the paper
+        network.embed_model.forward = lambda tau, net=network.embed_model.net: net(
+            (np.pi * tau.unsqueeze(-1) * torch.arange(64)).cos()
+        )
+
+    def noise(k: int) -> list[Tensor]:
+        """Fractions that choose the next action, of targets, of values; the first are evenly spaced."""
+        values, targets = draws(k, *[("u", (p.rows, p.quantiles))] * 2)
+        even = (torch.arange(p.quantiles) + 0.5) / p.quantiles
+        return [(2 * even - 1).expand(p.rows, -1), targets, values]
+
+    parts, adam = {"psi": "preprocess", "phi": "embed_model", "body": "last"}, optim(made.optim)
+    nets = {f"network.{name}": [Linears([getattr(model, its)], adam)] for name, its in parts.items()}
+    nets |= {f"target_network.model.{name}": [Linears([getattr(old, its)])] for name, its in parts.items()}
+    note = "evenly spaced fractions choose the next action; cosines from 0 on, as in the paper"
+    return Learner(nets, updating(made, {"loss": "loss/critic"}, noise, copies=True), note)
+
+
 def discrete_cql(ours: Ours) -> Learner:
     """Always double."""
     return quantiles(ours, DiscreteCQL, min_q_weight=1.0)
@@ -435,6 +529,9 @@ LEARNERS: dict[str, Callable[[Ours], Learner]] = {
     "dueling_dqn": dueling_dqn,
     "prioritized_dqn": prioritized_dqn,
     "double_qr_dqn": quantiles,
+    "double_c51": c51,
+    "rainbow": rainbow,
+    "double_iqn": iqn,
     "bc": bc,
     "discrete_bc": discrete_bc,
     "td3_bc": td3_bc,

@@ -247,7 +247,7 @@ def test_numbers_are_told_by_mean_and_deviation(tmp_path, name):
 
 def test_classes_are_told_by_probability_or_value(tmp_path):
     masks, obs = [[1, 1], [1, 0, 1]], [Things("choices", None).reset(seed=n)[0] for n in range(2)]
-    for name in ("discrete_sac", "iql", "dqn", "qr_dqn", "discrete_bcq"):
+    for name in ("discrete_sac", "iql", "dqn", "c51", "qr_dqn", "iqn", "discrete_bcq"):
         agent = untrained(algorithm_config(name)().merge(SMALL | {"normalize_obs": None}), tmp_path, "choices", masks)
         told = agent.distribution(obs[0], action_mask=masks)
         (kind, found), action = *told.items(), agent.act(obs[0], action_mask=masks)[0]

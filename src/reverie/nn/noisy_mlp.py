@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.nn.relu_mlp import ReluMLP, perceptron
@@ -46,8 +45,9 @@ class NoisyMLP(ReluMLP):
         draws = torch.randn(sum(sizes), device=self.theta.device)
         factors = torch.split(draws.sign() * draws.abs().sqrt(), sizes)
         pairs = zip(factors[::2], factors[1::2], strict=True)
-        noise = torch.cat([part for a, b in pairs for part in ((a.unsqueeze(1) * b).flatten(), b)])
-        return F.pad(noise, (0, self.layout.stride - len(noise))).unsqueeze(0)
+        parts = [part for a, b in pairs for part in ((a.unsqueeze(1) * b).flatten(), b)]
+        unused = self.layout.stride - sum(map(len, parts))
+        return torch.cat([*parts, draws.new_zeros(unused)]).unsqueeze(0)
 
 
 _is_noisy: ContextVar[bool] = ContextVar("is_noisy", default=False)
