@@ -58,7 +58,10 @@ class CrossQObjective(SACObjective):
 
 
 class CrossQ(SAC):
-    """The learner of CrossQ: actor, critics and a temperature, their updates and the policy."""
+    """The learner of CrossQ: actor, critics and a temperature, their updates and the policy.
+
+    With several learners, each normalizes by the statistics of its own rows, as batch norm in PyTorch does.
+    """
 
     losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CrossQObjective}
 
