@@ -33,7 +33,7 @@ class SACAEObjective(SACObjective):
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACAEConfig, target_entropy: float) -> None:
         super().__init__(actor, critic, cfg, target_entropy)
-        self.target_critic = SlowEncoderTarget(critic, cfg)
+        self.target_critic: TargetNetwork = SlowEncoderTarget(critic, cfg)
         inputs = cast(ObsConcat, critic.inputs)
         self.images: dict[str, ObsPart] = {k: part for k, part in inputs.read.items() if part.kind == "image"}
         latent = 0 if inputs.encoder is None else (inputs.trunk or inputs.encoder).width
