@@ -428,7 +428,8 @@ def test_the_page_of_presets_has_each() -> None:
 
 def test_a_page_of_an_algorithm_has_each_of_its_settings() -> None:
     page = documentation().algorithm_page("sac", "Idea.")
-    assert "| `actor_lr` | `0.0003` | `0.001`: drq, sac_pendulum<br>`0.0001`: simba | Learning rate of the actor. |" in page
+    rates = "`0.0003` | `0.001`: drq, sac_pendulum<br>`0.0001`: simba"
+    assert f"| `actor_lr` | {rates} | Learning rate of the actor. |" in page
     assert {f.name for f in dataclasses.fields(SACConfig)} <= set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
     assert "J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5" in page
     assert "| `train/temperature` | SAC: alpha" in page
