@@ -77,7 +77,8 @@ def learners():
         yield name, made, contracts.batch
     for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys() - contracts.ALIKE):
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
-        scaled |= {"networks.dropout": 0.0} if name == "tdmpc2" else {}  # each rank drops others
+        scaled |= {"networks.dropout": 0.0} if name in ("tdmpc2", "bmpc") else {}  # each rank drops others
+        scaled |= {"reanalyze_interval": 0} if name == "bmpc" else {}  # each rank plans for its own windows
 
         def made(b, name=name, more=scaled):
             return contracts.build(name, batch_size=b, batch_length=3, normalize_obs="running", graph=False, **more)
