@@ -78,9 +78,10 @@ def learners():
     for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys() - contracts.ALIKE):
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
         scaled |= {"networks.dropout": 0.0} if name == "tdmpc2" else {}  # each rank drops others
+        scaled |= {"batch_length": 4 if name == "bc_chunks" else 3}  # a recurrent memory needs two chunks of two
 
         def made(b, name=name, more=scaled):
-            return contracts.build(name, batch_size=b, batch_length=3, normalize_obs="running", graph=False, **more)
+            return contracts.build(name, batch_size=b, normalize_obs="running", graph=False, **more)
 
         yield name, made, contracts.batch
     for name in dreamer.CONFIGS:
