@@ -24,6 +24,11 @@ UPDATES = 3
 EPS = 1e-2
 """Of all optimizers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
 error of one that is 0, as for any other."""
+DROPOUT = {
+    "tdmpc2": "networks.dropout",
+    "bmpc": "networks.dropout",
+    "sac_ensemble": "networks.critic_dropout",
+} | dict.fromkeys(("decision_transformer", "decision_transformer_choices"), "dropout")
 OF_ROWS = ("_std", "_min", "_max", "return_rate", "mask_false", "probe")
 """Metrics that are no mean over rows; over ranks their mean is told."""
 
@@ -77,11 +82,12 @@ def learners():
         yield name, made, contracts.batch
     for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys() - contracts.ALIKE):
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
-        scaled |= {"networks.dropout": 0.0} if name in ("tdmpc2", "bmpc") else {}  # each rank drops others
         scaled |= {"reanalyze_interval": 0} if name == "bmpc" else {}  # each rank plans for its own windows
+        scaled |= {DROPOUT[name]: 0.0} if name in DROPOUT else {}  # each rank drops others
+        scaled |= {"batch_length": 4 if name == "bc_chunks" else 3}  # a recurrent memory needs two chunks of two
 
         def made(b, name=name, more=scaled):
-            return contracts.build(name, batch_size=b, batch_length=3, normalize_obs="running", graph=False, **more)
+            return contracts.build(name, batch_size=b, normalize_obs="running", graph=False, **more)
 
         yield name, made, contracts.batch
     for name in dreamer.CONFIGS:
