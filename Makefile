@@ -8,7 +8,7 @@ TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test cluster docs resolve lowest lint wheel package bench clean help
+.PHONY: demo test cluster docs notebooks resolve lowest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
@@ -88,6 +88,10 @@ lint: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/tools/documentation.py
+
+notebooks: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet nbclient ipykernel
+	$(BIN)/python docs/tools/notebooks.py
 
 wheel: $(VENV)/.demo
 	REVERIE_WHEEL=1 $(BIN)/python -m pip wheel --quiet --no-deps -w dist .

@@ -99,7 +99,7 @@ def pages() -> dict[str, str]:
     out |= {f"algorithms/{name}.md": algorithm_page(name, by_hand[name]) for name in own_algorithms()}
     out["algorithms.md"] = re.split(r"^## ", out["algorithms.md"], maxsplit=1, flags=re.MULTILINE)[0] + overview()
     out |= dict(reference())
-    out |= {path.replace(".md", ".ipynb"): notebook(old) for old, path in homes().items() if is_tutorial(old)}
+    out |= {path.replace(".md", ".ipynb"): run_notebook(old) for old, path in homes().items() if is_tutorial(old)}
     return out
 
 
@@ -554,6 +554,24 @@ def notebook(path: str) -> str:
     cells = [{"id": f"cell-{number}", "metadata": {}, **one} for number, one in enumerate(cells)]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1)
+
+
+def kept_notebook(path: str) -> Path:
+    """Return the file of a page's notebook with its outputs, which `notebooks.py` writes."""
+    return ROOT / "docs" / "notebooks" / f"{Path(path).stem}.ipynb"
+
+
+def run_notebook(path: str) -> str:
+    """Return a page's notebook with its outputs; raise if it was run from other cells than the page has now."""
+    text = kept_notebook(path).read_text(encoding="utf-8")
+    if cell_sources(text) != cell_sources(notebook(path)):
+        raise ValueError(f"{kept_notebook(path)} is older than {path}: make notebooks")
+    return text
+
+
+def cell_sources(text: str) -> list[str]:
+    """Return what the cells of a notebook say."""
+    return ["".join(cell["source"]) for cell in json.loads(text)["cells"]]
 
 
 PICTURE = r"!\[([^\]]*)\]\(([^)]*)\)"
