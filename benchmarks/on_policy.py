@@ -13,9 +13,8 @@ those of Stable-Baselines3 alone.
 the file has with the same settings, so a part can be done today and the rest tomorrow: `--first 3` begins at seed 3.
 Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of all in turn, with
 `--threads 2` also with two threads; medians over the rounds, and ratios of runs of one round. An update is a minibatch
-with its sampling. Processor and wall time are of the whole process without its start, ours also without
-the forecast before a run, of 5 seconds at most. Rows of tasks that were not measured stay
-as they are.
+with its sampling. Times are of the whole process without its start, ours also without the forecast before a run, of
+5 seconds at most. Rows of tasks that were not measured stay as they are.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ def test_a_floor_needs_its_column_and_rewards_that_are_not_cut():
     assert (
         agent.policy.extras(agent.policy.initial(3))[RETURN_TO_GO_COLUMN].tolist() == [-math.inf] * 3
     )  # nobody knows it yet
-    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0, max_return=None\), value_floor = monte_carlo"):
+    with pytest.raises(ConfigError, match=r"reward_scale = return_std\(clip=10\.0, .*value_floor = monte_carlo"):
         CQLConfig(value_floor="monte_carlo").merge({"reward_scale": "return_std"})
     for scale in ("factor(0.1)", "return_std(None)"):  # what was earned counts in the units that are learned from
         agent, data = learner(CQLConfig(value_floor="monte_carlo"), reward_scale=scale), rows()
