@@ -46,7 +46,9 @@ def explain_failure(config: ExperimentConfig, result: TrainResult) -> str:
     """
     if result.reason != "finished" or result.evaluation is None:
         return ""
-    returns = random_returns(config)
+    returns = list[float]()
+    with contextlib.suppress(Exception):  # an environment that fails now has no part in a run that is over
+        returns = random_returns(config)
     if not returns or is_above(result.evaluation, returns):
         return ""
     reasons = list(likely_reasons(result.agent, result))[:MOST]

@@ -68,13 +68,16 @@ class SlowEncoderTarget(TargetNetwork):
         super().__init__(source, cfg.tau, cfg.target_update_interval)
         self.encoder_rate: float = cfg.encoder_tau
 
-    def move(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], count: Tensor | None) -> None:
+    @torch.no_grad()
+    def update(self) -> None:
+        if self.interval > 1:
+            self.count += 1
         encoder = {id(p) for p in self.model.get_submodule("inputs").parameters()}
+        pairs = [*zip(self.model.parameters(), self.source.parameters(), strict=True)]
         for is_encoder, rate in ((True, self.encoder_rate), (False, self.rate)):
-            pairs = [pair for pair in zip(slow, fast, strict=True) if (id(pair[0]) in encoder) is is_encoder]
-            if pairs:
-                slow_part, fast_part = zip(*pairs, strict=True)
-                polyak_update(slow_part, fast_part, rate, count, self.interval)
+            if moved := [pair for pair in pairs if (id(pair[0]) in encoder) is is_encoder]:
+                slow, fast = zip(*moved, strict=True)
+                polyak_update(slow, fast, rate, self.count if self.interval > 1 else None, self.interval)
 
 
 # ---------------------------------------------------------------------- learner

@@ -27,7 +27,8 @@ For such small networks two threads are slower than one."""
 DMC_PIXELS: Settings = {
     "steps": 500_000, "replay_ratio": 1.0, "learning_starts": 1000, "random_steps": 1000, "env.num": 1,
     "env.id": "dm_control/walker-walk-v0", "env.action_repeat": 2, "env.pixels": "only", "env.resize": (84, 84),
-    "replay.capacity": 100_000, "algo.frame_stack": 3, "algo.batch_size": 128, "algo.networks.units": (1024, 1024),
+    "replay.capacity": 100_000, "algo.frame_stack": 3, "algo.frame_stack_keys": ".*", "algo.batch_size": 128,
+    "algo.networks.units": (1024, 1024),
 }
 """DeepMind Control from pixels, 1M frames: Yarats et al. 2021, table 3; capacity of DrQ."""
 

@@ -47,11 +47,7 @@ class TargetNetwork(nn.Module):
             copied.copy_(buffer)
         if self.interval > 1:
             self.count += 1
-        self.move(slow, fast, self.count if self.interval > 1 else None)
-
-    def move(self, slow: tuple[Tensor, ...], fast: tuple[Tensor, ...], count: Tensor | None) -> None:
-        """Move the parameters ``slow`` toward ``fast``, if the call of this ``count`` does; None: each call does."""
-        polyak_update(slow, fast, self.rate, count, self.interval)
+        polyak_update(slow, fast, self.rate, self.count if self.interval > 1 else None, self.interval)
 
     @torch.no_grad()
     def forward(self, *inputs: Any) -> Any:
