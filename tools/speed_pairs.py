@@ -30,13 +30,13 @@ def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tupl
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
     from reverie.core.types import Batch
 
-    choices = name in ("dqn", "qr_dqn") or name.startswith("discrete")
+    config = algorithm_config(name)()
+    choices = "continuous" not in config.action_kinds
     part = ActionPart(kind="categorical", classes=(6,)) if choices else ActionPart(kind="continuous", size=6)
     obs, action = {"state": ObsPart(kind="vector", shape=(17,), dtype="float32")}, ActionSpec(parts={"action": part})
-    config = algorithm_config(name)()
     module = sys.modules[type(config).__module__]
     sized = getattr(module, "sized", None) or getattr(module, "with_size", None)
-    config = sized("nano" if name != "tdmpc2" else "1m") if sized else config
+    config = sized("1m" if name in ("tdmpc2", "bmpc") else "nano") if sized else config
     changes = {name: value for name, value in (settings or {}).items() if name in type(config).__dataclass_fields__}
     learner = config.merge(changes).build(obs, action)
     generator = torch.Generator().manual_seed(0)

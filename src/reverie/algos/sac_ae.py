@@ -71,7 +71,7 @@ class SlowEncoderTarget(TargetNetwork):
     @torch.no_grad()
     def update(self) -> None:
         if self.interval > 1:
-            self.count += 1
+            self.count.add_(1)
         encoder = {id(p) for p in self.model.get_submodule("inputs").parameters()}
         pairs = [*zip(self.model.parameters(), self.source.parameters(), strict=True)]
         for is_encoder, rate in ((True, self.encoder_rate), (False, self.rate)):
