@@ -61,7 +61,7 @@ def stage() -> None:
     for path, text in pages().items():
         write(path, text)
     for path in (ROOT / "docs").rglob("*"):
-        if path.suffix not in ("", ".md") and HERE not in path.parents:
+        if path.suffix not in ("", ".md", ".ipynb") and HERE not in path.parents:
             write(path.relative_to(ROOT / "docs").as_posix(), path.read_bytes())
 
 
