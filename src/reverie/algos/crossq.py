@@ -51,7 +51,7 @@ class CrossQObjective(SACObjective):
 
     def targets(self, batch: Batch) -> Tensor:
         """CrossQ's targets need the pass that also computes the values: :meth:`critic_loss`."""
-        raise NotImplementedError
+        raise NotImplementedError("CrossQ computes its targets in critic_loss, in one pass with the values.")
 
 
 # ---------------------------------------------------------------------- learner

@@ -242,8 +242,9 @@ class ContextTransformer(TransformerMemory):
         """
         action, to_go, time, obs = torch.split(rows, self.parts, -1)
         step, last = time.squeeze(-1).long(), self.embed_time.num_embeddings - 1  # [B, R]
-        now, before = (self.embed_time(x.clamp(0, last)) for x in (step, step - 1))  # [B, R, H]
-        parts = (self.embed_action(action) + before, self.embed_return(to_go) + now, self.embed_obs(obs) + now)
+        time_embedding, earlier = (self.embed_time(x.clamp(0, last)) for x in (step, step - 1))  # [B, R, H]
+        embedded = self.embed_return(to_go) + time_embedding, self.embed_obs(obs) + time_embedding
+        parts = (self.embed_action(action) + earlier, *embedded)
         y = self.drop(self.embed_norm(torch.stack(parts, 2).flatten(1, 2)))  # [B, 3 R, H]
         token = torch.arange(y.shape[1], device=rows.device)  # [3 R]
         first = (3 * start + 1).unsqueeze(-1).expand(-1, -1, 3).flatten(1)  # [B, 3 R]
