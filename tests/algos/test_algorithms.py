@@ -192,16 +192,18 @@ def test_weights_are_those_of_the_seed_and_evaluation_draws_nothing(name):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_graphs_of_a_gpu_learn_what_updates_learn():
+@pytest.mark.parametrize("name", CONFIGS)
+def test_graphs_of_a_gpu_learn_what_updates_learn(name):
     """Sums there are not the same to the last bit."""
-    for name in CONFIGS:
-        seen = {}
-        for graph in (True, False):
-            agent = build(name, device="cuda", graph=graph)
-            torch.manual_seed(2)
-            seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
-        for a, b in zip(seen[True], seen[False], strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+    seen = {}
+    for graph in (True, False):
+        agent = build(name, device="cuda", graph=graph)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
+        action, _ = agent.policy.act(shown(), agent.policy.initial(2), "explore")
+        assert (action.shape, action.device.type) == ((2, 3), "cpu")
+    for a, b in zip(seen[True], seen[False], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
 
 
 @replaying
