@@ -1,17 +1,21 @@
 """What every system's script shares: the settings, and one way to time a learner.
 
-Imported inside of the systems' own environments, so it knows nothing but torch.
+Imported inside of the systems' own environments, so it knows nothing but torch. Scripts whose learners can be elsewhere
+than on the CPU say so to `main`; their numbers are the last line of the standard output too.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -54,6 +58,14 @@ SIZES = {
     "V2-image": earlier(image=True, stoch=32, classes=32, depth=48),
 }
 """By setting; V1 and V2 name DreamerV1 and V2, the others are DreamerV3's."""
+SIZES["V-12m"] = replace(SIZES["I"], image=False, continuous=True)
+SIZES["I-50m"] = Sizes(image=True, deter=4096, dense_deter=2048, hidden=512, classes=32, depth=32, units=512)
+SIZES["I-200m"] = Sizes(image=True, deter=8192, dense_deter=4096, hidden=1024, classes=64, depth=64, units=1024)
+TINY = {"deter": 64, "dense_deter": 64, "hidden": 16, "classes": 4, "depth": 4, "units": 16}
+SIZES |= {f"{setting}-tiny": replace(SIZES[setting], **TINY) for setting in ("V", "I")}
+"""DreamerV3's other sizes, as its authors name them, and one for rehearsals."""
+USUAL = {"V": "1m", "I": "12m"}
+"""The size that a setting has when none is named."""
 SIZES |= {"R2-vector": SIZES["V"], "R2-image": SIZES["I"]}
 """R2-Dreamer, with its Barlow Twins loss, at the sizes of DreamerV3."""
 
@@ -72,6 +84,30 @@ PLANNING = "T"
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a learner computes, and how precisely."""
+
+    device: str = "cpu"
+    """``cpu`` or ``cuda``."""
+    half: bool = False
+    """Whether with its system's own mixed precision; all in float32 otherwise."""
+
+    def ready(self) -> None:
+        """Make PyTorch's float32 mean float32, in convolutions too."""
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.allow_tf32 = False
+
+    def peak(self) -> float:
+        """Most of the GPU's memory that tensors held at once, in gigabytes."""
+        return torch.cuda.max_memory_allocated() / 1e9 if self.device == "cuda" else 0.0
+
+    def wait(self) -> None:
+        """Until the GPU has done everything."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
 class Subject:
     """A learner with a batch of noise at hand."""
 
@@ -80,7 +116,13 @@ class Subject:
     update: Callable[[], object]
     """World model, actor, critic, optimizers and target, once."""
     actor: Callable[[int], Callable[[], object]]
-    """For so many environments, the function that decides once."""
+    """For so many environments, the function that decides once: on a GPU from observations and to actions outside."""
+    precision: str = "float32"
+    """What it computes in."""
+    wait: Callable[[], object] = lambda: None
+    """Returns when the device has done everything."""
+    peak: Callable[[], float] = lambda: 0.0
+    """Most of the device's memory that it took at once, in gigabytes."""
 
 
 def count(*modules: torch.nn.Module) -> int:
@@ -125,15 +167,99 @@ def timed(build: Callable[[str], Subject], setting: str, seconds: float) -> dict
     return out
 
 
-def main(variants: dict[str, Callable[[str], Subject]]) -> None:
-    """Time one variant in one setting, into a file."""
+WINDOWS = 5
+"""Of updates without a wait between them."""
+
+
+def timed_far(build: Callable[[], Subject], seconds: float, tiny: bool, turn: Path | None) -> dict[str, object]:
+    """Every number of a learner on a device that works while Python goes on.
+
+    Args:
+        build: makes it.
+        seconds: that all windows of updates take together, about; a window has two to fifty updates.
+        tiny: whether one window and few calls do.
+        turn: file that processes lock, all of them while they compile, and each alone while it is measured.
+    """
+    with contextlib.ExitStack() as held:
+        lock = held.enter_context(turn.open("a")) if turn else None
+        if lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        started = time.perf_counter()
+        subject = build()
+        subject.update()
+        subject.wait()
+        out: dict[str, object] = {"parameters": subject.parameters, "precision": subject.precision}
+        out["first_update_s"] = time.perf_counter() - started
+        for _ in range(1 if tiny else 8):  # some compile or record again in their first updates
+            subject.update()
+        subject.wait()
+        if lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        out |= far_updates(subject, seconds, tiny)
+        for envs in (1, 16, 256):
+            act = subject.actor(envs)
+            for _ in range(1 if tiny else 5):
+                act()
+            out[f"act_{envs}_ms"] = 1e3 * median(act, 0.0 if tiny else 0.5, 3 if tiny else 20)[0]
+        out["peak_gb"] = subject.peak()
+    return out
+
+
+def far_updates(subject: Subject, seconds: float, tiny: bool) -> dict[str, object]:
+    """Seconds of an update, among others and alone."""
+
+    def window(updates: int) -> float:
+        started = time.perf_counter()
+        for _ in range(updates):
+            subject.update()
+        subject.wait()
+        return (time.perf_counter() - started) / updates
+
+    alone = statistics.median(window(1) for _ in range(2 if tiny else 10))
+    size = 2 if tiny else round(min(50, max(2, seconds / WINDOWS / alone)))
+    times = [window(size) for _ in range(1 if tiny else WINDOWS)]
+    return {"update_s": statistics.median(times), "update_synced_s": alone, "window": size, "windows_s": times}
+
+
+def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> None:
+    """Time one variant in one setting, into a file.
+
+    Args:
+        variants: by name, what makes a learner from a setting.
+        movable: whether they take a `Place` besides.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("setting", choices=[*SIZES, PLANNING])
     parser.add_argument("out", type=Path)
     parser.add_argument("--variant", choices=list(variants), default=next(iter(variants)))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5.0, help="of updates; an eighth of it for each way to act")
+    if movable:
+        parser.add_argument("--size", choices=["1m", "12m", "50m", "200m"], help="V: 1m, or 12m; I: 12m, or larger")
+        parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+        parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+        parser.add_argument("--turn", type=Path, metavar="FILE", help="on a GPU: compile at once, measure in turn")
+        parser.add_argument("--tiny", action="store_true", help="rehearse what is done on a GPU")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    args.out.write_text(json.dumps(timed(variants[args.variant], args.setting, args.seconds)))
+    if not movable:
+        args.out.write_text(json.dumps(timed(variants[args.variant], args.setting, args.seconds)))
+        return
+    place = Place(args.device, args.precision == "bfloat16")
+    usual = args.size in (None, USUAL.get(args.setting))
+    setting = f"{args.setting}-tiny" if args.tiny else args.setting if usual else f"{args.setting}-{args.size}"
+    if setting not in SIZES:
+        parser.error(f"no such size: {setting}")
+
+    def build(setting: str) -> Subject:
+        place.ready()
+        return variants[args.variant](setting, place)
+
+    if args.device == "cuda" or args.tiny:
+        words = {"script": Path(sys.argv[0]).stem, "variant": args.variant, "setting": setting, "device": args.device}
+        numbers = words | timed_far(lambda: build(setting), args.seconds, args.tiny, args.turn)
+    else:
+        numbers = timed(build, setting, args.seconds)
+    args.out.write_text(json.dumps(numbers))
+    print(json.dumps(numbers), flush=True)

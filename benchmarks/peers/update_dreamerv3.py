@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import dreamerv3
@@ -12,7 +14,7 @@ import embodied
 import jax
 import numpy as np
 from dreamerv3.agent import Agent
-from measure import ACTIONS, BATCH, LENGTH, SIZES, Sizes, Subject, main
+from measure import ACTIONS, BATCH, LENGTH, SIZES, Place, Sizes, Subject, main
 from ruamel.yaml import YAML
 
 CONTEXT = 1
@@ -30,12 +32,30 @@ def spaces(s: Sizes) -> tuple[dict[str, elements.Space], dict[str, elements.Spac
     return {"shown": shown, "reward": elements.Space(np.float32)} | flags, {"action": chosen}
 
 
-def configured(setting: str) -> elements.Config:
-    """What its `main.py` gives the agent, on the CPU and in float32; only what an update needs is compiled."""
+def keep_positions() -> None:
+    """Let `jax.jit` of today take by position what the one that it was written for took so."""
+    real = jax.jit
+    if inspect.signature(real).parameters["in_shardings"].kind is not inspect.Parameter.KEYWORD_ONLY:
+        return
+    names = ("in_shardings", "out_shardings", "static_argnums", "static_argnames", "donate_argnums")
+
+    def jit(function: Callable, *rest: object, **named: object) -> Callable:
+        return real(function, **dict(zip(names, rest, strict=False)), **named)
+
+    jax.jit = jit
+
+
+def configured(s: Sizes, place: Place, deterministic: bool) -> elements.Config:
+    """What its `main.py` gives the agent; only what an update needs is compiled."""
     configs = YAML(typ="safe").load((Path(dreamerv3.__file__).parent / "configs.yaml").read_text())
-    config = elements.Config(configs["defaults"]).update(configs[{"V": "size1m", "I": "size12m"}[setting]])
+    sizes = {r".*\.rssm": {"deter": s.deter, "hidden": s.hidden, "classes": s.classes}}
+    sizes |= {r".*\.depth": s.depth, r".*\.units": s.units}
+    config = elements.Config(configs["defaults"]).update(sizes)
     config = config.update({"batch_size": BATCH, "batch_length": LENGTH, "replay_context": CONTEXT})
-    quiet = {"platform": "cpu", "compute_dtype": "float32", "profiler": False, "precompile": False, "prealloc": False}
+    quiet = {"platform": place.device, "compute_dtype": "bfloat16" if place.half else "float32"}
+    quiet |= {"deterministic": deterministic, "profiler": False, "precompile": False, "prealloc": False}
+    if place.device == "cuda":  # its guard against copies that it does not mean, of rules that have changed
+        quiet["transfer_guard"] = False
     rest = ("seed", "batch_size", "batch_length", "replay_context", "report_length", "replica", "replicas")
     known = {**config.jax, **quiet}
     return elements.Config(**config.agent, jax=known, logdir="unused", **{key: config[key] for key in rest})
@@ -51,19 +71,26 @@ def noise(space: elements.Space, *lead: int) -> np.ndarray:
     return RNG.uniform(-1, 1, shape).astype(space.dtype)
 
 
-def learner(setting: str) -> Subject:
-    """Its agent with `train` and `policy`, as its training loop calls them."""
+def learner(setting: str, place: Place, deterministic: bool = True) -> Subject:
+    """Its agent with `train` and `policy`, as its training loop calls them; on a GPU its default is deterministic."""
     logging.disable(logging.WARNING)
+    keep_positions()
+    if not place.half:
+        jax.config.update("jax_default_matmul_precision", "highest")
     observed, chosen = spaces(SIZES[setting])
-    agent = Agent(observed, chosen, configured(setting))
+    agent = Agent(observed, chosen, configured(SIZES[setting], place, deterministic))
     data = {key: noise(space, BATCH, LENGTH + CONTEXT) for key, space in agent.spaces.items()}
     data["consec"] = np.zeros((BATCH, LENGTH + CONTEXT), np.int32)
     stream = iter(agent.stream(embodied.streams.Stateless(lambda: data)))
     ready, held = next(stream), {"carry": agent.init_train(BATCH)}
 
+    def wait() -> None:
+        jax.block_until_ready(agent.params)
+
     def update() -> None:
         held["carry"], _, _ = agent.train(held["carry"], dict(ready))
-        jax.block_until_ready(agent.params)
+        if place.device == "cpu":
+            wait()
 
     def actor(envs: int) -> Callable[[], object]:
         shown = {key: noise(space, envs) for key, space in observed.items()}
@@ -75,9 +102,13 @@ def learner(setting: str) -> Subject:
 
         return act
 
+    def peak() -> float:
+        return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e9
+
     count = sum(value.size for key, value in agent.params.items() if key.startswith(TRAINED))
-    return Subject(int(count), update, actor)
+    precision = "bfloat16 compute" if place.half else "float32, highest"
+    return Subject(int(count), update, actor, precision, wait, peak)
 
 
 if __name__ == "__main__":
-    main({"dreamer_v3": learner})
+    main({"dreamer_v3": learner, "free": partial(learner, deterministic=False)}, movable=True)
