@@ -7,8 +7,6 @@ than on the CPU say so to `main`; their numbers are the last line of the standar
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import json
 import resource
 import statistics
@@ -19,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from gate import wait_for_turn
 
 BATCH, LENGTH, HORIZON, ACTIONS = 16, 64, 15, 6
 EARLIER = 50
@@ -171,37 +170,32 @@ WINDOWS = 5
 """Of updates without a wait between them."""
 
 
-def timed_far(build: Callable[[], Subject], seconds: float, tiny: bool, turn: Path | None) -> dict[str, object]:
+def timed_far(build: Callable[[], Subject], seconds: float, tiny: bool) -> dict[str, object]:
     """Every number of a learner on a device that works while Python goes on.
 
     Args:
         build: makes it.
         seconds: that all windows of updates take together, about; a window has two to fifty updates.
         tiny: whether one window and few calls do.
-        turn: file that processes lock, all of them while they compile, and each alone while it is measured.
     """
-    with contextlib.ExitStack() as held:
-        lock = held.enter_context(turn.open("a")) if turn else None
-        if lock:
-            fcntl.flock(lock, fcntl.LOCK_SH)
-        started = time.perf_counter()
-        subject = build()
+    started = time.perf_counter()
+    subject = build()
+    subject.update()
+    subject.wait()
+    out: dict[str, object] = {"parameters": subject.parameters, "precision": subject.precision}
+    out["first_update_s"] = time.perf_counter() - started
+    for _ in range(1 if tiny else 8):  # some compile or record again in their first updates
         subject.update()
-        subject.wait()
-        out: dict[str, object] = {"parameters": subject.parameters, "precision": subject.precision}
-        out["first_update_s"] = time.perf_counter() - started
-        for _ in range(1 if tiny else 8):  # some compile or record again in their first updates
-            subject.update()
-        subject.wait()
-        if lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        out |= far_updates(subject, seconds, tiny)
-        for envs in (1, 16, 256):
-            act = subject.actor(envs)
-            for _ in range(1 if tiny else 5):
-                act()
-            out[f"act_{envs}_ms"] = 1e3 * median(act, 0.0 if tiny else 0.5, 3 if tiny else 20)[0]
-        out["peak_gb"] = subject.peak()
+    subject.wait()
+    acts = {envs: subject.actor(envs) for envs in (1, 16, 256)}
+    for act in acts.values():
+        for _ in range(1 if tiny else 5):
+            act()
+    wait_for_turn()
+    out |= far_updates(subject, seconds, tiny)
+    for envs, act in acts.items():
+        out[f"act_{envs}_ms"] = 1e3 * median(act, 0.0 if tiny else 0.5, 3 if tiny else 20)[0]
+    out["peak_gb"] = subject.peak()
     return out
 
 
@@ -238,7 +232,6 @@ def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> 
         parser.add_argument("--size", choices=["1m", "12m", "50m", "200m"], help="V: 1m, or 12m; I: 12m, or larger")
         parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
         parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-        parser.add_argument("--turn", type=Path, metavar="FILE", help="on a GPU: compile at once, measure in turn")
         parser.add_argument("--tiny", action="store_true", help="rehearse what is done on a GPU")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -258,7 +251,7 @@ def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> 
 
     if args.device == "cuda" or args.tiny:
         words = {"script": Path(sys.argv[0]).stem, "variant": args.variant, "setting": setting, "device": args.device}
-        numbers = words | timed_far(lambda: build(setting), args.seconds, args.tiny, args.turn)
+        numbers = words | timed_far(lambda: build(setting), args.seconds, args.tiny)
     else:
         numbers = timed(build, setting, args.seconds)
     args.out.write_text(json.dumps(numbers))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measure import BATCH, EARLIER, PLANNED, SIZES, Sizes, Subject, main
+from measure import BATCH, EARLIER, PLANNED, SIZES, Place, Sizes, Subject, main
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
@@ -15,9 +15,10 @@ from reverie.algos import r2dreamer
 from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
+from reverie.algos.dreamer_v3 import DreamerV3Config, with_size
 from reverie.algos.r2dreamer import R2DreamerConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
-from reverie.core.hardware import choose_device, keep_freed_memory
+from reverie.core.hardware import keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.experiment.noise import noise_batch, noise_step
@@ -38,22 +39,27 @@ def acting(policy: Policy, obs: ObsSpec) -> Callable[[int], Callable[[], object]
     return make
 
 
-def learner(setting: str) -> Subject:
+def learner(setting: str, place: Place) -> Subject:
     """A learner and a batch."""
     keep_freed_memory()
-    agent = bench.build(setting)
-    data = bench.batch(setting, agent)
-    return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, bench.SETTINGS[setting][1]))
+    name, _, size = setting.partition("-")
+    usual, obs, action, changes = bench.SETTINGS[name]
+    precision = "bfloat16" if place.half else "float32"
+    config = with_size(size.replace("tiny", "nano") or usual, DreamerV3Config().merge(changes))
+    agent = config.merge({"precision": precision}).build(obs, action, place.device)
+    data = noise_batch(agent, obs, action).to(agent.device)
+    act = acting(agent.policy, obs)
+    return Subject(agent.optim.count, lambda: agent.update(data), act, precision, place.wait, place.peak)
 
 
-def earlier(settings: DenseDreamerConfig) -> Callable[[str], Subject]:
+def earlier(settings: DenseDreamerConfig) -> Callable[[str, Place], Subject]:
     """DreamerV1 or V2."""
 
-    def build(setting: str) -> Subject:
+    def build(setting: str, place: Place) -> Subject:
         keep_freed_memory()
         s = SIZES[setting]
         obs, action = bench.IMAGE if s.image else bench.VECTOR, bench.CONTINUOUS if s.continuous else bench.DISCRETE
-        agent: DenseDreamer = settings.merge(sizes(s)).build(obs, action, choose_device("auto"))
+        agent: DenseDreamer = settings.merge(sizes(s)).build(obs, action, place.device)
         data = noise_batch(agent, obs, action).to(agent.device)
         count = sum(optim.count for optim in agent.optims.values())
         return Subject(count, lambda: agent.update(data), acting(agent.policy, obs))
@@ -61,22 +67,22 @@ def earlier(settings: DenseDreamerConfig) -> Callable[[str], Subject]:
     return build
 
 
-def decoderless(setting: str) -> Subject:
+def decoderless(setting: str, place: Place) -> Subject:
     """R2-Dreamer, at the sizes of DreamerV3."""
     keep_freed_memory()
     plain = setting.replace("R2-vector", "V").replace("R2-image", "I")
     size, obs, action, changes = bench.SETTINGS[plain]
-    agent = r2dreamer.with_size(size, R2DreamerConfig().merge(changes)).build(obs, action, choose_device("auto"))
+    agent = r2dreamer.with_size(size, R2DreamerConfig().merge(changes)).build(obs, action, place.device)
     data = noise_batch(agent, obs, action).to(agent.device)
     return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, obs))
 
 
-def planning(setting: str) -> Subject:
+def planning(setting: str, place: Place) -> Subject:
     """TD-MPC2 with its authors' settings."""
     keep_freed_memory()
     obs = {"vector": ObsPart(kind="vector", shape=(PLANNED.vector,), dtype="float32")}
     action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=PLANNED.actions)})
-    agent = TDMPC2Config().build(obs, action, choose_device("auto"))
+    agent = TDMPC2Config().build(obs, action, place.device)
     data = noise_batch(agent, obs, action).to(agent.device)
     count = sum(p.numel() for optim in agent.optims.values() for p in optim.params)
     return Subject(count, lambda: agent.update(data), acting(agent.policy, obs))
@@ -90,4 +96,4 @@ def sizes(s: Sizes) -> dict[str, object]:
 
 if __name__ == "__main__":
     dreamers = {"dreamer_v1": earlier(DreamerV1Config()), "dreamer_v2": earlier(DreamerV2Config())}
-    main({"dreamer_v3": learner, **dreamers, "tdmpc2": planning, "r2dreamer": decoderless})
+    main({"dreamer_v3": learner, **dreamers, "tdmpc2": planning, "r2dreamer": decoderless}, movable=True)
