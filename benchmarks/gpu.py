@@ -79,8 +79,8 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
         yield Stage(f"learn/{name}", [*own, f"learn/{name}"], 110, timed=False)
 
     def dreamer(script: str, setting: str, size: str, precision: str, *more: str) -> list[str]:
-        words = [str(HERE / "peers" / f"update_{script}.py"), setting, "-", *common, "--size", size]
-        return [*words, "--precision", precision, *more]
+        words = [str(HERE / "peers" / f"update_{script}.py"), setting, os.devnull, *common, "--size", size]
+        return [*words, "--precision", precision, "--seconds", "3", *more]
 
     jax = {"PYTHONPATH": f"{args.peers}/dreamerv3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     r2 = {"PYTHONPATH": f"{args.peers}/r2dreamer"}
@@ -92,6 +92,8 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
         yield Stage(f"update/dreamerv3_jax/{row}", dreamer("dreamerv3", setting, size, precision), 200, env=jax)
 
     yield from updates("I", "12m", "bfloat16")
+    free = dreamer("dreamerv3", "I", "12m", "bfloat16", "--variant", "free")
+    yield Stage("update/dreamerv3_jax_free/I-12m-bfloat16", free, 200, env=jax)
     yield from updates("I", "12m", "float32")
     for task in ("td3", "sac", "dqn", "dqn_atari"):
         yield Stage(f"rate/reverie/{task}", [ours, task, *common])

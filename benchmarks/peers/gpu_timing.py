@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gate import wait_for_turn
 from rates import ACTIONS, CHOICES, OBS
 from torch import Tensor
 
@@ -79,6 +80,7 @@ class Task(NamedTuple):
         """Seconds of an update: the median of windows, which wait for the device at their ends, and of single ones."""
         for _ in range(max(12, self.sizes.warm)):
             update()
+        wait_for_turn()
         windows: list[float] = []
         self.wait()
         began = time.perf_counter()
