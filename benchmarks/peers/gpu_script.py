@@ -1,6 +1,6 @@
 """Plain PyTorch scripts for a GPU in the manner of LeanRL: TD3, SAC, DQN and PPO, whose updates are CUDA graphs.
 
-    python gpu_script.py TASK --variant captured --device cuda --seconds 3
+    python gpu_script.py TASK ... --variant captured --device cuda --seconds 3
 
 `plain` runs eagerly, with Adam's defaults. `captured` records the whole update in a CUDA graph: sampling from a replay
 on the GPU, losses, gradients, fused Adam, soft updates of targets. `compiled` also puts the losses through
@@ -9,7 +9,6 @@ on the GPU, losses, gradients, fused Adam, soft updates of targets. `compiled` a
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -235,63 +234,70 @@ def image_sampler(task: Task) -> Callable[[], Batch]:
     return sample
 
 
-def updates(task: Task, learner: Learner, sample: Callable[[], Batch]) -> Callable[[], None]:
+class Updates:
     """Samples and learns."""
-    calls = [captured(task, lambda step=step: step(sample())) for step in learner.steps]
-    turns, numbers = itertools.cycle(calls), itertools.count(1)
 
-    def update() -> None:
-        next(turns)()
-        if next(numbers) % COPY_EVERY == 0 and learner.copy is not None:
-            learner.copy()
+    def __init__(self, task: Task, sample: Callable[[], Batch]) -> None:
+        self.learner = LEARNERS[task.name.removesuffix("_loop")](task)
+        self.before = [x.detach().clone() for x in self.learner.trained]
+        self.calls = [captured(task, lambda step=step: step(sample())) for step in self.learner.steps]
+        self.count = 0
 
-    return update
+    def __call__(self) -> None:
+        self.calls[self.count % len(self.calls)]()
+        self.count += 1
+        if self.learner.copy is not None and self.count % COPY_EVERY == 0:
+            self.learner.copy()
+
+    def check(self) -> None:
+        """Fail unless each update was a step of the optimizer, and the parameters have learned."""
+        steps = {int(state["step"]) for state in self.learner.optim.state.values()}
+        assert steps == {self.count}, f"{self.count} updates, but steps {steps}"
+        check_learned(self.before, self.learner.trained)
 
 
 def measure_replay(task: Task) -> dict[str, Any]:
     """Updates from rows on the device, and for TD3 and SAC from rows of the host too."""
     started = time.perf_counter()
-    learner = LEARNERS[task.name](task)
-    before = [x.detach().clone() for x in learner.trained]
     if task.name == "dqn_atari":
         sample = image_sampler(task)
     else:
         rows = joined(task.name, task.sizes.rows)
         sample = Table(torch.from_numpy(rows).to(task.device), len(rows)).sample
-    update = updates(task, learner, sample)
+    update = Updates(task, sample)
     update()
     task.wait()
     result = {"first_update_s": time.perf_counter() - started} | task.time_updates(update)
     if task.name in ("td3", "sac"):
-        result |= measure_host(task, LEARNERS[task.name](task), rows)
-    check_learned(before, learner.trained)
+        result |= measure_host(task, rows)
+    update.check()
     return result
 
 
-def measure_host(task: Task, learner: Learner, rows: np.ndarray) -> dict[str, float]:
+def measure_host(task: Task, rows: np.ndarray) -> dict[str, float]:
     """Updates from rows of the host: a pinned copy of each batch goes to the device while the host works on."""
     into = torch.zeros(BATCH, rows.shape[1], device=task.device)
-    learn_again = updates(task, learner, lambda: split(into))
+    learn_from = Updates(task, lambda: split(into))
 
     def update() -> None:
         chosen = torch.from_numpy(rows[np.random.randint(0, len(rows), BATCH)])  # noqa: NPY002  # as scripts do
         into.copy_(chosen.pin_memory() if task.on_gpu else chosen, non_blocking=True)
-        learn_again()
+        learn_from()
 
-    return task.time_updates(update, "update_host")
+    result = task.time_updates(update, "update_host")
+    learn_from.check()
+    return result
 
 
 def measure_loop(task: Task) -> dict[str, Any]:
     """TD3 or SAC in an environment: an action of the network and an update for each step."""
     started, first = time.perf_counter(), 0.0
     env, name = make_cheetah()
-    learner = LEARNERS[task.name.removesuffix("_loop")](task)
-    before = [x.detach().clone() for x in learner.trained]
     table = Table(torch.zeros(task.sizes.rows, sum(WIDTHS), device=task.device), 0)
-    update, clock = updates(task, learner, table.sample), LoopClock(task, task.sizes.start + task.sizes.warm)
+    update, clock = Updates(task, table.sample), LoopClock(task, task.sizes.start + task.sizes.warm)
     shown, seen = torch.zeros(1, OBS, pin_memory=task.on_gpu), torch.zeros(1, OBS, device=task.device)
-    act, noise = captured(task, torch.no_grad()(lambda: learner.act(seen))), np.random.default_rng(0)
-    obs, count = env.reset()[0], 0
+    act = captured(task, torch.no_grad()(lambda: update.learner.act(seen)))
+    noise, obs, count = np.random.default_rng(0), env.reset()[0], 0
     while not clock.is_over(count):
         if count < task.sizes.start:
             action = noise.uniform(-1, 1, ACTIONS).astype(np.float32)
@@ -306,7 +312,7 @@ def measure_loop(task: Task) -> dict[str, Any]:
             update()
             first = first or time.perf_counter() - started
         count += 1
-    check_learned(before, learner.trained)
+    update.check()
     return {"env": name, "env_steps_per_s": clock.steps_per_s, "first_update_s": first}
 
 

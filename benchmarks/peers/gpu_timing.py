@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import resource
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -169,7 +171,7 @@ def make_cheetah() -> tuple[Any, str]:
         return PretendCheetah(), "pretend HalfCheetah"
 
 
-def make_breakout(num_envs: int) -> Any:
+def make_breakout(num_envs: int = 1) -> Any:
     """Breakout's vector environment of ale-py: frame skip 4, 84x84 gray, four frames stacked."""
     from ale_py.vector_env import AtariVectorEnv
 
@@ -184,9 +186,9 @@ def check_learned(before: list[Tensor], after: list[Tensor]) -> None:
 
 
 def main(measure: Callable[[Task], Mapping[str, Any]], variants: tuple[str, ...]) -> None:
-    """Time one task and print one line of JSON, the only thing on standard output."""
+    """Time tasks, one after the other, and print one line of JSON for each, the only thing on standard output."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("task", choices=(*REPLAYS, *ROLLOUTS, *LOOPS))
+    parser.add_argument("tasks", nargs="+", choices=(*REPLAYS, *ROLLOUTS, *LOOPS), metavar="TASK")
     parser.add_argument("--variant", default=variants[0], choices=variants)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--seconds", type=float, default=3.0)
@@ -195,16 +197,28 @@ def main(measure: Callable[[Task], Mapping[str, Any]], variants: tuple[str, ...]
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints
     sys.stdout = sys.stderr
-    torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002  # what scripts draw from
     torch.set_float32_matmul_precision("highest")
     seconds, sizes = (min(args.seconds, 0.2), TINY) if args.tiny else (args.seconds, Sizes())
-    task = Task(args.task, args.variant, torch.device(args.device), seconds, sizes)
-    row = {"task": task.name, "variant": task.variant, "matmul": "float32"} | {**measure(task)}
-    row["convolutions"] = "tf32" if task.on_gpu and torch.backends.cudnn.allow_tf32 else "float32"
-    if task.on_gpu:
-        row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
-        row["reserved_gb"] = torch.cuda.max_memory_reserved() / 1e9
-    else:
-        row["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-    print(json.dumps({**row, "torch": torch.__version__}), file=answer, flush=True)
+    failed = False
+    for name in args.tasks:
+        torch.manual_seed(0)
+        np.random.seed(0)  # noqa: NPY002  # what scripts draw from
+        task = Task(name, args.variant, torch.device(args.device), seconds, sizes)
+        row: dict[str, Any] = {"task": name, "variant": task.variant, "torch": torch.__version__, "matmul": "float32"}
+        row["convolutions"] = "tf32" if task.on_gpu and torch.backends.cudnn.allow_tf32 else "float32"
+        if task.on_gpu:
+            gc.collect()  # what the task before has captured
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            row |= measure(task)
+        except Exception as error:
+            traceback.print_exc()
+            row["error"], failed = repr(error), True
+        if task.on_gpu:
+            row["peak_gb"] = torch.cuda.max_memory_allocated() / 1e9
+            row["reserved_gb"] = torch.cuda.max_memory_reserved() / 1e9
+        else:
+            row["peak_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+        print(json.dumps(row), file=answer, flush=True)
+    sys.exit(failed)
