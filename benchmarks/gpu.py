@@ -113,7 +113,7 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
     yield Stage("replay", [*own, "replay"])
     for task in ("td3", "sac", "dqn"):
         yield Stage(f"rate/compiled/{task}", [script, task, "--variant", "compiled", *common], 200)
-    yield Stage("atari", [*own, "atari"], 150, measuring=90)
+    yield Stage("atari", [*own, "atari"], measuring=100)
 
 
 # ---------------------------------------------------------------- children
@@ -181,6 +181,8 @@ def profile(name: str, args: argparse.Namespace) -> dict[str, Any]:
     sys.path.insert(0, str(HERE / "peers"))
     from gate import wait_for_turn
 
+    from reverie.core.kernel_dispatch import kernel_status
+
     device = torch.device(args.device)
     update = dreamer_update(name, args) if name[0] in "VI" else vector_update(name, args)
     for _ in range(12):
@@ -201,7 +203,7 @@ def profile(name: str, args: argparse.Namespace) -> dict[str, Any]:
     rows = sorted(found.key_averages(), key=lambda row: -getattr(row, time_of))
     busy = sum(getattr(row, time_of) for row in rows) / 1e6 / count
     return {
-        "update_s": seconds, "kernels_s": busy, "launches": sum(row.count for row in rows) / count,
+        "update_s": seconds, "kernels": kernel_status(device), "kernels_s": busy, "launches": sum(row.count for row in rows) / count,
         "top": [[row.key[:90], row.count / count, round(getattr(row, time_of) / count, 2)] for row in rows[:45]],
     }  # fmt: skip
 
@@ -251,7 +253,11 @@ def replay(args: argparse.Namespace) -> dict[str, Any]:
     action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=6)})
     chunk = {key: np.zeros((1, 1000), bool) for key in ("is_first", "is_last", "is_terminal")}
     image = np.random.default_rng(0).integers(0, 256, (1, 1000, 64, 64, 3), dtype=np.uint8)
-    chunk |= {"obs/image": image, "reward": np.zeros((1, 1000), np.float32), "action": np.zeros((1, 1000, 6), np.float32)}
+    chunk |= {
+        "obs/image": image,
+        "reward": np.zeros((1, 1000), np.float32),
+        "action": np.zeros((1, 1000, 6), np.float32),
+    }
     numbers: dict[str, Any] = {}
     sources = {}
     for where in ("cpu", args.device):
@@ -280,39 +286,40 @@ def atari(args: argparse.Namespace) -> dict[str, Any]:
     import reverie
 
     class Steady(reverie.Callback):
-        """Notes env steps, updates and the time once learning has begun, and stops the run."""
+        """Notes env steps, updates and the time once learning has begun; ends the run after a while."""
 
         def __init__(self) -> None:
             self.notes: list[tuple[float, int, int]] = []
 
-        def on_step(self, run: reverie.TrainingRun) -> bool | None:
-            if run.updates >= 60 and (not self.notes or time.perf_counter() - self.notes[-1][0] > 1):
+        def on_log(self, run: reverie.TrainingRun, values: Mapping[str, Any]) -> None:
+            if run.updates >= (2 if args.tiny else 50):
                 self.notes.append((time.perf_counter(), run.env_steps, run.updates))
-            return None
+            if self.notes and time.perf_counter() - self.notes[0][0] > (3 if args.tiny else 40):
+                run.stop("measured")
 
     sys.path.insert(0, str(HERE / "peers"))
     from gate import wait_for_turn
 
     wait_for_turn()
-    smi, readings = shutil.which("nvidia-smi"), tempfile.TemporaryFile("w+")
+    smi, noted = shutil.which("nvidia-smi"), Steady()
     query = [smi, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "250"] if smi else ["true"]
-    watch, noted = subprocess.Popen(query, stdout=readings), Steady()
-    more = {"size": "1m", "steps": 1200} if args.tiny else {"size": "12m", "steps": 40_000}
-    began = time.time()
-    with tempfile.TemporaryDirectory() as folder:
+    more = {"size": "nano", "learning_starts": 70} if args.tiny else {"size": "12m"}
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "busy").open("w+") as readings:
+        watch = subprocess.Popen(query, stdout=readings)
         reverie.train(
             "dreamer_v3", env="ALE/Breakout-v5", device=args.device, run=Path(folder) / "run", eval_episodes=0,
-            callbacks=[noted], console=False, max_hours=70 / 3600,
-            **{"env.num": 16, "algo.precision": "bfloat16", "learning_starts": 1100, **more},
+            callbacks=[noted], console=False, steps=10_000_000, envs=16,
+            **{"schedule.log_every": "0.5s", "algo.precision": "bfloat16", **more},
         )  # fmt: skip
-    watch.terminate()
-    readings.seek(0)
-    busy = [float(line) for line in readings.read().split() if line.strip().isdigit()]
-    (first, steps, updates), (last, final_steps, final_updates) = noted.notes[0], noted.notes[-1]
-    share = [b for b, at in zip(busy, [began + 0.25 * i for i in range(len(busy))], strict=True) if at > began + 20]
+        watch.terminate()
+        readings.seek(0)
+        busy = [float(line) for line in readings.read().split() if line.isdigit()]
+    (began, steps, updates), (last, final_steps, final_updates) = noted.notes[0], noted.notes[-1]
+    share = busy[-int(4 * (last - began)) :]
     return {
-        "env_steps_per_s": (final_steps - steps) / (last - first), "updates_per_s": (final_updates - updates) / (last - first),
-        "gpu_busy_percent": sum(share) / len(share) if share else None, "readings": busy[::8],
+        "env_steps_per_s": (final_steps - steps) / (last - began),
+        "updates_per_s": (final_updates - updates) / (last - began),
+        "gpu_busy_percent": sum(share) / len(share) if share else None, "readings": share[::8],
     }  # fmt: skip
 
 

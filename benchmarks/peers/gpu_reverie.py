@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gate import wait_for_turn
 from gpu_timing import (
     IMAGE_BATCH,
     ROLLOUTS,
@@ -137,6 +138,7 @@ def measure_ppo(task: Task) -> dict[str, Any]:
         batch = replay.sample()
         replay.feedback(batch.index, learner.update(batch))
 
+    wait_for_turn()
     minibatches, rollouts, singles, firsts = [], [], [], 0.0
     begun = time.perf_counter()
     while len(rollouts) < 9 or time.perf_counter() - begun < task.seconds:

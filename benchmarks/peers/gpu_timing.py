@@ -115,6 +115,8 @@ class LoopClock:
         """Whether the seconds are over after ``count`` steps; looks at the time at each ``every``-th step."""
         if count < self.warm or count % every:
             return False
+        if not self.began:
+            wait_for_turn()
         self.task.wait()
         now = time.perf_counter()
         if not self.began:
