@@ -19,6 +19,7 @@ from typing import Any
 
 from agreement import agreement_table
 from control import control_table
+from gpu_table import gpu_table
 from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
 
@@ -329,6 +330,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "kernels": kernels_table,
     "threads": threads_table,
     "control": control_table,
+    "gpu": gpu_table,
     "precision": precision_table,
     "offline": lambda result: offline_table(result["rows"], beside("offline_datasets")["1"]),
     "offline_peers": lambda result: offline_peers_table(
