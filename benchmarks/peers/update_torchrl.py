@@ -47,6 +47,8 @@ from torchrl.objectives.utils import ValueEstimators
 from torchrl.trainers.algorithms.dreamer_v3 import DreamerV3OptimizationStepper, DreamerV3Optimizer
 
 UNIMIX, BINS, GAMMA = 0.01, 255, 1 - 1 / 333
+UNROLL = 8
+"""Steps of the recurrence that its compiled scan takes at once, by default."""
 
 
 def step(module: Callable, inputs: list, outputs: list) -> TensorDictModule:
@@ -152,23 +154,24 @@ def imagination(n: Networks, s: Sizes, device: str) -> DreamerEnv:
 
 
 def losses(n: Networks, s: Sizes, device: str) -> DreamerV3Loss:
-    """The three objectives, with the constants of the paper."""
+    """The three objectives, with the constants of the paper, of modules that are there before."""
     latent = ["state", "belief"]
+    world = world_model(n, s).to(device)
     go_on = TensorDictSequential(
         step(n.go_on, latent, ["continue_logits"]), full("continue_logits"),
         step(nn.Sigmoid(), ["continue_logits"], ["continuation"]),
-    )  # fmt: skip
+    ).to(device)  # fmt: skip
     value = TensorDictSequential(
         step(n.value, latent, ["state_value_logits"]), full("state_value_logits"),
         step(SymExpTwoHot(BINS), ["state_value_logits"], ["state_value"]),
-    )  # fmt: skip
+    ).to(device)  # fmt: skip
     model = DreamerV3ModelLoss(
-        world_model(n, s), kl_mode="separate", unimix=UNIMIX, lambda_continue=1.0, continue_target_scale=GAMMA,
+        world, kl_mode="separate", unimix=UNIMIX, lambda_continue=1.0, continue_target_scale=GAMMA,
         reco_symlog=not s.image, detach_output=False,
     )  # fmt: skip
     model.set_keys(pixels="observation")
     actor = DreamerV3ActorLoss(
-        n.actor, value, imagination(n, s, device),
+        n.actor.to(device), value, imagination(n, s, device),
         continuation_model=go_on, imagination_horizon=HORIZON, use_reinforce=True,
     )  # fmt: skip
     actor.make_value_estimator(ValueEstimators.TDLambda, gamma=1.0, lmbda=0.95)
@@ -222,6 +225,30 @@ def acting(n: Networks, s: Sizes, place: Place) -> Callable[[int], Callable[[], 
     return make
 
 
+def ease_tracing(loss: DreamerV3Loss) -> None:
+    """Write in terms that PyTorch 2.11 can trace what would break the graph there.
+
+    The stepper's choice of a scan in steps of eight is a `functools.partial`, whose truth is asked, and environments
+    cache in their `__dict__`.
+    """
+    for module in loss.modules():
+        if isinstance(module, RSSMRolloutV3):
+            module.compile_rollout("scan", unroll=UNROLL, compile=False)
+            module._scan_fn = Scan(module)
+        elif isinstance(module, DreamerEnv):
+            module.cache_specs = False
+
+
+class Scan:
+    """The recurrence of a rollout, scanned."""
+
+    def __init__(self, rollout: RSSMRolloutV3):
+        self.rollout = rollout
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.rollout._scan(*inputs, unroll=UNROLL)
+
+
 def learner(setting: str, place: Place, compiled: bool | None = None, captured: bool | None = None) -> Subject:
     """A stepper and a batch.
 
@@ -234,13 +261,16 @@ def learner(setting: str, place: Place, compiled: bool | None = None, captured: 
     s = SIZES[setting]
     if place.half:
         torch.set_float32_matmul_precision("high")  # as in its own benchmark of the learner
+    device = "cuda:0" if place.device == "cuda" else "cpu"
     networks = Networks(s)
-    loss, data = losses(networks, s, place.device), batch(s).to(place.device)
+    loss, data = losses(networks, s, device), batch(s).to(device)
     target = SoftUpdate(loss.value_loss, tau=0.02)
     stepper = DreamerV3OptimizationStepper(
         loss, DreamerV3Optimizer(loss.parameters()), target,
         compile_train_step=compiled, cudagraph=captured, mixed_precision=place.half,
     )  # fmt: skip
+    if stepper.resolve(data.device)[0]:
+        ease_tracing(loss)
     if any(stepper.resolve(data.device)):
         stepper.warmup(data.copy())
     precision = "bfloat16 autocast, the rest in TF32" if place.half else "float32"
@@ -249,5 +279,8 @@ def learner(setting: str, place: Place, compiled: bool | None = None, captured: 
 
 
 if __name__ == "__main__":
-    variants = {"compiled": partial(learner, captured=False), "eager": partial(learner, compiled=False, captured=False)}
+    variants = {
+        "compiled": partial(learner, compiled=True, captured=False),
+        "eager": partial(learner, compiled=False, captured=False),
+    }
     main({"dreamer_v3": learner} | variants, movable=True)
