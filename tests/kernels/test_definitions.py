@@ -184,7 +184,7 @@ CASES: dict[str, list[Case]] = {
         Case(drawn(("m", "n"), ("k", "n"), ("k",)), (0, 1, 2), 1e-3, unfit=FEW),
         Case(drawn(("m", "n"), ("k", "n"), None), (0, 1), 1e-3, unfit=FEW),
     ],
-    "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1))],
+    "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1), 1e-4, unfit=("strided",))],
     "elementwise.norm_silu_cpu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],
     "elementwise.norm_mish_cpu": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
     "elementwise.sim_norm_cpu": [
@@ -213,6 +213,14 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(2, False, (4, 7), norm="before_relu", activation="gelu"), (0, 1, 3), **NETS),
     ],
     "optim.adam_cpu": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
+    "gpu_optim.adam_triton": [Case(adam, settings={"settings": ADAM}, **IN_PLACE)],
+    "gpu_optim.clip_by_norm_triton": [
+        Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 2.0), **IN_PLACE),
+    ],
+    "gpu_optim.polyak_triton": [
+        Case(polyak(None, 1), **IN_PLACE), Case(polyak(torch.tensor(6), 3), **IN_PLACE),
+        Case(polyak(torch.tensor(7), 3), nan=2, **IN_PLACE),
+    ],
     "optim.fused_adam": [Case(adam, settings=DECAYED, **IN_PLACE)],
     "rows.add_and_standardize_cpu": [
         Case(lambda normal, s: rows(normal, s, s["m"], 5), **IN_PLACE),
@@ -224,7 +232,9 @@ CASES: dict[str, list[Case]] = {
         Case(polyak(torch.tensor(7), 3), nan=2, **IN_PLACE),
     ],
 }  # fmt: skip
-ON_GPU = {"gpu.norm_silu_triton"}
+ON_GPU = {
+    "gpu.norm_silu_triton", "gpu_optim.adam_triton", "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton",
+}  # fmt: skip
 ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
@@ -256,17 +266,17 @@ def tensors(x: Any) -> list[Tensor]:
 
 def gapped(x: Tensor) -> Tensor:
     """The same numbers with gaps between them."""
-    return torch.empty(*x.shape, 3, dtype=x.dtype)[..., 1].copy_(x) if x.ndim else x
+    return torch.empty(*x.shape, 3, dtype=x.dtype, device=x.device)[..., 1].copy_(x) if x.ndim else x
 
 
 def inputs(case: Case, variant: str, device: str = "cpu") -> Any:
     g = torch.Generator().manual_seed(1)
     given = case.make(lambda *shape: torch.randn(shape, generator=g), SIZES.get(variant, SIZES["plain"]))
+    given = mapped(lambda x: x.to(device), given)
     if variant == "strided":
         given = mapped(gapped, given)
     if variant.startswith("nan"):
         [x for x in tensors(given) if x.is_floating_point()][int(variant[3:])].view(-1)[0] = torch.nan
-    given = mapped(lambda x: x.to(device), given)
     for i in case.grads:
         tensors(given)[i].requires_grad_()
     return given
@@ -279,7 +289,7 @@ def outcome(definition: Callable[..., Any], given: Any) -> Any:
     results = tensors(called(definition, given))
     tracked = [x for x in results if x.requires_grad]
     g = torch.Generator().manual_seed(2)
-    total = sum((x * torch.randn(x.shape, generator=g)).sum() for x in tracked)
+    total = sum((x * torch.randn(x.shape, generator=g).to(x.device)).sum() for x in tracked)
     grads = torch.autograd.grad(total, leaves, allow_unused=True) if tracked else ()
     return [x.detach() for x in results], grads, [x.detach() for x in tensors(given)], torch.rand(())
 
