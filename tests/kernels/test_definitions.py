@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.types import Batch
+from reverie.kernels import gpu
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.registry import KERNELS
 from reverie.nn.adam import AdamSettings
@@ -76,6 +77,8 @@ ADAM = AdamSettings(0.1, (0.9, 0.99), 1e-3)
 DECAYED = {"settings": ADAM._replace(cosine=20)}
 FEW = ("plain", "odd", "one", "none", "strided", "nan")
 """Variants with few rows."""
+MANY = "none", "threads", "large"
+"""Variants with more numbers than a single program computes, and that without any."""
 
 
 def td0(normal, s):
@@ -174,6 +177,14 @@ CASES: dict[str, list[Case]] = {
     "losses.mean_over_cpu": [Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,))],
     "losses.squared_error_cpu": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
     "losses.huber_error_cpu": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
+    "gpu_losses.td0_targets_triton": [Case(lambda normal, s: (TD0(), batch(normal, s), normal(s["m"], s["k"]), 0.9))],
+    "gpu_losses.masked_mean_triton": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,), unfit=MANY),
+    ],
+    "gpu_losses.squared_error_triton": [
+        Case(error(), (0,), settings={"scale": 0.5}, unfit=MANY), Case(error(3), (0,), unfit=MANY),
+    ],
+    "gpu_losses.huber_error_triton": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5}, unfit=MANY)],
     "losses.greedy_quantiles_cpu": [Case(drawn(("m", 2, "k", "n"), ("m", 2, "k", "n")))],
     "losses.quantile_targets_cpu": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
     "losses.quantile_error_cpu": [Case(quantile_error, (0,))],
@@ -233,7 +244,9 @@ CASES: dict[str, list[Case]] = {
     ],
 }  # fmt: skip
 ON_GPU = {
-    "gpu.norm_silu_triton", "gpu_optim.adam_triton", "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton",
+    "gpu.norm_silu_triton", "gpu_losses.td0_targets_triton", "gpu_losses.masked_mean_triton",
+    "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_optim.adam_triton",
+    "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton",
 }  # fmt: skip
 ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
@@ -317,12 +330,13 @@ EACH = [pytest.param((*row, case), id=f"{name_of(row[1])}-{i}") for row in KERNE
 
 
 @pytest.fixture
-def alone(request):
+def alone(request, monkeypatch):
     """A definition whose only kernel notes its calls, a case, the noted calls and the device."""
     definition, kernel, case = request.param
-    device = "cuda" if name_of(kernel) in ON_GPU else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    device = "cuda" if name_of(kernel) in ON_GPU and torch.cuda.is_available() else "cpu"
+    if name_of(kernel) in ON_GPU and device == "cpu":  # Triton's interpreter
+        pytest.importorskip("triton")
+        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs: all(x.dtype in gpu.DTYPES for x in xs))
     noted, calls = spied(kernel)
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
     with use_only_kernels():

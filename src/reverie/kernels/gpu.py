@@ -229,7 +229,8 @@ def sample_gradient(
 
 def check_triton_kernels(device: torch.device) -> None:
     """Run every kernel once on ``device``, and compare its results with PyTorch's."""
-    from reverie.kernels.gpu_optim import compare_optimizers  # it imports this module
+    from reverie.kernels.gpu_losses import compare_losses  # these import this module
+    from reverie.kernels.gpu_optim import compare_optimizers
 
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
 
@@ -237,7 +238,8 @@ def check_triton_kernels(device: torch.device) -> None:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *compare_optimizers(numbers)]
+        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers)]
+        compared += [*compare_optimizers(numbers), *compare_losses(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")

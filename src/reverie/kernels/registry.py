@@ -16,6 +16,7 @@ from reverie.kernels import (
     dreams,
     elementwise,
     gpu,
+    gpu_losses,
     gpu_optim,
     images,
     inference,
@@ -42,15 +43,19 @@ from reverie.nn import (
     target_network,
 )
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import quantile, returns, td
+from reverie.objectives import estimators, quantile, returns, td
 from reverie.replay import prioritized, windows
 from reverie.store import zarr
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
+    (estimators.ValueEstimator.__call__, Kernel(gpu_losses.supports_td0_targets, gpu_losses.td0_targets_triton)),
     (td.masked_mean, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
+    (td.masked_mean, Kernel(gpu_losses.supports_masked_mean, gpu_losses.masked_mean_triton)),
     (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
+    (td.squared_error, Kernel(gpu_losses.supports_td_error, gpu_losses.squared_error_triton)),
     (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
+    (td.huber_error, Kernel(gpu_losses.supports_td_error, gpu_losses.huber_error_triton)),
     (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
