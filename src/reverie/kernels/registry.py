@@ -16,6 +16,8 @@ from reverie.kernels import (
     dreams,
     elementwise,
     gpu,
+    gpu_losses,
+    gpu_optim,
     images,
     inference,
     losses,
@@ -41,21 +43,25 @@ from reverie.nn import (
     target_network,
 )
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import quantile, returns, td
+from reverie.objectives import estimators, quantile, returns, td
 from reverie.replay import prioritized, windows
 from reverie.store import zarr
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
+    (estimators.ValueEstimator.__call__, Kernel(gpu_losses.supports_td0_targets, gpu_losses.td0_targets_triton)),
     (td.masked_mean, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
+    (td.masked_mean, Kernel(gpu_losses.supports_masked_mean, gpu_losses.masked_mean_triton)),
     (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
+    (td.squared_error, Kernel(gpu_losses.supports_td_error, gpu_losses.squared_error_triton)),
     (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
+    (td.huber_error, Kernel(gpu_losses.supports_td_error, gpu_losses.huber_error_triton)),
     (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
     (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
     (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
-    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.can_use_triton(x, scale), gpu.norm_silu_triton)),
+    (functional.norm_silu, Kernel(gpu.supports_norm_silu, gpu.norm_silu_triton)),
     (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
     (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),
     (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
@@ -74,9 +80,12 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron_by_layers, relu_mlp.perceptron_by_layers_cpu)),
     (nn_relu_mlp.regularized_perceptron, Kernel(relu_mlp.supports_normed_perceptron, relu_mlp.normed_perceptron_cpu)),
+    (nn_adam.clip_by_norm, Kernel(gpu_optim.supports_clip_triton, gpu_optim.clip_by_norm_triton)),
     (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
+    (nn_adam.adam, Kernel(gpu_optim.supports_adam_triton, gpu_optim.adam_triton)),
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (target_network.polyak_update, Kernel(gpu_optim.supports_polyak_triton, gpu_optim.polyak_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
     (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),
