@@ -41,7 +41,8 @@ class PolicyGraph:
 
     def __init__(self, inputs: Obs, recorder: CudaGraphs) -> None:
         self.recorder = recorder
-        self.inputs: Obs = {name: torch.empty_like(x, device=recorder.device) for name, x in inputs.items()}
+        with torch.inference_mode(False):  # later calls may be outside of that mode, and write to them
+            self.inputs: Obs = {name: torch.empty_like(x, device=recorder.device) for name, x in inputs.items()}
         self.outputs: Outputs = ()
         self.runs: int = 0
         self.supported: bool = True
