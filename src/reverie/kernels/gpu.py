@@ -1,4 +1,4 @@
-"""The Triton kernels of ``triton_source.py`` on PyTorch tensors, and whether they can be used.
+"""The Triton kernels of ``triton_source.py`` and ``triton_images.py`` on PyTorch tensors, and whether they can be used.
 
 Each function starts one kernel where PyTorch would start two to ten. The first call on a device compares the kernels'
 results with PyTorch's; if they fail or differ, everything runs in PyTorch, and one warning says so.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -61,10 +61,10 @@ def triton_status(device: torch.device) -> str:
 
 
 @functools.cache
-def _kernels() -> ModuleType:
-    from reverie.kernels import triton_source  # imports Triton, which only PyTorch's builds for GPUs include
+def _kernels() -> SimpleNamespace:
+    from reverie.kernels import triton_images, triton_source  # import Triton, which only PyTorch's GPU builds include
 
-    return triton_source
+    return SimpleNamespace(**vars(triton_source) | vars(triton_images))
 
 
 def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -237,8 +237,10 @@ def check_triton_kernels(device: torch.device) -> None:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
+    from reverie.kernels.images_gpu import compare_images  # which starts its kernels by this module
+
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers)]
+        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *compare_images(numbers)]
         compared += [*compare_optimizers(numbers), *compare_losses(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
