@@ -27,8 +27,9 @@ V2 = EARLIER | {
 }
 # A gradient through the world model, before that is learned and far ahead, would drive actions to their bounds.
 V1 = EARLIER | {
-    "random_steps": 300, "learning_starts": 300, "algo.batch_length": 8, "algo.horizon": 3, "algo.discount": 0.5, "algo.exploration_noise": 0.3,
-    "algo.actor.continuous": "tanh_normal(0.1, 0.0)", "algo.actor_optim.lr": 2e-4, "algo.kl": "free_nats(0.5)",
+    "random_steps": 300, "learning_starts": 300, "algo.batch_length": 8, "algo.horizon": 3, "algo.discount": 0.5,
+    "algo.exploration_noise": 0.3, "algo.actor.continuous": "tanh_normal(0.1, 0.0)", "algo.actor_optim.lr": 2e-4,
+    "algo.kl": "free_nats(0.5)",
 }  # fmt: skip
 
 
