@@ -24,7 +24,7 @@ from reverie.core.types import Step
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.action_kinds import action_kind
-from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
+from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, GreedyPolicy
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))
 import contracts
@@ -241,9 +241,10 @@ def test_classes_that_are_as_good_as_the_best_are_right(tmp_path):
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
     before, part = copy_to_cpu(agent), tmp_path / "part.pt2"
     for noise, differing in ((1e-7, 0), (0.01, 40)):
-        before.algo._policy = GreedyPolicy(Tied(-noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
+        worse, better = (CapturableFunction(Tied(x), nn.Identity()) for x in (-noise, noise))
+        before.algo._policy = GreedyPolicy(worse, EpsilonGreedy(0.0), (3,), torch.device("cpu"))
         function = save_policy(before, "eval", 1, part, "torch")
-        before.algo._policy = GreedyPolicy(Tied(noise), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
+        before.algo._policy = GreedyPolicy(better, EpsilonGreedy(0.0), (3,), torch.device("cpu"))
         done = compare_with_agent(before, function, open_policy(part, "torch"), True, 40)
         assert (done["steps"], done["num_differing"] > 30) == (40, bool(differing))
 

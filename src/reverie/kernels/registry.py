@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import base, imagination
+from reverie.algos import base, dreamer, imagination
 from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
@@ -22,6 +22,7 @@ from reverie.kernels import (
     matmul,
     optim,
     packing,
+    policy_graphs,
     relu_mlp,
     rows,
     rssm,
@@ -88,6 +89,9 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
     (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
     (exploration.CapturableFunction.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
+    (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
+    (exploration.CapturableFunction.on_host, Kernel(policy_graphs.supports_graph, policy_graphs.act_captured)),
+    (dreamer.LatentPolicy.choose, Kernel(policy_graphs.supports_choose, policy_graphs.choose_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""
 
