@@ -12,7 +12,7 @@ import random
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
-from reverie.core.types import Batch, Update
+from reverie.core.types import Batch, Update, vector_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import data_pointers
 from reverie.kernels.tape import Tape
@@ -143,7 +143,7 @@ class CapturedStep:
             step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
-            outputs, self.replay = self.recorder.capture(lambda: self.step(self.batch))
+            outputs, self.replay = self.recorder.capture(lambda: join_metrics(self.step(self.batch)))
             self.hand_out = make_output_copier(outputs)
         else:
             self.replay()
@@ -285,6 +285,14 @@ def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     return by_name
 
 
+def join_metrics(update: Update) -> Update:
+    """Return ``update`` with metrics that are elements of one vector, unless they are on the CPU."""
+    metrics = [value.reshape(()) for value in update.metrics.values()]
+    if all(x.is_cpu for x in metrics):
+        return update
+    return replace(update, metrics=dict(zip(update.metrics, torch.stack(metrics).unbind(), strict=True)))
+
+
 def make_output_copier(outputs: Update) -> Callable[[], Update]:
     """Return a function that copies ``outputs`` with all its tensors."""
     metrics = [value.reshape(()) for value in outputs.metrics.values()]
@@ -295,11 +303,14 @@ def make_output_copier(outputs: Update) -> Callable[[], Update]:
         named = dict(zip(outputs.metrics, values, strict=True))
         return Update(metrics=named, priority=priority, extras=dict(zip(outputs.extras, copies, strict=False)))
 
-    def by_one_kernel() -> Update:
-        return update(torch.stack(metrics).unbind() if metrics else (), [x.clone() for x in extras])
+    vector = vector_of(metrics)
+
+    def by_few_kernels() -> Update:
+        values = vector.clone().unbind() if vector is not None else torch.stack(metrics).unbind() if metrics else ()
+        return update(values, [x.clone() for x in extras])
 
     if not all(x.is_cpu for x in (*metrics, *extras)):
-        return by_one_kernel
+        return by_few_kernels
     output_buffers, count = OutputBuffers([*metrics, *extras]), len(metrics)
 
     def by_one_call() -> Update:
