@@ -88,8 +88,9 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
         yield Stage(f"profile/{name}", [*own, f"profile/{name}"])
     for precision in ("bfloat16", "float32"):
         row = f"I-12m-{precision}"
-        yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 240)
-        yield Stage(f"update/r2dreamer/{row}", dreamer("r2dreamer", "I", "12m", precision), 240, env=r2)
+        yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 300)
+        words = dreamer("r2dreamer", "I", "12m", precision, "--variant", "compiled")
+        yield Stage(f"update/r2dreamer/{row}", words, 300, env=r2)
     for task in ("ppo_atari", "ppo_continuous", "td3_loop", "sac_loop", "ppo_atari_loop"):
         yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
         yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])

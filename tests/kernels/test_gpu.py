@@ -73,7 +73,7 @@ class Off:
             for name, written in zip(self.kernel.arg_names, args, strict=False):
                 if name in WRITTEN:
                     for x in written if isinstance(written, tuple) else (written,):
-                        x.detach().add_(0.01)
+                        x.detach().add_(0.01 if x.is_floating_point() else 0)
 
         return launch
 
