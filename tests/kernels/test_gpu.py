@@ -21,8 +21,10 @@ from reverie.nn.adam import AdamSettings, adam
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-NAMES = ["adam", "clip", "gru", "gru_backward", "masked_mean", "norm_silu", "norm_silu_backward", "polyak", "sample",
-         "sample_backward", "squares", "td0", "td_error"]  # fmt: skip
+NAMES = [
+    "adam", "clip", "gru", "gru_backward", "layer", "layer_backward", "masked_mean", "norm_silu", "norm_silu_backward",
+    "polyak", "sample", "sample_backward", "squares", "td0", "td_error",
+]  # fmt: skip
 NAMES = sorted(f"{name}_kernel" for name in NAMES)
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
@@ -55,7 +57,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
-    "target", "slope", "mean",
+    "target", "slope", "mean", "dtheta",
 )  # fmt: skip
 
 
@@ -234,7 +236,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_optim, steps
+from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn.adam import AdamSettings
 from reverie.nn.rssm import RSSMConfig
@@ -282,6 +284,7 @@ gpu_optim.polyak_triton(tensors, tensors, 0.1, None, 1)
 for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tensor(0.1))):
     gpu_optim.adam_triton(tensors, tensors, tensors, tensors, count, settings)
 gpu_losses.compare_losses(torch.zeros)
+gpu_mlp.compare_perceptrons(torch.zeros)
 print(sorted(DONE), all(DONE.values()))
 """
 
