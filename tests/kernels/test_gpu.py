@@ -15,7 +15,7 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, gpu_optim
+from reverie.kernels import gpu, gpu_mlp, gpu_optim
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
 
@@ -138,6 +138,17 @@ def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
     assert not gpu_optim.supports_polyak_triton([x] * 65, [x] * 65)
     assert not gpu_optim.supports_clip_triton([torch.empty(2**24 + 1, device="meta")], 1.0)
     assert gpu_optim.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
+
+
+@pytest.mark.parametrize("limit", [0, 2 * 36 * 40 * 33 - 1])
+def test_large_layers_are_left_to_cublas(on_gpu, monkeypatch, limit):
+    """All, or the largest one between two others."""
+    monkeypatch.setattr(gpu_mlp, "MULTIPLICATIONS", limit)
+    launched = Mock(wraps=gpu._launch)
+    monkeypatch.setattr(gpu, "_launch", launched)
+    for name, ours, defined in gpu_mlp.compare_perceptrons(lambda *shape: torch.randn(shape, device=DEVICE)):
+        torch.testing.assert_close(ours, defined, rtol=1e-4, atol=1e-4, msg=name)
+    assert launched.call_count == (8 if limit else 0)
 
 
 def test_a_program_has_no_more_warps_than_any_gpu_takes():

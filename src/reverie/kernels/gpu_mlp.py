@@ -1,7 +1,7 @@
 """MLPs on a GPU (``triton_mlp.py``): each layer is one launch, forwards and backwards, for all copies.
 
-PyTorch starts ten kernels for such a layer: products, sums over rows, masks, and copies into the gradient of theta. It
-pays while these take as long as their launch: larger products are cuBLAS's.
+PyTorch starts ten kernels for such a layer: products, sums over rows, masks, and copies into the gradient of theta. Of
+a large layer, whose products take longer than their launch, the products are cuBLAS's.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from reverie.kernels.ctypes_call import call, once_differentiable_strict
 from reverie.kernels.gpu import Compared
 from reverie.nn.relu_mlp import MLPLayout, concat_inputs, perceptron
 
-MULTIPLICATIONS = 2**27
-"""Multiplications of a forward pass beyond which cuBLAS is faster."""
+MULTIPLICATIONS = 2**26
+"""Multiplications of a layer from which cuBLAS is faster."""
 
-ROWS = 4096
-"""Largest number of rows, over which a single program sums the gradient of a weight."""
-
-WIDTH = 1024
-"""Largest number of inputs, which a single program sums one tile after the other."""
+LONGEST = 1024
+"""Number of inputs or rows from which cuBLAS is faster, as a program sums over them one tile after the other."""
 
 TILE = 32
 """Rows and columns of a program's tile."""
@@ -37,9 +34,7 @@ def supports_perceptron_triton(theta: Tensor, layout: MLPLayout, *parts: Tensor)
     if not gpu.can_use_triton(theta, *parts) or any(x.dtype is not torch.float32 for x in (theta, *parts)):
         return False
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
-    rows = len(parts[-1])
-    fit = is_dense and layout.activation != "gelu" and 0 < min(layout.widths) <= max(layout.widths) <= WIDTH
-    return fit and 0 < rows <= ROWS and rows * layout.copies * layout.multiplications <= MULTIPLICATIONS
+    return is_dense and layout.activation != "gelu" and min(layout.widths) > 0 and len(parts[-1]) > 0
 
 
 def perceptron_triton(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
@@ -55,8 +50,12 @@ class _Perceptron(torch.autograd.Function):
         are_read = len(parts) < 3 and all(len(x) == rows and (x.shape[1] < 2 or x.stride(1) == 1) for x in parts)
         read = parts if are_read else (concat_inputs(*parts),)
         values: list[Tensor] = []  # of each layer, [K, M, width]
-        for place, activation in zip(layout.places, _activations(layout), strict=True):
-            inputs, outputs, start, *_ = place
+        for n, activation in enumerate(_activations(layout)):
+            inputs, outputs, start, *_ = layout.places[n]
+            if _is_large(layout, n, rows):
+                x = values[-1] if values else concat_inputs(*read)
+                values.append(_large_layer(theta, layout, n, x, activation))
+                continue
             y = theta.new_empty(copies, rows, outputs)
             out = TILE if outputs > TILE // 2 else TILE // 2
             tall = _rows_of_tile(rows, -(-outputs // out) * copies)
@@ -84,6 +83,10 @@ class _Perceptron(torch.autograd.Function):
             inputs, outputs, start, _, end = layout.places[n]
             given = values[:n]
             width = inputs if n else sum(width for _, width in shapes)  # of dx
+            if _is_large(layout, n, rows):
+                x = given[-1] if given else concat_inputs(*read)
+                grad = _large_gradients(theta, layout, n, x, values[n], grad, dtheta, width)
+                continue
             dx = grad.new_empty(copies if n else 1, rows, width) if width else None
             out = TILE if outputs > TILE // 2 else TILE // 2
             tall = _rows_of_tile(rows, -(-width // TILE) * (copies if n else 1))
@@ -105,6 +108,41 @@ class _Perceptron(torch.autograd.Function):
         gradients = zip(torch.split(grad[0], [width for _, width in shapes], 1), shapes, strict=True)
         parts = [g if g.shape == s else g.reshape(s[0], -1, s[1]).sum(1) for g, s in gradients]
         return dtheta, None, *[None] * first, *parts
+
+
+def _is_large(layout: MLPLayout, n: int, rows: int) -> bool:
+    """Return whether layer n is left to cuBLAS."""
+    inputs, outputs = layout.widths[n : n + 2]
+    return max(inputs, rows) > LONGEST or rows * inputs * outputs * layout.copies > MULTIPLICATIONS
+
+
+def _large_layer(theta: Tensor, layout: MLPLayout, n: int, x: Tensor, activation: str) -> Tensor:
+    """Return the values ``[K, M, outputs]`` of layer n, whose input is x ``[K, M, inputs]``, or ``[M, inputs]``."""
+    weight, bias = layout.layers(theta)[n]
+    y = torch.baddbmm(bias, x.expand(layout.copies, *x.shape[-2:]), weight)
+    return y if activation == "none" else torch.relu_(y) if activation == "relu" else torch.tanh_(y)
+
+
+def _large_gradients(
+    theta: Tensor, layout: MLPLayout, n: int, x: Tensor, y: Tensor, grad: Tensor, dtheta: Tensor | None, width: int
+) -> Tensor:
+    """Return the gradient of the last ``width`` inputs of layer n, and write those of its parameters to ``dtheta``."""
+    (weight, _), aten = layout.layers(theta)[n], torch.ops.aten
+    if layout.squash and n == len(layout.places) - 1:
+        grad = aten.tanh_backward(grad, y)
+    if dtheta is not None:
+        dweight, dbias = layout.layers(dtheta)[n]
+        torch.bmm(x.expand(layout.copies, *x.shape[-2:]).mT, grad, out=dweight)
+        torch.sum(grad, 1, keepdim=True, out=dbias)
+        if n == len(layout.places) - 1:
+            dtheta[:, layout.places[n][-1] :].zero_()  # the padding
+    if not width:
+        return grad
+    dx = torch.bmm(grad, weight[:, -width:].mT)
+    if n:
+        is_relu = layout.activation == "relu"
+        return cast(Tensor, aten.threshold_backward(dx, x, 0) if is_relu else aten.tanh_backward(dx, x))
+    return dx.sum(0, keepdim=True) if layout.copies > 1 else dx
 
 
 def _activations(layout: MLPLayout) -> list[str]:
