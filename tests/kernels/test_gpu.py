@@ -22,7 +22,8 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 RECURRENT = ("gru", "norm_silu", "sample")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
-NAMES = [f"{kernel}{way}_kernel" for kernel in sorted(RECURRENT + IMAGES) for way in ("_backward", "")]
+BOTH_WAYS = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES for way in ("_backward", "")]
+NAMES = sorted([*BOTH_WAYS, "laprop_kernel"])
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
     "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
@@ -52,6 +53,11 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
     assert torch.equal(torch.get_rng_state(), state)
 
 
+WRITTEN = (
+    "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "loss", "dpixels", "step",
+)  # fmt: skip
+
+
 class Off:
     """A kernel whose results are a little off."""
 
@@ -62,19 +68,7 @@ class Off:
         def launch(*args, **constants):
             self.kernel[grid](*args, **constants)
             for name, x in zip(self.kernel.arg_names, args, strict=False):
-                if name in (
-                    "y",
-                    "dx",
-                    "dscale",
-                    "out",
-                    "before",
-                    "dgates",
-                    "dh",
-                    "onehot",
-                    "dlogits",
-                    "loss",
-                    "dpixels",
-                ):
+                if name in WRITTEN:
                     x.detach().add_(0.01)
 
         return launch
@@ -261,10 +255,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from reverie.kernels import ctypes_call, gpu, steps
 from reverie.kernels import rssm as kernel
-from reverie.nn import functional
+from reverie.nn import functional, optim
+from reverie.nn.optim import LaPropAGCConfig
 from reverie.nn.rssm import RSSMConfig
 
-NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8"}
+NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int32: "*i32"}
 KERNELS, DONE = gpu._kernels(), {}
 
 
@@ -301,6 +296,8 @@ w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)
 x = functional.conv_unfold_norm_silu(x, w[:4], w[:4, 0, 0, 0], torch.zeros(1), 1e-4).expand(-1, -1, -1, 8)
 x = functional.conv_unfold_sigmoid(x, w, w[:, 0, 0, 0])[None]
 functional.unit_squared_error(x, torch.zeros(x.shape, dtype=torch.uint8), 0.0, 255.0).sum().backward()
+g, one = torch.zeros(9), torch.ones(())
+optim.laprop(g, g[:3], torch.zeros(9, dtype=torch.int32), g.clone(), g.clone(), one, (one, one), LaPropAGCConfig())
 print(sorted(DONE), all(DONE.values()))
 """
 

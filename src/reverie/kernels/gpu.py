@@ -18,6 +18,7 @@ from reverie.core.kernel_dispatch import SWITCH, kernels_disabled
 from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.nn import functional
 from reverie.nn.distributions import Categoricals
+from reverie.nn.optim import LaPropAGCConfig, laprop
 
 TILE = 2048
 """Elements that a program processes at once."""
@@ -218,6 +219,25 @@ def sample_gradient(
             classes, mix, CARRIED=keep is not None, **tile)  # fmt: skip
 
 
+# ---------------------------------------------------------------------- optimizer
+
+
+def supports_laprop(g: Tensor, clip: Tensor, owner: Tensor | None, *_: object) -> bool:
+    """Return whether :func:`laprop_triton` can be used."""
+    return owner is not None and can_use_triton(g, clip)
+
+
+def laprop_triton(
+    g: Tensor, clip: Tensor, owner: Tensor | None, square: Tensor, momentum: Tensor, rate: Tensor,
+    corrections: tuple[Tensor, Tensor], cfg: LaPropAGCConfig,
+) -> Tensor:  # fmt: skip
+    """Compute ``nn/optim.py: laprop``."""
+    step, betas = torch.empty_like(g), (cfg.beta1, cfg.beta2)
+    _launch("laprop_kernel", (_count(len(g), TILE // 2),), g, clip, owner, square, momentum, step, rate, *corrections,
+            len(g), *betas, *(1 - beta for beta in betas), cfg.eps, BLOCK=TILE // 2)  # fmt: skip
+    return step
+
+
 # ---------------------------------------------------------------------- self-check
 
 
@@ -231,7 +251,13 @@ def check_triton_kernels(device: torch.device) -> None:
     from reverie.kernels.images_gpu import compare_images  # which starts its kernels by this module
 
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *compare_images(numbers)]
+        compared = [
+            *_norms(numbers),
+            *_cells(numbers),
+            *_samples(numbers),
+            *_updates(numbers),
+            *compare_images(numbers),
+        ]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
@@ -274,3 +300,14 @@ def _samples(numbers: Any) -> Compared:
     (expected,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
     return [*pairs, ("sample_backward", dlogits, expected)]
+
+
+def _updates(numbers: Any) -> Compared:
+    cfg, owner = LaPropAGCConfig(beta1=0.8, beta2=0.9), torch.arange(9, device=numbers(1).device).int() // 3
+    g, momentum, square, clip = numbers(9), numbers(9), numbers(9).square(), numbers(3)
+    rate, corrections = numbers(1)[0], (numbers(1)[0], numbers(1)[0].square())
+    both = []
+    for run in (laprop_triton, laprop.definition):  # type: ignore[attr-defined]  # without kernels
+        moments = square.clone(), momentum.clone()
+        both.append([run(g.clone(), clip, owner, *moments, rate, corrections, cfg), *moments])
+    return [("laprop", *pair) for pair in zip(*both, strict=True)]

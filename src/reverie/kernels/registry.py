@@ -41,6 +41,7 @@ from reverie.nn import (
     state_space,
     target_network,
 )
+from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
 from reverie.objectives import quantile, returns, td
 from reverie.replay import prioritized, windows
@@ -82,6 +83,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
     (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),

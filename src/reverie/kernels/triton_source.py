@@ -188,3 +188,24 @@ def sample_backward_kernel(
     p = tl.load(probs + at, mask=mask, other=0.0) - tl.where(mask, mix / classes, 0.0)
     mean = tl.sum(p * g, 1) / (1 - mix)
     tl.store(dlogits + at, p * (g - mean[:, None]), mask=mask)
+
+
+@triton.jit(do_not_specialize_on_alignment=["rate", "first", "second"])
+def laprop_kernel(
+    g, clip, owner, square, momentum, step, rate, first, second, count, keep1, keep2, new1, new2, eps,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Update LaProp's moments ``square`` and ``momentum`` ``[count]``, and write what to subtract to ``step``.
+
+    The gradients g have the factors ``clip`` ``[P]``; ``owner`` has the index of each one's. rate, first = 1 - beta1^t
+    and second = 1 - beta2^t are in memory; keep1, keep2 are the betas, new1 and new2 what they lack to 1.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < count
+    d = tl.load(g + i, mask=mask, other=0.0) * tl.load(clip + tl.load(owner + i, mask=mask, other=0))
+    v = keep2 * tl.load(square + i, mask=mask, other=0.0) + new2 * d * d
+    u = tl.div_rn(d, tl.sqrt_rn(tl.div_rn(v, tl.load(second))) + eps)
+    m = keep1 * tl.load(momentum + i, mask=mask, other=0.0) + new1 * u
+    tl.store(square + i, v, mask=mask)
+    tl.store(momentum + i, m, mask=mask)
+    tl.store(step + i, m * tl.load(rate) / tl.load(first), mask=mask)
