@@ -145,15 +145,18 @@ def test_errors_of_images_in_the_middle_of_longer_sequences(on_gpu, dtype, low):
 def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
     """The first of 2^20 rows of 2^12 numbers."""
     gates, h, out = (torch.randn(1, n, device=DEVICE) for n in (3 * 4096, 4096, 4096))
-    gpu.gru_into(gates, h, out, 1)
+    bias = torch.zeros_like(gates[0])
+    gpu.gru_into(gates, bias, h, out, 1)
     found = {"gru": [torch.zeros_like(h)], "gru_backward": [torch.zeros_like(gates), torch.zeros_like(h)]}
     sizes = (2**20, 4096, 4096, 4096)
-    gpu._launch("gru_kernel", (4,), gates, h, *found["gru"], None, None, *sizes, 4096, BEFORE=False, BLOCK=1024)
-    given = gates, h, h, h, h, None, *found["gru_backward"]
-    gpu._launch("gru_backward_kernel", (4,), *given, *sizes, CARRIED=False, BLOCK=1024)
+    gpu._launch(
+        "gru_kernel", (4,), gates, bias, h, *found["gru"], None, None, *sizes, 4096, 0, BEFORE=False, BLOCK=1024
+    )
+    given = gates, bias, h, h, h, h, None, *found["gru_backward"]
+    gpu._launch("gru_backward_kernel", (4,), *given, *sizes, 4096, 4096, CARRIED=False, BLOCK=1024)
     assert torch.equal(found["gru"][0], out)
     dgates, dh = torch.zeros_like(gates), torch.zeros_like(h)
-    gpu.gru_gradient(gates, h, (h, h), 1, dgates, dh, None)
+    gpu.gru_gradient(gates, bias, h, (h, h), 1, dgates, dh, None)
     torch.testing.assert_close(found["gru_backward"], [dgates, dh])
 
 

@@ -146,19 +146,22 @@ def norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 
 
 def gru_into(
-    gates: Tensor, h: Tensor, out: Tensor, blocks: int, before: Tensor | None = None, keep: Tensor | None = None
-) -> None:
+    gates: Tensor, bias: Tensor, h: Tensor, out: Tensor, blocks: int, before: Tensor | None = None,
+    keep: Tensor | None = None,
+) -> None:  # fmt: skip
     """Write the GRU's next state (``functional.gru``) of h ``[M, D]`` into ``out`` ``[M, D]``.
 
-    ``gates`` are ``[M, 3 * D]``. ``before`` ``[M, D]`` gets keep * out, for ``keep`` ``[M]``. These have no gaps.
+    The gates are ``gates`` ``[M, 3 * D]``, which have no gaps, plus ``bias`` ``[3 * D]``. ``before`` ``[M, D]`` gets
+    keep * out, for ``keep`` ``[M]``.
     """
     rows, deter = h.shape
-    _launch("gru_kernel", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
-            h.stride(0), out.stride(0), BEFORE=before is not None, BLOCK=TILE // 2)  # fmt: skip
+    _launch("gru_kernel", (_count(rows * deter, TILE // 2),), gates, bias, h, out, before, keep, rows, deter,
+            deter // blocks, h.stride(0), out.stride(0), 0 if before is None else before.stride(0),
+            BEFORE=before is not None, BLOCK=TILE // 2)  # fmt: skip
 
 
 def gru_gradient(
-    gates: Tensor, h: Tensor, grads: tuple[Tensor, Tensor], blocks: int, dgates: Tensor, dh: Tensor,
+    gates: Tensor, bias: Tensor, h: Tensor, grads: tuple[Tensor, Tensor], blocks: int, dgates: Tensor, dh: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
     """Write the gradients of :func:`gru_into` for the sum of ``grads``, ``[M, D]`` each.
@@ -166,8 +169,9 @@ def gru_gradient(
     With ``keep`` ``[M]``, keep times the old ``dh`` ``[M, D]`` is added to that sum before dh is written.
     """
     rows, deter = h.shape
-    _launch("gru_backward_kernel", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows,
-            deter, deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2)  # fmt: skip
+    _launch("gru_backward_kernel", (_count(rows * deter, TILE // 2),), gates, bias, h, *grads, dh, keep, dgates, dh,
+            rows, deter, deter // blocks, h.stride(0), grads[1].stride(0), dh.stride(0), CARRIED=keep is not None,
+            BLOCK=TILE // 2)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- categorical latents
@@ -186,8 +190,8 @@ def sample_into(
     classes = logits.shape[1] // stoch
     tile = _tile(rows * stoch, classes)
     _launch("sample_kernel", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep,
-            rows * stoch, stoch, classes, onehot.stride(0), mix, PROBS=probs is not None, BEFORE=before is not None,
-            **tile)  # fmt: skip
+            rows * stoch, stoch, classes, onehot.stride(0), 0 if before is None else before.stride(0), mix,
+            PROBS=probs is not None, BEFORE=before is not None, **tile)  # fmt: skip
 
 
 def supports_sample_classes(dist: Categoricals) -> bool:
@@ -211,12 +215,12 @@ def sample_gradient(
     """Write the gradient of :func:`sample_into`'s logits ``[M, S * C]``, given the probabilities' and the samples'.
 
     The samples' gradient passes straight to the probabilities. With ``keep`` ``[M]``, keep times ``carried``
-    ``[M, S * C]`` is added to them.
+    ``[M, S * C]`` is added to them, and ``carried`` is set to 0.
     """
     rows, classes = len(probs) * stoch, probs.shape[1] // stoch
     tile = _tile(rows, classes)
     _launch("sample_backward_kernel", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch,
-            classes, mix, CARRIED=keep is not None, **tile)  # fmt: skip
+            classes, carried.stride(0), mix, CARRIED=keep is not None, **tile)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- optimizer
@@ -277,12 +281,13 @@ def _norms(numbers: Any) -> Compared:
 
 def _cells(numbers: Any) -> Compared:
     gates, h, grad = numbers(5, 2, 3, 6).requires_grad_(), numbers(5, 12).requires_grad_(), numbers(5, 12)
-    defined = functional.gru(gates, h)
+    bias = numbers(2, 3, 6)
+    defined = functional.gru(gates + bias, h)
     keep = (numbers(5) > 0).float()
     ours, before, dgates, dh = (torch.full_like(x, torch.nan) for x in (h, h, gates, h))
-    gru_into(gates, h, ours, 2, before, keep)
+    gru_into(gates, bias, h, ours, 2, before, keep)
     dh.fill_(1.0)
-    gru_gradient(gates, h, (grad, grad), 2, dgates, dh, keep)
+    gru_gradient(gates, bias, h, (grad, grad), 2, dgates, dh, keep)
     expected = torch.autograd.grad(defined, (gates, h), 2 * grad + keep[:, None])
     pairs = [("gru", ours, defined), ("gru", before, defined * keep[:, None])]
     return [*pairs, ("gru_backward", dgates, expected[0]), ("gru_backward", dh, expected[1])]
@@ -294,12 +299,13 @@ def _samples(numbers: Any) -> Compared:
     defined = functional.unimix_probs(logits.view(6, 3, 5), 0.01).flatten(1)
     probs, onehot, before, dlogits = (torch.full_like(logits, torch.nan) for _ in range(4))
     sample_into(logits, uniform, onehot, 0.01, probs, before, keep)
-    sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
+    carried = torch.ones_like(grad)
+    sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, carried, keep)
     index = functional.inverse_cdf(defined.view(6, 3, 5), uniform)
     drawn = functional.one_hot(index, defined.view(6, 3, 5)).flatten(1)
     (expected,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
-    return [*pairs, ("sample_backward", dlogits, expected)]
+    return [*pairs, ("sample_backward", dlogits, expected), ("sample_backward", carried, torch.zeros_like(carried))]
 
 
 def _updates(numbers: Any) -> Compared:
