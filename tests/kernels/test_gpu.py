@@ -56,7 +56,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 
 WRITTEN = (
-    "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
+    "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "weights", "slow", "parts", "clipped",
     "target", "slope", "mean", "loss", "dpixels", "dtheta", "step",
 )  # fmt: skip
 
@@ -295,7 +295,9 @@ import sys
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource
+from triton.runtime.jit import create_function_from_signature
 from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
@@ -303,29 +305,17 @@ from reverie.nn.adam import AdamSettings
 from reverie.nn.optim import LaPropAGCConfig
 from reverie.nn.rssm import RSSMConfig
 
-NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1",
-         torch.uint8: "*u8"}
-KERNELS, DONE = gpu._kernels(), {}
-
-
-def kind(value):
-    if isinstance(value, torch.Tensor):
-        return NAMES[value.dtype]
-    return "i32" if isinstance(value, int) else "fp32" if isinstance(value, float) else "constexpr"
+KERNELS, DONE, TARGET = gpu._kernels(), {}, GPUTarget("cuda", 90, 32)
+BACKEND = CUDABackend(TARGET)
 
 
 def compile(name, grid, *args, **constants):
-    kernel = getattr(KERNELS, name)
-    constants.pop("num_warps", None)
-    given = dict(zip(kernel.arg_names, args))
-    absent = {k: None for k, v in given.items() if v is None}
-    signature = {}
-    for key, value in given.items():
-        signature[key] = tuple(map(kind, value)) if isinstance(value, tuple) else kind(value)
-    constants = absent | constants
-    signature |= dict.fromkeys(constants, "constexpr")
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    DONE[name] = DONE.get(name, True) and "cubin" in triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm
+    # As Triton does before a launch, for a GPU that is not here.
+    kernel, given = getattr(KERNELS, name), {"debug": False, **constants}
+    bound, *found = create_function_from_signature(kernel.signature, kernel.params, BACKEND)(*args, **given)
+    options, *described = kernel._pack_args(BACKEND, given, bound, *found)
+    source = ASTSource(kernel, *described)
+    DONE[name] = DONE.get(name, True) and "cubin" in triton.compile(source, TARGET, options.__dict__).asm
 
 
 ctypes_call.load_kernels = lambda: None
