@@ -23,7 +23,7 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 NAMES = [
     "adam", "clip", "gru", "gru_backward", "layer", "layer_backward", "masked_mean", "norm_silu", "norm_silu_backward",
-    "polyak", "sample", "sample_backward", "squares", "td0", "td_error",
+    "polyak", "sample", "sample_backward", "squares", "squash", "squash_backward", "td0", "td_error",
 ]  # fmt: skip
 NAMES = sorted(f"{name}_kernel" for name in NAMES)
 SIZES = {
@@ -57,7 +57,8 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
-    "target", "slope", "mean", "dtheta",
+    "target", "slope", "mean", "dtheta", "action",
+    "dmean",
 )  # fmt: skip
 
 
@@ -247,7 +248,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, steps
+from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, gpu_policies, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn.adam import AdamSettings
 from reverie.nn.rssm import RSSMConfig
@@ -296,6 +297,7 @@ for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tenso
     gpu_optim.adam_triton(tensors, tensors, tensors, tensors, count, settings)
 gpu_losses.compare_losses(torch.zeros)
 gpu_mlp.compare_perceptrons(torch.zeros)
+gpu_policies.compare_policies(torch.zeros)
 print(sorted(DONE), all(DONE.values()))
 """
 

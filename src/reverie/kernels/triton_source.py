@@ -11,6 +11,7 @@ import triton.language as tl
 from reverie.kernels.triton_losses import masked_mean_kernel, td0_kernel, td_error_kernel  # noqa: F401
 from reverie.kernels.triton_mlp import fast_tanh, layer_backward_kernel, layer_kernel  # noqa: F401
 from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
+from reverie.kernels.triton_policies import squash_backward_kernel, squash_kernel  # noqa: F401
 
 
 @triton.jit
