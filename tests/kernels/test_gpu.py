@@ -15,17 +15,17 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, gpu_mlp, gpu_optim
+from reverie.kernels import gpu, gpu_mlp, gpu_optim, images_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-NAMES = [
-    "adam", "clip", "gru", "gru_backward", "layer", "layer_backward", "masked_mean", "norm_silu", "norm_silu_backward",
-    "polyak", "sample", "sample_backward", "squares", "squash", "squash_backward", "td0", "td_error",
-]  # fmt: skip
-NAMES = sorted(f"{name}_kernel" for name in NAMES)
+BOTH = ("gru", "layer", "norm_silu", "sample", "squash")
+IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
+ALONE = ("adam", "clip", "masked_mean", "polyak", "squares", "td0", "td_error")
+NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
+NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
     "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
@@ -57,8 +57,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
-    "target", "slope", "mean", "dtheta", "action",
-    "dmean",
+    "target", "slope", "mean", "dtheta", "action", "dmean", "loss", "dpixels",
 )  # fmt: skip
 
 
@@ -74,7 +73,7 @@ class Off:
             for name, written in zip(self.kernel.arg_names, args, strict=False):
                 if name in WRITTEN:
                     for x in written if isinstance(written, tuple) else (written,):
-                        x.detach().add_(0.01)
+                        x.detach().add_(0.01 if x.is_floating_point() else 0)
 
         return launch
 
@@ -99,6 +98,52 @@ def test_norms(on_gpu, shape, dtype):
         found.append([y, *torch.autograd.grad(y, given, grad)])
     rtol, atol = (1e-5, 3e-5) if dtype is torch.float32 else (0.03, 0.06)
     torch.testing.assert_close(*found, rtol=rtol, atol=atol)
+
+
+CONVOLVED = {
+    "pool": (functional.conv_pool_norm_silu, (2, 5, 7, 6), (12, 6, 5, 5), 12),
+    "pool blocks of pixels": (functional.conv_pool_norm_silu, (2, 4, 6, 3), (12, 3, 5, 5), 12),
+    "pool blocks around one pixel": (functional.conv_pool_norm_silu, (2, 4, 2, 1), (5, 1, 3, 3), 5),
+    "unfold": (functional.conv_unfold_norm_silu, (3, 5, 3, 6), (28, 6, 3, 3), 7),
+    "sigmoid": (functional.conv_unfold_sigmoid, (3, 5, 3, 6), (12, 6, 3, 3), 0),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLVED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_stages_of_encoder_and_decoder(on_gpu, monkeypatch, name, dtype):
+    """cuDNN rounds the factors of products in float32 to 10 bits; random numbers here have fewer."""
+    monkeypatch.setattr(images_gpu, "MIN_IMAGES", 2)
+    monkeypatch.setattr(gpu, "PROGRAMS", 3)
+    stage, images, weights, scale = CONVOLVED[name]
+    x, weight, bias = ((torch.randn(s) * 8).round().div(8).to(DEVICE, dtype) for s in (images, weights, weights[:1]))
+    given = [weight.requires_grad_(), bias.requires_grad_()]
+    if "blocks" not in name:
+        given.append(x.requires_grad_())
+    rest = (torch.randn(scale).to(DEVICE).requires_grad_(), 1e-4) if scale else ()
+    given += rest[:1]
+    found = []
+    for on in (True, False):
+        on_gpu(on)
+        y = stage(x, weight, bias, *rest)
+        found.append([y, *torch.autograd.grad(y, given, torch.sin(torch.arange(y.numel())).view(y.shape).to(y))])
+    rtol, atol = (2e-5, 2e-5) if dtype is torch.float32 and DEVICE.type == "cpu" else (0.05, 0.1)
+    for ours, defined in zip(*found, strict=True):
+        torch.testing.assert_close(ours, defined, rtol=rtol, atol=atol * max(1.0, float(defined.detach().abs().max())))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("low", [0.0, -0.5])
+def test_errors_of_images_in_the_middle_of_longer_sequences(on_gpu, dtype, low):
+    pixels = torch.rand(2, 3, 9, 5, 25).to(DEVICE, dtype).requires_grad_()
+    target = torch.randint(0, 256, (2, 5, 9, 5, 25), dtype=torch.uint8).to(DEVICE)[:, 1:4]
+    target = target if low == 0 else target / 255 + low
+    found = []
+    for on in (True, False):
+        on_gpu(on)
+        loss = functional.unit_squared_error(pixels, target, low, 255.0 if low == 0 else 0.5)
+        found.append([loss, *torch.autograd.grad(loss, [pixels], torch.arange(6.0).view(2, 3).to(DEVICE))])
+    torch.testing.assert_close(*found, rtol=1e-5 if dtype is torch.float32 else 0.01, atol=1e-5)
 
 
 def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
@@ -250,10 +295,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, gpu_policies, steps
 from reverie.kernels import rssm as kernel
+from reverie.nn import functional
 from reverie.nn.adam import AdamSettings
 from reverie.nn.rssm import RSSMConfig
 
-NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.bool: "*i1"}
+NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.bool: "*i1", torch.uint8: "*u8"}
 KERNELS, DONE = gpu._kernels(), {}
 
 
@@ -298,6 +344,12 @@ for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tenso
 gpu_losses.compare_losses(torch.zeros)
 gpu_mlp.compare_perceptrons(torch.zeros)
 gpu_policies.compare_policies(torch.zeros)
+x, w = torch.zeros(64, 4, 4, 3, dtype=torch.bfloat16), torch.zeros(8, 3, 5, 5, requires_grad=True)
+x = functional.conv_pool_norm_silu(x, w, torch.zeros(8), torch.zeros(8), 1e-4)
+w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)
+x = functional.conv_unfold_norm_silu(x, w[:4], w[:4, 0, 0, 0], torch.zeros(1), 1e-4).expand(-1, -1, -1, 8)
+x = functional.conv_unfold_sigmoid(x, w, w[:, 0, 0, 0])[None]
+functional.unit_squared_error(x, torch.zeros(x.shape, dtype=torch.uint8), 0.0, 255.0).sum().backward()
 print(sorted(DONE), all(DONE.values()))
 """
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of ``triton_source.py`` on PyTorch tensors, and whether they can be used.
+"""The Triton kernels of ``triton_source.py`` and ``triton_images.py`` on PyTorch tensors, and whether they can be used.
 
 Each function starts one kernel where PyTorch would start two to ten. The first call on a device compares the kernels'
 results with PyTorch's; if they fail or differ, everything runs in PyTorch, and one warning says so.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -61,10 +61,10 @@ def triton_status(device: torch.device) -> str:
 
 
 @functools.cache
-def _kernels() -> ModuleType:
-    from reverie.kernels import triton_source  # imports Triton, which only PyTorch's builds for GPUs include
+def _kernels() -> SimpleNamespace:
+    from reverie.kernels import triton_images, triton_source  # import Triton, which only PyTorch's GPU builds include
 
-    return triton_source
+    return SimpleNamespace(**vars(triton_source) | vars(triton_images))
 
 
 def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
@@ -233,6 +233,7 @@ def check_triton_kernels(device: torch.device) -> None:
     from reverie.kernels.gpu_mlp import compare_perceptrons
     from reverie.kernels.gpu_optim import compare_optimizers
     from reverie.kernels.gpu_policies import compare_policies
+    from reverie.kernels.images_gpu import compare_images
 
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
 
@@ -241,7 +242,7 @@ def check_triton_kernels(device: torch.device) -> None:
 
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
         compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers)]
-        for compare in (compare_optimizers, compare_losses, compare_perceptrons, compare_policies):
+        for compare in (compare_images, compare_optimizers, compare_losses, compare_perceptrons, compare_policies):
             compared += compare(numbers)
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import base, imagination
+from reverie.algos import base, dreamer, imagination
 from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
@@ -21,11 +21,13 @@ from reverie.kernels import (
     gpu_optim,
     gpu_policies,
     images,
+    images_gpu,
     inference,
     losses,
     matmul,
     optim,
     packing,
+    policy_graphs,
     relu_mlp,
     rows,
     rssm,
@@ -68,8 +70,12 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
     (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),
     (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
+    (functional.conv_pool_norm_silu, Kernel(images_gpu.supports_stage, images_gpu.conv_pool_norm_silu_triton)),
     (functional.conv_pool_norm_silu, Kernel(images.supports_conv_pool_norm_silu, images.conv_pool_norm_silu_cpu)),
+    (functional.conv_unfold_norm_silu, Kernel(images_gpu.supports_stage, images_gpu.conv_unfold_norm_silu_triton)),
     (functional.conv_unfold_norm_silu, Kernel(images.supports_conv_unfold_norm_silu, images.conv_unfold_norm_silu_cpu)),
+    (functional.conv_unfold_sigmoid, Kernel(images_gpu.supports_stage, images_gpu.conv_unfold_sigmoid_triton)),
+    (functional.unit_squared_error, Kernel(images_gpu.supports_squared_error, images_gpu.unit_squared_error_triton)),
     (functional.conv_relu, Kernel(conv_relu.supports_conv_relu, conv_relu.conv_relu_cpu)),
     (functional.strided_conv, Kernel(strided.supports_strided_conv, strided.strided_conv_cpu)),
     (functional.transposed_conv, Kernel(strided.supports_transposed_conv, strided.transposed_conv_cpu)),
@@ -102,6 +108,9 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
     (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
     (exploration.CapturableFunction.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
+    (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
+    (exploration.CapturableFunction.on_host, Kernel(policy_graphs.supports_graph, policy_graphs.act_captured)),
+    (dreamer.LatentPolicy.choose, Kernel(policy_graphs.supports_choose, policy_graphs.choose_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""
 

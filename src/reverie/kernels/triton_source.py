@@ -33,6 +33,21 @@ def norm_silu_kernel(
 
 
 @triton.jit
+def norm_silu_slope(v, g, s, width, eps):
+    """Return the gradients of v and of the scale s, ``[rows, C]`` each, of SiLU(s v / sqrt(mean(v^2) + eps)), given g.
+
+    Where g is 0 in a whole row, they are 0. Columns from ``width`` on have v = s = 0.
+    """
+    inverse = tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None]
+    normed = v * inverse
+    z = normed * s
+    gate = tl.sigmoid(z)
+    dz = g * gate * (1 + z * (1 - gate))
+    dnormed = dz * s
+    return inverse * (dnormed - normed * (tl.sum(dnormed * normed, 1) / width)[:, None]), dz * normed
+
+
+@triton.jit
 def norm_silu_backward_kernel(
     x, scale, dy, dx, dscale, rows, width, x_stride, dy_stride, dx_stride, eps,
     ADD: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -53,14 +68,8 @@ def norm_silu_backward_kernel(
         mask = (row < rows) & column_mask[None, :]
         v = tl.load(x + row * x_stride + lane[None, :], mask=mask, other=0.0).to(tl.float32)
         g = tl.load(dy + row * dy_stride + lane[None, :], mask=mask, other=0.0).to(tl.float32)
-        inverse = tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None]
-        normed = v * inverse
-        z = normed * s[None, :]
-        gate = tl.sigmoid(z)
-        dz = g * gate * (1 + z * (1 - gate))
-        total += tl.sum(dz * normed, 0)
-        dnormed = dz * s[None, :]
-        d = inverse * (dnormed - normed * (tl.sum(dnormed * normed, 1) / width)[:, None])
+        d, slope = norm_silu_slope(v, g, s[None, :], width, eps)
+        total += tl.sum(slope, 0)
         tl.store(dx + row * dx_stride + lane[None, :], d, mask=mask)
     part = dscale + tl.program_id(0) * tl.num_programs(1) * width + lane
     if ADD:

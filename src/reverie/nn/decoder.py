@@ -108,14 +108,14 @@ class ImagePrediction:
     """A predicted image, trained by the squared error of pixels in [0, 1]."""
 
     def __init__(self, pixels: Tensor, part: ObsPart) -> None:
-        self.pixels: Tensor = pixels.float()  # [..., H, W, C]
+        self.pixels = pixels  # [..., H, W, C]
         self.part = part
 
     def loss(self, target: Tensor) -> Tensor:
         return unit_squared_error(self.pixels, target, self.part.low, self.part.high)
 
     def value(self) -> Tensor:
-        return self.pixels * (self.part.high - self.part.low) + self.part.low
+        return self.pixels.float() * (self.part.high - self.part.low) + self.part.low
 
 
 class ObsDecoder(nn.Module):
@@ -148,8 +148,9 @@ class ObsDecoder(nn.Module):
                 )
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             channels = [self.images[k].shape[2] for k in group]
-            for key, pixels in zip(group, cnn(deter, stoch).split(channels, -1), strict=True):
-                out[key] = ImagePrediction(pixels, self.images[key])
+            pixels = cnn(deter, stoch)
+            parts = pixels.split(channels, -1) if len(group) > 1 else [pixels]
+            out |= {key: ImagePrediction(x, self.images[key]) for key, x in zip(group, parts, strict=True)}
         return out
 
 

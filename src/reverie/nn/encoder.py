@@ -130,7 +130,8 @@ def stage_depths(depth: int, mults: tuple[int, ...], stages: int) -> list[int]:
 
 def unit_image(x: Tensor, part: ObsPart, dtype: torch.dtype) -> Tensor:
     """Scale pixels from the range of ``part`` to [0, 1]."""
-    return (x.to(dtype) - part.low) / (part.high - part.low)
+    y = x.to(dtype)
+    return (y - part.low if part.low else y) / (part.high - part.low)
 
 
 class Encoder(nn.Module):
@@ -160,7 +161,7 @@ class Encoder(nn.Module):
             features.append(self.mlp(torch.cat(vectors, -1).to(dtype)))  # [..., units]
         for group, cnn in zip(self.groups, self.cnns, strict=True):
             pixels = [unit_image(obs[k], self.images[k], dtype) - 0.5 for k in group]
-            features.append(cnn(torch.cat(pixels, -1)))  # [..., h * w * c]
+            features.append(cnn(torch.cat(pixels, -1) if len(pixels) > 1 else pixels[0]))  # [..., h * w * c]
         return torch.cat(features, -1) if len(features) > 1 else features[0]
 
 

@@ -137,7 +137,7 @@ def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
 
 
-def convolve(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Map images ``[M, H, W, C]`` by weights ``[outputs, C, kernel, kernel]``, kernel odd, to ``[.., outputs]``."""
     # The memory layout of the permuted view is PyTorch's channels_last.
     return F.conv2d(x.permute(0, 3, 1, 2), weight, bias, padding=weight.shape[-1] // 2).permute(0, 2, 3, 1)
@@ -170,6 +170,7 @@ def conv_unfold_norm_silu(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor
     return norm_silu(_conv_to_four(x, weight, bias), scale, eps)
 
 
+@accelerated
 def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Compute :func:`conv_unfold_norm_silu` with a sigmoid instead of norm and SiLU."""
     return torch.sigmoid(_conv_to_four(x, weight, bias))
@@ -207,6 +208,10 @@ def transposed_conv(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return y.permute(0, 2, 3, 1)
 
 
+@accelerated
 def unit_squared_error(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:
-    """Return the squared error ``[...]`` of pixels in [0, 1], ``[..., H, W, C]``, to targets in [``low``, ``high``]."""
-    return (pixels - (target.to(pixels.dtype) - low) / (high - low)).square().sum((-3, -2, -1))
+    """Return the squared error ``[...]`` of pixels in [0, 1], ``[..., H, W, C]``, to targets in [``low``, ``high``].
+
+    It is computed in float32.
+    """
+    return (pixels.float() - (target.float() - low) / (high - low)).square().sum((-3, -2, -1))
