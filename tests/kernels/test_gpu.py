@@ -21,9 +21,9 @@ from reverie.nn.adam import AdamSettings, adam
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-BOTH = ("gru", "layer", "norm_silu", "sample", "squash")
+BOTH = ("gru", "layer", "norm_silu", "normal_density", "sample", "squash")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
-ALONE = ("adam", "clip", "masked_mean", "polyak", "squares", "td0", "td_error")
+ALONE = ("adam", "clip", "clipped_objective", "masked_mean", "polyak", "squares", "standardize", "td0", "td_error")
 NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
 SIZES = {
@@ -57,7 +57,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
-    "target", "slope", "mean", "dtheta", "action", "dmean", "loss", "dpixels",
+    "target", "slope", "mean", "dtheta", "dmean", "dcenter", "log_prob", "loss", "dpixels",
 )  # fmt: skip
 
 

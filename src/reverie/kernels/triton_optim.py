@@ -78,7 +78,7 @@ def clip_kernel(
     """Write gradients scaled to a joint norm of at most ``limit``, and their norm ``[]`` before, from the squares."""
     place = tl.arange(0, PROGRAMS)
     total = tl.sqrt(tl.sum(tl.load(parts + place, mask=place < programs, other=0.0), 0))
-    scale = limit / tl.where(total < limit, limit, total)  # NaN stays NaN
+    scale = tl.where((total <= limit) | (limit == float("inf")), 1.0, limit / total)  # NaN stays NaN
     program = tl.program_id(0)
     if program == 0:
         tl.store(norm, total)

@@ -44,3 +44,36 @@ def squash_backward_kernel(
     du = tl.load(daction + at, mask=mask, other=0.0) * (1 - y * y) + 2 * y * g  # d ln(1 - tanh(u)^2) / du = -2 tanh(u)
     tl.store(dmean + at, du, mask=mask)
     tl.store(dlog_std + at, tl.where((given >= low) & (given <= high), du * spread - g, 0.0), mask=mask)
+
+
+@triton.jit
+def normal_density_kernel(action, center, log_std, log_prob, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the log-densities ``[M]`` of ``nn/normals.py: normal_log_density``, for log_std ``[A]``."""
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    mask = (row < rows)[:, None] & (column < width)[None, :]
+    at = row[:, None] * width + column[None, :]
+    s = tl.load(log_std + column, mask=column < width, other=0.0)[None, :]
+    z = tl.load(action + at, mask=mask, other=0.0) - tl.load(center + at, mask=mask, other=0.0)
+    z *= tl.exp(-s)
+    density = tl.where(mask, -0.5 * z * z - s - 0.9189385332046727, 0.0)
+    tl.store(log_prob + row, tl.sum(density, 1), mask=row < rows)
+
+
+@triton.jit
+def normal_density_backward_kernel(
+    action, center, log_std, grad, dcenter, dlog_std, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Write the gradients of :func:`normal_density_kernel`. One program sums those of log_std."""
+    column = tl.arange(0, WIDTH)
+    s = tl.load(log_std + column, mask=column < width, other=0.0)[None, :]
+    total = tl.zeros([WIDTH], tl.float32)
+    for begin in range(0, rows, ROWS):
+        row = begin + tl.arange(0, ROWS)
+        mask = (row < rows)[:, None] & (column < width)[None, :]
+        at = row[:, None] * width + column[None, :]
+        z = tl.load(action + at, mask=mask, other=0.0) - tl.load(center + at, mask=mask, other=0.0)
+        z *= tl.exp(-s)
+        g = tl.load(grad + row, mask=row < rows, other=0.0)[:, None]
+        tl.store(dcenter + at, g * z * tl.exp(-s), mask=mask)
+        total += tl.sum(tl.where(mask, g * (z * z - 1), 0.0), 0)
+    tl.store(dlog_std + column, total, mask=column < width)

@@ -200,7 +200,7 @@ class DiagonalNormal:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``."""
-        return self._log_density((action - self.mean) / exp(self.log_std))
+        return normal_log_density(action, self.mean, self.log_std)
 
     def mode(self) -> Tensor:
         """Return the mean, ``[..., A]``."""
@@ -212,6 +212,13 @@ class DiagonalNormal:
 
     def _log_density(self, noise: Tensor) -> Tensor:
         return (-0.5 * noise.square() - self.log_std - HALF_LOG_2PI).sum(-1)
+
+
+@accelerated
+def normal_log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return ln N(action | mean, sigma^2) ``[...]`` of actions ``[..., A]``; ``log_std`` is ``[..., A]`` or ``[A]``."""
+    noise = (action - mean) / exp(log_std)
+    return (-0.5 * noise.square() - log_std - HALF_LOG_2PI).sum(-1)
 
 
 class UnclippedNormal(DiagonalNormal):

@@ -17,6 +17,7 @@ from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat,
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, count_noun
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
 
 Tensors = list[Tensor]
@@ -295,6 +296,8 @@ class GlobalRMSprop(LaPropAGC):
         return {"opt/grad_norm": norm}
 
 
+@accelerated
+@torch.no_grad()
 def clip_grad_norm(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
     """Return all gradients as one vector ``[count]`` whose norm is at most ``limit`` (0: any), and the norm before."""
     norm = torch.stack(torch._foreach_norm(grads)).norm()
