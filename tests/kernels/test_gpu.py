@@ -21,10 +21,12 @@ from reverie.nn.adam import AdamSettings, adam
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-RECURRENT = ("gru", "norm_silu", "sample")
+BOTH = ("gru", "layer", "norm_silu", "normal_density", "sample", "squash")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
-ALONE = ("adam", "clip", "laprop", "masked_mean", "polyak", "squares", "td0", "td_error")
-NAMES = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES + ("layer",) for way in ("_backward", "")]
+ALONE = (
+    "adam", "clip", "clipped_objective", "laprop", "masked_mean", "polyak", "squares", "standardize", "td0", "td_error",
+)  # fmt: skip
+NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
@@ -57,7 +59,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "weights", "slow", "parts", "clipped",
-    "target", "slope", "mean", "loss", "dpixels", "dtheta", "step",
+    "target", "slope", "mean", "dtheta", "dmean", "dcenter", "log_prob", "loss", "dpixels", "step",
 )  # fmt: skip
 
 
@@ -298,7 +300,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler import ASTSource
 from triton.runtime.jit import create_function_from_signature
-from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, steps
+from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, gpu_policies, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
 from reverie.nn.adam import AdamSettings
@@ -337,13 +339,14 @@ gpu_optim.polyak_triton(tensors, tensors, 0.1, None, 1)
 for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tensor(0.1))):
     gpu_optim.adam_triton(tensors, tensors, tensors, tensors, count, settings)
 gpu_losses.compare_losses(torch.zeros)
+gpu_mlp.compare_perceptrons(torch.zeros)
+gpu_policies.compare_policies(torch.zeros)
 x, w = torch.zeros(64, 4, 4, 3, dtype=torch.bfloat16), torch.zeros(8, 3, 5, 5, requires_grad=True)
 x = functional.conv_pool_norm_silu(x, w, torch.zeros(8), torch.zeros(8), 1e-4)
 w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)
 x = functional.conv_unfold_norm_silu(x, w[:4], w[:4, 0, 0, 0], torch.zeros(1), 1e-4).expand(-1, -1, -1, 8)
 x = functional.conv_unfold_sigmoid(x, w, w[:, 0, 0, 0])[None]
 functional.unit_squared_error(x, torch.zeros(x.shape, dtype=torch.uint8), 0.0, 255.0).sum().backward()
-gpu_mlp.compare_perceptrons(torch.zeros)
 g, one = torch.zeros(9), torch.ones(())
 optim.laprop(g, g[:3], torch.zeros(9, dtype=torch.int32), g.clone(), g.clone(), one, (one, one), LaPropAGCConfig())
 print(sorted(DONE), all(DONE.values()))

@@ -256,18 +256,18 @@ def check_triton_kernels(device: torch.device) -> None:
     from reverie.kernels.gpu_losses import compare_losses  # these import this module
     from reverie.kernels.gpu_mlp import compare_perceptrons
     from reverie.kernels.gpu_optim import compare_optimizers
+    from reverie.kernels.gpu_policies import compare_policies
+    from reverie.kernels.images_gpu import compare_images
 
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
-    from reverie.kernels.images_gpu import compare_images  # which starts its kernels by this module
-
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
         compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
-        compared += [*compare_images(numbers), *compare_optimizers(numbers), *compare_losses(numbers)]
-        compared += compare_perceptrons(numbers)
+        for compare in (compare_images, compare_optimizers, compare_losses, compare_perceptrons, compare_policies):
+            compared += compare(numbers)
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")

@@ -177,7 +177,8 @@ def compare_perceptrons(numbers: Any) -> Compared:
         grad = numbers(copies, 36, widths[-1])
         ours = perceptron_triton(theta, layout, *given[1:])
         gradients = torch.autograd.grad(ours, given, grad)
-        defined = perceptron.definition(theta, layout, *given[1:])  # type: ignore[attr-defined]  # without kernels
+        exact = [x.double() for x in given]  # of which there is no TF32
+        defined = perceptron.definition(exact[0], layout, *exact[1:]).float()  # type: ignore[attr-defined]
         pairs = zip(gradients, torch.autograd.grad(defined, given, grad), strict=True)
         found += [("perceptron", ours, defined), *(("perceptron_backward", *pair) for pair in pairs)]
     return found

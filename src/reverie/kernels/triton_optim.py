@@ -13,7 +13,7 @@ def adam_kernel(
     weights, grads, mean, square, updates, rate, counts, first, lr, keep1, keep2, log_b1, log_b2, eps, cosine,
     RATE: tl.constexpr, COSINE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Move parameters and moments: ``nn/adam.py: adam``.
+    """Move the weights of all parameters, and their moments: ``nn/adam.py: adam``.
 
     ``keep1`` = 1 - b1, ``log_b1`` = ln b1. With RATE, ``rate`` ``[]`` replaces lr. With COSINE, it decays over
     ``cosine`` updates. Corrections are computed in float64, since b2^t is near 1.
@@ -78,7 +78,7 @@ def clip_kernel(
     """Write gradients scaled to a joint norm of at most ``limit``, and their norm ``[]`` before, from the squares."""
     place = tl.arange(0, PROGRAMS)
     total = tl.sqrt(tl.sum(tl.load(parts + place, mask=place < programs, other=0.0), 0))
-    scale = limit / tl.where(total < limit, limit, total)  # NaN stays NaN
+    scale = tl.where((total <= limit) | (limit == float("inf")), 1.0, limit / total)  # NaN stays NaN
     program = tl.program_id(0)
     if program == 0:
         tl.store(norm, total)
