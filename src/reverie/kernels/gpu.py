@@ -252,16 +252,12 @@ def check_triton_kernels(device: torch.device) -> None:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
-    from reverie.kernels.images_gpu import compare_images  # which starts its kernels by this module
+    from reverie.kernels.images_gpu import compare_images  # these start their kernels by this module
+    from reverie.kernels.two_hot_gpu import compare_two_hot
 
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [
-            *_norms(numbers),
-            *_cells(numbers),
-            *_samples(numbers),
-            *_updates(numbers),
-            *compare_images(numbers),
-        ]
+        own = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
+        compared = [*own, *compare_images(numbers), *compare_two_hot(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")

@@ -28,6 +28,7 @@ from reverie.kernels import (
     rssm,
     steps,
     strided,
+    two_hot_gpu,
 )
 from reverie.kernels.compiler import compile_state
 from reverie.nn import adam as nn_adam
@@ -37,6 +38,7 @@ from reverie.nn import (
     functional,
     layers,
     normalization,
+    number_distributions,
     reward_scaling,
     state_space,
     target_network,
@@ -83,6 +85,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (number_distributions.two_hot_mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
+    (number_distributions.two_hot_loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
