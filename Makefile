@@ -46,7 +46,7 @@ demo: $(VENV)/.demo
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 tests/kernels/test_gpu.py)
+	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" tests/kernels)
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev

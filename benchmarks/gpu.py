@@ -65,10 +65,11 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
 
     def dreamer(script: str, setting: str, size: str, precision: str, *more: str) -> list[str]:
         words = [str(HERE / "peers" / f"update_{script}.py"), setting, os.devnull, *common, "--size", size]
-        return [*words, "--precision", precision, "--seconds", "3", *more]
+        return [*words, "--precision", precision, "--seconds", "2", *more]
 
     jax = {"PYTHONPATH": f"{args.peers}/dreamerv3", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     r2 = {"PYTHONPATH": f"{args.peers}/r2dreamer"}
+    brief = ["--seconds", "2"]
     script, ours = str(HERE / "peers" / "gpu_script.py"), str(HERE / "peers" / "gpu_reverie.py")
 
     def updates(setting: str, size: str, precision: str) -> Iterator[Stage]:
@@ -81,23 +82,24 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
     yield Stage("update/dreamerv3_jax_free/I-12m-bfloat16", free, 200, env=jax)
     yield from updates("I", "12m", "float32")
     for task in ("td3", "sac", "dqn", "dqn_atari"):
-        yield Stage(f"rate/reverie/{task}", [ours, task, *common])
-        yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common])
+        yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
+        yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
     for name in ("I-bfloat16", "I-float32", "td3"):
         yield Stage(f"profile/{name}", [*own, f"profile/{name}"])
     for precision in ("bfloat16", "float32"):
         row = f"I-12m-{precision}"
-        yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 240)
-        yield Stage(f"update/r2dreamer/{row}", dreamer("r2dreamer", "I", "12m", precision), 240, env=r2)
+        yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 300)
+        words = dreamer("r2dreamer", "I", "12m", precision, "--variant", "compiled")
+        yield Stage(f"update/r2dreamer/{row}", words, 300, env=r2)
     for task in ("ppo_atari", "ppo_continuous", "td3_loop", "sac_loop", "ppo_atari_loop"):
-        yield Stage(f"rate/reverie/{task}", [ours, task, *common])
-        yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common])
+        yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
+        yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
     for setting, size in DREAMERS[1:]:
         yield from updates(setting, size, "bfloat16")
     yield from updates("V", "1m", "float32")
     yield Stage("replay", [*own, "replay"])
     for task in ("td3", "sac", "dqn"):
-        yield Stage(f"rate/compiled/{task}", [script, task, "--variant", "compiled", *common], 200)
+        yield Stage(f"rate/compiled/{task}", [script, task, "--variant", "compiled", *common, *brief], 200)
     yield Stage("atari", [*own, "atari"], measuring=100)
 
 

@@ -20,7 +20,8 @@ DREAMERS = {
     "r2dreamer": "r2dreamer, compiled",
 }
 TASKS = {
-    "td3": "TD3", "sac": "SAC", "dqn": "DQN", "dqn_atari": "DQN, 84 x 84 x 4 images", "ppo_continuous": "PPO, minibatch of 64",
+    "td3": "TD3", "sac": "SAC", "dqn": "DQN", "dqn_atari": "DQN, 84 x 84 x 4 images",
+    "ppo_continuous": "PPO, minibatch of 64",
     "ppo_atari": "PPO, 84 x 84 x 4 images, minibatch of 256",
 }  # fmt: skip
 LOOPS = {

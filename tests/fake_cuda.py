@@ -94,6 +94,12 @@ class FakeCuda(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self.run(func, args, kwargs or {})
 
+    def set_debug(self, mode: Any) -> None:
+        """``torch.cuda.set_sync_debug_mode``, with its warning."""
+        self.debug = mode
+        if mode == "warn":
+            warnings.warn("Synchronization debug mode does not yet detect all synchronizing operations", stacklevel=2)
+
     def waited(self) -> None:
         """The host waits."""
         if self.capture is not None:
@@ -269,7 +275,7 @@ def fake_cuda(monkeypatch: Any) -> Iterator[FakeCuda]:
         "set_stream": lambda stream: None, "device": lambda device: contextlib.nullcontext(),
         "synchronize": lambda device=None: fake().waited(), "mem_get_info": lambda device: (10**10, 10**11),
         "get_rng_state_all": lambda: [torch.get_rng_state()], "set_rng_state": lambda state, index: None,
-        "get_sync_debug_mode": lambda: device.debug, "set_sync_debug_mode": lambda mode: setattr(device, "debug", mode),
+        "get_sync_debug_mode": lambda: device.debug, "set_sync_debug_mode": device.set_debug,
         "get_device_name": lambda device: "a pretended GPU", "max_memory_allocated": lambda device: 0,
     }  # fmt: skip
     with monkeypatch.context() as patched:

@@ -43,7 +43,7 @@ RUNS: dict[str, dict[str, Any]] = {
                               "steps": 80, "learning_starts": 50, "schedule.report_every": 60},
     "bcq": RECORDED,
 }  # fmt: skip
-WAIT = {"nn/exploration.py:act", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}
+WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}
 """What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
 
 

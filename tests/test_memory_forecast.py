@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import sys
 from typing import Any
 
 import pytest
@@ -58,6 +59,13 @@ def test_a_run_is_refused_before_it_begins(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr(memory, "available_memory", lambda: 10_000_000)
     assert main(["train", "dqn", "--env", "reverie/Grid-v0", "--device", "cpu", "--algo.batch-size", "512"]) == 1
     assert "of memory" in capsys.readouterr().err
+
+
+def test_the_start_of_a_run_does_not_import_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    config = base_config("dqn", "Mine-v0", device="cpu").merge({"algo.batch_size": 3})  # not counted before
+    assert memory.count_learner(config, VECTOR, CHOICES) is not None
+    assert "torch._dynamo" not in sys.modules
 
 
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}

@@ -40,6 +40,8 @@ class Sizes:
     vector: int = 24
     continuous: bool = False
     """Whether the six actions are numbers; six choices otherwise."""
+    batch: int = BATCH
+    length: int = LENGTH
 
 
 def earlier(image: bool, stoch: int, classes: int, depth: int) -> Sizes:
@@ -60,7 +62,7 @@ SIZES = {
 SIZES["V-12m"] = replace(SIZES["I"], image=False, continuous=True)
 SIZES["I-50m"] = Sizes(image=True, deter=4096, dense_deter=2048, hidden=512, classes=32, depth=32, units=512)
 SIZES["I-200m"] = Sizes(image=True, deter=8192, dense_deter=4096, hidden=1024, classes=64, depth=64, units=1024)
-TINY = {"deter": 64, "dense_deter": 64, "hidden": 16, "classes": 4, "depth": 4, "units": 16}
+TINY = {"deter": 64, "dense_deter": 64, "hidden": 16, "classes": 4, "depth": 4, "units": 16, "batch": 2, "length": 8}
 SIZES |= {f"{setting}-tiny": replace(SIZES[setting], **TINY) for setting in ("V", "I")}
 """DreamerV3's other sizes, as its authors name them, and one for rehearsals."""
 USUAL = {"V": "1m", "I": "12m"}
@@ -91,10 +93,11 @@ class Place:
     half: bool = False
     """Whether with its system's own mixed precision; all in float32 otherwise."""
 
-    def ready(self) -> None:
+    def prepare(self) -> None:
         """Make PyTorch's float32 mean float32, in convolutions too."""
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.allow_tf32 = False
+        if not self.half:
+            torch.set_float32_matmul_precision("highest")
+            torch.backends.cudnn.allow_tf32 = False
 
     def peak(self) -> float:
         """Most of the GPU's memory that tensors held at once, in gigabytes."""
@@ -248,7 +251,7 @@ def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> 
         parser.error(f"no such size: {setting}")
 
     def build(setting: str) -> Subject:
-        place.ready()
+        place.prepare()
         return variants[args.variant](setting, place)
 
     if args.device == "cuda" or args.tiny:

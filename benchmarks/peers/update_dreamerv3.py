@@ -14,7 +14,7 @@ import embodied
 import jax
 import numpy as np
 from dreamerv3.agent import Agent
-from measure import ACTIONS, BATCH, LENGTH, SIZES, Place, Sizes, Subject, main
+from measure import ACTIONS, SIZES, Place, Sizes, Subject, main
 from ruamel.yaml import YAML
 
 CONTEXT = 1
@@ -51,7 +51,7 @@ def configured(s: Sizes, place: Place, deterministic: bool) -> elements.Config:
     sizes = {r".*\.rssm": {"deter": s.deter, "hidden": s.hidden, "classes": s.classes}}
     sizes |= {r".*\.depth": s.depth, r".*\.units": s.units}
     config = elements.Config(configs["defaults"]).update(sizes)
-    config = config.update({"batch_size": BATCH, "batch_length": LENGTH, "replay_context": CONTEXT})
+    config = config.update({"batch_size": s.batch, "batch_length": s.length, "replay_context": CONTEXT})
     quiet = {"platform": place.device, "compute_dtype": "bfloat16" if place.half else "float32"}
     quiet |= {"deterministic": deterministic, "profiler": False, "precompile": False, "prealloc": False}
     if place.device == "cuda":  # its guard against copies that it does not mean, of rules that have changed
@@ -77,12 +77,14 @@ def learner(setting: str, place: Place, deterministic: bool = True) -> Subject:
     keep_positions()
     if not place.half:
         jax.config.update("jax_default_matmul_precision", "highest")
-    observed, chosen = spaces(SIZES[setting])
-    agent = Agent(observed, chosen, configured(SIZES[setting], place, deterministic))
-    data = {key: noise(space, BATCH, LENGTH + CONTEXT) for key, space in agent.spaces.items()}
-    data["consec"] = np.zeros((BATCH, LENGTH + CONTEXT), np.int32)
+    s = SIZES[setting]
+    lead = (s.batch, s.length + CONTEXT)
+    observed, chosen = spaces(s)
+    agent = Agent(observed, chosen, configured(s, place, deterministic))
+    data = {key: noise(space, *lead) for key, space in agent.spaces.items()}
+    data["consec"] = np.zeros(lead, np.int32)
     stream = iter(agent.stream(embodied.streams.Stateless(lambda: data)))
-    ready, held = next(stream), {"carry": agent.init_train(BATCH)}
+    ready, held = next(stream), {"carry": agent.init_train(s.batch)}
 
     def wait() -> None:
         jax.block_until_ready(agent.params)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import dreamer
 import torch
-from measure import ACTIONS, BATCH, LENGTH, SIZES, Sizes, Subject, actions, count, main
+from measure import ACTIONS, SIZES, Place, Sizes, Subject, actions, count, main
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+
+sys.modules["torch.utils.tensorboard"] = SimpleNamespace(SummaryWriter=None)  # its logger's, which nothing here uses
+dreamer = importlib.import_module("dreamer")
 
 FLAGS = ("is_first", "is_last", "is_terminal")
 
 
-def configured(s: Sizes, compiled: bool, loss: str) -> OmegaConf:
+def configured(s: Sizes, place: Place, compiled: bool, loss: str) -> OmegaConf:
     """Its model's configuration at these sizes."""
     path = Path(dreamer.__file__).parent / "configs" / "model" / "_base_.yaml"
     base = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -25,7 +29,7 @@ def configured(s: Sizes, compiled: bool, loss: str) -> OmegaConf:
     keys = {"mlp_keys": "$^" if s.image else "vector", "cnn_keys": "image" if s.image else "$^"}
     whole = OmegaConf.create(
         {
-            "device": "cpu",
+            "device": place.device,
             "env": {"encoder": keys, "decoder": keys},
             "model": {**base, **sizes, "act": "SiLU", "norm": True, "rep_loss": loss},
         }
@@ -52,11 +56,12 @@ def spaces(s: Sizes) -> tuple[SimpleNamespace, SimpleNamespace]:
 class Noise:
     """A replay whose batch is always the same noise, and which keeps no latents."""
 
-    def __init__(self, s: Sizes):
-        lead = (BATCH, LENGTH)
+    def __init__(self, s: Sizes, device: str):
+        lead = (s.batch, s.length)
         rest = {"action": actions(s, *lead), "reward": torch.randn(*lead, 1)}
-        self.data = TensorDict(observed(s, *lead) | rest, batch_size=lead)
-        self.initial = (torch.zeros(BATCH, s.stoch, s.classes), torch.zeros(BATCH, s.deter))
+        self.data = TensorDict(observed(s, *lead) | rest, batch_size=lead).to(device)
+        stoch, deter = torch.zeros(s.batch, s.stoch, s.classes), torch.zeros(s.batch, s.deter)
+        self.initial = (stoch.to(device), deter.to(device))
 
     def sample(self) -> tuple[TensorDict, None, tuple[torch.Tensor, torch.Tensor]]:
         """Batch, places and the latents at its beginning."""
@@ -66,28 +71,34 @@ class Noise:
         """Forget them."""
 
 
-def learner(setting: str, *, compiled: bool = False, loss: str = "dreamer") -> Subject:
-    """Its `update` and `act`; in float32, as its float16 is meant for GPUs."""
+def learner(setting: str, place: Place, *, compiled: bool = False, loss: str = "dreamer") -> Subject:
+    """Its `update` and `act`; in float32, or with its own autocast, of float16 and for GPUs, as its `train.py` does."""
     s = SIZES[setting]
-    dreamer.autocast = lambda **_: contextlib.nullcontext()
-    agent = dreamer.Dreamer(configured(s, compiled, loss), *spaces(s))
-    replay = Noise(s)
+    if place.half:
+        torch.set_float32_matmul_precision("high")
+    else:
+        dreamer.autocast = lambda **_: contextlib.nullcontext()
+    agent = dreamer.Dreamer(configured(s, place, compiled, loss), *spaces(s)).to(place.device)
+    replay = Noise(s, place.device)
 
     def actor(envs: int) -> Callable[[], object]:
         shown = TensorDict(observed(s, envs), batch_size=(envs,))
         held = {"state": agent.get_initial_state(envs)}
 
         def act() -> object:
-            action, held["state"] = agent.act(shown.copy(), held["state"])
-            return action
+            action, held["state"] = agent.act(shown.to(place.device).copy(), held["state"])
+            return action.cpu()
 
         return act
 
     trained = [getattr(agent, part) for part in ("rssm", "actor", "value", "reward", "cont", "encoder")]
     trained.append(agent.decoder if loss == "dreamer" else agent.prj)
-    return Subject(count(*trained), lambda: agent.update(replay), actor)
+    precision = "float16 autocast, the rest in TF32" if place.half else "float32"
+    return Subject(count(*trained), lambda: agent.update(replay), actor, precision, place.wait, place.peak)
 
 
 if __name__ == "__main__":
     variants = {"eager": learner, "compiled": partial(learner, compiled=True)}
-    main(variants | {"r2dreamer": partial(learner, loss="r2dreamer")})
+    barlow = partial(learner, loss="r2dreamer")
+    variants |= {"r2dreamer": barlow, "r2dreamer_compiled": partial(barlow, compiled=True)}
+    main(variants, movable=True)

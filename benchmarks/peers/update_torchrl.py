@@ -1,12 +1,16 @@
-"""TorchRL: its DreamerV3Loss, optimizer and stepper, eager, around its own modules wired as its documentation does."""
+"""TorchRL: its DreamerV3Loss, optimizer and stepper around its own modules, wired as its documentation does.
+
+On the CPU they are eager, on a GPU compiled and captured, as they are of themselves.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from measure import ACTIONS, BATCH, HORIZON, LENGTH, SIZES, Sizes, Subject, actions, count, main
-from tensordict import TensorDict
+from measure import ACTIONS, HORIZON, SIZES, Place, Sizes, Subject, actions, count, main
+from tensordict import NestedKey, TensorDict
 from tensordict.nn import (
     InteractionType,
     ProbabilisticTensorDictModule,
@@ -43,6 +47,8 @@ from torchrl.objectives.utils import ValueEstimators
 from torchrl.trainers.algorithms.dreamer_v3 import DreamerV3OptimizationStepper, DreamerV3Optimizer
 
 UNIMIX, BINS, GAMMA = 0.01, 255, 1 - 1 / 333
+UNROLL = 8
+"""Steps of the recurrence that its compiled scan takes at once, by default."""
 
 
 def step(module: Callable, inputs: list, outputs: list) -> TensorDictModule:
@@ -59,7 +65,19 @@ class Gaussian(nn.Module):
 
     def forward(self, state: torch.Tensor, belief: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, spread = self.trunk(state, belief).chunk(2, -1)
-        return mean.tanh(), 0.9 * torch.sigmoid(spread + 2) + 0.1
+        return mean.tanh().float(), (0.9 * torch.sigmoid(spread + 2) + 0.1).float()
+
+
+class Full(nn.Module):
+    """A number in float32 from here on, as its own DreamerV3 has it behind every head."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return value.float()
+
+
+def full(key: NestedKey) -> TensorDictModule:
+    """What is at this key, in float32."""
+    return step(Full(), [key], [key])
 
 
 class Networks:
@@ -109,52 +127,58 @@ def world_model(n: Networks, s: Sizes) -> TensorDictSequential:
     decode = nn.Identity() if s.image else symexp
     return TensorDictSequential(
         step(encode, [seen], [embedded]), step(n.encoder, [embedded], [embedded]), rollout,
-        step(n.decoder, latent, [shown]), step(decode, [shown], [shown]),
-        step(n.reward, latent, [("next", "reward_logits")]),
+        step(n.decoder, latent, [shown]), full(shown), step(decode, [shown], [shown]),
+        step(n.reward, latent, [("next", "reward_logits")]), full(("next", "reward_logits")),
         step(SymExpTwoHot(BINS), [("next", "reward_logits")], [("next", "reward")]),
-        step(n.go_on, latent, [("next", "continue_pred")]),
+        step(n.go_on, latent, [("next", "continue_pred")]), full(("next", "continue_pred")),
     )  # fmt: skip
 
 
-def imagination(n: Networks, s: Sizes) -> DreamerEnv:
+def imagination(n: Networks, s: Sizes, device: str) -> DreamerEnv:
     """The environment of latents."""
     latent = ["state", "belief"]
     reward = TensorDictSequential(
-        step(n.reward, latent, ["reward_logits"]), step(SymExpTwoHot(BINS), ["reward_logits"], ["reward"])
+        step(n.reward, latent, ["reward_logits"]), full("reward_logits"),
+        step(SymExpTwoHot(BINS), ["reward_logits"], ["reward"]),
     )  # fmt: skip
     model = WorldModelWrapper(step(n.prior, [*latent, "action"], ["_", *latent]), reward)
     flat = s.stoch * s.classes
-    env = DreamerEnv(model, prior_shape=(flat,), belief_shape=(s.deter,))
-    env.observation_spec = Composite(state=Unbounded(flat), belief=Unbounded(s.deter))
+    env = DreamerEnv(model.to(device), prior_shape=(flat,), belief_shape=(s.deter,), device=device)
+    env.observation_spec = Composite(state=Unbounded(flat), belief=Unbounded(s.deter)).to(device)
     env.state_spec = env.observation_spec.clone()
-    env.action_spec = Bounded(-1, 1, (ACTIONS,)) if s.continuous else OneHot(ACTIONS)
-    env.reward_spec = Unbounded((1,))
+    env.action_spec = (Bounded(-1, 1, (ACTIONS,)) if s.continuous else OneHot(ACTIONS)).to(device)
+    env.reward_spec = Unbounded((1,), device=device)
+    with torch.no_grad():
+        env.rollout(3)
     return env
 
 
-def losses(n: Networks, s: Sizes) -> DreamerV3Loss:
-    """The three objectives, with the constants of the paper."""
+def losses(n: Networks, s: Sizes, device: str) -> DreamerV3Loss:
+    """The three objectives, with the constants of the paper, of modules that are there before."""
     latent = ["state", "belief"]
+    world = world_model(n, s).to(device)
     go_on = TensorDictSequential(
-        step(n.go_on, latent, ["continue_logits"]), step(nn.Sigmoid(), ["continue_logits"], ["continuation"])
-    )  # fmt: skip
+        step(n.go_on, latent, ["continue_logits"]), full("continue_logits"),
+        step(nn.Sigmoid(), ["continue_logits"], ["continuation"]),
+    ).to(device)  # fmt: skip
     value = TensorDictSequential(
-        step(n.value, latent, ["state_value_logits"]),
+        step(n.value, latent, ["state_value_logits"]), full("state_value_logits"),
         step(SymExpTwoHot(BINS), ["state_value_logits"], ["state_value"]),
-    )  # fmt: skip
+    ).to(device)  # fmt: skip
     model = DreamerV3ModelLoss(
-        world_model(n, s), kl_mode="separate", unimix=UNIMIX, lambda_continue=1.0, continue_target_scale=GAMMA,
+        world, kl_mode="separate", unimix=UNIMIX, lambda_continue=1.0, continue_target_scale=GAMMA,
         reco_symlog=not s.image, detach_output=False,
     )  # fmt: skip
     model.set_keys(pixels="observation")
     actor = DreamerV3ActorLoss(
-        n.actor, value, imagination(n, s), continuation_model=go_on, imagination_horizon=HORIZON, use_reinforce=True
+        n.actor.to(device), value, imagination(n, s, device),
+        continuation_model=go_on, imagination_horizon=HORIZON, use_reinforce=True,
     )  # fmt: skip
     actor.make_value_estimator(ValueEstimators.TDLambda, gamma=1.0, lmbda=0.95)
     critic = DreamerV3ValueLoss(
         value, value_loss="two_hot", num_value_bins=BINS, actor_loss=actor, slow_critic_regularization=1.0
     )  # fmt: skip
-    return DreamerV3Loss(model, actor, critic)
+    return DreamerV3Loss(model, actor, critic).to(device)
 
 
 def observations(s: Sizes, *lead: int) -> torch.Tensor:
@@ -164,7 +188,7 @@ def observations(s: Sizes, *lead: int) -> torch.Tensor:
 
 def batch(s: Sizes) -> TensorDict:
     """Noise as its replay gives it."""
-    lead = (BATCH, LENGTH)
+    lead = (s.batch, s.length)
     flags = {key: torch.zeros(*lead, 1, dtype=torch.bool) for key in ("done", "terminated")}
     after = {"observation": observations(s, *lead), "reward": torch.randn(*lead, 1), **flags}
     latent = {"state": torch.zeros(*lead, s.stoch * s.classes), "belief": torch.rand(*lead, s.deter)}
@@ -172,8 +196,8 @@ def batch(s: Sizes) -> TensorDict:
     return TensorDict({**latent, "action": actions(s, *lead), "is_init": first, "next": after}, lead)
 
 
-def acting(n: Networks, s: Sizes) -> Callable[[int], Callable[[], object]]:
-    """Encoder, state estimator and actor."""
+def acting(n: Networks, s: Sizes, place: Place) -> Callable[[int], Callable[[], object]]:
+    """Encoder, state estimator and actor, in bfloat16 where the updates are."""
     encode = nn.Identity() if s.image else symlog
     policy = TensorDictSequential(
         step(encode, ["observation"], ["encoded_latents"]), step(n.encoder, ["encoded_latents"], ["encoded_latents"]),
@@ -183,30 +207,80 @@ def acting(n: Networks, s: Sizes) -> Callable[[int], Callable[[], object]]:
     def make(envs: int) -> Callable[[], object]:
         first = torch.zeros(envs, 1, dtype=torch.bool)
         latent = {"state": torch.zeros(envs, s.stoch * s.classes), "belief": torch.zeros(envs, s.deter)}
-        held = TensorDict({**latent, "previous_action": torch.zeros(envs, ACTIONS), "is_init": first}, [envs])
-        obs = observations(s, envs)
+        start = TensorDict({**latent, "previous_action": torch.zeros(envs, ACTIONS), "is_init": first}, [envs])
+        held, obs = start.to(place.device), observations(s, envs)
 
         @torch.no_grad()
         def act() -> object:
-            held["observation"] = obs
-            policy(held)
+            held["observation"] = obs.to(place.device)
+            with torch.autocast(place.device, torch.bfloat16, enabled=place.half):
+                policy(held)
             held["previous_action"] = held["action"]
-            return held["action"]
+            for key in ("state", "belief") if place.half else ():
+                held[key] = held[key].float()
+            return held["action"].cpu()
 
         return act
 
     return make
 
 
-def learner(setting: str) -> Subject:
-    """A stepper and a batch."""
+def ease_tracing(loss: DreamerV3Loss) -> None:
+    """Write in terms that PyTorch 2.11 can trace what would break the graph there.
+
+    The stepper's choice of a scan in steps of eight is a `functools.partial`, whose truth is asked, and environments
+    cache in their `__dict__`.
+    """
+    for module in loss.modules():
+        if isinstance(module, RSSMRolloutV3):
+            module.compile_rollout("scan", unroll=UNROLL, compile=False)
+            module._scan_fn = Scan(module)
+        elif isinstance(module, DreamerEnv):
+            module.cache_specs = False
+
+
+class Scan:
+    """The recurrence of a rollout, scanned."""
+
+    def __init__(self, rollout: RSSMRolloutV3):
+        self.rollout = rollout
+
+    def __call__(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.rollout._scan(*inputs, unroll=UNROLL)
+
+
+def learner(setting: str, place: Place, compiled: bool | None = None, captured: bool | None = None) -> Subject:
+    """A stepper and a batch.
+
+    Args:
+        setting: whose sizes it has.
+        place: where it is.
+        compiled: whether forward and backward pass are compiled in one; by itself it is, on a GPU.
+        captured: whether they are a CUDA graph; by itself they are, on a GPU.
+    """
     s = SIZES[setting]
+    if place.half:
+        torch.set_float32_matmul_precision("high")  # as in its own benchmark of the learner
+    device = "cuda:0" if place.device == "cuda" else "cpu"
     networks = Networks(s)
-    loss, data = losses(networks, s), batch(s)
+    loss, data = losses(networks, s, device), batch(s).to(device)
     target = SoftUpdate(loss.value_loss, tau=0.02)
-    stepper = DreamerV3OptimizationStepper(loss, DreamerV3Optimizer(loss.parameters()), target)
-    return Subject(count(loss), lambda: stepper.step(None, data.copy()), acting(networks, s))
+    stepper = DreamerV3OptimizationStepper(
+        loss, DreamerV3Optimizer(loss.parameters()), target,
+        compile_train_step=compiled, cudagraph=captured, mixed_precision=place.half,
+    )  # fmt: skip
+    if stepper.resolve(data.device)[0]:
+        ease_tracing(loss)
+    if any(stepper.resolve(data.device)):
+        stepper.warmup(data.copy())
+    precision = "bfloat16 autocast, the rest in TF32" if place.half else "float32"
+    act = acting(networks, s, place)
+    return Subject(count(loss), lambda: stepper.step(None, data.copy()), act, precision, place.wait, place.peak)
 
 
 if __name__ == "__main__":
-    main({"dreamer_v3": learner})
+    variants = {
+        "compiled": partial(learner, compiled=True, captured=False),
+        "eager": partial(learner, compiled=False, captured=False),
+    }
+    main({"dreamer_v3": learner} | variants, movable=True)

@@ -1,5 +1,6 @@
 """A run of two learners from outside: its checkpoints, its continuation, and another number of learners."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -7,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -38,10 +39,10 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def launch(*words):
+def launch(*words, **environ):
     """Run the command line in this process, which starts learners and then handles signals as before."""
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
-    with mock.patch.dict(os.environ):
+    with mock.patch.dict(os.environ, environ):
         assert main(list(words)) == 0
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -50,14 +51,20 @@ def launch(*words):
 @pytest.fixture(scope="module")
 def run_and_addresses(tmp_path_factory) -> tuple[Path, set[str]]:
     """A finished run of two learners, with a checkpoint on the way; the addresses that its processes listened on."""
-    path, addresses = tmp_path_factory.mktemp("runs") / "two", set()
-    words = ["train", "dqn", *FLAGS, "--steps", "200", "--run", str(path)]
-    with subprocess.Popen([sys.executable, "-m", "reverie", *words]) as process:
-        while process.poll() is None:
-            addresses |= listening_addresses(process.pid)
-            time.sleep(0.2)
-    assert process.returncode == 0
-    return path, addresses
+    path, before, sockets, ended = tmp_path_factory.mktemp("runs") / "two", listening(), {}, threading.Event()
+
+    def watch():
+        while not ended.wait(0.2):
+            sockets.update(listening())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        launch("train", "dqn", *FLAGS, "--steps", "200", "--run", str(path))
+    finally:
+        ended.set()
+        watcher.join()
+    return path, {address for socket, address in sockets.items() if socket not in before}
 
 
 @pytest.fixture(scope="module")
@@ -65,19 +72,16 @@ def run(run_and_addresses) -> Path:
     return run_and_addresses[0]
 
 
-def listening_addresses(pid: int) -> set[str]:
-    """The addresses, as Linux writes them, on which a process and its children listen."""
-    children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
-    links = [link for each in (pid, *children) for link in Path(f"/proc/{each}/fd").glob("*")]
-    sockets = set()
-    for link in links:
-        try:
-            sockets.add(os.readlink(link))
-        except OSError:  # closed meanwhile
-            continue
+def listening() -> dict[str, str]:
+    """The sockets on which this process and its children listen, with their addresses as Linux writes them."""
+    children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children")).split()
+    inodes = set()
+    for link in (link for each in ("self", *children) for link in Path(f"/proc/{each}/fd").glob("*")):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            inodes.add(os.readlink(link))
     tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
-    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+    return {row[9]: row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
@@ -108,9 +112,7 @@ def test_no_thread_outlives_the_process_group(tmp_path):
 import pathlib, torch, torch.distributed as dist
 from reverie.distributed.process_group import ProcessGroup
 ProcessGroup.join("cpu", dist.FileStore({str(tmp_path / "store")!r}, 1), 0, 1)
-weight = torch.nn.Parameter(torch.ones(1))
-weight.sum().backward()
-torch.optim.Adam([weight]).step()
+import torch.distributed.nn.functional  # as PyTorch's optimizers do
 dist.destroy_process_group()
 print(*(name.read_text() for name in pathlib.Path("/proc/self/task").glob("*/comm")))
 """
@@ -142,12 +144,31 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
 
 
+@contextlib.contextmanager
+def printed_to(path):
+    """What this process and its children print goes to a file."""
+    before = {number: os.dup(number) for number in (1, 2)}
+    with path.open("w") as file:
+        for number in before:
+            os.dup2(file.fileno(), number)
+    try:
+        yield
+    finally:
+        for number, copy in before.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        print(path.read_text())
+
+
 @pytest.fixture(scope="module", params=[1, 2], ids=["a player", "an actor each"])
 def acted(request, tmp_path_factory) -> Path:
-    """A finished run of two learners and one actor for both, or one for each."""
+    """A finished run of two learners and one actor for both, or one for each, of which the second is lost once."""
     path = tmp_path_factory.mktemp("runs") / "acted"
     flags = [*FLAGS, "--actors", str(request.param), "--algo.normalize-obs", "running", "--steps", "200"]
-    launch("train", "dqn", *flags, "--run", str(path))
+    flags += ["--env", "mortal:Mortal-v0"] if request.param == 2 else []
+    names = {"MORTAL": f"{path}-mark", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    with printed_to(Path(f"{path}-said")):
+        launch("train", "dqn", *flags, "--run", str(path), **names)
     return path
 
 
@@ -177,12 +198,9 @@ def test_one_learner_goes_on_with_the_rows_of_two_and_another_actor(acted, tmp_p
     assert before <= logged(alone)["replay/windows"] + 40 <= before + 150
 
 
-def test_a_lost_actor_of_any_learner_is_told(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("MORTAL", str(tmp_path / "mark"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    flags = [*FLAGS, "--env", "mortal:Mortal-v0", "--actors", "2", "--steps", "200"]
-    launch("train", "dqn", *flags, "--run", str(tmp_path / "run"))
-    said = "".join(capfd.readouterr())
+@pytest.mark.parametrize("acted", [2], indirect=True, ids=["an actor each"])
+def test_a_lost_actor_of_any_learner_is_told(acted):
+    said = Path(f"{acted}-said").read_text()
     assert said.count("is restarted, with") == 1
     assert "learner 1: actor " in said
 

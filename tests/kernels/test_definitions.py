@@ -17,6 +17,7 @@ from torch import Tensor
 
 from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.types import Batch
+from reverie.kernels import gpu
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.registry import KERNELS
 from reverie.nn.adam import AdamSettings
@@ -76,6 +77,8 @@ ADAM = AdamSettings(0.1, (0.9, 0.99), 1e-3)
 DECAYED = {"settings": ADAM._replace(cosine=20)}
 FEW = ("plain", "odd", "one", "none", "strided", "nan")
 """Variants with few rows."""
+MANY = "none", "threads", "large"
+"""Variants with more numbers than a single program computes, and that without any."""
 
 
 def td0(normal, s):
@@ -174,6 +177,14 @@ CASES: dict[str, list[Case]] = {
     "losses.mean_over_cpu": [Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,))],
     "losses.squared_error_cpu": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
     "losses.huber_error_cpu": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
+    "gpu_losses.td0_targets_triton": [Case(lambda normal, s: (TD0(), batch(normal, s), normal(s["m"], s["k"]), 0.9))],
+    "gpu_losses.masked_mean_triton": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,), unfit=MANY),
+    ],
+    "gpu_losses.squared_error_triton": [
+        Case(error(), (0,), settings={"scale": 0.5}, unfit=MANY), Case(error(3), (0,), unfit=MANY),
+    ],
+    "gpu_losses.huber_error_triton": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5}, unfit=MANY)],
     "losses.greedy_quantiles_cpu": [Case(drawn(("m", 2, "k", "n"), ("m", 2, "k", "n")))],
     "losses.quantile_targets_cpu": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
     "losses.quantile_error_cpu": [Case(quantile_error, (0,))],
@@ -184,7 +195,7 @@ CASES: dict[str, list[Case]] = {
         Case(drawn(("m", "n"), ("k", "n"), ("k",)), (0, 1, 2), 1e-3, unfit=FEW),
         Case(drawn(("m", "n"), ("k", "n"), None), (0, 1), 1e-3, unfit=FEW),
     ],
-    "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1))],
+    "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1), 1e-4, unfit=("strided",))],
     "elementwise.norm_silu_cpu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],
     "elementwise.norm_mish_cpu": [Case(lambda normal, s: (3 * normal(s["m"], s["n"]), *normal(2, s["n"])), (0, 1, 2))],
     "elementwise.sim_norm_cpu": [
@@ -213,6 +224,14 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(2, False, (4, 7), norm="before_relu", activation="gelu"), (0, 1, 3), **NETS),
     ],
     "optim.adam_cpu": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
+    "gpu_optim.adam_triton": [Case(adam, settings={"settings": ADAM}, **IN_PLACE)],
+    "gpu_optim.clip_by_norm_triton": [
+        Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 2.0), **IN_PLACE),
+    ],
+    "gpu_optim.polyak_triton": [
+        Case(polyak(None, 1), **IN_PLACE), Case(polyak(torch.tensor(6), 3), **IN_PLACE),
+        Case(polyak(torch.tensor(7), 3), nan=2, **IN_PLACE),
+    ],
     "optim.fused_adam": [Case(adam, settings=DECAYED, **IN_PLACE)],
     "rows.add_and_standardize_cpu": [
         Case(lambda normal, s: rows(normal, s, s["m"], 5), **IN_PLACE),
@@ -224,7 +243,11 @@ CASES: dict[str, list[Case]] = {
         Case(polyak(torch.tensor(7), 3), nan=2, **IN_PLACE),
     ],
 }  # fmt: skip
-ON_GPU = {"gpu.norm_silu_triton"}
+ON_GPU = {
+    "gpu.norm_silu_triton", "gpu_losses.td0_targets_triton", "gpu_losses.masked_mean_triton",
+    "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_optim.adam_triton",
+    "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton",
+}  # fmt: skip
 ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
     "images_gpu.conv_pool_norm_silu_triton", "images_gpu.conv_unfold_norm_silu_triton",
@@ -259,17 +282,17 @@ def tensors(x: Any) -> list[Tensor]:
 
 def gapped(x: Tensor) -> Tensor:
     """The same numbers with gaps between them."""
-    return torch.empty(*x.shape, 3, dtype=x.dtype)[..., 1].copy_(x) if x.ndim else x
+    return torch.empty(*x.shape, 3, dtype=x.dtype, device=x.device)[..., 1].copy_(x) if x.ndim else x
 
 
 def inputs(case: Case, variant: str, device: str = "cpu") -> Any:
     g = torch.Generator().manual_seed(1)
     given = case.make(lambda *shape: torch.randn(shape, generator=g), SIZES.get(variant, SIZES["plain"]))
+    given = mapped(lambda x: x.to(device), given)
     if variant == "strided":
         given = mapped(gapped, given)
     if variant.startswith("nan"):
         [x for x in tensors(given) if x.is_floating_point()][int(variant[3:])].view(-1)[0] = torch.nan
-    given = mapped(lambda x: x.to(device), given)
     for i in case.grads:
         tensors(given)[i].requires_grad_()
     return given
@@ -282,7 +305,7 @@ def outcome(definition: Callable[..., Any], given: Any) -> Any:
     results = tensors(called(definition, given))
     tracked = [x for x in results if x.requires_grad]
     g = torch.Generator().manual_seed(2)
-    total = sum((x * torch.randn(x.shape, generator=g)).sum() for x in tracked)
+    total = sum((x * torch.randn(x.shape, generator=g).to(x.device)).sum() for x in tracked)
     grads = torch.autograd.grad(total, leaves, allow_unused=True) if tracked else ()
     return [x.detach() for x in results], grads, [x.detach() for x in tensors(given)], torch.rand(())
 
@@ -310,12 +333,13 @@ EACH = [pytest.param((*row, case), id=f"{name_of(row[1])}-{i}") for row in KERNE
 
 
 @pytest.fixture
-def alone(request):
+def alone(request, monkeypatch):
     """A definition whose only kernel notes its calls, a case, the noted calls and the device."""
     definition, kernel, case = request.param
-    device = "cuda" if name_of(kernel) in ON_GPU else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    device = "cuda" if name_of(kernel) in ON_GPU and torch.cuda.is_available() else "cpu"
+    if name_of(kernel) in ON_GPU and device == "cpu":  # Triton's interpreter
+        pytest.importorskip("triton")
+        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs: all(x.dtype in gpu.DTYPES for x in xs))
     noted, calls = spied(kernel)
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
     with use_only_kernels():

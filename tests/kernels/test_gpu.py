@@ -15,8 +15,9 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, images_gpu
+from reverie.kernels import gpu, gpu_optim, images_gpu
 from reverie.nn import functional
+from reverie.nn.adam import AdamSettings, adam
 from reverie.nn.number_distributions import TwoHot
 from reverie.objectives.transforms import symexp_bins
 
@@ -24,8 +25,9 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 RECURRENT = ("gru", "norm_silu", "sample", "two_hot")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
-BOTH_WAYS = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES for way in ("_backward", "")]
-NAMES = sorted([*BOTH_WAYS, "laprop_kernel", "two_hot_mean_kernel"])
+ALONE = ("adam", "clip", "laprop", "masked_mean", "polyak", "squares", "td0", "td_error", "two_hot_mean")
+NAMES = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES for way in ("_backward", "")]
+NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
     "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
@@ -56,7 +58,8 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 
 WRITTEN = (
-    "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "loss", "dpixels", "step", "mean",
+    "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
+    "target", "slope", "mean", "loss", "dpixels", "step",
 )  # fmt: skip
 
 
@@ -69,9 +72,10 @@ class Off:
     def __getitem__(self, grid):
         def launch(*args, **constants):
             self.kernel[grid](*args, **constants)
-            for name, x in zip(self.kernel.arg_names, args, strict=False):
+            for name, written in zip(self.kernel.arg_names, args, strict=False):
                 if name in WRITTEN:
-                    x.detach().add_(0.01)
+                    for x in written if isinstance(written, tuple) else (written,):
+                        x.detach().add_(0.01 if x.is_floating_point() else 0)
 
         return launch
 
@@ -185,6 +189,31 @@ def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
     torch.testing.assert_close(found["gru_backward"], [dgates, dh])
 
 
+@pytest.mark.parametrize("settings", [{"betas": (0.0, 0.99)}, {"cosine": 5}, {"rate": 0.02, "cosine": 40}])
+def test_adam(on_gpu, settings):
+    """After 2^24 updates too, which float32 cannot count; large tensors have larger blocks."""
+    rate = {key: torch.tensor(x, device=DEVICE) for key, x in settings.items() if key == "rate"}
+    for updates in (1, 20, 2**24 + 1):
+        shapes = ((3, 5), (1025,), ()) if updates < 20 else ((2,),)
+        given = [[torch.randn(shape, device=DEVICE) for shape in shapes] for _ in range(3)]
+        given.append([x.square() for x in given[2]])
+        found = [[x.clone() for x in tensors] for tensors in given]
+        last = torch.tensor(updates, device=DEVICE), AdamSettings(0.1)._replace(**settings | rate)
+        assert gpu_optim.supports_adam_triton(*found, *last)
+        gpu_optim.adam_triton(*found, *last)
+        adam.definition(*given, *last)
+        torch.testing.assert_close(found, given, rtol=2e-6, atol=1e-7)
+
+
+def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
+    x = torch.ones(4, 6, device=DEVICE)
+    for second in (x[:, ::2], x.T.contiguous().T, x.double(), x[:3]):
+        assert not gpu_optim.supports_polyak_triton([x, x], [x, second])
+    assert not gpu_optim.supports_polyak_triton([x] * 65, [x] * 65)
+    assert not gpu_optim.supports_clip_triton([torch.empty(2**24 + 1, device="meta")], 1.0)
+    assert gpu_optim.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
+
+
 def test_a_program_has_no_more_warps_than_any_gpu_takes():
     assert [gpu._tile(1, width)["num_warps"] for width in (1, 4096, 12288, 10**6)] == [4, 8, 16, 16]
 
@@ -281,15 +310,25 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import ctypes_call, gpu, steps
+from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_optim, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
+from reverie.nn.adam import AdamSettings
 from reverie.nn.number_distributions import TwoHot
 from reverie.nn.optim import LaPropAGCConfig
 from reverie.nn.rssm import RSSMConfig
 
-NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8", torch.int32: "*i32"}
+NAMES = {
+    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.bool: "*i1", torch.uint8: "*u8",
+    torch.int32: "*i32",
+}  # fmt: skip
 KERNELS, DONE = gpu._kernels(), {}
+
+
+def kind(value):
+    if isinstance(value, torch.Tensor):
+        return NAMES[value.dtype]
+    return "i32" if isinstance(value, int) else "fp32" if isinstance(value, float) else "constexpr"
 
 
 def compile(name, grid, *args, **constants):
@@ -299,8 +338,7 @@ def compile(name, grid, *args, **constants):
     absent = {k: None for k, v in given.items() if v is None}
     signature = {}
     for key, value in given.items():
-        kind = "i32" if isinstance(value, int) else "fp32" if isinstance(value, float) else "constexpr"
-        signature[key] = NAMES[value.dtype] if isinstance(value, torch.Tensor) else kind
+        signature[key] = tuple(map(kind, value)) if isinstance(value, tuple) else kind(value)
     constants = absent | constants
     signature |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
@@ -319,6 +357,13 @@ with torch.no_grad():
     feature = torch.zeros(9, rssm.feature_width, dtype=torch.bfloat16)
     prepared = steps.prepare(rssm, torch.bfloat16)
     kernel.dream_step(rssm, prepared, feature, torch.zeros(9, 3), torch.empty_like(feature))
+tensors, count = [torch.zeros(300), torch.zeros(())], torch.tensor(7)
+gpu_optim.clip_by_norm_triton(tensors, 1.0)
+gpu_optim.polyak_triton(tensors, tensors, 0.1, count, 7)
+gpu_optim.polyak_triton(tensors, tensors, 0.1, None, 1)
+for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tensor(0.1))):
+    gpu_optim.adam_triton(tensors, tensors, tensors, tensors, count, settings)
+gpu_losses.compare_losses(torch.zeros)
 x, w = torch.zeros(64, 4, 4, 3, dtype=torch.bfloat16), torch.zeros(8, 3, 5, 5, requires_grad=True)
 x = functional.conv_pool_norm_silu(x, w, torch.zeros(8), torch.zeros(8), 1e-4)
 w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)

@@ -14,6 +14,7 @@ def where(request, monkeypatch):
     """Scalars are read where they can be, and summed where they are as if they were on a GPU."""
     if request.param == "on a device":
         monkeypatch.setattr(module, "is_readable_scalar", lambda value: False)
+        monkeypatch.setattr(module, "FOLD", 2)
 
 
 def test_a_name_is_averaged_over_the_updates_that_reported_it():
@@ -31,6 +32,14 @@ def test_values_may_be_overwritten_after_they_were_added():
     value.fill_(5.0)
     meter.add({"x": value})
     assert meter.flush() == {"x": 3.0}
+
+
+def test_elements_of_one_vector_are_not_copied_unless_they_are_only_some_of_it():
+    meter, vector = DeviceMeter(), torch.tensor([1.0, 2.0, 3.0])
+    a, b, c = vector.unbind()
+    assert meter._stack([a, b, c]) is vector
+    for some in ([a, b], [b, a, c], [a, b, c.clone()], [a]):
+        assert meter._stack(some).tolist() == [float(x) for x in some]
 
 
 def test_sums_of_many_values_lose_no_digits():

@@ -11,13 +11,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 from gymnasium.vector import SyncVectorEnv
 from resumed import CONFIG, QUICK, Walk, assert_same, run_until
 
 import reverie
+from endless import Endless
 from reverie.api import train_config as train
 from reverie.cli.output import score_line
 from reverie.core.errors import ConfigError, DataError, RunError
@@ -336,20 +335,3 @@ def test_the_longest_episode_of_training_is_known_to_the_agent(tmp_path: Path, v
     assert pickle.loads(pickle.dumps(agent.config)).eval_episode_steps is None
     found = agent.evaluate(2)
     assert (found.lengths, found.cut_off) == ([1200, 1200], 2)
-
-
-class Endless(gymnasium.Env[Any, Any]):
-    """Ends after ``length`` steps."""
-
-    observation_space = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-    length = 10**9
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return np.zeros(1, np.float32), 1.0, self.time == self.length, False, {"cost": 1}

@@ -221,11 +221,13 @@ def test_an_action_that_is_not_finite_is_saved_as_diverged(fakes):
 
 
 @pytest.mark.parametrize("look", ["_read", "_watch"])
-def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(look):
+def test_the_first_bad_loss_is_found_where_it_is_read_and_where_it_is_watched_on_its_device(look, monkeypatch):
+    monkeypatch.setattr("reverie.run.metrics_log.FOLD", 2)
     guard = FiniteCheck()
     guard._read = getattr(guard, look)
     for update, value in enumerate((1.0, math.nan, 2.0, math.inf), 1):
-        guard.add({"loss/a": torch.tensor(1.0), "loss/b": torch.tensor(value)}, update)
+        together = dict(zip(("x", "loss/a", "loss/b"), torch.tensor([math.nan, 1.0, value]).unbind(), strict=True))
+        guard.add(together, update)
     assert guard.bad_loss() == "loss/b became nan at update 2"
 
 

@@ -20,7 +20,8 @@ def folder(tmp_path_factory):
     reverie.train("sac", env="Pendulum-v1", run=where / "sac", **FEW)
     probes = ("mlp('map', inputs='map_coord', units=8)", "mlp('map_coord', units=8)")
     few = {"steps": 40, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.05, "algo.batch_length": 8,
-           "algo.probe.heads": probes, "eval_episodes": 0, "tensorboard": False, "console": False}  # fmt: skip
+           "algo.probe.heads": probes, "env.max_episode_steps": 12, "eval_episodes": 0, "tensorboard": False,
+           "console": False}  # fmt: skip
     mapped = merge_layers("dreamer_v2", env="MiniGrid-Empty-5x5-v0", preset="pydreamer_minigrid+cpu")
     train(mapped.merge(few), run=where / "mapped")
     return where

@@ -90,12 +90,12 @@ class BC(ModelFree):
         self.objective: BCObjective = BCObjective(actor, cfg.chunk_size)
         self.to(device)
         self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
-        policy: Policy[Any] = SampledPolicy(actor, device)
+        policy: Policy[Any] = SampledPolicy(actor, device, cfg.graph)
         if cfg.chunk_size > 1:
             propose = functools.partial(propose_chunk, actor)
             policy = ChunkPolicy(propose, cfg.chunk_size, action_spec.width, device)
         elif clone == "deterministic":
-            policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device)
+            policy = NoisyPolicy(actor, Gaussian(sigma=0.0), action_spec.width, device, cfg.graph)
         self._policy = self.with_memory(policy)
 
     def actor_spec(self, action_spec: ActionSpec) -> ObsSpec:

@@ -96,7 +96,7 @@ class CRR(ModelFree):
         actor, critic = self.objective.actor, self.objective.critic
         self.optims["actor"] = Adam(actor.parameters(), cfg.actor_lr)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = self.with_memory(SampledPolicy(actor, device))
+        self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""

@@ -83,7 +83,7 @@ class DDPG(ModelFree):
         self.optims["critic"] = Adam(
             critic.parameters(), cfg.critic_lr, weight_decay=cfg.critic_weight_decay, **cfg.adam
         )
-        self._policy = NoisyPolicy(actor, cfg.exploration, width, device)
+        self._policy = NoisyPolicy(actor, cfg.exploration, width, device, cfg.graph)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of the critic, of the actor through the new critic, and of the targets: Algorithm 1."""

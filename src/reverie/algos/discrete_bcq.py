@@ -21,7 +21,7 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.exploration import EpsilonGreedy, EpsilonSchedule, GreedyPolicy
+from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.functional import ILLEGAL
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.target_network import TargetNetwork
@@ -97,7 +97,8 @@ class DiscreteBCQ(ModelFree):
         self.objective: DiscreteBCQObjective = DiscreteBCQObjective(network, cfg, self.clip_to_return_range, classes)
         self.to(device)
         self.optims["network"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
-        self._policy = self.with_memory(GreedyPolicy(self.objective.values, cfg.exploration, classes, device))
+        values = CapturableFunction(self.objective.values, self.objective.network, graph=cfg.graph)
+        self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device))
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of values and clone together, and one of the target: Algorithm 1."""

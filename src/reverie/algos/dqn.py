@@ -93,8 +93,10 @@ class DQN(ModelFree):
         self.to(device)
         network = self.objective.network
         self.optims["critic"] = Adam(network.parameters(), cfg.lr, eps=cfg.adam_eps)
-        values = CapturableFunction(self.objective.values, network)
-        noisy_values = CapturableFunction(self.objective.noisy_values, network) if cfg.noisy_sigma else None
+        values = CapturableFunction(self.objective.values, network, graph=cfg.graph)
+        noisy_values = (
+            CapturableFunction(self.objective.noisy_values, network, graph=cfg.graph) if cfg.noisy_sigma else None
+        )
         self._policy = self.with_memory(GreedyPolicy(values, cfg.exploration, classes, device, noisy_values))
         self.novelty: RandomNetworkDistillation | None = self.build_novelty()
 

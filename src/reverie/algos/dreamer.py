@@ -17,6 +17,7 @@ from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import match_weight
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY, ObsPart, ObsSpec
 from reverie.core.types import Batch, Metrics, Mode, PolicyOutput, Step
 from reverie.nn.actor import DreamerActor, JointDistribution
@@ -113,12 +114,17 @@ class LatentPolicy:
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.
         """
+        after = self.choose(step, state, mode)
+        return after.action.cpu(), after
+
+    @accelerated
+    def choose(self, step: Step, state: Context, mode: Mode) -> Context:
+        """Return the latent of the rows and the action chosen in it, on the learner's device: :meth:`act`."""
         latent, policy = self.action_distribution(step, state, mode)
         action = policy.sample() if mode != "eval" else policy.mode()  # [N, A]
         if self.noisy and mode != "eval":
             action = policy.add_exploration_noise(action, self.learner.noise)
-        action = action.clamp(-1, 1)
-        return action.cpu(), Context(latent, action)
+        return Context(latent, action.clamp(-1, 1))
 
     def override(self, state: Context, action: Tensor) -> Context:
         return state._replace(action=action.to(state.action.device, non_blocking=True))

@@ -67,9 +67,11 @@ def sample_with_log_prob(actor: nn.Module, obs: Obs) -> Tensor:
 class BehaviorPolicy(SampledPolicy):
     """A stochastic actor that stores the log-probability ``[N]`` of each sampled action, which is its state."""
 
-    def __init__(self, actor: nn.Module, device: torch.device) -> None:
-        super().__init__(actor, device)
-        self.drawn: CapturableFunction = CapturableFunction(functools.partial(sample_with_log_prob, actor), actor)
+    def __init__(self, actor: nn.Module, device: torch.device, graph: bool = True) -> None:
+        super().__init__(actor, device, graph)
+        self.drawn: CapturableFunction = CapturableFunction(
+            functools.partial(sample_with_log_prob, actor), actor, graph=graph
+        )
 
     def initial(self, num_envs: int) -> Any:
         return torch.zeros(num_envs)
@@ -78,7 +80,7 @@ class BehaviorPolicy(SampledPolicy):
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
         if mode == "eval":
             return super().act(step, None, mode)[0], state
-        drawn = self.drawn(step.obs_on(self.device)).cpu()  # [N, A + 1]
+        drawn = self.drawn.on_host(step.obs, self.device)  # [N, A + 1]
         return drawn[:, :-1], drawn[:, -1]
 
     def extras(self, state: Any) -> dict[str, Tensor]:

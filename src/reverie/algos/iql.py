@@ -112,7 +112,7 @@ class IQL(ModelFree):
         self.optims["value"] = Adam(unshared_parameters(value, critic), cfg.value_lr)
         self.optims["actor"] = Adam(actor_parameters, cfg.actor_lr, cosine=cfg.actor_lr_cosine_updates)
         self.optims["critic"] = Adam(critic.parameters(), cfg.critic_lr)
-        self._policy = self.with_memory(SampledPolicy(actor, device))
+        self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
 
     def build_actor(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> nn.Module:
         """Build the actor: a normal distribution, class probabilities, or both.

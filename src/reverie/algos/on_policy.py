@@ -142,7 +142,7 @@ class OnPolicy(ModelFree, ABC):
             }
             self._policy = RecurrentPolicy(network, device)
         else:
-            self._policy = SampledPolicy(network.actor, device)
+            self._policy = SampledPolicy(network.actor, device, cfg.graph)
 
     def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
         """Build the networks for these specs."""

@@ -218,7 +218,7 @@ class SAC(ModelFree):
             self.optims["temperature"] = Adam([self.objective.log_temperature], cfg.temperature_lr)
         else:
             self.objective.log_temperature.requires_grad_(False)
-        self._policy = self.with_memory(SampledPolicy(actor, device))
+        self._policy = self.with_memory(SampledPolicy(actor, device, cfg.graph))
         self.updates: int = 0  # in Python, so that updates without the actor do not pay for it
 
     def next_step(self) -> TrainStep:

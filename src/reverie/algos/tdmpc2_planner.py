@@ -59,7 +59,9 @@ class Planner:
         self.learner = learner
         networks = cast(nn.Module, learner.objective)
         self.plans: dict[bool, CapturableFunction] = {
-            explore: CapturableFunction(partial(self.plan_action, explore), networks, static=learner.graph)
+            explore: CapturableFunction(
+                partial(self.plan_action, explore), networks, static=learner.graph, graph=learner.graph
+            )
             for explore in (False, True)
         }
 

@@ -43,6 +43,18 @@ Mode = Literal["explore", "eval", "random"]
 """``explore`` samples actions from the policy, ``eval`` takes the mode of its distribution. ``random`` is ``explore``
 when the caller chooses its own action: only the state and its extras matter."""
 
+
+def vector_of(scalars: Sequence[Tensor]) -> Tensor | None:
+    """Return the vector of which ``scalars`` are all elements, in order; None if there is none. Nothing is copied."""
+    vector = scalars[0]._base if scalars else None
+    if vector is None or vector.shape != (len(scalars),) or vector.requires_grad:
+        return None
+    begin = vector.storage_offset()
+    if all(x._base is vector and x.storage_offset() == begin + i for i, x in enumerate(scalars)):
+        return vector
+    return None
+
+
 State = Mapping[str, Any]
 """A ``state_dict``: nested mappings of tensors and plain JSON values."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -117,6 +119,32 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self.current)
 
 
+@contextlib.contextmanager
+def _without_dynamo() -> Iterator[None]:
+    """Keep PyTorch's shape functions from importing ``torch._dynamo``, which takes more than a second.
+
+    They exclude themselves from compilation by ``torch._dynamo.disable``. Nothing is compiled here.
+    """
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    functions = list[Any]()
+
+    def disable(function: Any, *args: Any, **kwargs: Any) -> Any:
+        functions.append(function)
+        return function
+
+    stand_in = ModuleType("torch._dynamo")
+    stand_in.disable = disable  # type: ignore[attr-defined]
+    sys.modules["torch._dynamo"] = stand_in
+    try:
+        yield
+    finally:
+        del sys.modules["torch._dynamo"]
+        for function in functions:  # where PyTorch keeps what ``disable`` returned
+            vars(function).pop("__dynamo_disable", None)
+
+
 def _shapes(value: Any) -> Any:
     """Return arguments of an operation with the shapes of tensors in their places."""
     if isinstance(value, Tensor):
@@ -141,7 +169,7 @@ def count_learner(config: ExperimentConfig, obs_spec: ObsSpec, action_spec: Acti
     """Update a learner, and let it act, on the meta device, which has no memory; None if it does not run there."""
     envs, seconds = max(config.env.num, min(config.eval_envs, config.eval_episodes)), list[float]()
     try:
-        with preserve_rng_state(), torch.device("meta"), _Counter() as counter:
+        with preserve_rng_state(), _without_dynamo(), torch.device("meta"), _Counter() as counter:
             learner = config.algo.build(obs_spec, action_spec, "meta")
             batch = noise_batch(learner, obs_spec, action_spec)
             seconds.append(counter.nominal_seconds())

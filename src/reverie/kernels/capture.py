@@ -12,8 +12,8 @@ import random
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, cast
+from dataclasses import fields, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
-from reverie.core.types import Batch, Update
+from reverie.core.types import Batch, Update, vector_of
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import data_pointers
 from reverie.kernels.tape import Tape
@@ -32,6 +32,8 @@ Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
 
 WARM_UPS = 3
 """Updates of each kind that run uncaptured first, so that kernels are chosen and workspaces allocated."""
+
+T = TypeVar("T")
 
 MAX_KEYS = 4
 """Maximum number of captured kinds of batches; each has its own memory for inputs and outputs."""
@@ -51,7 +53,7 @@ class CudaGraphs:
         self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self.pool: Any = torch.cuda.graph_pool_handle()
 
-    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
+    def warm_up(self, call: Callable[[], T]) -> tuple[T, str]:
         """Run ``call`` on the capture stream, ordered after earlier and before later work of the current stream."""
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -60,7 +62,7 @@ class CudaGraphs:
         current.wait_stream(self.stream)
         return result
 
-    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
+    def capture(self, call: Callable[[], T]) -> tuple[T, Callable[[], object]]:
         """Capture ``call``, and replay it once. Each replay advances the device's random generator."""
         graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self.device)
         # Other threads may use the device during the capture: only this thread must not synchronize.
@@ -98,23 +100,24 @@ class TapeRecorder:
 Recorder = CudaGraphs | TapeRecorder
 
 
-def _listen(call: Callable[[], Update]) -> tuple[Update, str]:
+def _listen(call: Callable[[], T]) -> tuple[T, str]:
     """Run ``call``. Return its result and where it first waited for the device, by PyTorch's sync debug mode."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            update = call()
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        caught.clear()  # PyTorch warns that the mode itself is a prototype
+        try:
+            result = call()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
     for w in caught:
         origin = (str(w.message), w.filename, w.lineno)
         if "synchroniz" not in str(w.message) and origin not in _SHOWN:
             _SHOWN.add(origin)
             warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
     waits = [f"it waits for the device at {w.filename}:{w.lineno}" for w in caught if "synchroniz" in str(w.message)]
-    return update, waits[0] if waits else ""
+    return result, waits[0] if waits else ""
 
 
 class CapturedStep:
@@ -140,7 +143,7 @@ class CapturedStep:
             step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
-            outputs, self.replay = self.recorder.capture(lambda: self.step(self.batch))
+            outputs, self.replay = self.recorder.capture(lambda: join_metrics(self.step(self.batch)))
             self.hand_out = make_output_copier(outputs)
         else:
             self.replay()
@@ -150,9 +153,9 @@ class CapturedStep:
         if self.runs < WARM_UPS:  # these may wait for the device, and create lasting state
             return self.recorder.warm_up(step)[0]
         learner = self.learner()
-        before = _python_state(learner)
+        before = python_state(learner)
         update, obstacle = self.recorder.warm_up(step)
-        if obstacle := obstacle or _describe_change(before, _python_state(learner)):
+        if obstacle := obstacle or describe_change(before, python_state(learner)):
             self.obstacle = obstacle
             warnings.warn(f"the update runs without {self.recorder.title}, which is slower: {obstacle}.", stacklevel=5)
         return update
@@ -171,7 +174,7 @@ def _weak_step(step: TrainStep) -> Callable[[Batch], Update]:
     return prepare_and_step
 
 
-def _python_state(learner: object) -> dict[str, object]:
+def python_state(learner: object) -> dict[str, object]:
     """Return the numbers, strings and tensors that are attributes of a learner's modules, and generators' states."""
     modules = learner.named_modules() if isinstance(learner, nn.Module) else ()
     values: dict[str, object] = {}
@@ -182,7 +185,7 @@ def _python_state(learner: object) -> dict[str, object]:
     return values | {"random": random.getstate(), "numpy.random": str(legacy)}
 
 
-def _describe_change(before: dict[str, object], after: dict[str, object]) -> str:
+def describe_change(before: dict[str, object], after: dict[str, object]) -> str:
     """Return a sentence on the first value that differs, which a replay would not change, or an empty string."""
     for name, value in after.items():
         had = before.get(name)
@@ -282,6 +285,14 @@ def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     return by_name
 
 
+def join_metrics(update: Update) -> Update:
+    """Return ``update`` with metrics that are elements of one vector, unless they are on the CPU."""
+    metrics = [value.reshape(()) for value in update.metrics.values()]
+    if all(x.is_cpu for x in metrics):
+        return update
+    return replace(update, metrics=dict(zip(update.metrics, torch.stack(metrics).unbind(), strict=True)))
+
+
 def make_output_copier(outputs: Update) -> Callable[[], Update]:
     """Return a function that copies ``outputs`` with all its tensors."""
     metrics = [value.reshape(()) for value in outputs.metrics.values()]
@@ -292,11 +303,14 @@ def make_output_copier(outputs: Update) -> Callable[[], Update]:
         named = dict(zip(outputs.metrics, values, strict=True))
         return Update(metrics=named, priority=priority, extras=dict(zip(outputs.extras, copies, strict=False)))
 
-    def by_one_kernel() -> Update:
-        return update(torch.stack(metrics).unbind() if metrics else (), [x.clone() for x in extras])
+    vector = vector_of(metrics)
+
+    def by_few_kernels() -> Update:
+        values = vector.clone().unbind() if vector is not None else torch.stack(metrics).unbind() if metrics else ()
+        return update(values, [x.clone() for x in extras])
 
     if not all(x.is_cpu for x in (*metrics, *extras)):
-        return by_one_kernel
+        return by_few_kernels
     output_buffers, count = OutputBuffers([*metrics, *extras]), len(metrics)
 
     def by_one_call() -> Update:

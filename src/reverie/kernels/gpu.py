@@ -69,9 +69,10 @@ def _kernels() -> SimpleNamespace:
 
 
 def _launch(name: str, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Start a kernel near its first tensor, which may be in a tuple."""
     if 0 in grid:
         return
-    near = next(x for x in args if isinstance(x, Tensor))
+    near = next(y for x in args for y in (x if isinstance(x, tuple) else (x,)) if isinstance(y, Tensor))
     with torch.cuda.device_of(near):  # type: ignore[no-untyped-call]  # Triton launches on the current device
         getattr(_kernels(), name)[grid](*args, **constants)
 
@@ -134,6 +135,11 @@ class _NormSiLU(torch.autograd.Function):
         dscale = torch.empty(programs, width, dtype=torch.float32, device=x.device)
         norm_silu_gradient(x, scale, flat, dx, dscale, ctx.eps)
         return dx.view(grad.shape), dscale.sum(0), None
+
+
+def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:
+    """Return whether :func:`norm_silu_triton` can be used: ``scale`` has one number for each column."""
+    return scale.shape == x.shape[-1:] and scale.is_contiguous() and can_use_triton(x, scale)
 
 
 def norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -247,6 +253,9 @@ def laprop_triton(
 
 def check_triton_kernels(device: torch.device) -> None:
     """Run every kernel once on ``device``, and compare its results with PyTorch's."""
+    from reverie.kernels.gpu_losses import compare_losses  # these import this module
+    from reverie.kernels.gpu_optim import compare_optimizers
+
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
 
     def numbers(*shape: int) -> Tensor:
@@ -258,6 +267,7 @@ def check_triton_kernels(device: torch.device) -> None:
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
         own = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
         compared = [*own, *compare_images(numbers), *compare_two_hot(numbers)]
+        compared += [*compare_optimizers(numbers), *compare_losses(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")

@@ -40,11 +40,12 @@ def to_losses(values: Values) -> Losses:
     return Losses({"critic": loss}, dict(zip(METRICS, (loss.detach(), *metrics), strict=True)), priority)
 
 
-class _Loss(torch.autograd.Function):
+class LossWithSlope(torch.autograd.Function):
     """Values, of which only the first has a gradient; ``function(x, *others)`` returns it next to them."""
 
     @staticmethod
     def forward(ctx: Any, function: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+        """Return the values."""
         values, gradient = function(x, *inputs)
         if ctx is not None:
             ctx.save_for_backward(gradient)
@@ -55,6 +56,7 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x."""
         (gradient,) = ctx.saved_tensors
         axes = [1] * (gradient.ndim - grad.ndim)
         return None, gradient * grad.view(*grad.shape, *axes), *[None] * ctx.num_inputs
@@ -90,7 +92,7 @@ def supports_mean_over(x: Tensor, mask: Tensor) -> bool:
 
 def mean_over_cpu(x: Tensor, mask: Tensor) -> Tensor:
     """Compute ``td.masked_mean``, with gradient."""
-    return cast(Tensor, call(_Loss, _mean, x, mask)[0])
+    return cast(Tensor, call(LossWithSlope, _mean, x, mask)[0])
 
 
 def _mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
@@ -113,12 +115,12 @@ def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: floa
 
 def squared_error_cpu(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
     """Compute ``td.squared_error``."""
-    return to_losses(call(_Loss, error_and_gradient, prediction, target, batch, scale))
+    return to_losses(call(LossWithSlope, error_and_gradient, prediction, target, batch, scale))
 
 
 def huber_error_cpu(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
     """Compute ``td.huber_error``."""
-    return to_losses(call(_Loss, error_and_gradient, prediction, target, batch, scale, kappa))
+    return to_losses(call(LossWithSlope, error_and_gradient, prediction, target, batch, scale, kappa))
 
 
 def error_and_gradient(
@@ -146,7 +148,7 @@ def supports_quantile_huber(prediction: Tensor, target: Tensor, kappa: float = 1
 
 def quantile_huber_cpu(prediction: Tensor, target: Tensor, kappa: float = 1.0, tau: None = None) -> Tensor:
     """Compute ``quantile.quantile_huber``."""
-    return cast(Tensor, call(_Loss, _pairs, prediction, target.detach(), kappa)[0])
+    return cast(Tensor, call(LossWithSlope, _pairs, prediction, target.detach(), kappa)[0])
 
 
 def _pairs(prediction: Tensor, target: Tensor, kappa: float) -> tuple[tuple[Tensor], Tensor]:
@@ -228,7 +230,7 @@ def quantile_error_cpu(
     prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
 ) -> Losses:
     """Compute ``quantile.quantile_error`` of one choice, with gradient."""
-    return to_losses(call(_Loss, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
+    return to_losses(call(LossWithSlope, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
 
 
 def quantile_error_and_gradient(

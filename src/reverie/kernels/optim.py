@@ -52,9 +52,14 @@ def supports_fused_adam(
     """
     if settings.rate is not None and params[0].is_meta:
         return False
-    return _same_shapes(params, grads, mean, square) and all(
+    return have_same_memory(params, grads, mean, square)
+
+
+def have_same_memory(*lists: Sequence[Tensor]) -> bool:
+    """Return whether tensors at the same positions have numbers of one dtype in the same order, without gaps."""
+    return _same_shapes(*lists) and all(
         _is_dense(p) and all(x.stride() == p.stride() and x.dtype is p.dtype for x in counterparts)
-        for p, *counterparts in zip(params, grads, mean, square, strict=True)
+        for p, *counterparts in zip(*lists, strict=True)
     )
 
 

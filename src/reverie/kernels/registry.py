@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import base, imagination
+from reverie.algos import base, dreamer, imagination
 from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
@@ -16,6 +16,8 @@ from reverie.kernels import (
     dreams,
     elementwise,
     gpu,
+    gpu_losses,
+    gpu_optim,
     images,
     images_gpu,
     inference,
@@ -23,6 +25,7 @@ from reverie.kernels import (
     matmul,
     optim,
     packing,
+    policy_graphs,
     relu_mlp,
     rows,
     rssm,
@@ -45,21 +48,25 @@ from reverie.nn import (
 )
 from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import quantile, returns, td
+from reverie.objectives import estimators, quantile, returns, td
 from reverie.replay import prioritized, windows
 from reverie.store import zarr
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
+    (estimators.ValueEstimator.__call__, Kernel(gpu_losses.supports_td0_targets, gpu_losses.td0_targets_triton)),
     (td.masked_mean, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
+    (td.masked_mean, Kernel(gpu_losses.supports_masked_mean, gpu_losses.masked_mean_triton)),
     (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
+    (td.squared_error, Kernel(gpu_losses.supports_td_error, gpu_losses.squared_error_triton)),
     (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
+    (td.huber_error, Kernel(gpu_losses.supports_td_error, gpu_losses.huber_error_triton)),
     (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
     (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
     (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
-    (functional.norm_silu, Kernel(lambda x, scale, eps: gpu.can_use_triton(x, scale), gpu.norm_silu_triton)),
+    (functional.norm_silu, Kernel(gpu.supports_norm_silu, gpu.norm_silu_triton)),
     (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
     (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),
     (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
@@ -82,9 +89,12 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron_by_layers, relu_mlp.perceptron_by_layers_cpu)),
     (nn_relu_mlp.regularized_perceptron, Kernel(relu_mlp.supports_normed_perceptron, relu_mlp.normed_perceptron_cpu)),
+    (nn_adam.clip_by_norm, Kernel(gpu_optim.supports_clip_triton, gpu_optim.clip_by_norm_triton)),
     (nn_adam.adam, Kernel(optim.supports_adam, optim.adam_cpu)),
+    (nn_adam.adam, Kernel(gpu_optim.supports_adam_triton, gpu_optim.adam_triton)),
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
+    (target_network.polyak_update, Kernel(gpu_optim.supports_polyak_triton, gpu_optim.polyak_triton)),
     (number_distributions.two_hot_mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
     (number_distributions.two_hot_loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
@@ -99,6 +109,9 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
     (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
     (exploration.CapturableFunction.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
+    (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
+    (exploration.CapturableFunction.on_host, Kernel(policy_graphs.supports_graph, policy_graphs.act_captured)),
+    (dreamer.LatentPolicy.choose, Kernel(policy_graphs.supports_choose, policy_graphs.choose_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""
 

@@ -8,6 +8,9 @@ Shapes: M rows, C the width of a norm, D = blocks * ``width`` the deterministic 
 import triton
 import triton.language as tl
 
+from reverie.kernels.triton_losses import masked_mean_kernel, td0_kernel, td_error_kernel  # noqa: F401
+from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
+
 
 @triton.jit
 def norm_silu_kernel(

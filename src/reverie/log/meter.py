@@ -8,7 +8,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from reverie.core.types import State
+from reverie.core.types import State, vector_of
+
+FOLD = 64
+"""Number of updates whose metrics are summed together on a device, as each operation there costs the host time."""
 
 
 class DeviceMeter:
@@ -20,6 +23,7 @@ class DeviceMeter:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, ...], list[float]] = {}
+        self._pending: dict[tuple[str, ...], list[Tensor]] = {}  # vectors that are not in the sums yet
         self._sums: dict[tuple[str, ...], Tensor] = {}
         self._counts: dict[tuple[str, ...], int] = {}
 
@@ -36,11 +40,17 @@ class DeviceMeter:
             numbers = [value.item() if isinstance(value, Tensor) else value for value in values]
             totals = self._read.get(names) or [0.0] * len(names)
             self._read[names] = [total + value for total, value in zip(totals, numbers, strict=True)]
-        elif names in self._sums:
-            self._sums[names] += self._stack(values)
         else:
-            self._sums[names] = self._stack(values).double()
+            pending = self._pending.setdefault(names, [])
+            pending.append(self._stack(values))
+            if len(pending) == FOLD:
+                self._fold(names)
         self._counts[names] = self._counts.get(names, 0) + 1
+
+    def _fold(self, names: tuple[str, ...]) -> None:
+        """Add the pending vectors to the sums."""
+        total = torch.stack(self._pending.pop(names)).double().sum(0)
+        self._sums[names] = self._sums[names].add_(total) if names in self._sums else total
 
     def flush(self) -> dict[str, float]:
         """Return the mean of each name since the last flush, after one wait for the device; then reset all sums."""
@@ -68,6 +78,8 @@ class DeviceMeter:
 
     def _read_sums(self) -> list[tuple[tuple[str, ...], list[float]]]:
         """Return the sums that are on a device, in one transfer."""
+        for names in [*self._pending]:
+            self._fold(names)
         if not self._sums:
             return []
         device = next(iter(self._sums.values())).device
@@ -77,10 +89,11 @@ class DeviceMeter:
 
     @staticmethod
     def _stack(values: list[Tensor | float]) -> Tensor:
-        """Return the values as one float32 vector on their device; always a new tensor, never a view."""
+        """Return the values as one float32 vector on their device, which no later update writes to."""
         tensors = [value for value in values if isinstance(value, Tensor) and value.ndim == 0]
         if len(tensors) == len(values) and len({value.device for value in tensors}) == 1:  # five times as fast
-            return torch.stack(tensors).detach().float()
+            vector = vector_of(tensors)
+            return (torch.stack(tensors).detach() if vector is None else vector).float()
         device = next((v.device for v in values if isinstance(v, Tensor)), torch.device("cpu"))
         scalars = (torch.as_tensor(value).detach().reshape(()) for value in values)
         return torch.stack([scalar.to(device, torch.float32, non_blocking=True) for scalar in scalars])

@@ -142,8 +142,7 @@ class Adam:
         if is_distributed() and not are_means:
             all_reduce_mean(grads)
         if self.max_grad_norm:
-            norm = torch.stack(torch._foreach_norm(grads)).norm()
-            grads = list(torch._foreach_mul(grads, self.max_grad_norm / norm.clamp(min=self.max_grad_norm)))
+            grads, _ = clip_by_norm(grads, self.max_grad_norm)
         if self.weight_decay:
             params = [p.detach() for p in self.params if p.requires_grad]
             grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
@@ -180,12 +179,19 @@ def joint_gradient_step(loss: Tensor, optims: Sequence[Adam], limit: float) -> T
     parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
     grads = list(torch.autograd.grad(loss, [p for part in parts for p in part]))
     all_reduce_mean(grads)
-    norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
-    torch._foreach_mul_(grads, limit / norm.clamp(min=limit))
+    grads, norm = clip_by_norm(grads, limit)
     for optim, part in zip(optims, parts, strict=True):
         optim.apply(grads[: len(part)], are_means=True)
         grads = grads[len(part) :]
     return norm
+
+
+@accelerated
+@torch.no_grad()
+def clip_by_norm(grads: Tensors, limit: float) -> tuple[Tensors, Tensor]:
+    """Return the gradients, scaled so that their joint norm is at most ``limit``, and their norm before, ``[]``."""
+    norm: Tensor = torch.stack(torch._foreach_norm(grads)).norm()
+    return list(torch._foreach_mul(grads, limit / norm.clamp(min=limit))), norm
 
 
 @accelerated

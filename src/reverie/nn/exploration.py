@@ -27,16 +27,27 @@ from reverie.objectives.categorical import join_choices, split_choices
 class CapturableFunction:
     """A function of observations that calls a network and depends on no other state that changes."""
 
-    def __init__(self, function: Callable[[Obs], Tensor], network: nn.Module, *, static: bool = False) -> None:
-        """``function`` calls ``network``; ``static``: it makes the same calls each time, so that it may be captured."""
+    def __init__(
+        self, function: Callable[[Obs], Tensor], network: nn.Module, *, static: bool = False, graph: bool = True
+    ) -> None:
+        """``function`` calls ``network``; ``static``: it makes the same calls each time, so that it may be captured.
+
+        ``graph``: it may be captured as a CUDA graph.
+        """
         self.function = function
         self.network = network
         self.static = static
+        self.graph = graph
 
     @accelerated
     def __call__(self, obs: Obs) -> Tensor:
         """Return ``function(obs)`` of observations ``[N, ...]``."""
         return self.function(obs)
+
+    @accelerated
+    def on_host(self, obs: Obs, device: torch.device) -> Tensor:
+        """Return ``function(obs)`` on the CPU, of observations on any device; the network is on ``device``."""
+        return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).cpu()
 
 
 # ---------------------------------------------------------------------- schedules
@@ -229,8 +240,10 @@ class CountingPolicy(StatelessStorage[C]):
 class NoisyPolicy(CountingPolicy[NoiseState]):
     """A deterministic actor, with noise added to its actions while exploring."""
 
-    def __init__(self, actor: nn.Module, noise: ActionNoise, width: int, device: torch.device) -> None:
-        self.actor: CapturableFunction = CapturableFunction(actor, actor)
+    def __init__(
+        self, actor: nn.Module, noise: ActionNoise, width: int, device: torch.device, graph: bool = True
+    ) -> None:
+        self.actor: CapturableFunction = CapturableFunction(actor, actor, graph=graph)
         self.noise = noise
         self.width = width
         self.device = device
@@ -241,7 +254,7 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
     @torch.no_grad()
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
         """Return ``(action [N, A] on the CPU, state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
-        action: Tensor = self.actor(step.obs_on(self.device)).cpu()  # [N, A]
+        action = self.actor.on_host(step.obs, self.device)  # [N, A]
         if mode == "eval":
             return action, state
         noise, state = self.noise(state, step)
@@ -255,9 +268,11 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
 class SampledPolicy(StatelessStorage[None]):
     """A stochastic actor: actions are samples while exploring and modes in evaluations. It has no state."""
 
-    def __init__(self, actor: nn.Module, device: torch.device) -> None:
-        self.drawn: CapturableFunction = CapturableFunction(functools.partial(sample_actions, actor), actor)
-        self.best: CapturableFunction = CapturableFunction(functools.partial(mode_actions, actor), actor)
+    def __init__(self, actor: nn.Module, device: torch.device, graph: bool = True) -> None:
+        self.drawn: CapturableFunction = CapturableFunction(
+            functools.partial(sample_actions, actor), actor, graph=graph
+        )
+        self.best: CapturableFunction = CapturableFunction(functools.partial(mode_actions, actor), actor, graph=graph)
         self.actor = actor
         self.device = device
 
@@ -267,7 +282,7 @@ class SampledPolicy(StatelessStorage[None]):
     @torch.no_grad()
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
-        return chosen(step.obs_on(self.device)).cpu(), None
+        return chosen.on_host(step.obs, self.device), None
 
     def inspect(self, step: Step, state: None) -> PolicyOutput:
         obs = step.obs_on(self.device)
@@ -297,15 +312,15 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
     """
 
     def __init__(
-        self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: tuple[int, ...],
-        device: torch.device, noisy_values: Callable[[Obs], Tensor] | None = None,
+        self, values: CapturableFunction, randomness: EpsilonSchedule, classes: tuple[int, ...], device: torch.device,
+        noisy_values: CapturableFunction | None = None,
     ) -> None:  # fmt: skip
         """``values(obs)`` returns the values ``[N, A]`` of all classes; ``classes``: their number in each choice.
 
         ``noisy_values`` replaces ``values`` while exploring.
         """
         self.values = values
-        self.noisy_values: Callable[[Obs], Tensor] = noisy_values or values
+        self.noisy_values: CapturableFunction = noisy_values or values
         self.randomness = randomness
         self.classes = classes
         self.device = device
@@ -319,10 +334,8 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
         Exploration draws from the CPU's default generator, equally often for each environment and at each step.
         """
-        values = (self.values if mode == "eval" else self.noisy_values)(step.obs_on(self.device))  # [N, A]
-        if len(self.classes) > 1:
-            values = values.cpu()  # once for all choices
-        best = [part.argmax(-1).cpu() for part in split_choices(values, self.classes)]  # [N] each
+        values = (self.values if mode == "eval" else self.noisy_values).on_host(step.obs, self.device)  # [N, A]
+        best = [part.argmax(-1) for part in split_choices(values, self.classes)]  # [N] each
         if mode != "eval":
             chance, legal = self.randomness.epsilon_at(state.steps), step.obs.get(MASK_KEY)
             masks = [None] * len(best) if legal is None else split_choices(legal, self.classes)

@@ -16,6 +16,7 @@ from torch import Tensor
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Batch
 from reverie.objectives.returns import Bootstrap, Estimate, gae, n_step, n_step_bootstrap, td0, td1, td_lambda, vtrace
 
@@ -50,6 +51,7 @@ class ValueEstimator(Choice):
         """Smallest number of rows T of a window."""
         return 2
 
+    @accelerated
     def __call__(self, batch: Batch, value: Tensor, discount: float) -> Tensor:
         """Return the targets y of rows 0 ... T-2, ``[B, T - 1]``, from the ``value`` of rows 1 ... T-1, ``[B, T - 1]``.
 

@@ -20,7 +20,7 @@ from reverie.core.errors import DataError, count_noun
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
-from reverie.core.types import Metrics
+from reverie.core.types import Metrics, vector_of
 from reverie.run.collect import CollectorProtocol, EpisodeStats, mean_infos
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
@@ -137,8 +137,14 @@ class MetricsLog:
 class FirstNonFinite(NamedTuple):
     """The state, on the device, of K loss terms that are reported together."""
 
-    first: Tensor  # [K] int64, the first update at which each term was not finite; 0: none
+    first: Tensor  # [K] int64, the first update at which each term was not finite; NEVER: none
     value: Tensor  # [K] the value at that update
+
+
+NEVER = 2**62
+"""The number of an update that does not come."""
+FOLD = 64
+"""Number of updates that are checked together on a device, as each operation there costs the host time."""
 
 
 class FiniteCheck:
@@ -155,6 +161,7 @@ class FiniteCheck:
             str, tuple[int, float]
         ] = {}  # the first update at which each term was not finite, and its value
         self.seen: dict[tuple[str, ...], FirstNonFinite] = {}
+        self._pending: dict[tuple[str, ...], list[tuple[int, Tensor]]] = {}  # by the names of the values
         self._terms: dict[tuple[str, ...], tuple[str, ...]] = {}  # the loss terms among the names of an update
 
     def add(self, metrics: Metrics, update: int) -> None:
@@ -175,21 +182,39 @@ class FiniteCheck:
                 self.read.setdefault(name, (update, value))
 
     def _watch(self, metrics: Metrics, terms: tuple[str, ...], update: int) -> None:
-        values = torch.stack([metrics[name] for name in terms]).detach().float()
-        first, value = self.seen.get(terms) or FirstNonFinite(
-            torch.zeros_like(values, dtype=torch.int64), torch.zeros_like(values)
-        )
-        fresh = ~torch.isfinite(values) & (first == 0)
-        self.seen[terms] = FirstNonFinite(first.masked_fill(fresh, update), torch.where(fresh, values, value))
+        values = vector_of([*metrics.values()])
+        names = terms if values is None else tuple(metrics)
+        if values is None:
+            values = torch.stack([metrics[name] for name in terms]).detach()
+        pending = self._pending.setdefault(names, [])
+        pending.append((update, values))
+        if len(pending) == FOLD:
+            self._fold(names)
+
+    def _fold(self, names: tuple[str, ...]) -> None:
+        """Check the loss terms among the pending values of ``names``."""
+        terms = tuple(name for name in names if name.startswith("loss/"))
+        updates, vectors = zip(*self._pending.pop(names), strict=True)
+        every = torch.stack(vectors).float()  # [n, names]
+        values = torch.stack([every[:, names.index(name)] for name in terms], 1)  # [n, K]
+        numbers = torch.tensor(updates).to(values.device, non_blocking=True)[:, None]
+        first, row = torch.where(torch.isfinite(values), NEVER, numbers).min(0)  # [K]
+        found = FirstNonFinite(first, values.gather(0, row[None])[0])
+        if (before := self.seen.get(terms)) is not None:
+            is_new = found.first < before.first
+            found = FirstNonFinite(*(torch.where(is_new, new, old) for new, old in zip(found, before, strict=True)))
+        self.seen[terms] = found
 
     def bad_loss(self) -> str | None:
         """Describe the first term that was NaN or infinite; None if all were finite. Waits for the device."""
+        for names in [*self._pending]:
+            self._fold(names)
         bad = [(update, term, value) for term, (update, value) in self.read.items()]
         bad += [
             (update, term, value)
             for terms, state in self.seen.items()
             for update, value, term in zip(state.first.tolist(), state.value.tolist(), terms, strict=True)
-            if update
+            if update != NEVER
         ]
         if not bad:
             return None

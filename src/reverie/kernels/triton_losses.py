@@ -1,0 +1,91 @@
+"""Triton kernels of critics' targets and losses. ``kernels/gpu_losses.py`` launches them.
+
+One program computes a whole loss, because a batch of a few thousand numbers takes no longer than a launch.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def td0_kernel(reward, terminal, last, value, target, count, steps, discount, BLOCK: tl.constexpr):
+    """Write the targets ``[B, T - 1]`` of ``objectives/returns.py: td0``; ``value`` is that of rows 1 ... T-1.
+
+    ``count`` = B * (T - 1), ``steps`` = T - 1.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask, t = i < count, i % steps
+    at = (i // steps) * (steps + 1) + t
+    live = 1 - tl.load(terminal + at + 1, mask=mask, other=0).to(tl.float32)
+    y = tl.load(reward + at + 1, mask=mask, other=0.0)
+    y += live * discount * tl.load(value + i, mask=mask, other=0.0)
+    own = tl.load(value + i - 1, mask=mask & (t > 0), other=0.0)
+    tl.store(target + i, tl.where(tl.load(last + at, mask=mask, other=0) != 0, own, y), mask=mask)
+
+
+@triton.jit
+def total_of(x):
+    """Return the sum of a tile."""
+    return tl.sum(tl.sum(x, 1), 0)
+
+
+@triton.jit
+def largest_of(x, keep):
+    """Return the largest number of a tile where ``keep`` is 1: 0 if there is none, NaN if one is NaN."""
+    bad = total_of(tl.where((keep > 0) & (x != x), 1.0, 0.0))
+    largest = tl.max(tl.max(tl.where(keep > 0, x, float("-inf")), 1), 0)
+    return tl.where(bad > 0, float("nan"), tl.where(total_of(keep) > 0, largest, 0.0))
+
+
+@triton.jit
+def td_error_kernel(
+    prediction, target, last, weight, slope, priority, out, critics, windows, steps, scale, kappa,
+    HUBER: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write ``objectives/td.py: squared_error``, or with HUBER ``huber_error``, and the slope of its loss.
+
+    prediction and slope are ``[K, B, T - 1]``, ``steps`` = T - 1. out: the loss, the mean and the largest value, the
+    mean and the largest target.
+    """
+    row, t = tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    mask = (row < windows)[:, None] & (t < steps)[None, :]
+    at = row[:, None] * steps + t[None, :]
+    ended = tl.load(last + row[:, None] * (steps + 1) + t[None, :], mask=mask, other=0) != 0
+    keep = tl.where(mask & (ended == 0), 1.0, 0.0)
+    count = tl.maximum(total_of(keep), 1.0)
+    share = keep * (scale * tl.load(weight + row, mask=row < windows, other=0.0) / count)[:, None]
+    y = tl.load(target + at, mask=mask, other=0.0)
+    loss, error, value = tl.zeros_like(y), tl.zeros_like(y), tl.zeros_like(y)
+    for k in range(critics):
+        own = at + k * windows * steps
+        q = tl.load(prediction + own, mask=mask, other=0.0)
+        e = q - y
+        size = tl.abs(e)
+        if HUBER:
+            beyond = size > kappa
+            loss += share * tl.where(beyond, kappa * (size - 0.5 * kappa), 0.5 * e * e)
+            tl.store(slope + own, share * tl.where(beyond, tl.where(e > 0, kappa, -kappa), e), mask=mask)
+        else:
+            loss += share * e * e
+            tl.store(slope + own, share * 2 * e, mask=mask)
+        error += size
+        value += q
+    error /= critics
+    value /= critics
+    windowed = tl.sum(error * keep, 1) / tl.maximum(tl.sum(keep, 1), 1.0)
+    tl.store(priority + row, windowed, mask=row < windows)
+    tl.store(out, total_of(loss))
+    tl.store(out + 1, total_of(value * keep) / count)
+    tl.store(out + 2, largest_of(value, keep))
+    tl.store(out + 3, total_of(y * keep) / count)
+    tl.store(out + 4, largest_of(y, keep))
+
+
+@triton.jit
+def masked_mean_kernel(x, mask, share, mean, count, BLOCK: tl.constexpr):
+    """Write ``objectives/td.py: masked_mean`` of ``count`` numbers and its slope, 1 / n where the mask is 1."""
+    i = tl.arange(0, BLOCK)
+    keep = tl.load(mask + i, mask=i < count, other=0).to(tl.float32)
+    kept = keep / tl.maximum(tl.sum(keep, 0), 1.0)
+    tl.store(share + i, kept, mask=i < count)
+    tl.store(mean, tl.sum(tl.load(x + i, mask=i < count, other=0.0) * keep, 0) / tl.maximum(tl.sum(keep, 0), 1.0))
