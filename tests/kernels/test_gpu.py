@@ -15,7 +15,7 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, gpu_optim, images_gpu
+from reverie.kernels import gpu, gpu_mlp, gpu_optim, images_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
 from reverie.nn.number_distributions import TwoHot
@@ -26,7 +26,7 @@ DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device(
 RECURRENT = ("gru", "norm_silu", "sample", "two_hot")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
 ALONE = ("adam", "clip", "laprop", "masked_mean", "polyak", "squares", "td0", "td_error", "two_hot_mean")
-NAMES = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES for way in ("_backward", "")]
+NAMES = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES + ("layer",) for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
@@ -59,7 +59,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
-    "target", "slope", "mean", "loss", "dpixels", "step",
+    "target", "slope", "mean", "loss", "dpixels", "dtheta", "step",
 )  # fmt: skip
 
 
@@ -214,6 +214,17 @@ def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
     assert gpu_optim.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
 
 
+@pytest.mark.parametrize("limit", [0, 2 * 36 * 40 * 33 - 1])
+def test_large_layers_are_left_to_cublas(on_gpu, monkeypatch, limit):
+    """All, or the largest one between two others."""
+    monkeypatch.setattr(gpu_mlp, "MULTIPLICATIONS", limit)
+    launched = Mock(wraps=gpu._launch)
+    monkeypatch.setattr(gpu, "_launch", launched)
+    for name, ours, defined in gpu_mlp.compare_perceptrons(lambda *shape: torch.randn(shape, device=DEVICE)):
+        torch.testing.assert_close(ours, defined, rtol=1e-4, atol=1e-4, msg=name)
+    assert launched.call_count == (8 if limit else 0)
+
+
 def test_a_program_has_no_more_warps_than_any_gpu_takes():
     assert [gpu._tile(1, width)["num_warps"] for width in (1, 4096, 12288, 10**6)] == [4, 8, 16, 16]
 
@@ -310,7 +321,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_optim, steps
+from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
 from reverie.nn.adam import AdamSettings
@@ -318,10 +329,8 @@ from reverie.nn.number_distributions import TwoHot
 from reverie.nn.optim import LaPropAGCConfig
 from reverie.nn.rssm import RSSMConfig
 
-NAMES = {
-    torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.bool: "*i1", torch.uint8: "*u8",
-    torch.int32: "*i32",
-}  # fmt: skip
+NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1",
+         torch.uint8: "*u8"}
 KERNELS, DONE = gpu._kernels(), {}
 
 
@@ -375,6 +384,7 @@ head = TwoHot(x, torch.arange(-127.0, 128.0))
 head.loss(y, y).sum().backward()
 with torch.no_grad():
     head.mean()
+gpu_mlp.compare_perceptrons(torch.zeros)
 g, one = torch.zeros(9), torch.ones(())
 optim.laprop(g, g[:3], torch.zeros(9, dtype=torch.int32), g.clone(), g.clone(), one, (one, one), LaPropAGCConfig())
 print(sorted(DONE), all(DONE.values()))

@@ -254,6 +254,7 @@ def laprop_triton(
 def check_triton_kernels(device: torch.device) -> None:
     """Run every kernel once on ``device``, and compare its results with PyTorch's."""
     from reverie.kernels.gpu_losses import compare_losses  # these import this module
+    from reverie.kernels.gpu_mlp import compare_perceptrons
     from reverie.kernels.gpu_optim import compare_optimizers
 
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
@@ -265,9 +266,9 @@ def check_triton_kernels(device: torch.device) -> None:
     from reverie.kernels.two_hot_gpu import compare_two_hot
 
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        own = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
-        compared = [*own, *compare_images(numbers), *compare_two_hot(numbers)]
-        compared += [*compare_optimizers(numbers), *compare_losses(numbers)]
+        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
+        compared += [*compare_images(numbers), *compare_optimizers(numbers), *compare_losses(numbers)]
+        compared += [*compare_perceptrons(numbers), *compare_two_hot(numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from reverie.kernels.triton_losses import masked_mean_kernel, td0_kernel, td_error_kernel  # noqa: F401
+from reverie.kernels.triton_mlp import fast_tanh, layer_backward_kernel, layer_kernel  # noqa: F401
 from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
 
 
@@ -73,13 +74,6 @@ def norm_silu_backward_kernel(
     if ADD:
         total += tl.load(part, mask=column_mask, other=0.0)
     tl.store(part, total, mask=column_mask)
-
-
-@triton.jit
-def fast_tanh(x):
-    """Triton has no tanh that its interpreter knows."""
-    e = tl.exp(-2 * tl.abs(x))
-    return tl.where(x < 0, e - 1, 1 - e) / (1 + e)
 
 
 @triton.jit
