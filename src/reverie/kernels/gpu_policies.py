@@ -18,7 +18,8 @@ LARGEST = 8192
 
 def supports_squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:
     """Return whether :func:`squash_triton` can be used; the noise has no gradient."""
-    if not gpu.can_use_triton(mean) or not mean.shape == log_std.shape == noise.shape or not mean.numel():
+    fits = mean.shape == log_std.shape == noise.shape and mean.numel()
+    if not fits or not gpu.can_use_triton(mean, family="policies"):
         return False
     return all(x.dtype is torch.float32 for x in (mean, log_std, noise)) and not noise.requires_grad
 
@@ -71,7 +72,8 @@ def _tile(width: int) -> dict[str, int]:
 
 def supports_normal_density(action: Tensor, mean: Tensor, log_std: Tensor) -> bool:
     """Return whether :func:`normal_density_triton` can be used; actions have no gradient."""
-    if not gpu.can_use_triton(mean) or action.shape != mean.shape or log_std.shape != mean.shape[-1:]:
+    fits = action.shape == mean.shape and log_std.shape == mean.shape[-1:]
+    if not fits or not gpu.can_use_triton(mean, family="policies"):
         return False
     fit = 0 < mean.numel() <= LARGEST and not (torch.is_grad_enabled() and action.requires_grad)
     return fit and all(x.dtype is torch.float32 for x in (action, mean, log_std))
