@@ -55,8 +55,9 @@ class EnvFailure(Exception):
 
 
 class Slot:
-    """One environment of a vector, in this process: ``send`` does the work at once.
+    """One environment of a vector, in this process: ``send`` does the work at once, but ``receive`` takes the steps.
 
+    A GPU makes its updates during a step, since they are started between the two.
     Each ``start`` and ``send`` is followed by one ``receive``. After a failure every ``receive`` raises it again, until
     the environment is restarted.
     """
@@ -73,6 +74,7 @@ class Slot:
         """Arrays to which its observations are written, ``[*shape]`` each."""
         self._failed: EnvFailure | None = None
         self._result: Any = None
+        self._action: np.ndarray | None = None  # of the step to take
 
     def start(self) -> None:
         """Start making the environment; ``receive`` then returns ``EnvSpecs``."""
@@ -82,11 +84,17 @@ class Slot:
 
     def send(self, request: str, *args: Any) -> None:
         """Request ``reset(seed)``, ``step(action)``, ``snapshot()``, ``restore(x)``, or a method of ``FlatEnv``."""
-        if self._failed is None:
-            try:
-                self._result = self._perform(request, *args)
-            except ReverieError as error:
-                self._failed = EnvFailure(error, env_traceback(error))
+        if request == "step":
+            self._action = args[0]
+        elif self._failed is None:
+            self._perform_safely(request, *args)
+
+    def _perform_safely(self, request: str, *args: Any) -> None:
+        """Perform a request; a failure is raised by ``receive``."""
+        try:
+            self._result = self._perform(request, *args)
+        except ReverieError as error:
+            self._failed = EnvFailure(error, env_traceback(error))
 
     def _perform(self, request: str, *args: Any) -> Any:
         if request == "step":
@@ -114,6 +122,9 @@ class Slot:
 
     def receive(self) -> Any:
         """Return the result of the last ``start`` or ``send``, or raise ``EnvFailure``."""
+        action, self._action = self._action, None
+        if action is not None and self._failed is None:
+            self._perform_safely("step", action)
         if self._failed is not None:
             raise self._failed
         return self._result

@@ -160,7 +160,7 @@ class SlotVectorEnv:
     def send(self, action: Tensor) -> None:
         """Begin a step: workers take ``action`` ``[N, A]`` in the background until the caller calls ``receive``.
 
-        Environments in this process are stepped at once. Raises the same errors as ``step``.
+        Environments in this process are stepped by ``receive``. Raises the same errors as ``step``.
         """
         self._check_open()
         self._begin(check_flat_actions(action, self._action_shape))
