@@ -13,6 +13,8 @@ from reverie.core.columns import are_in_block, block_of, view_in_block
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import data_pointers
 
+MAX_GROUPED_BYTES = 2**16
+"""Maximum bytes of a tensor on a GPU that is copied together with others: a larger one is copied faster alone."""
 MAX_SETS, MAX_BYTES = 64, 2**18
 """Limits of what is allocated in advance: sets of outputs, and their bytes in all."""
 
@@ -27,6 +29,13 @@ class InputBuffers:
         self.to: list[Tensor] = list(to)
         self.block = block
         self._offsets: list[int] = [int(x.storage_offset()) * x.itemsize for x in to]
+        by_dtype: dict[torch.dtype, list[int]] = {}
+        for i, x in enumerate(self.to):
+            if x.is_cuda and x.nbytes <= MAX_GROUPED_BYTES:
+                by_dtype.setdefault(x.dtype, []).append(i)
+        self._groups: list[list[int]] = [numbers for numbers in by_dtype.values() if len(numbers) > 1]
+        grouped = {i for numbers in self._groups for i in numbers}
+        self._alone: list[int] = [i for i in range(len(self.to)) if i not in grouped]
         self._library = load_kernels() if _side_by_side(self.to) else None
         self._addresses, self._bytes = data_pointers(*self.to), _bytes(self.to)
 
@@ -36,8 +45,15 @@ class InputBuffers:
         if block is not None and self._lie_alike(tensors, block.nbytes):
             block.copy_(block_of(tensors[0]), non_blocking=True)
         elif self._library is None or not _side_by_side(tensors):
-            for to, x in zip(self.to, tensors, strict=True):
-                to.copy_(x, non_blocking=True)
+            alone = [*self._alone]
+            for numbers in self._groups:
+                targets, sources = [self.to[i] for i in numbers], [tensors[i] for i in numbers]
+                if all(x.is_cuda for x in sources):
+                    torch._foreach_copy_(targets, sources, non_blocking=True)
+                else:
+                    alone += numbers
+            for i in alone:
+                self.to[i].copy_(tensors[i], non_blocking=True)
         else:
             self._library.move(self._addresses, data_pointers(*tensors), self._bytes, len(self.to))
 
