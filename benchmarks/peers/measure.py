@@ -236,6 +236,7 @@ def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> 
         parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
         parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
         parser.add_argument("--tiny", action="store_true", help="rehearse what is done on a GPU")
+        parser.add_argument("--cudnn-benchmark", action="store_true", help="cuDNN times its convolutions and chooses")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -243,6 +244,7 @@ def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> 
         args.out.write_text(json.dumps(timed(variants[args.variant], args.setting, args.seconds)))
         return
     place = Place(args.device, args.precision == "bfloat16")
+    torch.backends.cudnn.benchmark = args.cudnn_benchmark
     usual = args.size in (None, USUAL.get(args.setting))
     setting = f"{args.setting}-tiny" if args.tiny else args.setting if usual else f"{args.setting}-{args.size}"
     if setting not in SIZES:

@@ -216,6 +216,10 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7)), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
+    "gpu_mlp.perceptron_triton": [
+        Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7), activation="tanh"), (0, 1, 2), **NETS),
+        Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
+    ],
     "relu_mlp.perceptron_by_layers_cpu": [Case(mlp(2, False, (4, 7), activation="gelu"), (0, 2), **NETS)],
     "relu_mlp.normed_perceptron_cpu": [
         Case(mlp(2, False, (4, 7), norm="after_relu"), (0, 1, 3), **NETS),
@@ -245,13 +249,14 @@ CASES: dict[str, list[Case]] = {
 }  # fmt: skip
 ON_GPU = {
     "gpu.norm_silu_triton", "gpu_losses.td0_targets_triton", "gpu_losses.masked_mean_triton",
-    "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_optim.adam_triton",
+    "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_mlp.perceptron_triton",
+    "gpu_optim.adam_triton",
     "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton",
 }  # fmt: skip
 ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
     "images_gpu.conv_pool_norm_silu_triton", "images_gpu.conv_unfold_norm_silu_triton",
-    "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton",
+    "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton", "gpu.laprop_triton",
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
     "steps.open_loop_prepared", "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu",
     "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "rows.checksums_cpu",

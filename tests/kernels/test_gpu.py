@@ -15,7 +15,7 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, gpu_optim, images_gpu
+from reverie.kernels import gpu, gpu_mlp, gpu_optim, images_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
 
@@ -23,8 +23,8 @@ pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 RECURRENT = ("gru", "norm_silu", "sample")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
-ALONE = ("adam", "clip", "masked_mean", "polyak", "squares", "td0", "td_error")
-NAMES = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES for way in ("_backward", "")]
+ALONE = ("adam", "clip", "laprop", "masked_mean", "polyak", "squares", "td0", "td_error")
+NAMES = [f"{kernel}{way}_kernel" for kernel in RECURRENT + IMAGES + ("layer",) for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
 SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
@@ -57,7 +57,7 @@ def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, withi
 
 WRITTEN = (
     "y", "dx", "dscale", "out", "before", "dgates", "dh", "onehot", "dlogits", "params", "slow", "parts", "clipped",
-    "target", "slope", "mean", "loss", "dpixels",
+    "target", "slope", "mean", "loss", "dpixels", "dtheta", "step",
 )  # fmt: skip
 
 
@@ -149,15 +149,18 @@ def test_errors_of_images_in_the_middle_of_longer_sequences(on_gpu, dtype, low):
 def test_as_many_elements_as_32_bits_cannot_count(on_gpu):
     """The first of 2^20 rows of 2^12 numbers."""
     gates, h, out = (torch.randn(1, n, device=DEVICE) for n in (3 * 4096, 4096, 4096))
-    gpu.gru_into(gates, h, out, 1)
+    bias = torch.zeros_like(gates[0])
+    gpu.gru_into(gates, bias, h, out, 1)
     found = {"gru": [torch.zeros_like(h)], "gru_backward": [torch.zeros_like(gates), torch.zeros_like(h)]}
     sizes = (2**20, 4096, 4096, 4096)
-    gpu._launch("gru_kernel", (4,), gates, h, *found["gru"], None, None, *sizes, 4096, BEFORE=False, BLOCK=1024)
-    given = gates, h, h, h, h, None, *found["gru_backward"]
-    gpu._launch("gru_backward_kernel", (4,), *given, *sizes, CARRIED=False, BLOCK=1024)
+    gpu._launch(
+        "gru_kernel", (4,), gates, bias, h, *found["gru"], None, None, *sizes, 4096, 0, BEFORE=False, BLOCK=1024
+    )
+    given = gates, bias, h, h, h, h, None, *found["gru_backward"]
+    gpu._launch("gru_backward_kernel", (4,), *given, *sizes, 4096, 4096, CARRIED=False, BLOCK=1024)
     assert torch.equal(found["gru"][0], out)
     dgates, dh = torch.zeros_like(gates), torch.zeros_like(h)
-    gpu.gru_gradient(gates, h, (h, h), 1, dgates, dh, None)
+    gpu.gru_gradient(gates, bias, h, (h, h), 1, dgates, dh, None)
     torch.testing.assert_close(found["gru_backward"], [dgates, dh])
 
 
@@ -184,6 +187,17 @@ def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
     assert not gpu_optim.supports_polyak_triton([x] * 65, [x] * 65)
     assert not gpu_optim.supports_clip_triton([torch.empty(2**24 + 1, device="meta")], 1.0)
     assert gpu_optim.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
+
+
+@pytest.mark.parametrize("limit", [0, 2 * 36 * 40 * 33 - 1])
+def test_large_layers_are_left_to_cublas(on_gpu, monkeypatch, limit):
+    """All, or the largest one between two others."""
+    monkeypatch.setattr(gpu_mlp, "MULTIPLICATIONS", limit)
+    launched = Mock(wraps=gpu._launch)
+    monkeypatch.setattr(gpu, "_launch", launched)
+    for name, ours, defined in gpu_mlp.compare_perceptrons(lambda *shape: torch.randn(shape, device=DEVICE)):
+        torch.testing.assert_close(ours, defined, rtol=1e-4, atol=1e-4, msg=name)
+    assert launched.call_count == (8 if limit else 0)
 
 
 def test_a_program_has_no_more_warps_than_any_gpu_takes():
@@ -282,13 +296,15 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_optim, steps
+from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, steps
 from reverie.kernels import rssm as kernel
-from reverie.nn import functional
+from reverie.nn import functional, optim
 from reverie.nn.adam import AdamSettings
+from reverie.nn.optim import LaPropAGCConfig
 from reverie.nn.rssm import RSSMConfig
 
-NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.bool: "*i1", torch.uint8: "*u8"}
+NAMES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.int64: "*i64", torch.int32: "*i32", torch.bool: "*i1",
+         torch.uint8: "*u8"}
 KERNELS, DONE = gpu._kernels(), {}
 
 
@@ -337,6 +353,9 @@ w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)
 x = functional.conv_unfold_norm_silu(x, w[:4], w[:4, 0, 0, 0], torch.zeros(1), 1e-4).expand(-1, -1, -1, 8)
 x = functional.conv_unfold_sigmoid(x, w, w[:, 0, 0, 0])[None]
 functional.unit_squared_error(x, torch.zeros(x.shape, dtype=torch.uint8), 0.0, 255.0).sum().backward()
+gpu_mlp.compare_perceptrons(torch.zeros)
+g, one = torch.zeros(9), torch.ones(())
+optim.laprop(g, g[:3], torch.zeros(9, dtype=torch.int32), g.clone(), g.clone(), one, (one, one), LaPropAGCConfig())
 print(sorted(DONE), all(DONE.values()))
 """
 

@@ -18,6 +18,7 @@ from reverie.core.kernel_dispatch import SWITCH, kernels_disabled
 from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.nn import functional
 from reverie.nn.distributions import Categoricals
+from reverie.nn.optim import LaPropAGCConfig, laprop
 
 TILE = 2048
 """Elements that a program processes at once."""
@@ -151,19 +152,22 @@ def norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 
 
 def gru_into(
-    gates: Tensor, h: Tensor, out: Tensor, blocks: int, before: Tensor | None = None, keep: Tensor | None = None
-) -> None:
+    gates: Tensor, bias: Tensor, h: Tensor, out: Tensor, blocks: int, before: Tensor | None = None,
+    keep: Tensor | None = None,
+) -> None:  # fmt: skip
     """Write the GRU's next state (``functional.gru``) of h ``[M, D]`` into ``out`` ``[M, D]``.
 
-    ``gates`` are ``[M, 3 * D]``. ``before`` ``[M, D]`` gets keep * out, for ``keep`` ``[M]``. These have no gaps.
+    The gates are ``gates`` ``[M, 3 * D]``, which have no gaps, plus ``bias`` ``[3 * D]``. ``before`` ``[M, D]`` gets
+    keep * out, for ``keep`` ``[M]``.
     """
     rows, deter = h.shape
-    _launch("gru_kernel", (_count(rows * deter, TILE // 2),), gates, h, out, before, keep, rows, deter, deter // blocks,
-            h.stride(0), out.stride(0), BEFORE=before is not None, BLOCK=TILE // 2)  # fmt: skip
+    _launch("gru_kernel", (_count(rows * deter, TILE // 2),), gates, bias, h, out, before, keep, rows, deter,
+            deter // blocks, h.stride(0), out.stride(0), 0 if before is None else before.stride(0),
+            BEFORE=before is not None, BLOCK=TILE // 2)  # fmt: skip
 
 
 def gru_gradient(
-    gates: Tensor, h: Tensor, grads: tuple[Tensor, Tensor], blocks: int, dgates: Tensor, dh: Tensor,
+    gates: Tensor, bias: Tensor, h: Tensor, grads: tuple[Tensor, Tensor], blocks: int, dgates: Tensor, dh: Tensor,
     keep: Tensor | None,
 ) -> None:  # fmt: skip
     """Write the gradients of :func:`gru_into` for the sum of ``grads``, ``[M, D]`` each.
@@ -171,8 +175,9 @@ def gru_gradient(
     With ``keep`` ``[M]``, keep times the old ``dh`` ``[M, D]`` is added to that sum before dh is written.
     """
     rows, deter = h.shape
-    _launch("gru_backward_kernel", (_count(rows * deter, TILE // 2),), gates, h, *grads, dh, keep, dgates, dh, rows,
-            deter, deter // blocks, grads[1].stride(0), CARRIED=keep is not None, BLOCK=TILE // 2)  # fmt: skip
+    _launch("gru_backward_kernel", (_count(rows * deter, TILE // 2),), gates, bias, h, *grads, dh, keep, dgates, dh,
+            rows, deter, deter // blocks, h.stride(0), grads[1].stride(0), dh.stride(0), CARRIED=keep is not None,
+            BLOCK=TILE // 2)  # fmt: skip
 
 
 # ---------------------------------------------------------------------- categorical latents
@@ -191,8 +196,8 @@ def sample_into(
     classes = logits.shape[1] // stoch
     tile = _tile(rows * stoch, classes)
     _launch("sample_kernel", (_count(rows * stoch, tile["ROWS"]),), logits, uniform, probs, onehot, before, keep,
-            rows * stoch, stoch, classes, onehot.stride(0), mix, PROBS=probs is not None, BEFORE=before is not None,
-            **tile)  # fmt: skip
+            rows * stoch, stoch, classes, onehot.stride(0), 0 if before is None else before.stride(0), mix,
+            PROBS=probs is not None, BEFORE=before is not None, **tile)  # fmt: skip
 
 
 def supports_sample_classes(dist: Categoricals) -> bool:
@@ -216,12 +221,31 @@ def sample_gradient(
     """Write the gradient of :func:`sample_into`'s logits ``[M, S * C]``, given the probabilities' and the samples'.
 
     The samples' gradient passes straight to the probabilities. With ``keep`` ``[M]``, keep times ``carried``
-    ``[M, S * C]`` is added to them.
+    ``[M, S * C]`` is added to them, and ``carried`` is set to 0.
     """
     rows, classes = len(probs) * stoch, probs.shape[1] // stoch
     tile = _tile(rows, classes)
     _launch("sample_backward_kernel", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch,
-            classes, mix, CARRIED=keep is not None, **tile)  # fmt: skip
+            classes, carried.stride(0), mix, CARRIED=keep is not None, **tile)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- optimizer
+
+
+def supports_laprop(g: Tensor, clip: Tensor, owner: Tensor | None, *_: object) -> bool:
+    """Return whether :func:`laprop_triton` can be used."""
+    return owner is not None and can_use_triton(g, clip)
+
+
+def laprop_triton(
+    g: Tensor, clip: Tensor, owner: Tensor | None, square: Tensor, momentum: Tensor, rate: Tensor,
+    corrections: tuple[Tensor, Tensor], cfg: LaPropAGCConfig,
+) -> Tensor:  # fmt: skip
+    """Compute ``nn/optim.py: laprop``."""
+    step, betas = torch.empty_like(g), (cfg.beta1, cfg.beta2)
+    _launch("laprop_kernel", (_count(len(g), TILE // 2),), g, clip, owner, square, momentum, step, rate, *corrections,
+            len(g), *betas, *(1 - beta for beta in betas), cfg.eps, BLOCK=TILE // 2)  # fmt: skip
+    return step
 
 
 # ---------------------------------------------------------------------- self-check
@@ -230,6 +254,7 @@ def sample_gradient(
 def check_triton_kernels(device: torch.device) -> None:
     """Run every kernel once on ``device``, and compare its results with PyTorch's."""
     from reverie.kernels.gpu_losses import compare_losses  # these import this module
+    from reverie.kernels.gpu_mlp import compare_perceptrons
     from reverie.kernels.gpu_optim import compare_optimizers
 
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
@@ -240,8 +265,9 @@ def check_triton_kernels(device: torch.device) -> None:
     from reverie.kernels.images_gpu import compare_images  # which starts its kernels by this module
 
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *compare_images(numbers)]
-        compared += [*compare_optimizers(numbers), *compare_losses(numbers)]
+        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
+        compared += [*compare_images(numbers), *compare_optimizers(numbers), *compare_losses(numbers)]
+        compared += compare_perceptrons(numbers)
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
@@ -261,12 +287,13 @@ def _norms(numbers: Any) -> Compared:
 
 def _cells(numbers: Any) -> Compared:
     gates, h, grad = numbers(5, 2, 3, 6).requires_grad_(), numbers(5, 12).requires_grad_(), numbers(5, 12)
-    defined = functional.gru(gates, h)
+    bias = numbers(2, 3, 6)
+    defined = functional.gru(gates + bias, h)
     keep = (numbers(5) > 0).float()
     ours, before, dgates, dh = (torch.full_like(x, torch.nan) for x in (h, h, gates, h))
-    gru_into(gates, h, ours, 2, before, keep)
+    gru_into(gates, bias, h, ours, 2, before, keep)
     dh.fill_(1.0)
-    gru_gradient(gates, h, (grad, grad), 2, dgates, dh, keep)
+    gru_gradient(gates, bias, h, (grad, grad), 2, dgates, dh, keep)
     expected = torch.autograd.grad(defined, (gates, h), 2 * grad + keep[:, None])
     pairs = [("gru", ours, defined), ("gru", before, defined * keep[:, None])]
     return [*pairs, ("gru_backward", dgates, expected[0]), ("gru_backward", dh, expected[1])]
@@ -278,9 +305,21 @@ def _samples(numbers: Any) -> Compared:
     defined = functional.unimix_probs(logits.view(6, 3, 5), 0.01).flatten(1)
     probs, onehot, before, dlogits = (torch.full_like(logits, torch.nan) for _ in range(4))
     sample_into(logits, uniform, onehot, 0.01, probs, before, keep)
-    sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, torch.ones_like(grad), keep)
+    carried = torch.ones_like(grad)
+    sample_gradient(probs, (grad, grad), 3, 0.01, dlogits, carried, keep)
     index = functional.inverse_cdf(defined.view(6, 3, 5), uniform)
     drawn = functional.one_hot(index, defined.view(6, 3, 5)).flatten(1)
     (expected,) = torch.autograd.grad(defined, logits, 2 * grad + keep[:, None])
     pairs = [("sample", probs, defined), ("sample", onehot, drawn), ("sample", before, drawn * keep[:, None])]
-    return [*pairs, ("sample_backward", dlogits, expected)]
+    return [*pairs, ("sample_backward", dlogits, expected), ("sample_backward", carried, torch.zeros_like(carried))]
+
+
+def _updates(numbers: Any) -> Compared:
+    cfg, owner = LaPropAGCConfig(beta1=0.8, beta2=0.9), torch.arange(9, device=numbers(1).device).int() // 3
+    g, momentum, square, clip = numbers(9), numbers(9), numbers(9).square(), numbers(3)
+    rate, corrections = numbers(1)[0], (numbers(1)[0], numbers(1)[0].square())
+    both = []
+    for run in (laprop_triton, laprop.definition):  # type: ignore[attr-defined]  # without kernels
+        moments = square.clone(), momentum.clone()
+        both.append([run(g.clone(), clip, owner, *moments, rate, corrections, cfg), *moments])
+    return [("laprop", *pair) for pair in zip(*both, strict=True)]

@@ -50,6 +50,7 @@ class LossWithSlope(torch.autograd.Function):
         if ctx is not None:
             ctx.save_for_backward(gradient)
             ctx.mark_non_differentiable(*values[1:])
+            ctx.set_materialize_grads(False)  # of metrics
             ctx.num_inputs = len(inputs)
         return tuple(values)
 

@@ -17,6 +17,7 @@ from reverie.kernels import (
     elementwise,
     gpu,
     gpu_losses,
+    gpu_mlp,
     gpu_optim,
     images,
     images_gpu,
@@ -44,6 +45,7 @@ from reverie.nn import (
     state_space,
     target_network,
 )
+from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
 from reverie.objectives import estimators, quantile, returns, td
 from reverie.replay import prioritized, windows
@@ -84,6 +86,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (imagination.imagine, Kernel(steps.supports_imagine_through_time, steps.imagine_through_time_prepared)),
     (imagination.open_loop, Kernel(steps.supports_prepared, steps.open_loop_prepared)),
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
+    (nn_relu_mlp.perceptron, Kernel(gpu_mlp.supports_perceptron_triton, gpu_mlp.perceptron_triton)),
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron_by_layers, relu_mlp.perceptron_by_layers_cpu)),
     (nn_relu_mlp.regularized_perceptron, Kernel(relu_mlp.supports_normed_perceptron, relu_mlp.normed_perceptron_cpu)),
     (nn_adam.clip_by_norm, Kernel(gpu_optim.supports_clip_triton, gpu_optim.clip_by_norm_triton)),
@@ -92,6 +95,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
     (target_network.polyak_update, Kernel(gpu_optim.supports_polyak_triton, gpu_optim.polyak_triton)),
+    (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
     (columns.extend_rows, Kernel(rows.has_compiled_functions, rows.extend_rows_cpu)),

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from reverie.kernels.triton_losses import masked_mean_kernel, td0_kernel, td_error_kernel  # noqa: F401
+from reverie.kernels.triton_mlp import fast_tanh, layer_backward_kernel, layer_kernel  # noqa: F401
 from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
 
 
@@ -76,67 +77,69 @@ def norm_silu_backward_kernel(
 
 
 @triton.jit
-def fast_tanh(x):
-    """Triton has no tanh that its interpreter knows."""
-    e = tl.exp(-2 * tl.abs(x))
-    return tl.where(x < 0, e - 1, 1 - e) / (1 + e)
+def load_gates(gates, bias, row, j, mask, deter, width):
+    """Return sigmoid(reset), candidate and sigmoid(update - 1) of units j in rows of gates + bias."""
+    lane = (j // width) * 3 * width + j % width
+    at = gates + row * 3 * deter + lane
+    reset = tl.load(at, mask=mask, other=0.0).to(tl.float32) + tl.load(bias + lane)
+    candidate = tl.load(at + width, mask=mask, other=0.0).to(tl.float32) + tl.load(bias + lane + width)
+    update = tl.load(at + 2 * width, mask=mask, other=0.0).to(tl.float32) + tl.load(bias + lane + 2 * width)
+    return tl.sigmoid(reset), candidate, tl.sigmoid(update - 1)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
 def gru_kernel(
-    gates, h, out, before, keep, rows, deter, width, h_stride, out_stride, BEFORE: tl.constexpr, BLOCK: tl.constexpr
+    gates, bias, h, out, before, keep, rows, deter, width, h_stride, out_stride, before_stride,
+    BEFORE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write out = h + z (n - h) ``[M, D]``, with n = tanh(sigmoid(reset) candidate) and z = sigmoid(update - 1).
 
-    gates are ``[M, blocks, 3, width]``: reset, candidate and update. With BEFORE, before ``[M, D]`` is keep * out, for
-    keep ``[M]``.
+    gates + bias are ``[M, blocks, 3, width]``: reset, candidate and update. With BEFORE, before ``[M, D]`` is keep *
+    out, for keep ``[M]``.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, j = i // deter, i % deter
     mask = row < rows
-    at = gates + row * 3 * deter + (j // width) * 3 * width + j % width
-    reset = tl.sigmoid(tl.load(at, mask=mask, other=0.0).to(tl.float32))
-    new = fast_tanh(reset * tl.load(at + width, mask=mask, other=0.0).to(tl.float32))
-    update = tl.sigmoid(tl.load(at + 2 * width, mask=mask, other=0.0).to(tl.float32) - 1)
+    reset, candidate, update = load_gates(gates, bias, row, j, mask, deter, width)
+    new = fast_tanh(reset * candidate)
     old = tl.load(h + row * h_stride + j, mask=mask, other=0.0).to(tl.float32)
     y = old + update * (new - old)
     tl.store(out + row * out_stride + j, y, mask=mask)
     if BEFORE:
-        tl.store(before + i, y * tl.load(keep + row, mask=mask, other=0.0), mask=mask)
+        tl.store(before + row * before_stride + j, y * tl.load(keep + row, mask=mask, other=0.0), mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
 def gru_backward_kernel(
-    gates, h, dout, extra, carried, keep, dgates, dh, rows, deter, width, extra_stride,
+    gates, bias, h, dout, extra, carried, keep, dgates, dh, rows, deter, width, h_stride, extra_stride, dh_stride,
     CARRIED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the gradients of :func:`gru_kernel`, whose output has the gradient dout + extra ``[M, D]``.
 
-    With CARRIED, keep * carried is added to it. ``carried`` may be the same memory as ``dh``.
+    With CARRIED, keep * carried is added to it. ``carried`` may be the same memory as ``dh``, and has its stride.
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, j = i // deter, i % deter
     mask = row < rows
     at = row * 3 * deter + (j // width) * 3 * width + j % width
-    reset = tl.sigmoid(tl.load(gates + at, mask=mask, other=0.0).to(tl.float32))
-    candidate = tl.load(gates + at + width, mask=mask, other=0.0).to(tl.float32)
-    update = tl.sigmoid(tl.load(gates + at + 2 * width, mask=mask, other=0.0).to(tl.float32) - 1)
+    reset, candidate, update = load_gates(gates, bias, row, j, mask, deter, width)
     new = fast_tanh(reset * candidate)
     g = tl.load(dout + i, mask=mask, other=0.0).to(tl.float32)
     g += tl.load(extra + row * extra_stride + j, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
-        g += tl.load(carried + i, mask=mask, other=0.0).to(tl.float32) * tl.load(keep + row, mask=mask, other=0.0)
+        later = tl.load(carried + row * dh_stride + j, mask=mask, other=0.0).to(tl.float32)
+        g += later * tl.load(keep + row, mask=mask, other=0.0)
     d = g * update * (1 - new * new)
     tl.store(dgates + at, d * candidate * reset * (1 - reset), mask=mask)
     tl.store(dgates + at + width, d * reset, mask=mask)
-    change = new - tl.load(h + i, mask=mask, other=0.0).to(tl.float32)
+    change = new - tl.load(h + row * h_stride + j, mask=mask, other=0.0).to(tl.float32)
     tl.store(dgates + at + 2 * width, g * change * update * (1 - update), mask=mask)
-    tl.store(dh + i, g * (1 - update), mask=mask)
+    tl.store(dh + row * dh_stride + j, g * (1 - update), mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep", "uniform"])
 def sample_kernel(
-    logits, uniform, probs, onehot, before, keep, rows, stoch, classes, onehot_stride, mix,
+    logits, uniform, probs, onehot, before, keep, rows, stoch, classes, onehot_stride, before_stride, mix,
     PROBS: tl.constexpr, BEFORE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write probs = (1 - mix) softmax(logits) + mix / classes ``[M, S, C]``, and a one-hot sample of them.
@@ -162,20 +165,22 @@ def sample_kernel(
     index = tl.sum(tl.where(mask & (cumulative < limit[:, None]), 1, 0), 1)
     drawn = tl.where(column[None, :] == index[:, None], 1.0, 0.0)
     line = row // stoch
-    tl.store(onehot + line[:, None] * onehot_stride + (at - line[:, None] * stoch * classes), drawn, mask=mask)
+    lane = at - line[:, None] * stoch * classes
+    tl.store(onehot + line[:, None] * onehot_stride + lane, drawn, mask=mask)
     if BEFORE:
-        tl.store(before + at, drawn * tl.load(keep + line, mask=row_mask, other=0.0)[:, None], mask=mask)
+        kept = drawn * tl.load(keep + line, mask=row_mask, other=0.0)[:, None]
+        tl.store(before + line[:, None] * before_stride + lane, kept, mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
 def sample_backward_kernel(
-    probs, dprobs, donehot, carried, keep, dlogits, rows, stoch, classes, mix,
+    probs, dprobs, donehot, carried, keep, dlogits, rows, stoch, classes, carried_stride, mix,
     CARRIED: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Write the gradient of the logits of :func:`sample_kernel`.
 
     The gradient of the one-hot sample passes straight to the probabilities. Their gradient is dprobs + donehot + keep *
-    carried, ``[M, S, C]`` each; the last with CARRIED.
+    carried, ``[M, S, C]`` each; the last with CARRIED, and carried is then set to 0.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
@@ -185,9 +190,34 @@ def sample_backward_kernel(
     g = tl.load(dprobs + at, mask=mask, other=0.0).to(tl.float32)
     g += tl.load(donehot + at, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
-        row_keep = tl.load(keep + row // stoch, mask=row_mask, other=0.0)[:, None]
-        g += tl.load(carried + at, mask=mask, other=0.0).to(tl.float32) * row_keep
+        line = row // stoch
+        later = carried + line[:, None] * carried_stride + (at - line[:, None] * stoch * classes)
+        row_keep = tl.load(keep + line, mask=row_mask, other=0.0)[:, None]
+        g += tl.load(later, mask=mask, other=0.0).to(tl.float32) * row_keep
+        tl.debug_barrier()  # several threads may have read the same number
+        tl.store(later, tl.zeros_like(g), mask=mask)
     # (1 - mix) softmax(logits)
     p = tl.load(probs + at, mask=mask, other=0.0) - tl.where(mask, mix / classes, 0.0)
     mean = tl.sum(p * g, 1) / (1 - mix)
     tl.store(dlogits + at, p * (g - mean[:, None]), mask=mask)
+
+
+@triton.jit(do_not_specialize_on_alignment=["rate", "first", "second"])
+def laprop_kernel(
+    g, clip, owner, square, momentum, step, rate, first, second, count, keep1, keep2, new1, new2, eps,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Update LaProp's moments ``square`` and ``momentum`` ``[count]``, and write what to subtract to ``step``.
+
+    The gradients g have the factors ``clip`` ``[P]``; ``owner`` has the index of each one's. rate, first = 1 - beta1^t
+    and second = 1 - beta2^t are in memory; keep1, keep2 are the betas, new1 and new2 what they lack to 1.
+    """
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < count
+    d = tl.load(g + i, mask=mask, other=0.0) * tl.load(clip + tl.load(owner + i, mask=mask, other=0))
+    v = keep2 * tl.load(square + i, mask=mask, other=0.0) + new2 * d * d
+    u = tl.div_rn(d, tl.sqrt_rn(tl.div_rn(v, tl.load(second))) + eps)
+    m = keep1 * tl.load(momentum + i, mask=mask, other=0.0) + new1 * u
+    tl.store(square + i, v, mask=mask)
+    tl.store(momentum + i, m, mask=mask)
+    tl.store(step + i, m * tl.load(rate) / tl.load(first), mask=mask)

@@ -17,6 +17,7 @@ from reverie.core.bounds import Above, AtLeast, PiecewiseLinear, ScheduledFloat,
 from reverie.core.collectives import all_reduce_mean
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, RunError, count_noun
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Metrics, State
 
 Tensors = list[Tensor]
@@ -97,6 +98,37 @@ class LaPropAGCConfig(Config):
         return LaPropAGC(parameters, self)
 
 
+def normalized(
+    g: Tensor, owner: Tensor | None, clip: Tensor, square: Tensor, correction: Tensor, cfg: LaPropAGCConfig
+) -> Tensor:
+    """Return u of :class:`LaPropAGC` in the memory of g ``[count]``, and update ``square``, v."""
+    if owner is not None:
+        g.mul_(clip.index_select(0, owner))  # clip[owner] would make the numbers 64 bits wide
+    square.mul_(cfg.beta2).addcmul_(g, g, value=1 - cfg.beta2)
+    return g.div_((square / correction).sqrt_().add_(cfg.eps))
+
+
+@accelerated
+def laprop(
+    g: Tensor, clip: Tensor, owner: Tensor | None, square: Tensor, momentum: Tensor, rate: Tensor,
+    corrections: tuple[Tensor, Tensor], cfg: LaPropAGCConfig,
+) -> Tensor:  # fmt: skip
+    """Return the update of :class:`LaPropAGC` to subtract from the parameters ``[count]``, and update its moments.
+
+    Args:
+        g: gradients ``[count]``; their memory may be written.
+        clip: factors of the gradients ``[P]``, if there is an ``owner``.
+        owner: the index of each gradient's factor, ``[count]``. None: they are clipped already.
+        square: v, ``[count]``.
+        momentum: m, ``[count]``.
+        rate: lr_t, ``[]``.
+        corrections: 1 - beta1^t and 1 - beta2^t, ``[]`` each.
+        cfg: the settings.
+    """
+    momentum.lerp_(normalized(g, owner, clip, square, corrections[1], cfg), 1 - cfg.beta1)
+    return momentum * (rate / corrections[0])
+
+
 class LaPropAGC:
     """LaProp (Ziyin et al. 2020) with adaptive gradient clipping (Brock et al. 2021) and a linear warm-up.
 
@@ -159,16 +191,14 @@ class LaPropAGC:
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return metrics as scalars on the device."""
-        c, root = self.cfg, self.count**0.5
+        root = self.count**0.5
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
-        g = self._clipped(grads, grad_norms, param_norms)  # [count]
+        clip = self._clip_factors(grad_norms, param_norms)  # [P]
         rate = self.rate * self._warm().clamp(max=1)
         self.updates += 1
-        self.square.mul_(c.beta2).addcmul_(g, g, value=1 - c.beta2)
-        g /= (self.square / (1 - c.beta2**self.updates)).sqrt_().add_(c.eps)
-        step = self._update_direction(g, rate)  # [count]
-        torch._foreach_sub_(self.params, self._parts(step))
+        step = self._step(grads, clip, rate)  # [count]
+        self._subtract(step)
         norm = grad_norms.norm()
         return {
             "opt/grad_norm": norm,
@@ -182,27 +212,43 @@ class LaPropAGC:
         """Return the share of the learning rate in the next update, ``[]``, which may be above 1."""
         return self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
 
-    def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
-        """Return the update to subtract from the parameters ``[count]``: the average of all ``u`` so far, times lr."""
-        self.momentum.lerp_(u, 1 - self.cfg.beta1)
-        correction: Tensor = 1 - self.cfg.beta1**self.updates
-        return self.momentum * (rate / correction)
+    def _step(self, grads: Tensors, clip: Tensor, rate: Tensor) -> Tensor:
+        """Return what to subtract from the parameters ``[count]``, by gradients and the factors ``[P]`` that clip them.
+
+        Update the moments.
+        """
+        g, owner = self._flat(grads, clip)
+        corrections = (1 - self.cfg.beta1**self.updates, 1 - self.cfg.beta2**self.updates)
+        return laprop(g, clip, owner, self.square, self.momentum, rate, corrections, self.cfg)
+
+    def _subtract(self, step: Tensor) -> None:
+        """Subtract a flat vector ``[count]`` from the parameters."""
+        pairs = list(zip(self.params, self._parts(step), strict=True))
+        for is_usual in (True, False):  # if a single pair had different strides, PyTorch would loop over all pairs
+            chosen = [pair for pair in pairs if pair[0].is_contiguous() is is_usual]
+            if chosen:
+                torch._foreach_sub_([p for p, _ in chosen], [x for _, x in chosen])
 
     def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
         return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
 
-    def _clipped(self, grads: Tensors, grad_norms: Tensor, param_norms: Tensor) -> Tensor:
-        """Return the clipped gradients of all tensors as one flat vector ``[count]``."""
+    def _clip_factors(self, grad_norms: Tensor, param_norms: Tensor) -> Tensor:
+        """Return the factors of all tensors' gradients, ``[P]``."""
         ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=self.cfg.agc_min_norm))  # [P]; not used if agc is 0
-        clip = 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)  # [P]
-        if self.owner is not None:  # two large kernels instead of a small one for each tensor
-            flat = torch.cat([grad.flatten() for grad in grads])
-            return flat.mul_(clip.index_select(0, self.owner))  # clip[owner] would make the numbers 64 bits wide
+        return 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)
+
+    def _flat(self, grads: Tensors, clip: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients of all tensors as one vector ``[count]``, and None if they are clipped.
+
+        Otherwise return whose factor is still to be applied to each element, ``[count]``.
+        """
+        if self.owner is not None:  # a few large kernels instead of a small one for each tensor
+            return torch.cat([grad.flatten() for grad in grads]), self.owner
         flat = torch.empty_like(self.square)
         for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
             torch.mul(grad, factor, out=part)
-        return flat
+        return flat, None
 
     def state_dict(self) -> State:
         """Return the moments, flat in the order of the parameters, the number of updates, and the parameters' shapes.
@@ -242,7 +288,8 @@ class LaProp(LaPropAGC):
     def _warm(self) -> Any:
         return (self.updates + 1) / max(1, self.cfg.warmup)
 
-    def _update_direction(self, u: Tensor, rate: Tensor) -> Tensor:
+    def _step(self, grads: Tensors, clip: Tensor, rate: Tensor) -> Tensor:
+        u = normalized(*self._flat(grads, clip), clip, self.square, 1 - self.cfg.beta2**self.updates, self.cfg)
         self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
         self.mass.lerp_(rate, 1 - self.cfg.beta1)
         return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0
@@ -291,7 +338,7 @@ class GlobalRMSprop(LaPropAGC):
         self.updates.add_(1)
         self.square.mul_(c.alpha).addcmul_(flat, flat, value=1 - c.alpha)
         root = (self.square + c.eps).sqrt() if c.implementation == "tensorflow" else self.square.sqrt() + c.eps
-        torch._foreach_sub_(self.params, self._parts(self.rate * flat / root))
+        self._subtract(self.rate * flat / root)
         return {"opt/grad_norm": norm}
 
 
