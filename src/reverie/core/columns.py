@@ -166,4 +166,4 @@ def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity:
 def mark_stream_cuts(rows: Mapping[str, Tensor]) -> None:
     """Also set ``is_last`` before each ``is_first``, where a stream was cut: returns must not bootstrap across it."""
     if "is_first" in rows and "is_last" in rows:
-        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
+        rows["is_last"][:, :-1].logical_or_(rows["is_first"][:, 1:])
