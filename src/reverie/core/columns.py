@@ -75,7 +75,7 @@ class BlockLayout:
             x = torch.empty_like(x, device="meta", memory_format=torch.contiguous_format)
             self.places[name] = x.dtype, x.shape, x.stride(), self.nbytes // x.itemsize
             self.nbytes += -(-x.nbytes // ALIGNMENT) * ALIGNMENT
-        self.dtypes: set[torch.dtype] = {place[0] for place in self.places.values()}
+        self.dtypes: set[torch.dtype] = {dtype for dtype, *_ in self.places.values()}
 
     def allocate(self) -> dict[str, Tensor]:
         """Return the columns in new pinned host memory."""

@@ -148,12 +148,13 @@ def stack_alike(rows: Batch) -> list[AlikeColumns]:
 
 def take_windows(rows: Batch, groups: list[AlikeColumns], chosen: Tensor) -> Batch:
     """Return the windows ``chosen`` ``[B]`` of ``rows`` ``[W, ...]``, given :func:`stack_alike`."""
-    taken: dict[int, Tensor] = {}
+    windows: dict[int, Tensor] = {}
     for ids, stacked in groups:
-        several = len(ids) > 1
-        windows = stacked.index_select(int(several), chosen)
-        taken |= zip(ids, windows.unbind() if several else [windows], strict=True)
-    return rows.map(lambda x: taken[id(x)])
+        if len(ids) > 1:
+            windows |= zip(ids, stacked.index_select(1, chosen).unbind(), strict=True)
+        else:
+            windows[ids[0]] = stacked.index_select(0, chosen)
+    return rows.map(lambda x: windows[id(x)])
 
 
 def rollout_rows(window: Window, streams: int) -> int:
