@@ -193,6 +193,9 @@ def main() -> int:
 
     with ThreadPoolExecutor(args.jobs) as pool:
         for job in as_completed(pool.submit(start, *one) for one in wanted):
+            if job.exception() is not None:  # the others go on
+                print(job.exception(), file=sys.stderr, flush=True)
+                continue
             row = job.result()
             print(json.dumps({key: value for key, value in row.items() if key != "curve"}), flush=True)
             rows = (json.loads(args.out.read_text()) if args.out.exists() else {"rows": []})["rows"]
