@@ -160,13 +160,13 @@ class Running:
         return {"error": reason, "status": self.child.returncode, "output": output, "stage_s": seconds}
 
 
-def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float) -> None:
+def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float, limit: float) -> None:
     """Run what is not timed and warm the rest up, all together; then measure one after the other."""
     running = [Running(stage, logs) for stage in batch]
     waiting = list(running)
     while waiting and time.perf_counter() < end:
         for it in list(waiting):
-            late = time.perf_counter() - it.started > it.stage.limit
+            late = time.perf_counter() - it.started > min(it.stage.limit, limit)
             if late:
                 it.stop()
             if it.has_ended():
@@ -180,8 +180,8 @@ def run_batch(batch: Sequence[Stage], table: Table, logs: Path, end: float) -> N
         if it.has_ended():
             continue
         Path(f"{it.gate}.go").touch()
-        limit = min(end, time.perf_counter() + it.stage.measuring)
-        while not it.has_ended() and time.perf_counter() < limit:
+        until = min(end, time.perf_counter() + it.stage.measuring)
+        while not it.has_ended() and time.perf_counter() < until:
             time.sleep(0.02)
         it.stop()
         table.add(it.stage.name, it.result())
@@ -196,6 +196,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="stages whose name this regular expression matches")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--together", type=int, default=TOGETHER, help="stages that warm up at the same time")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a stage may warm up at most")
     parser.add_argument("--out", type=Path, default=HERE / "gpu.json")
     parser.add_argument("--logs", type=Path, default=ROOT / "build" / "gpu")
     args = parser.parse_args()
@@ -215,7 +216,7 @@ def main() -> int:
     batches += [timed[i : i + args.together] for i in range(first, len(timed), args.together)]
     for batch in batches:
         if batch and time.perf_counter() < end:
-            run_batch(batch, table, args.logs, end)
+            run_batch(batch, table, args.logs, end, args.limit)
     return 0
 
 
