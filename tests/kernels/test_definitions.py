@@ -277,6 +277,7 @@ ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
     "images_gpu.conv_pool_norm_silu_triton", "images_gpu.conv_unfold_norm_silu_triton",
     "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton", "gpu.laprop_triton",
+    "two_hot_gpu.two_hot_mean_triton", "two_hot_gpu.two_hot_loss_triton",
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
     "steps.open_loop_prepared", "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu",
     "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "rows.checksums_cpu",
@@ -364,7 +365,7 @@ def alone(request, monkeypatch):
     device = "cuda" if name_of(kernel) in ON_GPU and torch.cuda.is_available() else "cpu"
     if name_of(kernel) in ON_GPU and device == "cpu":  # Triton's interpreter
         pytest.importorskip("triton")
-        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs: all(x.dtype in gpu.DTYPES for x in xs))
+        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs, family="": all(x.dtype in gpu.DTYPES for x in xs))
     noted, calls = spied(kernel)
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
     with use_only_kernels():

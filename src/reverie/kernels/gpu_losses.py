@@ -32,7 +32,7 @@ def _are(dtype: torch.dtype, *tensors: Tensor) -> bool:
 
 def supports_td0_targets(estimator: ValueEstimator, batch: Batch, value: Tensor, discount: float) -> bool:
     """Return whether :func:`td0_targets_triton` can be used; it has no gradient."""
-    if type(estimator) is not TD0 or not gpu.can_use_triton(value):
+    if type(estimator) is not TD0 or not gpu.can_use_triton(value, family="losses"):
         return False
     reward, ends = batch.reward, (batch.is_terminal, batch.is_last)
     if value.shape != reward[:, 1:].shape or not value.numel():
@@ -52,7 +52,7 @@ def td0_targets_triton(estimator: TD0, batch: Batch, value: Tensor, discount: fl
 
 def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
     """Return whether :func:`squared_error_triton` and :func:`huber_error_triton` can be used."""
-    if not gpu.can_use_triton(prediction) or target.ndim != 2 or is_distributed():
+    if not gpu.can_use_triton(prediction, family="losses") or target.ndim != 2 or is_distributed():
         return False
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
         return False
@@ -90,7 +90,7 @@ def _td_error(
 
 def supports_masked_mean(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`masked_mean_triton` can be used."""
-    if not gpu.can_use_triton(x) or is_distributed():
+    if not gpu.can_use_triton(x, family="losses") or is_distributed():
         return False
     return x.shape == mask.shape and 0 < x.numel() <= LARGEST and _are(torch.bool, mask) and _are(torch.float32, x)
 
@@ -127,7 +127,7 @@ def supports_clipped_objective(
     log_prob: Tensor, before: Tensor, advantage: Tensor, last: Tensor, clip: float | Tensor
 ) -> bool:
     """Return whether :func:`clipped_objective_triton` can be used."""
-    if not gpu.can_use_triton(log_prob) or isinstance(clip, Tensor) or not log_prob.numel():
+    if not gpu.can_use_triton(log_prob, family="losses") or isinstance(clip, Tensor) or not log_prob.numel():
         return False
     same = log_prob.shape == before.shape == advantage.shape == last.shape
     fit = same and _are(torch.float32, log_prob, before, advantage) and _are(torch.bool, last)

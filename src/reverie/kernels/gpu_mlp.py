@@ -31,7 +31,8 @@ WIDE_ENOUGH = 100
 
 def supports_perceptron_triton(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron_triton` can be used."""
-    if not gpu.can_use_triton(theta, *parts) or any(x.dtype is not torch.float32 for x in (theta, *parts)):
+    given = theta, *parts
+    if not gpu.can_use_triton(*given, family="perceptrons") or any(x.dtype is not torch.float32 for x in given):
         return False
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
     return is_dense and layout.activation != "gelu" and min(layout.widths) > 0 and len(parts[-1]) > 0

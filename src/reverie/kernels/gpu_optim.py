@@ -35,7 +35,7 @@ def _fit(*lists: Sequence[Tensor]) -> bool:
     """Return whether the kernels can process the tensors of ``lists``, those at the same positions together."""
     if not 0 < len(lists[0]) <= MAX_TENSORS or any(x.dtype is not torch.float32 for tensors in lists for x in tensors):
         return False
-    return gpu.can_use_triton(lists[0][0]) and have_same_memory(*lists)
+    return gpu.can_use_triton(lists[0][0], family="optimizers") and have_same_memory(*lists)
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], int, int]:

@@ -19,7 +19,8 @@ LARGEST = 8192
 
 def supports_squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:
     """Return whether :func:`squash_triton` can be used; the noise has no gradient."""
-    if not gpu.can_use_triton(mean) or not mean.shape == log_std.shape == noise.shape or not mean.numel():
+    fits = mean.shape == log_std.shape == noise.shape and mean.numel()
+    if not fits or not gpu.can_use_triton(mean, family="policies"):
         return False
     return all(x.dtype is torch.float32 for x in (mean, log_std, noise)) and not noise.requires_grad
 
@@ -72,7 +73,8 @@ def _tile(width: int) -> dict[str, int]:
 
 def supports_normal_density(action: Tensor, mean: Tensor, log_std: Tensor) -> bool:
     """Return whether :func:`normal_density_triton` can be used; actions have no gradient."""
-    if not gpu.can_use_triton(mean) or action.shape != mean.shape or log_std.shape != mean.shape[-1:]:
+    fits = action.shape == mean.shape and log_std.shape == mean.shape[-1:]
+    if not fits or not gpu.can_use_triton(mean, family="policies"):
         return False
     fit = 0 < mean.numel() <= LARGEST and not (torch.is_grad_enabled() and action.requires_grad)
     return fit and all(x.dtype is torch.float32 for x in (action, mean, log_std))
@@ -109,9 +111,9 @@ class _NormalDensity(torch.autograd.Function):
 
 def supports_clipped_noise(action: Tensor, noise: Tensor, std: float, limit: float) -> bool:
     """Return whether :func:`clipped_noise_triton` can be used; it has no gradient."""
-    if not gpu.can_use_triton(action) or action.shape != noise.shape or not has_no_grad(action, noise):
+    if not gpu.can_use_triton(action, family="policies") or action.shape != noise.shape:
         return False
-    return action.dtype is noise.dtype is torch.float32 and not isinstance(std, Tensor)
+    return has_no_grad(action, noise) and action.dtype is noise.dtype is torch.float32 and not isinstance(std, Tensor)
 
 
 def clipped_noise_triton(action: Tensor, noise: Tensor, std: float, limit: float) -> Tensor:
@@ -125,7 +127,8 @@ def clipped_noise_triton(action: Tensor, noise: Tensor, std: float, limit: float
 
 def supports_scale_pixels(x: Tensor, scale: float, shift: float, like: Tensor) -> bool:
     """Return whether :func:`scale_pixels_triton` can be used: for bytes without gaps in an image."""
-    return x.dtype is torch.uint8 and x.numel() > 0 and x[0].is_contiguous() and gpu.can_use_triton(like)
+    can = x.dtype is torch.uint8 and gpu.can_use_triton(like, family="policies")
+    return can and x.numel() > 0 and x[0].is_contiguous()
 
 
 def scale_pixels_triton(x: Tensor, scale: float, shift: float, like: Tensor) -> Tensor:

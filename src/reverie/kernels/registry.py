@@ -33,6 +33,7 @@ from reverie.kernels import (
     rssm,
     steps,
     strided,
+    two_hot_gpu,
 )
 from reverie.kernels.compiler import compile_state
 from reverie.nn import adam as nn_adam
@@ -43,6 +44,7 @@ from reverie.nn import (
     layers,
     normalization,
     normals,
+    number_distributions,
     reward_scaling,
     state_space,
     target_network,
@@ -104,6 +106,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
     (target_network.polyak_update, Kernel(gpu_optim.supports_polyak_triton, gpu_optim.polyak_triton)),
+    (number_distributions.two_hot_mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
+    (number_distributions.two_hot_loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),
