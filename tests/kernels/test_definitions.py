@@ -171,6 +171,7 @@ def few_pixels(channels):
 
 
 IN_PLACE = {"unfit": ("strided",)}
+NO_GAPS = {"unfit": ("none", "strided")}
 NETS = {"tolerance": 1e-3, "unfit": ("none", "strided")}
 CASES: dict[str, list[Case]] = {
     "losses.td0_cpu": [Case(td0, settings={"discount": 0.9}, unfit=())],
@@ -231,6 +232,10 @@ CASES: dict[str, list[Case]] = {
         Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 2.0), **IN_PLACE),
         Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 0.0), **IN_PLACE),
     ],
+    "gpu_policies.clipped_noise_triton": [Case(drawn(("m", "k"), ("m", "k"), 0.7, 0.5), unfit=())],
+    "gpu_policies.scale_pixels_triton": [
+        Case(lambda normal, s: ((50 * normal(s["m"], s["k"]).abs()).byte(), 0.1, -0.5, normal(2)), **NO_GAPS),
+    ],
     "gpu_policies.squash_triton": [Case(drawn(("m", 2, "k"), ("m", 2, "k"), ("m", 2, "k")), (0, 1))],
     "relu_mlp.perceptron_by_layers_cpu": [Case(mlp(2, False, (4, 7), activation="gelu"), (0, 2), **NETS)],
     "relu_mlp.normed_perceptron_cpu": [
@@ -264,6 +269,7 @@ ON_GPU = {
     "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_mlp.perceptron_triton",
     "gpu_optim.adam_triton",
     "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton", "gpu_policies.squash_triton",
+    "gpu_policies.clipped_noise_triton", "gpu_policies.scale_pixels_triton",
     "gpu_policies.normal_density_triton", "gpu_losses.standardize_triton", "gpu_losses.clipped_objective_triton",
     "gpu_optim.clip_grad_norm_triton",
 }  # fmt: skip
@@ -275,6 +281,7 @@ ELSEWHERE = {
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
     "steps.open_loop_prepared", "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu",
     "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "rows.checksums_cpu",
+    "policy_graphs.act_captured", "policy_graphs.call_captured", "policy_graphs.choose_captured",
 }  # fmt: skip
 """Kernels with a test file of their own."""
 

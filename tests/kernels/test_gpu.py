@@ -26,8 +26,8 @@ DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device(
 BOTH = ("gru", "layer", "norm_silu", "normal_density", "sample", "squash", "two_hot")
 IMAGES = ("pool_norm_silu", "squared_error", "unfold_norm_silu", "unfold_sigmoid")
 ALONE = (
-    "adam", "clip", "clipped_objective", "laprop", "masked_mean", "polyak", "squares", "standardize", "td0", "td_error",
-    "two_hot_mean",
+    "adam", "clip", "clipped_noise", "clipped_objective", "laprop", "masked_mean", "polyak", "scale_pixels", "squares",
+    "standardize", "td0", "td_error", "two_hot_mean",
 )  # fmt: skip
 NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
@@ -205,7 +205,7 @@ def test_adam(on_gpu, settings):
         assert gpu_optim.supports_adam_triton(*found, *last)
         gpu_optim.adam_triton(*found, *last)
         adam.definition(*given, *last)
-        torch.testing.assert_close(found, given, rtol=2e-6, atol=1e-7)
+        torch.testing.assert_close(found, given, rtol=2e-6, atol=1e-6)
 
 
 def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
@@ -321,11 +321,9 @@ def test_a_kernel_that_fails_leaves_everything_to_pytorch(monkeypatch):
 COMPILE = """
 import sys
 import torch
-import triton
+from types import SimpleNamespace
 from triton.backends.compiler import GPUTarget
-from triton.backends.nvidia.compiler import CUDABackend
-from triton.compiler import ASTSource
-from triton.runtime.jit import create_function_from_signature
+from triton.runtime import driver
 from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, gpu_policies, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
@@ -334,17 +332,15 @@ from reverie.nn.number_distributions import TwoHot
 from reverie.nn.optim import LaPropAGCConfig
 from reverie.nn.rssm import RSSMConfig
 
-KERNELS, DONE, TARGET = gpu._kernels(), {}, GPUTarget("cuda", 90, 32)
-BACKEND = CUDABackend(TARGET)
+KERNELS, DONE = gpu._kernels(), {}
+driver.set_active(SimpleNamespace(
+    get_current_device=lambda: 0, get_current_stream=lambda device: 0,
+    get_current_target=lambda: GPUTarget("cuda", 90, 32),
+))
 
 
 def compile(name, grid, *args, **constants):
-    # As Triton does before a launch, for a GPU that is not here.
-    kernel, given = getattr(KERNELS, name), {"debug": False, **constants}
-    bound, *found = create_function_from_signature(kernel.signature, kernel.params, BACKEND)(*args, **given)
-    options, *described = kernel._pack_args(BACKEND, given, bound, *found)
-    source = ASTSource(kernel, *described)
-    DONE[name] = DONE.get(name, True) and "cubin" in triton.compile(source, TARGET, options.__dict__).asm
+    DONE[name] = DONE.get(name, True) and "cubin" in getattr(KERNELS, name).warmup(*args, grid=grid, **constants).asm
 
 
 ctypes_call.load_kernels = lambda: None
@@ -386,7 +382,10 @@ print(sorted(DONE), all(DONE.values()))
 
 
 def test_they_compile_for_a_gpu(tmp_path):
-    """Whatever an update would start, in bfloat16, compiles to the code of an H100 or H200. It needs no GPU."""
+    """Whatever an update would start, in bfloat16, compiles to the code of an H100 or H200. It needs no GPU.
+
+    Triton does what it does for a launch: it binds the arguments, compiles for what they are, and starts nothing.
+    """
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == f"{NAMES} True", done.stderr[-2000:]

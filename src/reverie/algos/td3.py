@@ -19,6 +19,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, State, Update
 from reverie.nn.exploration import ActionNoise, Gaussian
+from reverie.nn.functional import clipped_noise
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
@@ -61,8 +62,9 @@ class TD3Objective(TDObjective):
         """Return TD3's target, y = r + gamma (1 - terminal) min_i Q'_i(s', pi'(s') + clipped noise): eq. 10, 14."""
         c, obs = self.cfg, obs_after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
-        noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
-        value = self.target_critic(obs, (action + noise).clamp(-1, 1)).amin(0)  # [B, T-1]
+        noise = torch.randn_like(action)
+        action = clipped_noise(action, noise, c.target_policy_noise, c.target_noise_clip)
+        value = self.target_critic(obs, action).amin(0)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)
 
 

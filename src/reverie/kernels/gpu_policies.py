@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from reverie.kernels import gpu
-from reverie.kernels.ctypes_call import call, once_differentiable_strict
+from reverie.kernels.ctypes_call import call, has_no_grad, once_differentiable_strict
 from reverie.kernels.gpu import Compared
+from reverie.nn.functional import clipped_noise, scale_pixels
 from reverie.nn.normals import LOG_STD, normal_log_density, squash
 
 LARGEST = 8192
@@ -105,6 +106,39 @@ class _NormalDensity(torch.autograd.Function):
         return None, dmean, dlog_std
 
 
+# ---------------------------------------------------------------------- their inputs and outputs
+
+
+def supports_clipped_noise(action: Tensor, noise: Tensor, std: float, limit: float) -> bool:
+    """Return whether :func:`clipped_noise_triton` can be used; it has no gradient."""
+    if not gpu.can_use_triton(action, family="policies") or action.shape != noise.shape:
+        return False
+    return has_no_grad(action, noise) and action.dtype is noise.dtype is torch.float32 and not isinstance(std, Tensor)
+
+
+def clipped_noise_triton(action: Tensor, noise: Tensor, std: float, limit: float) -> Tensor:
+    """Compute ``nn/functional.py: clipped_noise``."""
+    action, noise = action.contiguous(), noise.contiguous()
+    y, count = torch.empty_like(action), action.numel()
+    gpu._launch("clipped_noise_kernel", (-(-count // 1024),), action, noise, y, count, float(std), float(limit),
+                BLOCK=1024)  # fmt: skip
+    return y
+
+
+def supports_scale_pixels(x: Tensor, scale: float, shift: float, like: Tensor) -> bool:
+    """Return whether :func:`scale_pixels_triton` can be used: for bytes without gaps in an image."""
+    can = x.dtype is torch.uint8 and gpu.can_use_triton(like, family="policies")
+    return can and x.numel() > 0 and x[0].is_contiguous()
+
+
+def scale_pixels_triton(x: Tensor, scale: float, shift: float, like: Tensor) -> Tensor:
+    """Compute ``nn/functional.py: scale_pixels``."""
+    y, count = torch.empty(x.shape, dtype=like.dtype, device=x.device), x.numel()
+    gpu._launch("scale_pixels_kernel", (-(-count // 1024),), x, y, count, count // len(x), x.stride(0), float(scale),
+                float(shift), BLOCK=1024)  # fmt: skip
+    return y
+
+
 def compare_policies(numbers: Any) -> Compared:
     """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
     outputs, noise, grads = numbers(7, 2, 6), numbers(7, 2, 3), (numbers(7, 2, 3), numbers(7, 2))
@@ -121,4 +155,10 @@ def compare_policies(numbers: Any) -> Compared:
     for function in functions:
         y = function(action, *learned)
         results.append([y, *torch.autograd.grad(y, learned, action[:, 0])])
-    return found + [("normal_density", *pair) for pair in zip(*results, strict=True)]
+    found += [("normal_density", *pair) for pair in zip(*results, strict=True)]
+    x = (50 * action.abs()).to(torch.uint8)[:, :1]
+    pairs: list[tuple[Any, Any, tuple[Any, ...]]] = [
+        (clipped_noise_triton, clipped_noise, (action, numbers(50, 3), 0.7, 0.5)),
+        (scale_pixels_triton, scale_pixels, (x, 0.1, -0.5, action)),
+    ]
+    return found + [(f.__name__, f(*given), accelerated.definition(*given)) for f, accelerated, given in pairs]

@@ -87,6 +87,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (policy.clipped_objective, Kernel(gpu_losses.supports_clipped_objective, gpu_losses.clipped_objective_triton)),
     (nn_optim.clip_grad_norm, Kernel(gpu_optim.supports_clip_grad_norm, gpu_optim.clip_grad_norm_triton)),
     (normals.normal_log_density, Kernel(gpu_policies.supports_normal_density, gpu_policies.normal_density_triton)),
+    (functional.clipped_noise, Kernel(gpu_policies.supports_clipped_noise, gpu_policies.clipped_noise_triton)),
+    (functional.scale_pixels, Kernel(gpu_policies.supports_scale_pixels, gpu_policies.scale_pixels_triton)),
     (normals.squash, Kernel(gpu_policies.supports_squash, gpu_policies.squash_triton)),
     (layers.MLP.forward, Kernel(packing.supports_mlp, packing.mlp_forward_cpu)),
     (state_space.StateSpaceModel.observe, Kernel(rssm.supports_observe_compiled, rssm.observe_compiled)),

@@ -77,3 +77,21 @@ def normal_density_backward_kernel(
         tl.store(dcenter + at, g * z * tl.exp(-s), mask=mask)
         total += tl.sum(tl.where(mask, g * (z * z - 1), 0.0), 0)
     tl.store(dlog_std + column, total, mask=column < width)
+
+
+@triton.jit
+def clipped_noise_kernel(action, noise, y, count, std, limit, BLOCK: tl.constexpr):
+    """Write ``nn/functional.py: clipped_noise`` of ``count`` numbers."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    n = std * tl.load(noise + i, mask=i < count, other=0.0)
+    n = tl.where(n < -limit, -limit, tl.where(n > limit, limit, n))  # NaN stays NaN
+    a = tl.load(action + i, mask=i < count, other=0.0) + n
+    tl.store(y + i, tl.where(a < -1, -1.0, tl.where(a > 1, 1.0, a)), mask=i < count)
+
+
+@triton.jit
+def scale_pixels_kernel(x, y, count, width, stride, scale, shift, BLOCK: tl.constexpr):
+    """Write scale x + shift of ``count`` pixels, in images of ``width`` numbers that are ``stride`` apart."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + (i // width) * stride + i % width, mask=i < count, other=0).to(tl.float32)
+    tl.store(y + i, v * scale + shift, mask=i < count)

@@ -18,8 +18,10 @@ from reverie.kernels.triton_losses import (  # noqa: F401
 from reverie.kernels.triton_mlp import fast_tanh, layer_backward_kernel, layer_kernel  # noqa: F401
 from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
 from reverie.kernels.triton_policies import (  # noqa: F401
+    clipped_noise_kernel,
     normal_density_backward_kernel,
     normal_density_kernel,
+    scale_pixels_kernel,
     squash_backward_kernel,
     squash_kernel,
 )

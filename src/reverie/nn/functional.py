@@ -177,6 +177,18 @@ def conv_unfold_sigmoid(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 @accelerated
+def scale_pixels(x: Tensor, scale: float, shift: float, like: Tensor) -> Tensor:
+    """Return scale x + shift of pixels ``[M, H, W, C]``, in the dtype of ``like``."""
+    return x.to(like.dtype) * scale + shift
+
+
+@accelerated
+def clipped_noise(action: Tensor, noise: Tensor, std: float, limit: float) -> Tensor:
+    """Return actions within [-1, 1] with std times normal ``noise`` within [-limit, limit], all of the same shape."""
+    return (action + (std * noise).clamp(-limit, limit)).clamp(-1, 1)
+
+
+@accelerated
 def conv_relu(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], strides: Sequence[int], scale: float, shift: float,
     relu_last: bool, dtype: torch.dtype,
@@ -186,7 +198,7 @@ def conv_relu(
     x is ``[M, H, W, C]``, of any dtype, each of the weights ``[outputs, kernel, kernel, inputs]``, the result
     ``[M, h, w, outputs]`` of ``dtype``.
     """
-    y = x.to(dtype) * scale + shift
+    y = scale_pixels(x, scale, shift, biases[0].new_empty((), dtype=dtype))
     for k, (weight, bias, stride) in enumerate(zip(weights, biases, strides, strict=True)):
         # The memory layout of the permuted views is PyTorch's channels_last.
         z = F.conv2d(y.permute(0, 3, 1, 2), weight.to(dtype).permute(0, 3, 1, 2), bias.to(dtype), stride)
