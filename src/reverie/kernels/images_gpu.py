@@ -15,7 +15,7 @@ from torch import Tensor
 from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, once_differentiable_strict
 from reverie.nn import functional
-from reverie.nn.functional import convolve
+from reverie.nn.functional import cast_parameter, convolve
 
 MIN_IMAGES = 64
 """Smallest number of images whose first convolution is computed on blocks of 2 x 2 pixels."""
@@ -45,7 +45,7 @@ def conv_pool_norm_silu_triton(x: Tensor, weight: Tensor, bias: Tensor, scale: T
         y = convolve(_pixel_blocks(x), _block_weight(weight, x.dtype), None).contiguous()
         y = y.view(*y.shape[:3], 4, len(weight))
     else:
-        y = convolve(x, weight.to(x.dtype), None).contiguous()
+        y = convolve(x, cast_parameter(weight, x.dtype), None).contiguous()
     return cast(Tensor, call(_PoolNormSiLU, y, bias, scale, eps))
 
 
