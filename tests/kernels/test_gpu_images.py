@@ -17,6 +17,8 @@ CONVOLVED = {
     "pool": (functional.conv_pool_norm_silu, (2, 5, 7, 6), (12, 6, 5, 5), 12),
     "pool blocks of pixels": (functional.conv_pool_norm_silu, (2, 4, 6, 3), (12, 3, 5, 5), 12),
     "pool blocks around one pixel": (functional.conv_pool_norm_silu, (2, 4, 2, 1), (5, 1, 3, 3), 5),
+    "pool three channels": (functional.conv_pool_norm_silu, (2, 4, 2, 3), (5, 3, 3, 3), 5),
+    "pool two channels": (functional.conv_pool_norm_silu, (2, 4, 2, 2), (5, 2, 3, 3), 5),
     "unfold": (functional.conv_unfold_norm_silu, (3, 5, 3, 6), (28, 6, 3, 3), 7),
     "sigmoid": (functional.conv_unfold_sigmoid, (3, 5, 3, 6), (12, 6, 3, 3), 0),
 }
