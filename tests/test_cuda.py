@@ -41,6 +41,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "dqn": CHOSEN | PRIORITIES | {"algo.value_estimator": "n_step(2)"},
     "dreamer_v3": SETTINGS | {"preset": "dreamer_v3", "env": "reverie/Count-v0", "replay_ratio": 0.3,
                               "steps": 80, "learning_starts": 50, "schedule.report_every": 60},
+    "ppo": {k: v for k, v in SETTINGS.items() if k not in ("algo", "replay", "learning_starts", "replay_ratio")} | {
+        "env": "reverie/Match-v0", "steps": 96, "algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 3,
+        "algo.networks.units": (8,),
+    },
     "bcq": RECORDED,
 }  # fmt: skip
 WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}
@@ -77,7 +81,7 @@ def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torc
 @pytest.mark.parametrize("algorithm", RUNS)
 def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, pendulum):
     data = {"data": str(pendulum), "env": "none"} if algorithm == "bcq" else {}
-    there = {"replay.device": "cuda:0"} if "steps" in RUNS[algorithm] else {}
+    there = {"replay.device": "cuda:0"} if "learning_starts" in RUNS[algorithm] else {}
     one = train(algorithm, "cpu", tmp_path / "cpu", **data)
     in_the_run = [place for place in gpu.waits if not place.startswith("experiment/memory.py")]
     assert not in_the_run  # the forecast of memory comes before a run on a CPU, on the meta device

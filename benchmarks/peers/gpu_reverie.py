@@ -132,6 +132,7 @@ def measure_ppo(task: Task) -> dict[str, Any]:
     first = {name: torch.from_numpy(column[:, 0].copy()) for name, column in rows.items()}
     latest = {"obs": {"observation": first["obs/observation"]}} | {k: first[k] for k in ("reward", *FLAGS)}
     replay.prepare_fn, replay.next_row_fn = learner.prepare_rollout, lambda: SimpleNamespace(**latest)
+    replay = prefetch(replay, task.device)
     keep_freed_memory()
 
     def update() -> None:

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from reverie.kernels import capture
-from reverie.kernels.capture import MAX_SETS, InputBuffers, OutputBuffers
+from reverie.kernels import buffers
+from reverie.kernels.buffers import MAX_SETS, InputBuffers, OutputBuffers
 
 
 @pytest.fixture(params=["compiled", "plain"], autouse=True)
 def _functions(request, monkeypatch):
     if request.param == "plain":
-        monkeypatch.setattr(capture, "load_kernels", lambda: None)
+        monkeypatch.setattr(buffers, "load_kernels", lambda: None)
 
 
 GAPS = {"none": lambda x: x, "column": lambda x: x.expand(3, 8).T[:, 0], "turned": lambda x: x.view(2, 4).T.reshape(8)}

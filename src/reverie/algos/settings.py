@@ -41,8 +41,8 @@ class AlgorithmConfig(Config):
     precision: Literal["float32", "bfloat16"] = "float32"
     """Dtype that networks compute in. Parameters, losses and optimizers stay float32."""
     graph: bool = True
-    """Record an update once and replay it, which is faster: as a CUDA graph on GPUs; on CPUs as a tape (recorded
-    calls), for model-free algorithms only. The results are the same."""
+    """Record an update once and replay it, which is faster: as a CUDA graph on GPUs, where acting is recorded too; on
+    CPUs as a tape (recorded calls), for model-free algorithms only. The results are the same."""
 
     @property
     def algorithm(self) -> str:

@@ -5,7 +5,7 @@ The copies are definitions: ``kernels/rows.py`` does the same in one compiled ca
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,54 @@ def as_numpy(value: Tensor | np.ndarray) -> np.ndarray:
     if value.is_cpu and not value.requires_grad and value.dtype is not torch.bfloat16:
         return value.numpy()
     return (value.float() if value.dtype is torch.bfloat16 else value).numpy(force=True)
+
+
+# ---------------------------------------------------------------- one block of memory
+
+
+ALIGNMENT = 256
+"""Columns in a block begin at multiples of this many bytes, as PyTorch's tensors on GPUs do."""
+
+
+class BlockLayout:
+    """The positions of columns in one block of memory, so that a single copy moves all of them."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        """``columns``: tensors of their shapes and dtypes."""
+        self.nbytes: int = 0
+        self.places: dict[str, tuple[torch.dtype, torch.Size, tuple[int, ...], int]] = {}
+        for name, x in columns.items():
+            x = torch.empty_like(x, device="meta", memory_format=torch.contiguous_format)
+            self.places[name] = x.dtype, x.shape, x.stride(), self.nbytes // x.itemsize
+            self.nbytes += -(-x.nbytes // ALIGNMENT) * ALIGNMENT
+        self.dtypes: set[torch.dtype] = {dtype for dtype, *_ in self.places.values()}
+
+    def allocate(self) -> dict[str, Tensor]:
+        """Return the columns in new pinned host memory."""
+        block = torch.empty(self.nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        typed = {dtype: block.view(dtype) for dtype in self.dtypes}
+        return {
+            name: typed[dtype].as_strided(shape, stride, offset)
+            for name, (dtype, shape, stride, offset) in self.places.items()
+        }
+
+
+def are_in_block(tensors: Sequence[Tensor]) -> bool:
+    """Return whether all ``tensors`` are parts of the block of the first one."""
+    storage = tensors[0].untyped_storage()
+    begin = storage.data_ptr()
+    end = begin + storage.nbytes()
+    return all(begin <= x.data_ptr() < end for x in tensors)
+
+
+def block_of(x: Tensor) -> Tensor:
+    """Return the whole memory that ``x`` is a part of, as uint8."""
+    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())
+
+
+def view_in_block(block: Tensor, x: Tensor) -> Tensor:
+    """Return the part of ``block`` that lies where ``x`` lies in ``block_of(x)``."""
+    return block.view(x.dtype).as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 # ---------------------------------------------------------------- ring buffers
@@ -118,4 +166,4 @@ def flat_slots(handles: np.ndarray, offsets: np.ndarray, streams: int, capacity:
 def mark_stream_cuts(rows: Mapping[str, Tensor]) -> None:
     """Also set ``is_last`` before each ``is_first``, where a stream was cut: returns must not bootstrap across it."""
     if "is_first" in rows and "is_last" in rows:
-        rows["is_last"][:, :-1] |= rows["is_first"][:, 1:]
+        rows["is_last"][:, :-1].logical_or_(rows["is_first"][:, 1:])

@@ -153,6 +153,12 @@ class Batch:
             advice = f"Sample windows of learner.window.rows = {window.rows} rows."
             raise DataError(f"the batch has shape {list(size)}, windows and their rows. {advice}")
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All tensors."""
+        flags = (self.is_first, self.is_last, self.is_terminal)
+        return self.action, self.reward, self.weight, self.index, *flags, *self.obs.values(), *self.extras.values()
+
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
         mapped: dict[str, Any] = {}
@@ -163,9 +169,8 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """Return this batch on another device, or itself if it is already there. Does not wait for the copy."""
-        target, fixed = torch.device(device), (self.action, self.reward, self.weight, self.index)
-        flags = (self.is_first, self.is_last, self.is_terminal)
-        if all(x.device == target for x in (*fixed, *flags, *self.obs.values(), *self.extras.values())):
+        target = torch.device(device)
+        if all(x.device == target for x in self.tensors):
             return self
         return self.map(lambda x: x.to(device, non_blocking=True))
 

@@ -74,7 +74,7 @@ class Slot:
         """Arrays to which its observations are written, ``[*shape]`` each."""
         self._failed: EnvFailure | None = None
         self._result: Any = None
-        self._action: np.ndarray | None = None  # of the step to take
+        self._next_action: np.ndarray | None = None  # of the step to take
 
     def start(self) -> None:
         """Start making the environment; ``receive`` then returns ``EnvSpecs``."""
@@ -85,7 +85,7 @@ class Slot:
     def send(self, request: str, *args: Any) -> None:
         """Request ``reset(seed)``, ``step(action)``, ``snapshot()``, ``restore(x)``, or a method of ``FlatEnv``."""
         if request == "step":
-            self._action = args[0]
+            self._next_action = args[0]
         elif self._failed is None:
             self._perform_safely(request, *args)
 
@@ -122,7 +122,7 @@ class Slot:
 
     def receive(self) -> Any:
         """Return the result of the last ``start`` or ``send``, or raise ``EnvFailure``."""
-        action, self._action = self._action, None
+        action, self._next_action = self._next_action, None
         if action is not None and self._failed is None:
             self._perform_safely("step", action)
         if self._failed is not None:

@@ -6,7 +6,6 @@ Python branch that depends on a tensor's value.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import random
 import warnings
@@ -23,8 +22,7 @@ from reverie.algos.base import Algorithm, TrainStep
 from reverie.core.collectives import is_distributed
 from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update, vector_of
-from reverie.kernels.compiler import load_kernels
-from reverie.kernels.ctypes_call import data_pointers
+from reverie.kernels.buffers import InputBuffers, OutputBuffers, allocate_like
 from reverie.kernels.tape import Tape
 
 Key = tuple[int | tuple[str, torch.Size, torch.dtype], ...]
@@ -127,8 +125,9 @@ class CapturedStep:
         self.step = step
         self.learner: weakref.ReferenceType[Any] = weakref.ref(learner)
         self.recorder = recorder
-        self.batch: Batch = batch.map(lambda x: torch.empty_like(x, device=device))
-        self.input_buffers: InputBuffers = InputBuffers(list(batch_tensors(self.batch).values()))  # into self.batch
+        tensors, block = allocate_like(list(batch_tensors(batch).values()), device)
+        self.batch: Batch = replace_tensors(batch, tensors)
+        self.input_buffers: InputBuffers = InputBuffers(tensors, block)
         self.runs: int = 0
         self.obstacle: str = ""
         self.replay: Callable[[], object] | None = None
@@ -285,6 +284,14 @@ def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     return by_name
 
 
+def replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
+    """Return ``batch`` with other ``tensors``, in the order of :func:`batch_tensors`."""
+    by_name: dict[str, Any] = dict(zip(batch_tensors(batch), tensors, strict=True))
+    for name in ("obs", "extras"):
+        by_name[name] = {key: by_name.pop(f"{name}/{key}") for key in getattr(batch, name)}
+    return replace(batch, **by_name)
+
+
 def join_metrics(update: Update) -> Update:
     """Return ``update`` with metrics that are elements of one vector, unless they are on the CPU."""
     metrics = [value.reshape(()) for value in update.metrics.values()]
@@ -318,63 +325,3 @@ def make_output_copier(outputs: Update) -> Callable[[], Update]:
         return update(copies[:count], copies[count:])
 
     return by_one_call
-
-
-# ---------------------------------------------------------------- copies into fixed tensors and out of them
-
-
-MAX_SETS, MAX_BYTES = 64, 2**18
-"""Limits of what is allocated in advance: sets of outputs, and their bytes in all."""
-
-
-class InputBuffers:
-    """Fixed tensors into which others of the same shapes and dtypes are copied, 10 us faster each than by PyTorch."""
-
-    def __init__(self, to: Sequence[Tensor]) -> None:
-        self.to: list[Tensor] = list(to)
-        self._library = load_kernels() if _side_by_side(self.to) else None
-        self._addresses, self._bytes = data_pointers(*self.to), _bytes(self.to)
-
-    def __call__(self, tensors: Sequence[Tensor]) -> None:
-        """Copy ``batch_tensors``; in one compiled call if all are contiguous on the CPU."""
-        if self._library is None or not _side_by_side(tensors):
-            for to, x in zip(self.to, tensors, strict=True):
-                to.copy_(x, non_blocking=True)
-        else:
-            self._library.move(self._addresses, data_pointers(*tensors), self._bytes, len(self.to))
-
-
-class OutputBuffers:
-    """Fixed tensors of which each call returns new copies, in memory that is allocated for many calls at once."""
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.tensors: list[Tensor] = list(tensors)
-        self._library = load_kernels() if _side_by_side(self.tensors) else None
-        self._addresses, self._bytes = data_pointers(*self.tensors), _bytes(self.tensors)
-        self._num_sets = max(1, min(MAX_SETS, MAX_BYTES // max(1, sum(self._bytes))))
-        self._ready: list[tuple[Any, Sequence[Tensor]]] = []
-
-    def __call__(self) -> Sequence[Tensor]:
-        """Return copies of the current values, which belong to the caller."""
-        if self._library is None or not self.tensors:
-            return [x.clone() for x in self.tensors]
-        if not self._ready:
-            self._take()
-        addresses, copies = self._ready.pop()
-        self._library.move(addresses, self._addresses, self._bytes, len(copies))
-        return copies
-
-    def _take(self) -> None:
-        blocks = [x.new_empty(self._num_sets, *x.shape) for x in self.tensors]
-        begin = [(block.data_ptr(), size) for block, size in zip(blocks, self._bytes, strict=True)]
-        for i, copies in enumerate(zip(*(block.unbind() for block in blocks), strict=True)):
-            addresses = (ctypes.c_void_p * len(copies))(*[address + i * size for address, size in begin])
-            self._ready.append((addresses, copies))
-
-
-def _bytes(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_int64 * len(tensors))(*[x.nbytes for x in tensors])
-
-
-def _side_by_side(tensors: Sequence[Tensor]) -> bool:
-    return all(x.is_contiguous() and x.is_cpu for x in tensors)

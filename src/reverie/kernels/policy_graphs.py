@@ -79,7 +79,7 @@ class PolicyGraphs:
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         """``module`` has all parameters and buffers that the function reads."""
         self.device = device
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         """Held until the outputs are copied: one agent may act in several threads."""
         self.recorder: CudaGraphs = CudaGraphs(device)
         self._start(module)

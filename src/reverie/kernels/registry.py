@@ -19,6 +19,7 @@ from reverie.kernels import (
     gpu_losses,
     gpu_mlp,
     gpu_optim,
+    gpu_policies,
     images,
     images_gpu,
     inference,
@@ -42,6 +43,7 @@ from reverie.nn import (
     functional,
     layers,
     normalization,
+    normals,
     number_distributions,
     reward_scaling,
     state_space,
@@ -49,7 +51,7 @@ from reverie.nn import (
 )
 from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import estimators, quantile, returns, td
+from reverie.objectives import estimators, policy, quantile, returns, td
 from reverie.replay import prioritized, windows
 from reverie.store import zarr
 
@@ -82,6 +84,11 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.strided_conv, Kernel(strided.supports_strided_conv, strided.strided_conv_cpu)),
     (functional.transposed_conv, Kernel(strided.supports_transposed_conv, strided.transposed_conv_cpu)),
     (distributions.Categoricals.sample, Kernel(gpu.supports_sample_classes, gpu.sample_classes_triton)),
+    (policy.standardize, Kernel(gpu_losses.supports_standardize, gpu_losses.standardize_triton)),
+    (policy.clipped_objective, Kernel(gpu_losses.supports_clipped_objective, gpu_losses.clipped_objective_triton)),
+    (nn_optim.clip_grad_norm, Kernel(gpu_optim.supports_clip_grad_norm, gpu_optim.clip_grad_norm_triton)),
+    (normals.normal_log_density, Kernel(gpu_policies.supports_normal_density, gpu_policies.normal_density_triton)),
+    (normals.squash, Kernel(gpu_policies.supports_squash, gpu_policies.squash_triton)),
     (layers.MLP.forward, Kernel(packing.supports_mlp, packing.mlp_forward_cpu)),
     (state_space.StateSpaceModel.observe, Kernel(rssm.supports_observe_compiled, rssm.observe_compiled)),
     (state_space.StateSpaceModel.observe, Kernel(steps.supports_prepared, steps.observe_prepared)),

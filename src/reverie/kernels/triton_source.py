@@ -8,9 +8,21 @@ Shapes: M rows, C the width of a norm, D = blocks * ``width`` the deterministic 
 import triton
 import triton.language as tl
 
-from reverie.kernels.triton_losses import masked_mean_kernel, td0_kernel, td_error_kernel  # noqa: F401
+from reverie.kernels.triton_losses import (  # noqa: F401
+    clipped_objective_kernel,
+    masked_mean_kernel,
+    standardize_kernel,
+    td0_kernel,
+    td_error_kernel,
+)
 from reverie.kernels.triton_mlp import fast_tanh, layer_backward_kernel, layer_kernel  # noqa: F401
 from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
+from reverie.kernels.triton_policies import (  # noqa: F401
+    normal_density_backward_kernel,
+    normal_density_kernel,
+    squash_backward_kernel,
+    squash_kernel,
+)
 
 
 @triton.jit

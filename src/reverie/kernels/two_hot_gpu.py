@@ -17,7 +17,7 @@ from reverie.nn import number_distributions
 
 def supports_mean(logits: Tensor, bins: Tensor) -> bool:
     """Return whether :func:`two_hot_mean_triton` can be used; it has no gradient."""
-    return has_no_grad(logits) and gpu.can_use_triton(logits, bins)
+    return has_no_grad(logits) and gpu.can_use_triton(logits, bins, family="two-hot")
 
 
 def two_hot_mean_triton(logits: Tensor, bins: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def two_hot_mean_triton(logits: Tensor, bins: Tensor) -> Tensor:
 def supports_loss(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> bool:
     """Return whether :func:`two_hot_loss_triton` can be used; the numbers have no gradient."""
     values = (value,) if second is None else (value, second)
-    return has_no_grad(*values) and gpu.can_use_triton(logits, bins, *values)
+    return has_no_grad(*values) and gpu.can_use_triton(logits, bins, *values, family="two-hot")
 
 
 def two_hot_loss_triton(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> Tensor:

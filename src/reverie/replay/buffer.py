@@ -208,7 +208,13 @@ class ReplayBuffer:
         device = rows["reward"].device
         if (resets := self.batch_sampler.state_resets) is not None:
             rows["is_first"][:, 0] |= torch.from_numpy(resets).to(device)
-        weight = torch.ones(len(handles), device=device) if weights is None else weights.to(device, non_blocking=True)
+        if "index" in rows:  # with the rows, so that one copy moves them all to a GPU
+            weight = rows["weight"].fill_(1.0) if weights is None else rows["weight"].copy_(weights)
+            handles = rows["index"].copy_(handles)
+        elif weights is None:
+            weight = torch.ones(len(handles), device=device)
+        else:
+            weight = weights.to(device, non_blocking=True)
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},

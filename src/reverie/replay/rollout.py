@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.columns import block_of, view_in_block
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
@@ -23,7 +25,8 @@ class RolloutBuffer(ReplayBuffer):
     not acted yet, serves only as the bootstrap: so all actions come from the current policy.
     """
 
-    on_device = True  # minibatches lie on the learner's device already
+    gpu: torch.device | None = None
+    """The learner's GPU, if it has one: minibatches lie there."""
     prepare_fn: Callable[[Batch], Batch]
     """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
     next_row_fn: Callable[[], Step]
@@ -57,19 +60,30 @@ class RolloutBuffer(ReplayBuffer):
             raise RunError("the rollout is not complete yet: collect the other rows first.")
         if self.rows is None:
             self.rows = self.prepare_fn(self._complete_rows())
+            on_gpu = self.window.epochs > 0 and self.rows.reward.is_cuda
+            self.alike: list[AlikeColumns] = stack_alike(self.rows) if on_gpu else []
         number, self.used = self.used % self.batches, self.used + 1
         if not self.window.epochs:
             return self.rows
         if number == 0:
-            self.order: Tensor = torch.from_numpy(self.rng.permutation(self.windows)).to(self.rows.reward.device)
+            self.order: Tensor = torch.from_numpy(self.rng.permutation(self.windows)).to(
+                self.rows.reward.device, non_blocking=True
+            )
         chosen = self.order[number * self.window.batch : (number + 1) * self.window.batch]
-        return self.rows.map(lambda x: x.index_select(0, chosen))
+        return (
+            take_windows(self.rows, self.alike, chosen)
+            if self.alike
+            else self.rows.map(lambda x: x.index_select(0, chosen))
+        )
 
     def _complete_rows(self) -> Batch:
         """Return the context rows, the rollout's rows and the row after them: ``[N, context + T + 1]``."""
         streams, before = self.storage.streams, self.window.context
         handles = (self.begun - before) * streams + torch.arange(streams)
         rows = self.storage.gather(handles, before + self.window.rollout)
+        if self.gpu is not None:
+            block = block_of(rows["reward"]).to(self.gpu, non_blocking=True)
+            rows = {name: view_in_block(block, rows[name]) for name in self.storage.specs}
         step = self.next_row_fn()
         latest = {f"obs/{key}": value for key, value in step.obs.items()} | {"reward": step.reward}
         latest |= {name: getattr(step, name) for name in FLAGS}
@@ -116,6 +130,33 @@ class RolloutQueue(ReplayBuffer):
         return self.queued // self.window.batch
 
 
+class AlikeColumns(NamedTuple):
+    """Columns of one shape and dtype."""
+
+    ids: list[int]
+    stacked: Tensor  # [columns, W, ...]; [W, ...] of a single one
+
+
+def stack_alike(rows: Batch) -> list[AlikeColumns]:
+    """Return the columns of ``rows`` ``[W, ...]`` on a GPU, where one kernel then takes windows of several columns."""
+    alike: dict[object, dict[int, Tensor]] = {}
+    for x in rows.tensors:
+        alike.setdefault((x.shape, x.dtype), {})[id(x)] = x
+    groups = [(list(group), list(group.values())) for group in alike.values()]
+    return [AlikeColumns(ids, torch.stack(xs) if len(xs) > 1 else xs[0]) for ids, xs in groups]
+
+
+def take_windows(rows: Batch, groups: list[AlikeColumns], chosen: Tensor) -> Batch:
+    """Return the windows ``chosen`` ``[B]`` of ``rows`` ``[W, ...]``, given :func:`stack_alike`."""
+    windows: dict[int, Tensor] = {}
+    for ids, stacked in groups:
+        if len(ids) > 1:
+            windows |= zip(ids, stacked.index_select(1, chosen).unbind(), strict=True)
+        else:
+            windows[ids[0]] = stacked.index_select(0, chosen)
+    return rows.map(lambda x: windows[id(x)])
+
+
 def rollout_rows(window: Window, streams: int) -> int:
     """Return the rows of each stream to store: one rollout, or those of a queue of several batches."""
     rollouts = max(MIN_QUEUED, QUEUED_BATCHES * -(-window.batch // streams)) if window.queued else 1
@@ -128,7 +169,7 @@ QUEUED_BATCHES, MIN_QUEUED = 4, 16
 
 def _with_row(x: Tensor, latest: Tensor | None) -> Tensor:
     """Return ``x`` ``[N, n, ...]`` with one more row, ``latest`` ``[N, ...]``; zeros if it is None."""
-    row = torch.zeros_like(x[:, 0]) if latest is None else latest.to(x.device, x.dtype)
+    row = torch.zeros_like(x[:, 0]) if latest is None else latest.to(x.device, x.dtype, non_blocking=True)
     return torch.cat([x, row.unsqueeze(1)], 1)
 
 

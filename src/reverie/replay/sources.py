@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.bounds import Within
+from reverie.core.columns import are_in_block, block_of, view_in_block
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import BatchSource
@@ -69,10 +70,17 @@ def pinned_copy(value: Tensor) -> Tensor:
 # ---------------------------------------------------------------- prefetching
 
 
+SMALL = 2**20
+"""Maximum bytes of a batch whose copy to a GPU takes no longer than a second stream does."""
+
+
 def prefetch(source: BatchSource, device: torch.device) -> BatchSource:
     """Return ``source``, wrapped in a ``Prefetch`` if its batches have to be copied to a GPU."""
     storage: Any = getattr(source, "storage", None)
-    if device.type != "cuda" or hasattr(storage, "device") or hasattr(source, "on_device"):
+    if device.type != "cuda" or hasattr(storage, "device"):
+        return source
+    if hasattr(source, "gpu"):  # it copies whole rollouts there
+        source.gpu, storage.pin = device, True
         return source
     return Prefetch(source, device)
 
@@ -81,7 +89,8 @@ class Prefetch:
     """A ``BatchSource`` whose batches are on ``device``; only ``index`` stays on the CPU.
 
     It needs no thread: an update on a GPU returns once it is launched, so the loop samples the next batch during it.
-    The copy is made from pinned memory, on a separate CUDA stream, and waits for nothing.
+    The copy is made from pinned memory, on a separate CUDA stream, and waits for nothing. If ``keeps_small``, a small
+    batch in one block of pinned memory stays there, as the update copies it in one call.
     """
 
     def __init__(self, source: BatchSource, device: torch.device) -> None:
@@ -89,7 +98,9 @@ class Prefetch:
         self.device = device
         self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has not typed it
         storage: Any = getattr(source, "storage", None)
-        if hasattr(storage, "pin"):
+        self.keeps_small: bool = True
+        self._pins = hasattr(storage, "pin")
+        if self._pins:
             storage.pin = True  # spares a copy
 
     def __len__(self) -> int:
@@ -97,9 +108,18 @@ class Prefetch:
 
     def sample(self) -> Batch:
         """Return the next batch. The current CUDA stream waits for its copy, the host does not."""
-        host = self.source.sample().map(lambda x: x if x.is_pinned() else x.pin_memory())
+        host = self.source.sample()
+        is_block = self._pins and are_in_block(host.tensors)
+        if is_block and self.keeps_small and host.reward.untyped_storage().nbytes() <= SMALL:
+            return host
+        if not is_block:
+            host = host.map(lambda x: x if x.is_pinned() else x.pin_memory())
         with torch.cuda.stream(self.stream):
-            batch = host.to(self.device)
+            if is_block:
+                block = block_of(host.reward).to(self.device, non_blocking=True)
+                batch = host.map(lambda x: view_in_block(block, x))
+            else:
+                batch = host.to(self.device)
         learner = torch.cuda.current_stream(self.device)
         learner.wait_stream(self.stream)
 
@@ -166,6 +186,9 @@ class MixedSource:
         self.recorded = recorded
         self.collected = collected
         self.drawn: list[tuple[BatchSource, int]] = []
+        for source in (recorded, collected):
+            if isinstance(source, Prefetch):
+                source.keeps_small = False  # the windows are joined on the GPU
 
     def __len__(self) -> int:
         """Return the number of collected windows: learning starts when there are enough of these."""

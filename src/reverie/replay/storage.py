@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from reverie.core.columns import (
+    BlockLayout,
     ColumnSpec,
     RingBuffer,
     as_numpy,
@@ -35,6 +36,8 @@ from reverie.core.specs import EXTRAS
 
 MAX_SMALL_BYTES = 1024
 """Bytes of one row up to which a column is interleaved with others."""
+PER_WINDOW = {"weight": torch.float32, "index": torch.int64}
+"""What a batch has for each window, in addition to rows."""
 CACHED_SHARE = 0.5
 """Files of at most this share of the available memory are expected to stay cached in it."""
 
@@ -188,7 +191,10 @@ class Storage(ABC):
 
 
 class HostStorage(Storage):
-    """Rows in host memory. If the attribute ``pin`` is set, windows are gathered into pinned memory."""
+    """Rows in host memory.
+
+    If the attribute ``pin`` is set, windows are gathered into one block of pinned memory, with room for ``PER_WINDOW``.
+    """
 
     def __init__(self, columns: Mapping[str, ColumnSpec], streams: int, capacity: int) -> None:
         """Reserve the memory; its pages are touched only when rows are added."""
@@ -252,8 +258,10 @@ class HostStorage(Storage):
                 name: torch.empty((), dtype=dtype, device="cpu").expand(len(handles), length, *shape[1:])
                 for name, shape, dtype in self.ring.rows
             }
-        out = {name: torch.empty_like(shape, pin_memory=self.pin) for name, shape in self._windows.items()}
-        gather_rows(self.ring, handles, length, out)
+            more = {name: torch.empty((), dtype=x, device="cpu").expand(len(handles)) for name, x in PER_WINDOW.items()}
+            self._layout = BlockLayout(self._windows | more)
+        out = self._layout.allocate() if self.pin else {name: torch.empty_like(x) for name, x in self._windows.items()}
+        gather_rows(self.ring, handles, length, {name: out[name] for name in self._windows} if self.pin else out)
         return out
 
     def gather_column(self, name: str, handles: np.ndarray) -> Tensor:

@@ -199,11 +199,11 @@ class FiniteCheck:
         values = torch.stack([every[:, names.index(name)] for name in terms], 1)  # [n, K]
         numbers = torch.tensor(updates).to(values.device, non_blocking=True)[:, None]
         first, row = torch.where(torch.isfinite(values), NEVER, numbers).min(0)  # [K]
-        found = FirstNonFinite(first, values.gather(0, row[None])[0])
+        newest = FirstNonFinite(first, values.gather(0, row[None])[0])
         if (before := self.seen.get(terms)) is not None:
-            is_new = found.first < before.first
-            found = FirstNonFinite(*(torch.where(is_new, new, old) for new, old in zip(found, before, strict=True)))
-        self.seen[terms] = found
+            is_new = newest.first < before.first
+            newest = FirstNonFinite(*(torch.where(is_new, new, old) for new, old in zip(newest, before, strict=True)))
+        self.seen[terms] = newest
 
     def bad_loss(self) -> str | None:
         """Describe the first term that was NaN or infinite; None if all were finite. Waits for the device."""
