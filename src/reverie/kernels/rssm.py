@@ -165,10 +165,11 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
 
     ``steps``: the prepared layers. Nothing has a gradient.
     """
-    action, cache = steps.in_action(bound(action.to(feature.dtype))), _get_cache(rssm)
+    action, cache = bound(action.to(feature.dtype)), _get_cache(rssm)
     if not is_cpu_float32(rssm.gates.weight):
         rssm_gpu.prior_step_triton(cache.sizes, steps, feature, action, out.data)
         return
+    action = steps.in_action(action)
     wide = out if out.dtype is torch.float32 and out.is_contiguous() else empty_float32(out.shape)
     weights = cache.prior.get(lambda: _packed_prior(rssm, cache))
     rssm_cpu.prior_step_cpu(cache.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -114,6 +115,13 @@ class PreparedRSSM:
         self.gates: Any = block_steps(rssm.gates, dtype)
         self.prior: StepLayers = StepLayers(all_layers(rssm.prior_net), dtype)
 
+    @cached_property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weight ``[2 N, D + Z]``, bias ``[2 N]`` and norms' scales ``[2, N]`` that embed h and z side by side."""
+        (first, norm), (second, another) = self.in_deter.layers, self.in_stoch.layers
+        weight = torch.block_diag(first.weight, second.weight)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return weight, torch.cat([first.bias, second.bias]), torch.stack([norm.weight, another.weight])
+
     def embed_action(self, action: Tensor) -> Tensor:
         """Embed the actions of all steps ``[..., A]``: ``[..., hidden]``."""
         embedded: Tensor = self.rssm.in_action(bound(action))
@@ -207,7 +215,7 @@ class StepLayers:
     """A chain of layers that is applied at every step of a sequence."""
 
     def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
-        self.layers: list[StepLinear | nn.Module] = [linear_steps(layer, dtype) for layer in layers]
+        self.layers: list[Any] = [linear_steps(layer, dtype) for layer in layers]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, inputs]`` to ``[M, outputs]``."""
