@@ -33,7 +33,8 @@ LEARN = {
 }
 """Short runs: the environment and the length."""
 TESTS = (
-    "tests/kernels/test_gpu.py", "tests/test_cuda.py", "tests/kernels/test_definitions.py",
+    "tests/kernels/test_gpu.py", "tests/kernels/test_gpu_images.py", "tests/test_cuda.py",
+    "tests/kernels/test_definitions.py",
     "tests/algos/test_algorithms.py::test_graphs_of_a_gpu_learn_what_updates_learn",
     "tests/algos/test_dreamers.py::test_graphs_of_a_gpu_learn_what_updates_learn",
 )  # fmt: skip

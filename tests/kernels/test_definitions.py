@@ -277,6 +277,7 @@ ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
     "images_gpu.conv_pool_norm_silu_triton", "images_gpu.conv_unfold_norm_silu_triton",
     "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton", "gpu.laprop_triton",
+    "gpu.cast_all_on_gpu",
     "two_hot_gpu.two_hot_mean_triton", "two_hot_gpu.two_hot_loss_triton",
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
     "steps.open_loop_prepared", "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu",

@@ -15,11 +15,9 @@ from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, ass
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, gpu_mlp, gpu_optim, images_gpu
+from reverie.kernels import gpu, gpu_mlp, gpu_optim
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
-from reverie.nn.number_distributions import TwoHot
-from reverie.objectives.transforms import symexp_bins
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -35,20 +33,6 @@ SIZES = {
     "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
     "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
 } | UNEVEN
-
-
-@pytest.fixture
-def on_gpu(monkeypatch):
-    """The CPU counts as a GPU. The result switches that off and on."""
-    assert DEVICE.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1", "tests/conftest.py sets it"
-    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
-    torch.manual_seed(0)
-
-    def switch(on: bool) -> None:
-        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs, family="": on and all(x.dtype in gpu.DTYPES for x in xs))
-
-    switch(True)
-    return switch
 
 
 @pytest.mark.parametrize("within", [nullcontext, torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
@@ -103,75 +87,6 @@ def test_norms(on_gpu, shape, dtype):
         found.append([y, *torch.autograd.grad(y, given, grad)])
     rtol, atol = (1e-5, 3e-5) if dtype is torch.float32 else (0.03, 0.06)
     torch.testing.assert_close(*found, rtol=rtol, atol=atol)
-
-
-CONVOLVED = {
-    "pool": (functional.conv_pool_norm_silu, (2, 5, 7, 6), (12, 6, 5, 5), 12),
-    "pool blocks of pixels": (functional.conv_pool_norm_silu, (2, 4, 6, 3), (12, 3, 5, 5), 12),
-    "pool blocks around one pixel": (functional.conv_pool_norm_silu, (2, 4, 2, 1), (5, 1, 3, 3), 5),
-    "unfold": (functional.conv_unfold_norm_silu, (3, 5, 3, 6), (28, 6, 3, 3), 7),
-    "sigmoid": (functional.conv_unfold_sigmoid, (3, 5, 3, 6), (12, 6, 3, 3), 0),
-}
-
-
-@pytest.mark.parametrize("name", CONVOLVED)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_stages_of_encoder_and_decoder(on_gpu, monkeypatch, name, dtype):
-    """cuDNN rounds the factors of products in float32 to 10 bits; random numbers here have fewer."""
-    monkeypatch.setattr(images_gpu, "MIN_IMAGES", 2)
-    monkeypatch.setattr(gpu, "PROGRAMS", 3)
-    stage, images, weights, scale = CONVOLVED[name]
-    x, weight, bias = ((torch.randn(s) * 8).round().div(8).to(DEVICE, dtype) for s in (images, weights, weights[:1]))
-    given = [weight.requires_grad_(), bias.requires_grad_()]
-    if "blocks" not in name:
-        given.append(x.requires_grad_())
-    rest = (torch.randn(scale).to(DEVICE).requires_grad_(), 1e-4) if scale else ()
-    given += rest[:1]
-    found = []
-    for on in (True, False):
-        on_gpu(on)
-        y = stage(x, weight, bias, *rest)
-        found.append([y, *torch.autograd.grad(y, given, torch.sin(torch.arange(y.numel())).view(y.shape).to(y))])
-    rtol, atol = (2e-5, 2e-5) if dtype is torch.float32 and DEVICE.type == "cpu" else (0.05, 0.1)
-    for ours, defined in zip(*found, strict=True):
-        torch.testing.assert_close(ours, defined, rtol=rtol, atol=atol * max(1.0, float(defined.detach().abs().max())))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("low", [0.0, -0.5])
-def test_errors_of_images_in_the_middle_of_longer_sequences(on_gpu, dtype, low):
-    pixels = torch.rand(2, 3, 9, 5, 25).to(DEVICE, dtype).requires_grad_()
-    target = torch.randint(0, 256, (2, 5, 9, 5, 25), dtype=torch.uint8).to(DEVICE)[:, 1:4]
-    target = target if low == 0 else target / 255 + low
-    found = []
-    for on in (True, False):
-        on_gpu(on)
-        loss = functional.unit_squared_error(pixels, target, low, 255.0 if low == 0 else 0.5)
-        found.append([loss, *torch.autograd.grad(loss, [pixels], torch.arange(6.0).view(2, 3).to(DEVICE))])
-    torch.testing.assert_close(*found, rtol=1e-5 if dtype is torch.float32 else 0.01, atol=1e-5)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bins", [255, 6])
-def test_two_hot(on_gpu, dtype, bins):
-    """Numbers at, between and beyond bins, and such that are not finite; a head that predicts exactly 0."""
-    values = torch.tensor([0.0, 1.5, -1.5, 1e9, -1e9, float("inf"), float("-inf"), float("nan")]).to(DEVICE)
-    logits = (3 * torch.randn(2, 5, 8, bins)).to(DEVICE, dtype)[:, 1:].requires_grad_()  # with gaps
-    places = symexp_bins(bins).to(DEVICE)
-    flat = TwoHot(torch.zeros(3, bins).to(DEVICE, dtype), places)
-    found = []
-    for on in (True, False):
-        on_gpu(on)
-        head = TwoHot(logits, places)
-        x = torch.stack([values, places[:8] if bins > 8 else values] * 2).expand(2, 4, 8)
-        losses = [head.loss(x), head.loss(x, x.flip(-1), 0.3)]
-        grads = [torch.autograd.grad(y, logits, torch.full_like(x, 0.7))[0] for y in losses]
-        with torch.no_grad():
-            found.append([*losses, *grads, head.mean() / 1e4])
-            assert not flat.mean().any()
-    tolerance = 1e-5 if dtype is torch.float32 else 0.01
-    torch.testing.assert_close(*found, rtol=2 * tolerance, atol=tolerance, equal_nan=True)
 
 
 def test_as_many_elements_as_32_bits_cannot_count(on_gpu):

@@ -26,6 +26,7 @@ from reverie.nn.actor import ActorConfig, DreamerActor
 from reverie.nn.decoder import DecoderConfig
 from reverie.nn.distributions import safe_log
 from reverie.nn.encoder import EncoderConfig
+from reverie.nn.functional import cast_once
 from reverie.nn.heads import BernoulliHead, HeadConfig, TwoHotConfig, TwoHotHead
 from reverie.nn.normalization import PercentileScale
 from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, register_scheduled
@@ -187,7 +188,8 @@ class DreamerV3(ActorCritic, Dreamer):
 
     def learn(self, context: Context, batch: Batch) -> tuple[WorldModelLosses, Metrics]:
         """Take one gradient step on rows ``[B, T]``, then move the slow critic toward the critic."""
-        losses = self.losses(context, batch)
+        with cast_once([*self.optim.params, *self.slow_critic.parameters()], self.world.dtype):
+            losses = self.losses(context, batch)
         metrics = losses.metrics | self.optim.step(self.total(losses.terms))
         self.slow_critic.update()
         return losses, metrics

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
@@ -236,6 +236,40 @@ def sample_gradient(
     tile = _tile(rows, classes)
     _launch("sample_backward_kernel", (_count(rows, tile["ROWS"]),), probs, *grads, carried, keep, dlogits, rows, stoch,
             classes, carried.stride(0), mix, CARRIED=keep is not None, **tile)  # fmt: skip
+
+
+# ---------------------------------------------------------------------- precision
+
+
+def supports_cast_all(parameters: Sequence[Tensor], dtype: torch.dtype) -> bool:
+    """Return whether :func:`cast_all_on_gpu` can be used."""
+    return dtype is not torch.float32 and can_use_triton(*parameters)
+
+
+def cast_all_on_gpu(parameters: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    """Compute ``functional.cast_all`` in a few launches; gradients of several uses are added in ``dtype``."""
+    copies: tuple[Tensor, ...] = _Copies.apply(dtype, *parameters)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return copies
+
+
+class _Copies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return _converted(parameters, dtype)
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        there = iter(_converted([grad for grad in grads if grad is not None], torch.float32))
+        return None, *(None if grad is None else next(there) for grad in grads)
+
+
+def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    out = [torch.empty_like(x, dtype=dtype) for x in tensors]
+    if out:
+        torch._foreach_copy_(out, list(tensors))
+    return tuple(out)
 
 
 # ---------------------------------------------------------------------- optimizer

@@ -15,13 +15,21 @@ from torch import Tensor
 from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, once_differentiable_strict
 from reverie.nn import functional
-from reverie.nn.functional import convolve
+from reverie.nn.functional import cast_parameter, convolve
 
 MIN_IMAGES = 64
 """Smallest number of images whose first convolution is computed on blocks of 2 x 2 pixels."""
 
+MAX_CHANNELS = 7
+"""Largest number of input channels of such a convolution."""
+
 BLOCK = 1024
 """Pixels of an image whose errors a program sums at once."""
+
+
+def _tile(rows: int, width: int) -> dict[str, int]:
+    """Return the shape of a program's tile; more warps hide more of the time that reading takes."""
+    return {**gpu._tile(rows, width), "num_warps": 8}
 
 
 def _parts(rows: int, tile: dict[str, int], *shape: int, like: Tensor) -> Tensor:
@@ -42,11 +50,11 @@ def supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> bool:
 def conv_pool_norm_silu_triton(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
     """Compute ``functional.conv_pool_norm_silu``."""
     m, height, width, channels = x.shape
-    if channels < 8 and height % 2 == width % 2 == 0 and m >= MIN_IMAGES and not x.requires_grad:
+    if channels <= MAX_CHANNELS and height % 2 == width % 2 == 0 and m >= MIN_IMAGES:
         y = convolve(_pixel_blocks(x), _block_weight(weight, x.dtype), None).contiguous()
         y = y.view(*y.shape[:3], 4, len(weight))
     else:
-        y = convolve(x, weight.to(x.dtype), None).contiguous()
+        y = convolve(x, cast_parameter(weight, x.dtype), None).contiguous()
     return cast(Tensor, call(_PoolNormSiLU, y, bias, scale, eps))
 
 
@@ -54,7 +62,12 @@ def _pixel_blocks(x: Tensor) -> Tensor:
     """Return blocks of 2 x 2 pixels of ``[M, H, W, C]`` as pixels ``[M, H / 2, W / 2, n]``, n a multiple of 8."""
     m, height, width, channels = x.shape
     blocks = x.reshape(m, height // 2, 2, width // 2, 2, channels).transpose(2, 3)  # [M, h, w, 2, 2, C]
-    out = x.new_zeros(*blocks.shape[:3], gpu._count(4 * channels, 8) * 8)
+    padded = gpu._count(4 * channels, 8) * 8
+    if padded == 4 * channels:
+        return blocks.flatten(3)
+    if x.requires_grad:
+        return F.pad(blocks.flatten(3), (0, padded - 4 * channels))
+    out = x.new_zeros(*blocks.shape[:3], padded)
     out[..., : 4 * channels].view(blocks.shape).copy_(blocks)
     return out
 
@@ -79,7 +92,7 @@ class _PoolNormSiLU(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
         shape, layout = _pooled(y)
         rows, width = shape.numel() // shape[-1], shape[-1]
-        out, tile = y.new_empty(shape), gpu._tile(rows, width)
+        out, tile = y.new_empty(shape), _tile(rows, width)
         grid = (gpu._count(rows, tile["ROWS"]),)
         gpu._launch("pool_norm_silu_kernel", grid, y, bias, scale, out, rows, width, *layout, eps, **tile)
         if ctx is not None:
@@ -93,7 +106,7 @@ class _PoolNormSiLU(torch.autograd.Function):
         y, bias, scale = ctx.saved_tensors
         (_, layout), width = _pooled(y), y.shape[-1]
         rows, dy = grad.numel() // width, torch.empty_like(y)
-        tile = gpu._tile(rows, width)
+        tile = _tile(rows, width)
         dscale, dbias = (_parts(rows, tile, width, like=y) for _ in range(2))
         gpu._launch("pool_norm_silu_backward_kernel", (len(dscale),), y, bias, scale, grad.contiguous(), dy, dscale,
                     dbias, rows, width, *layout, ctx.eps, **tile)  # fmt: skip
@@ -125,7 +138,7 @@ def _unfolded(y: Tensor, width: int) -> tuple[list[int], int, dict[str, int]]:
     """Return the shape of y ``[M, h, w, 4 * n]`` as an image ``[M, 2 h, 2 w, width]``, its pixels, and a tile."""
     m, h, w, _ = y.shape
     rows = 4 * m * h * w
-    tile = gpu._tile(rows, width)
+    tile = _tile(rows, width)
     return [m, 2 * h, 2 * w, width], rows, {**tile, "ROWS": max(4, tile["ROWS"])}
 
 

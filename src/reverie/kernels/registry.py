@@ -68,6 +68,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
     (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
+    (functional.cast_all, Kernel(gpu.supports_cast_all, gpu.cast_all_on_gpu)),
     (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
     (functional.norm_silu, Kernel(gpu.supports_norm_silu, gpu.norm_silu_triton)),
     (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),

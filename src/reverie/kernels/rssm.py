@@ -18,6 +18,7 @@ from reverie.kernels import gpu, rssm_cpu, rssm_gpu
 from reverie.kernels.ctypes_call import empty_float32, has_no_grad, is_cpu_float32, once_differentiable_strict
 from reverie.kernels.packing import ParameterCache
 from reverie.kernels.steps import PreparedRSSM, embedded, prepared_class
+from reverie.nn.functional import cast_parameter
 from reverie.nn.layers import BlockLinear, Linear, RMSNormSiLU
 from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
@@ -108,9 +109,8 @@ def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor,
     uniform = torch.rand(*keep.T.shape, c.stoch, dtype=torch.float32, device=keep.device)
     arguments = (*(x.to(dtype).contiguous() for x in inputs), keep.T.float().contiguous(), uniform)
     if on_gpu or torch.is_grad_enabled():
-        named = _sequence_weights(rssm) | _posterior_head(rssm)
-        cast_ = {name: x if name.endswith("_scale") else x.to(dtype) for name, x in named.items()}
-        backend, weights = _GPU if on_gpu else _CPU, rssm_cpu.Weights(**cast_)
+        backend = _GPU if on_gpu else _CPU
+        weights = rssm_cpu.Weights(**_sequence_weights(rssm, dtype), **_posterior_head(rssm, dtype))
         out = _Filter.apply(backend, cache.sizes, *arguments, *weights)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     else:
         packed = cache.posterior.get(
@@ -165,10 +165,11 @@ def dream_step(rssm: Any, steps: Any, feature: Tensor, action: Tensor, out: Tens
 
     ``steps``: the prepared layers. Nothing has a gradient.
     """
-    action, cache = steps.in_action(bound(action.to(feature.dtype))), _get_cache(rssm)
+    action, cache = bound(action.to(feature.dtype)), _get_cache(rssm)
     if not is_cpu_float32(rssm.gates.weight):
         rssm_gpu.prior_step_triton(cache.sizes, steps, feature, action, out.data)
         return
+    action = steps.in_action(action)
     wide = out if out.dtype is torch.float32 and out.is_contiguous() else empty_float32(out.shape)
     weights = cache.prior.get(lambda: _packed_prior(rssm, cache))
     rssm_cpu.prior_step_cpu(cache.sizes, weights, feature.float().contiguous(), action.float().contiguous(), wide)
@@ -189,29 +190,32 @@ def _packed_prior(rssm: RSSM, cache: _RSSMCache) -> dict[str, Tensor]:
     return _packed_sequence(rssm, cache) | rssm_cpu.pack_weights(heads)
 
 
-def _posterior_head(rssm: RSSM) -> dict[str, Tensor]:
+def _posterior_head(rssm: RSSM, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     """Return the posterior's weights after h: the rest of its first layer is computed before."""
     first, (norm, logits) = rssm.posterior.first, rssm.posterior.rest
-    head = {"head": first.weight[:, : rssm.cfg.deter], "head_scale": cast(Tensor, norm.weight)}
-    return head | _parameters("logits", logits)
+    weight = cast_parameter(first.weight, dtype)[:, : rssm.cfg.deter]
+    return {"head": weight, "head_scale": cast(Tensor, norm.weight)} | _parameters("logits", logits, dtype=dtype)
 
 
-def _sequence_weights(rssm: RSSM) -> dict[str, Tensor]:
+def _sequence_weights(rssm: RSSM, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
     layer = cast(BlockLinear, rssm.recurrent[0])
-    block, shared = torch.tensor_split(layer.weight, [layer.own], -1)
+    block, shared = torch.tensor_split(cast_parameter(layer.weight, dtype), [layer.own], -1)
     return {
-        **_parameters("in_deter", *rssm.in_deter),
-        **_parameters("in_stoch", *rssm.in_stoch),
+        **_parameters("in_deter", *rssm.in_deter, dtype=dtype),
+        **_parameters("in_stoch", *rssm.in_stoch, dtype=dtype),
         "own": block,
         "shared": shared.reshape(rssm.cfg.deter, -1),
-        "recurrent_bias": layer.bias,
+        "recurrent_bias": cast_parameter(layer.bias, dtype),
         "recurrent_scale": cast(Tensor, rssm.recurrent_norms[0].weight),
-        "gates": rssm.gates.weight,
-        "gates_bias": rssm.gates.bias,
+        "gates": cast_parameter(rssm.gates.weight, dtype),
+        "gates_bias": cast_parameter(rssm.gates.bias, dtype),
     }
 
 
-def _parameters(name: str, linear: nn.Module, norm: nn.Module | None = None) -> dict[str, Tensor]:
-    """Return a linear layer's parameters, and the scale of the norm after it."""
-    out = {name: linear.weight, f"{name}_bias": linear.bias}
+def _parameters(
+    name: str, linear: nn.Module, norm: nn.Module | None = None, *, dtype: torch.dtype = torch.float32
+) -> dict[str, Tensor]:
+    """Return a linear layer's parameters as ``dtype``, and the scale of the norm after it."""
+    weights = cast(tuple[Tensor, Tensor], (linear.weight, linear.bias))
+    out = dict(zip((name, f"{name}_bias"), (cast_parameter(x, dtype) for x in weights), strict=True))
     return cast(dict[str, Tensor], out if norm is None else {**out, f"{name}_scale": norm.weight})

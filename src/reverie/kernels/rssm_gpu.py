@@ -180,13 +180,13 @@ def filter_backward_triton(
 
 
 def prior_step_triton(s: Sizes, steps: Any, feature: Tensor, action: Tensor, out: Tensor) -> None:
-    """Take a step under the prior, from features ``[M, D + Z]`` and embedded actions ``[M, N]`` to ``out``."""
+    """Take a step under the prior, from features ``[M, D + Z]`` and actions ``[M, A]`` to ``out``."""
     rows, d, n, k = len(feature), s.deter, s.hidden, s.blocks
-    h, z = feature[:, :d], feature[:, d:]
+    h, (weight, bias, scales) = feature[:, :d], steps.inputs
     shared, recurrent = feature.new_empty(rows, 3 * n), feature.new_empty(rows, d)
-    _layer(h, steps.in_deter.layers[:2], shared[:, :n])
-    _layer(z, steps.in_stoch.layers[:2], shared[:, n : 2 * n])
-    shared[:, 2 * n :] = action
+    inputs = torch.addmm(bias, feature, weight.T).view(rows, 2, n)  # of h and z
+    gpu.norm_silu_into(inputs, scales, _pair(shared, n), s.eps)
+    _layer(action, steps.in_action.layers, shared[:, 2 * n :])
     (layer,), (norm,) = steps.recurrent, steps.norms
     assert layer.shared is not None, "the first recurrent layer reads the shared inputs"
     pre = layer.shared(shared)  # [M, D]

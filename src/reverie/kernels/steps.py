@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from reverie.algos import imagination
 from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.kernels.matmul import block_gradient, weight_gradient
 from reverie.nn.dense_rssm import CellStack, DenseRSSM, KerasGRU, LayerNormGRU
-from reverie.nn.functional import gru, linear
+from reverie.nn.functional import cast_parameter, gru, linear
 from reverie.nn.layers import BlockLinear, Dense, Linear
 from reverie.nn.rssm import RSSM, bound
 from reverie.nn.state_space import Latent, LogitNet, StateSpaceModel
@@ -65,8 +66,9 @@ def observe_prepared(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_fir
 
 def embedded(rssm: StateSpaceModel, x: Tensor) -> Tensor:
     """Return the part of the posterior's first layer, which is linear in [h, x], for x ``[B, T, E]``."""
-    first = rssm.posterior.first
-    return linear(x, first.weight[:, rssm.cfg.deter :], first.bias)  # [B, T, hidden]
+    first, dtype = rssm.posterior.first, x.dtype
+    weight = cast_parameter(first.weight, dtype)[:, rssm.cfg.deter :]
+    return linear(x, weight, cast_parameter(first.bias, dtype))  # [B, T, hidden]
 
 
 class PreparedWorld(NamedTuple):
@@ -112,6 +114,13 @@ class PreparedRSSM:
         self.norms: list[Any] = list(rssm.recurrent_norms)
         self.gates: Any = block_steps(rssm.gates, dtype)
         self.prior: StepLayers = StepLayers(all_layers(rssm.prior_net), dtype)
+
+    @cached_property
+    def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weight ``[2 N, D + Z]``, bias ``[2 N]`` and norms' scales ``[2, N]`` that embed h and z side by side."""
+        (first, norm), (second, another) = self.in_deter.layers, self.in_stoch.layers
+        weight = torch.block_diag(first.weight, second.weight)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return weight, torch.cat([first.bias, second.bias]), torch.stack([norm.weight, another.weight])
 
     def embed_action(self, action: Tensor) -> Tensor:
         """Embed the actions of all steps ``[..., A]``: ``[..., hidden]``."""
@@ -206,7 +215,7 @@ class StepLayers:
     """A chain of layers that is applied at every step of a sequence."""
 
     def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
-        self.layers: list[StepLinear | nn.Module] = [linear_steps(layer, dtype) for layer in layers]
+        self.layers: list[Any] = [linear_steps(layer, dtype) for layer in layers]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, inputs]`` to ``[M, outputs]``."""
@@ -230,8 +239,8 @@ def block_steps(layer: Any, dtype: torch.dtype) -> Any:
     """Return a block-diagonal layer for all steps of a sequence; a custom module is returned as it is."""
     if type(layer) is not BlockLinear:
         return layer
-    block, shared = torch.tensor_split(layer.weight.to(dtype), [layer.own], -1)
-    bias = layer.bias.to(dtype)
+    block, shared = torch.tensor_split(cast_parameter(layer.weight, dtype), [layer.own], -1)
+    bias = cast_parameter(layer.bias, dtype)
     if not shared.shape[-1]:
         return BlockSteps(step_linear(block, bias), None)
     return BlockSteps(step_linear(block, None), step_linear(shared.reshape(len(bias), -1), bias))
@@ -244,7 +253,8 @@ def linear_steps(layer: Any, dtype: torch.dtype) -> Any:
     """
     if type(layer) not in (Linear, Dense):
         return layer
-    return step_linear(layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype))
+    bias = None if layer.bias is None else cast_parameter(layer.bias, dtype)
+    return step_linear(cast_parameter(layer.weight, dtype), bias)
 
 
 # ---------------------------------------------------------------------- products

@@ -109,7 +109,8 @@ class JointDistribution:
 
     def sample(self) -> Tensor:
         """Return a sample, ``[..., A]``."""
-        return torch.cat([p.sample() for p in self.parts.values()], -1)
+        samples = [p.sample() for p in self.parts.values()]
+        return torch.cat(samples, -1) if len(samples) > 1 else samples[0]
 
     def rsample(self) -> Tensor:
         """Return a sample with gradient, ``[..., A]``: reparameterized, or straight-through for classes."""

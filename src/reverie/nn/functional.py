@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,33 @@ from reverie.core.specs import MASK_KEY
 from reverie.core.tree import check_tensor_shapes
 from reverie.core.types import Obs
 
+_copies: ContextVar[Mapping[int, Tensor]] = ContextVar("copies", default={})  # noqa: B039  # never written
+
+
+def cast_parameter(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a parameter as ``dtype``: inside :func:`cast_once` the copy that all uses share, with gradient."""
+    if x.dtype is dtype:
+        return x
+    copied = _copies.get().get(id(x))
+    return x.to(dtype) if copied is None or copied.dtype is not dtype else copied
+
+
+@accelerated
+def cast_all(parameters: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    """Return copies of all ``parameters`` as ``dtype``, with gradient; or none, so that each use casts its own."""
+    return ()
+
+
+@contextmanager
+def cast_once(parameters: Sequence[Tensor], dtype: torch.dtype) -> Iterator[None]:
+    """In this context, :func:`cast_parameter` returns the same copy of each parameter, if :func:`cast_all` made one."""
+    copies = cast_all(parameters, dtype)
+    token = _copies.set({id(p): copied for p, copied in zip(parameters, copies, strict=False)})
+    try:
+        yield
+    finally:
+        _copies.reset(token)
+
 
 @accelerated
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -21,7 +50,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     ``x`` is ``[..., inputs]``, ``weight`` ``[outputs, inputs]``, ``bias`` ``[outputs]``.
     """
     if weight.dtype is not x.dtype:  # to() alone would take as long as one decision computes here
-        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        weight = cast_parameter(weight, x.dtype)
+        bias = None if bias is None else cast_parameter(bias, x.dtype)
     return F.linear(x, weight, bias)
 
 

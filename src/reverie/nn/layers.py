@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.kernel_dispatch import accelerated
-from reverie.nn.functional import linear, norm_silu, strided_conv, transposed_conv
+from reverie.nn.functional import cast_parameter, linear, norm_silu, strided_conv, transposed_conv
 
 
 def init_(weight: Tensor, fan_in: int, scale: float = 1.0) -> None:
@@ -103,8 +103,8 @@ class BlockLinear(nn.Module):
 
     def forward(self, x: Tensor, shared: Tensor | None = None) -> Tensor:
         """Map ``[M, inputs]``, and ``[M, shared]`` if there are shared inputs, to ``[M, outputs]``."""
-        for_own, for_shared = torch.tensor_split(self.weight.to(x.dtype), [self.own], -1)
-        base = self.bias.to(x.dtype)  # [outputs], or [M, outputs] with the part of the shared inputs
+        for_own, for_shared = torch.tensor_split(cast_parameter(self.weight, x.dtype), [self.own], -1)
+        base = cast_parameter(self.bias, x.dtype)  # [outputs], or [M, outputs] with the part of the shared inputs
         if shared is not None and for_shared.shape[-1]:
             base = linear(shared, for_shared.reshape(len(base), -1), base)
         blocks = self.weight.shape[0]
