@@ -220,6 +220,18 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7), activation="tanh"), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
+    "gpu_policies.normal_density_triton": [Case(drawn(("m", "k"), ("m", "k"), ("k",)), (1, 2), 1e-4, unfit=MANY)],
+    "gpu_losses.standardize_triton": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, 1:]), unfit=MANY),
+    ],
+    "gpu_losses.clipped_objective_triton": [
+        Case(lambda normal, s: (*normal(3, s["m"], s["k"]), batch(normal, s).is_last[:, 1:], 0.2), (0,)),
+    ],
+    "gpu_optim.clip_grad_norm_triton": [
+        Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 2.0), **IN_PLACE),
+        Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 0.0), **IN_PLACE),
+    ],
+    "gpu_policies.squash_triton": [Case(drawn(("m", 2, "k"), ("m", 2, "k"), ("m", 2, "k")), (0, 1))],
     "relu_mlp.perceptron_by_layers_cpu": [Case(mlp(2, False, (4, 7), activation="gelu"), (0, 2), **NETS)],
     "relu_mlp.normed_perceptron_cpu": [
         Case(mlp(2, False, (4, 7), norm="after_relu"), (0, 1, 3), **NETS),
@@ -251,12 +263,15 @@ ON_GPU = {
     "gpu.norm_silu_triton", "gpu_losses.td0_targets_triton", "gpu_losses.masked_mean_triton",
     "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_mlp.perceptron_triton",
     "gpu_optim.adam_triton",
-    "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton",
+    "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton", "gpu_policies.squash_triton",
+    "gpu_policies.normal_density_triton", "gpu_losses.standardize_triton", "gpu_losses.clipped_objective_triton",
+    "gpu_optim.clip_grad_norm_triton",
 }  # fmt: skip
 ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",
     "images_gpu.conv_pool_norm_silu_triton", "images_gpu.conv_unfold_norm_silu_triton",
     "images_gpu.conv_unfold_sigmoid_triton", "images_gpu.unit_squared_error_triton", "gpu.laprop_triton",
+    "two_hot_gpu.two_hot_mean_triton", "two_hot_gpu.two_hot_loss_triton",
     "rssm.observe_compiled", "steps.observe_prepared", "dreams.imagine_prepared", "steps.imagine_through_time_prepared",
     "steps.open_loop_prepared", "rows.put_rows_cpu", "rows.extend_rows_cpu", "rows.gather_rows_cpu",
     "rows.tree_set_cpu", "rows.tree_draw_cpu", "rows.random_integers_cpu", "rows.checksums_cpu",
@@ -343,7 +358,7 @@ def alone(request, monkeypatch):
     device = "cuda" if name_of(kernel) in ON_GPU and torch.cuda.is_available() else "cpu"
     if name_of(kernel) in ON_GPU and device == "cpu":  # Triton's interpreter
         pytest.importorskip("triton")
-        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs: all(x.dtype in gpu.DTYPES for x in xs))
+        monkeypatch.setattr(gpu, "can_use_triton", lambda *xs, family="": all(x.dtype in gpu.DTYPES for x in xs))
     noted, calls = spied(kernel)
     rows = definition.__closure__[definition.__code__.co_freevars.index("kernels")].cell_contents
     with use_only_kernels():

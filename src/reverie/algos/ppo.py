@@ -20,7 +20,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Update, Window
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.optim import LaPropAGC, register_scheduled
-from reverie.objectives.policy import clipped_surrogate
+from reverie.objectives.policy import clipped_objective
 from reverie.objectives.td import Losses
 
 # ---------------------------------------------------------------------- losses
@@ -39,14 +39,10 @@ class PPOObjective(OnPolicyObjective):
     def forward(self, batch: Batch) -> Losses:
         """Equation 9, negated: PPO's clipped loss, c1 times the value's squared error, -c2 times the entropy."""
         clip, evaluation = self.clip, self.evaluate_actions(batch)
-        # [B, T]; 0 at last rows, which have no action
-        log_ratio = (evaluation.log_prob - batch.extras["log_prob"]).masked_fill(batch.is_last, 0.0)
-        actor = clipped_surrogate(log_ratio=log_ratio, advantage=self.advantage(batch), clip=clip)
-        ratio = log_ratio.detach().exp()
-        means = {"approx_kl": ratio - 1 - log_ratio.detach(), "clip_fraction": ((ratio - 1).abs() > clip).float()}
-        return self.losses(
-            batch, evaluation, actor, self.clipped_value(evaluation.value, batch.extras["value"]), **means
-        )
+        before, advantage = batch.extras["log_prob"], self.advantage(batch)
+        actor, divergence, clipped = clipped_objective(evaluation.log_prob, before, advantage, batch.is_last, clip)
+        value = self.clipped_value(evaluation.value, batch.extras["value"])
+        return self.losses(batch, evaluation, actor, value, approx_kl=divergence, clip_fraction=clipped)
 
     def clipped_value(self, value: Tensor, before: Tensor) -> Tensor:
         """Return the value ``[B, T]`` for the loss, clipped to within ``value_clip_range`` of the value ``before``."""

@@ -93,6 +93,8 @@ class SACObjective(TDObjective):
         if not self.cfg.entropy_backup:
             return self.cfg.value_estimator(batch, value, self.cfg.discount)
         bonus = self.temperature * entropy
+        if bonus.shape[1] == 1:  # no row has an earlier one
+            return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount)
         batch, earlier_bonus = with_bonus(batch, bonus)
         return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
 

@@ -1,15 +1,16 @@
 """The Triton kernels of ``triton_source.py`` and ``triton_images.py`` on PyTorch tensors, and whether they can be used.
 
-Each function starts one kernel where PyTorch would start two to ten. The first call on a device compares the kernels'
-results with PyTorch's; if they fail or differ, everything runs in PyTorch, and one warning says so.
+Each function starts one kernel where PyTorch would start two to ten. The first call of a family on a device compares
+its kernels' results with PyTorch's. If one fails or differs, the family's work runs in PyTorch, and a warning says so.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -31,34 +32,42 @@ MIN_PROGRAMS = 64
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
+Family = Literal["recurrence", "images", "two-hot", "optimizers", "losses", "perceptrons", "policies"]
+"""Kernels that are checked together, and of which none is used if one fails."""
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
-def can_use_triton(*tensors: Tensor) -> bool:
-    """Return whether the Triton kernels can be used for ``tensors``: they are on a GPU on which the kernels work."""
+
+def can_use_triton(*tensors: Tensor, family: Family = "recurrence") -> bool:
+    """Return whether the Triton kernels of ``family`` can be used: ``tensors`` are on a GPU on which they work."""
     device = tensors[0].device
     if device.type != "cuda" or any(x.dtype not in DTYPES for x in tensors) or torch.compiler.is_compiling():
         return False
-    return not triton_problem(device)
+    return not triton_problem(device, family)
 
 
 @functools.cache
-def triton_problem(device: torch.device) -> str:
-    """Return why the kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
+def triton_problem(device: torch.device, family: Family = "recurrence") -> str:
+    """Return why kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
     if kernels_disabled():
         return f"{SWITCH}=off"
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
     try:
-        check_triton_kernels(device)
+        check_triton_kernels(device, family)
     except Exception as error:  # Triton, its compiler and the driver raise various errors: PyTorch works without them
-        warnings.warn(f"Triton kernels are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
+        warnings.warn(f"Triton kernels of {family} are not used, so GPU updates are slower: {error!r}.", stacklevel=3)
         return repr(error)
     return ""
 
 
 def triton_status(device: torch.device) -> str:
     """Return whether the kernels are used on ``device``, for reports: ``Triton``, or ``PyTorch`` and the reason."""
-    reason = triton_problem(device)
-    return f"PyTorch ({reason})" if reason else "Triton"
+    reasons = {family: triton_problem(device, family) for family in FAMILIES}
+    problems = dict.fromkeys(reason for reason in reasons.values() if reason)
+    if not problems:
+        return "Triton"
+    failed = "" if all(reasons.values()) else f" for {', '.join(name for name in reasons if reasons[name])}"
+    return f"PyTorch{failed} ({'; '.join(problems)})"
 
 
 @functools.cache
@@ -251,29 +260,38 @@ def laprop_triton(
 # ---------------------------------------------------------------------- self-check
 
 
-def check_triton_kernels(device: torch.device) -> None:
-    """Run every kernel once on ``device``, and compare its results with PyTorch's."""
-    from reverie.kernels.gpu_losses import compare_losses  # these import this module
-    from reverie.kernels.gpu_mlp import compare_perceptrons
-    from reverie.kernels.gpu_optim import compare_optimizers
-
+def check_triton_kernels(device: torch.device, *families: Family) -> None:
+    """Run every kernel of ``families``, or of all, once on ``device``, and compare its results with PyTorch's."""
     g = torch.Generator().manual_seed(0)  # so that the generators of training do not change
 
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
-    from reverie.kernels.images_gpu import compare_images  # which starts its kernels by this module
-
+    comparisons = _comparisons()
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)]
-        compared += [*compare_images(numbers), *compare_optimizers(numbers), *compare_losses(numbers)]
-        compared += compare_perceptrons(numbers)
+        compared = [pair for family in families or FAMILIES for pair in comparisons[family](numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
 
 
 Compared = list[tuple[str, Tensor, Tensor]]
+"""Names of kernels, their results and the definitions'."""
+
+
+def _comparisons() -> dict[Family, Callable[[Any], Compared]]:
+    from reverie.kernels.gpu_losses import compare_losses  # these import this module
+    from reverie.kernels.gpu_mlp import compare_perceptrons
+    from reverie.kernels.gpu_optim import compare_optimizers
+    from reverie.kernels.gpu_policies import compare_policies
+    from reverie.kernels.images_gpu import compare_images
+    from reverie.kernels.two_hot_gpu import compare_two_hot
+
+    return {
+        "recurrence": lambda numbers: [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)],
+        "images": compare_images, "two-hot": compare_two_hot, "optimizers": compare_optimizers,
+        "losses": compare_losses, "perceptrons": compare_perceptrons, "policies": compare_policies,
+    }  # fmt: skip
 
 
 def _norms(numbers: Any) -> Compared:

@@ -13,7 +13,7 @@ from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, has_no_grad
 from reverie.kernels.gpu import Compared
 from reverie.kernels.losses import LossWithSlope, Values, to_losses
-from reverie.objectives import td
+from reverie.objectives import policy, td
 from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, check_shapes
 
@@ -32,7 +32,7 @@ def _are(dtype: torch.dtype, *tensors: Tensor) -> bool:
 
 def supports_td0_targets(estimator: ValueEstimator, batch: Batch, value: Tensor, discount: float) -> bool:
     """Return whether :func:`td0_targets_triton` can be used; it has no gradient."""
-    if type(estimator) is not TD0 or not gpu.can_use_triton(value):
+    if type(estimator) is not TD0 or not gpu.can_use_triton(value, family="losses"):
         return False
     reward, ends = batch.reward, (batch.is_terminal, batch.is_last)
     if value.shape != reward[:, 1:].shape or not value.numel():
@@ -52,7 +52,7 @@ def td0_targets_triton(estimator: TD0, batch: Batch, value: Tensor, discount: fl
 
 def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
     """Return whether :func:`squared_error_triton` and :func:`huber_error_triton` can be used."""
-    if not gpu.can_use_triton(prediction) or target.ndim != 2 or is_distributed():
+    if not gpu.can_use_triton(prediction, family="losses") or target.ndim != 2 or is_distributed():
         return False
     if prediction.shape[-2:] != target.shape or prediction.ndim > 3:
         return False
@@ -90,7 +90,7 @@ def _td_error(
 
 def supports_masked_mean(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`masked_mean_triton` can be used."""
-    if not gpu.can_use_triton(x) or is_distributed():
+    if not gpu.can_use_triton(x, family="losses") or is_distributed():
         return False
     return x.shape == mask.shape and 0 < x.numel() <= LARGEST and _are(torch.bool, mask) and _are(torch.float32, x)
 
@@ -105,6 +105,51 @@ def _masked_mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
     share, mean, count = torch.empty_like(x), x.new_empty(()), x.numel()
     gpu._launch("masked_mean_kernel", (1,), x, mask, share, mean, count, BLOCK=_power(count))
     return (mean,), share
+
+
+# ---------------------------------------------------------------------- policies
+
+
+def supports_standardize(x: Tensor, mask: Tensor) -> bool:
+    """Return whether :func:`standardize_triton` can be used; it has no gradient."""
+    return supports_masked_mean(x, mask) and has_no_grad(x)
+
+
+def standardize_triton(x: Tensor, mask: Tensor) -> Tensor:
+    """Compute ``objectives/policy.py: standardize``."""
+    x, mask = x.contiguous(), mask.contiguous()
+    y, count = torch.empty_like(x), x.numel()
+    gpu._launch("standardize_kernel", (1,), x, mask, y, count, BLOCK=_power(count))
+    return y
+
+
+def supports_clipped_objective(
+    log_prob: Tensor, before: Tensor, advantage: Tensor, last: Tensor, clip: float | Tensor
+) -> bool:
+    """Return whether :func:`clipped_objective_triton` can be used."""
+    if not gpu.can_use_triton(log_prob, family="losses") or isinstance(clip, Tensor) or not log_prob.numel():
+        return False
+    same = log_prob.shape == before.shape == advantage.shape == last.shape
+    fit = same and _are(torch.float32, log_prob, before, advantage) and _are(torch.bool, last)
+    return fit and has_no_grad(before, advantage)
+
+
+def clipped_objective_triton(
+    log_prob: Tensor, before: Tensor, advantage: Tensor, last: Tensor, clip: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute ``objectives/policy.py: clipped_objective``."""
+    given = log_prob, before, advantage, last, clip
+    return cast(tuple[Tensor, Tensor, Tensor], call(LossWithSlope, _clipped_objective, *given))
+
+
+def _clipped_objective(*given: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+    *columns, clip = given
+    read = [x.contiguous() for x in columns]
+    slope, loss, divergence, clipped = (torch.empty_like(read[0]) for _ in range(4))
+    count = loss.numel()
+    gpu._launch("clipped_objective_kernel", (-(-count // 1024),), *read, slope, loss, divergence, clipped, count,
+                float(clip), BLOCK=1024)  # fmt: skip
+    return (loss, divergence, clipped), slope
 
 
 def compare_losses(numbers: Any) -> Compared:
@@ -130,5 +175,19 @@ def compare_losses(numbers: Any) -> Compared:
                     strict=True)  # fmt: skip
         found += [("td_error", *pair) for pair in pairs]
     mask, learned = ~last[:, :-1], value.requires_grad_()
-    means = [function(learned, mask) for function in (masked_mean_triton, td.masked_mean.definition)]  # type: ignore[attr-defined]
-    return [*found, ("masked_mean", *means), ("masked_mean", *(torch.autograd.grad(x, learned)[0] for x in means))]
+    found.append(("standardize", standardize_triton(value.detach(), mask), _plain(policy.standardize)(value, mask)))
+    given = learned, prediction[0].detach(), prediction[1].detach(), ~mask, 0.2
+    for name, ours, replaced, inputs in (
+        ("masked_mean", masked_mean_triton, td.masked_mean, (learned, mask)),
+        ("clipped_objective", clipped_objective_triton, policy.clipped_objective, given),
+    ):
+        results: list[Any] = [function(*inputs) for function in (ours, _plain(replaced))]
+        values = [x if isinstance(x, tuple) else (x,) for x in results]
+        found += [(name, *pair) for pair in zip(*values, strict=True)]
+        found.append((name, *(torch.autograd.grad(x[0].sum(), learned)[0] for x in values)))
+    return found
+
+
+def _plain(function: Any) -> Any:
+    """Return the definition of an accelerated function."""
+    return function.definition

@@ -31,7 +31,8 @@ WIDE_ENOUGH = 100
 
 def supports_perceptron_triton(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron_triton` can be used."""
-    if not gpu.can_use_triton(theta, *parts) or any(x.dtype is not torch.float32 for x in (theta, *parts)):
+    given = theta, *parts
+    if not gpu.can_use_triton(*given, family="perceptrons") or any(x.dtype is not torch.float32 for x in given):
         return False
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
     return is_dense and layout.activation != "gelu" and min(layout.widths) > 0 and len(parts[-1]) > 0
@@ -177,7 +178,8 @@ def compare_perceptrons(numbers: Any) -> Compared:
         grad = numbers(copies, 36, widths[-1])
         ours = perceptron_triton(theta, layout, *given[1:])
         gradients = torch.autograd.grad(ours, given, grad)
-        defined = perceptron.definition(theta, layout, *given[1:])  # type: ignore[attr-defined]  # without kernels
+        exact = [x.double() for x in given]  # of which there is no TF32
+        defined = perceptron.definition(exact[0], layout, *exact[1:]).float()  # type: ignore[attr-defined]
         pairs = zip(gradients, torch.autograd.grad(defined, given, grad), strict=True)
         found += [("perceptron", ours, defined), *(("perceptron_backward", *pair) for pair in pairs)]
     return found

@@ -35,7 +35,7 @@ def _fit(*lists: Sequence[Tensor]) -> bool:
     """Return whether the kernels can process the tensors of ``lists``, those at the same positions together."""
     if not 0 < len(lists[0]) <= MAX_TENSORS or any(x.dtype is not torch.float32 for tensors in lists for x in tensors):
         return False
-    return gpu.can_use_triton(lists[0][0]) and have_same_memory(*lists)
+    return gpu.can_use_triton(lists[0][0], family="optimizers") and have_same_memory(*lists)
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], int, int]:
@@ -75,12 +75,30 @@ def supports_clip_triton(grads: Tensors, limit: float) -> bool:
 
 def clip_by_norm_triton(grads: Tensors, limit: float) -> tuple[Tensors, Tensor]:
     """Compute ``nn/adam.py: clip_by_norm``."""
+    clipped = [torch.empty_like(x) for x in grads]
+    return clipped, _clip_into(clipped, grads, limit)
+
+
+def _clip_into(clipped: Sequence[Tensor], grads: Tensors, limit: float) -> Tensor:
+    """Write the gradients, scaled to a joint norm of at most ``limit``, to ``clipped``; return their norm ``[]``."""
     places, programs, block = _places(grads)
-    parts, norm, clipped = grads[0].new_empty(programs), grads[0].new_empty(()), [torch.empty_like(x) for x in grads]
+    parts, norm = grads[0].new_empty(programs), grads[0].new_empty(())
     gpu._launch("squares_kernel", (programs,), tuple(grads), parts, *places, BLOCK=block)
     gpu._launch("clip_kernel", (programs,), tuple(grads), parts, tuple(clipped), norm, *places, programs, float(limit),
                 PROGRAMS=1 << (programs - 1).bit_length(), BLOCK=block)  # fmt: skip
-    return clipped, norm
+    return norm
+
+
+def supports_clip_grad_norm(grads: Tensors, limit: float) -> bool:
+    """Return whether :func:`clip_grad_norm_triton` can be used."""
+    return supports_clip_triton(grads, limit) and all(x.is_contiguous() for x in grads)
+
+
+def clip_grad_norm_triton(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
+    """Compute ``nn/optim.py: clip_grad_norm``."""
+    sizes = [x.numel() for x in grads]
+    flat = grads[0].new_empty(sum(sizes))
+    return flat, _clip_into(torch.split(flat, sizes), grads, limit or math.inf)
 
 
 def supports_polyak_triton(slow: Sequence[Tensor], fast: Sequence[Tensor], *_: object) -> bool:

@@ -35,7 +35,8 @@ def _parts(rows: int, tile: dict[str, int], *shape: int, like: Tensor) -> Tensor
 
 def supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> bool:
     """Return whether a stage can be computed here."""
-    return x.ndim == 4 and gpu.can_use_triton(x, weight, bias, *(s for s in rest if isinstance(s, Tensor)))
+    given = x, weight, bias, *(s for s in rest if isinstance(s, Tensor))
+    return x.ndim == 4 and gpu.can_use_triton(*given, family="images")
 
 
 def conv_pool_norm_silu_triton(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -190,7 +191,8 @@ def supports_squared_error(pixels: Tensor, target: Tensor, *_: float) -> bool:
     """Return whether :func:`unit_squared_error_triton` can be used: for images ``[B, T, H, W, C]``."""
     dtypes = target.dtype in (torch.uint8, torch.float32) and target.device == pixels.device
     fits = dtypes and pixels.ndim == 5 and pixels.shape == target.shape and pixels.numel() > 0
-    return fits and pixels.is_contiguous() and target[0, 0].is_contiguous() and gpu.can_use_triton(pixels)
+    fits = fits and pixels.is_contiguous() and target[0, 0].is_contiguous()
+    return fits and gpu.can_use_triton(pixels, family="images")
 
 
 def unit_squared_error_triton(pixels: Tensor, target: Tensor, low: float, high: float) -> Tensor:

@@ -19,6 +19,7 @@ from reverie.kernels import (
     gpu_losses,
     gpu_mlp,
     gpu_optim,
+    gpu_policies,
     images,
     images_gpu,
     inference,
@@ -32,6 +33,7 @@ from reverie.kernels import (
     rssm,
     steps,
     strided,
+    two_hot_gpu,
 )
 from reverie.kernels.compiler import compile_state
 from reverie.nn import adam as nn_adam
@@ -41,13 +43,15 @@ from reverie.nn import (
     functional,
     layers,
     normalization,
+    normals,
+    number_distributions,
     reward_scaling,
     state_space,
     target_network,
 )
 from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import estimators, quantile, returns, td
+from reverie.objectives import estimators, policy, quantile, returns, td
 from reverie.replay import prioritized, windows
 from reverie.store import zarr
 
@@ -79,6 +83,11 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.strided_conv, Kernel(strided.supports_strided_conv, strided.strided_conv_cpu)),
     (functional.transposed_conv, Kernel(strided.supports_transposed_conv, strided.transposed_conv_cpu)),
     (distributions.Categoricals.sample, Kernel(gpu.supports_sample_classes, gpu.sample_classes_triton)),
+    (policy.standardize, Kernel(gpu_losses.supports_standardize, gpu_losses.standardize_triton)),
+    (policy.clipped_objective, Kernel(gpu_losses.supports_clipped_objective, gpu_losses.clipped_objective_triton)),
+    (nn_optim.clip_grad_norm, Kernel(gpu_optim.supports_clip_grad_norm, gpu_optim.clip_grad_norm_triton)),
+    (normals.normal_log_density, Kernel(gpu_policies.supports_normal_density, gpu_policies.normal_density_triton)),
+    (normals.squash, Kernel(gpu_policies.supports_squash, gpu_policies.squash_triton)),
     (layers.MLP.forward, Kernel(packing.supports_mlp, packing.mlp_forward_cpu)),
     (state_space.StateSpaceModel.observe, Kernel(rssm.supports_observe_compiled, rssm.observe_compiled)),
     (state_space.StateSpaceModel.observe, Kernel(steps.supports_prepared, steps.observe_prepared)),
@@ -95,6 +104,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (nn_adam.adam, Kernel(optim.supports_fused_adam, optim.fused_adam)),
     (target_network.polyak_update, Kernel(optim.supports_polyak, optim.polyak_cpu)),
     (target_network.polyak_update, Kernel(gpu_optim.supports_polyak_triton, gpu_optim.polyak_triton)),
+    (number_distributions.two_hot_mean, Kernel(two_hot_gpu.supports_mean, two_hot_gpu.two_hot_mean_triton)),
+    (number_distributions.two_hot_loss, Kernel(two_hot_gpu.supports_loss, two_hot_gpu.two_hot_loss_triton)),
     (nn_optim.laprop, Kernel(gpu.supports_laprop, gpu.laprop_triton)),
     (base.run_step, Kernel(capture.supports_capture, capture.run_captured)),
     (columns.put_rows, Kernel(rows.has_compiled_functions, rows.put_rows_cpu)),

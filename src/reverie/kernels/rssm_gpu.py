@@ -73,7 +73,8 @@ def _trace(
 
 def _input_weights(w: Weights) -> Tensor:
     """Return the weights that embed h and z side by side, ``[2 N, D + Z]``."""
-    return torch.block_diag(w.in_deter, w.in_stoch)
+    weights: Tensor = torch.block_diag(w.in_deter, w.in_stoch)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return weights
 
 
 def filter_forward_triton(

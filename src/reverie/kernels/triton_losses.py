@@ -89,3 +89,37 @@ def masked_mean_kernel(x, mask, share, mean, count, BLOCK: tl.constexpr):
     kept = keep / tl.maximum(tl.sum(keep, 0), 1.0)
     tl.store(share + i, kept, mask=i < count)
     tl.store(mean, tl.sum(tl.load(x + i, mask=i < count, other=0.0) * keep, 0) / tl.maximum(tl.sum(keep, 0), 1.0))
+
+
+@triton.jit
+def standardize_kernel(x, mask, y, count, BLOCK: tl.constexpr):
+    """Write ``objectives/policy.py: standardize`` of ``count`` numbers."""
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i, mask=i < count, other=0.0)
+    keep = tl.load(mask + i, mask=i < count, other=0).to(tl.float32)
+    kept = tl.sum(keep, 0)
+    centered = v - tl.sum(v * keep, 0) / tl.maximum(kept, 1.0)
+    square = centered * keep * centered * keep
+    std = tl.sqrt(tl.sum(square, 0) / tl.maximum(kept - 1, 1.0))
+    tl.store(y + i, tl.where(kept > 1, centered / (std + 1e-8), v), mask=i < count)
+
+
+@triton.jit
+def clipped_objective_kernel(
+    log_prob, before, advantage, last, slope, loss, divergence, clipped, count, clip, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Write ``objectives/policy.py: clipped_objective`` of ``count`` numbers and the slope of its loss."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = i < count
+    ended = tl.load(last + i, mask=mask, other=1) != 0
+    difference = tl.load(log_prob + i, mask=mask, other=0.0) - tl.load(before + i, mask=mask, other=0.0)
+    difference = tl.where(ended, 0.0, difference)
+    ratio, a = tl.exp(difference), tl.load(advantage + i, mask=mask, other=0.0)
+    low, high = 1 - clip, 1 + clip
+    plain = ratio * a
+    limited = tl.where(ratio < low, low, tl.where(ratio > high, high, ratio)) * a
+    outside = (ratio < low) | (ratio > high)
+    tl.store(loss + i, -tl.where(plain < limited, plain, limited), mask=mask)
+    tl.store(slope + i, tl.where(ended | (outside & (plain > limited)), 0.0, -plain), mask=mask)
+    tl.store(divergence + i, ratio - 1 - difference, mask=mask)
+    tl.store(clipped + i, tl.where(tl.abs(ratio - 1) > clip, 1.0, 0.0), mask=mask)

@@ -10,10 +10,10 @@ import triton.language as tl
 
 @triton.jit
 def adam_kernel(
-    params, grads, mean, square, updates, rate, counts, first, lr, keep1, keep2, log_b1, log_b2, eps, cosine,
+    weights, grads, mean, square, updates, rate, counts, first, lr, keep1, keep2, log_b1, log_b2, eps, cosine,
     RATE: tl.constexpr, COSINE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Move parameters and moments: ``nn/adam.py: adam``.
+    """Move the weights of all parameters, and their moments: ``nn/adam.py: adam``.
 
     ``keep1`` = 1 - b1, ``log_b1`` = ln b1. With RATE, ``rate`` ``[]`` replaces lr. With COSINE, it decays over
     ``cosine`` updates. Corrections are computed in float64, since b2^t is near 1.
@@ -27,7 +27,7 @@ def adam_kernel(
     step = (lr / (1 - tl.exp(steps * log_b1))).to(tl.float32)
     root = tl.sqrt(1 - tl.exp(steps * log_b2)).to(tl.float32)
     program = tl.program_id(0)
-    for k in tl.static_range(len(params)):
+    for k in tl.static_range(len(weights)):
         if (program >= first[k]) & (program < first[k + 1]):
             i = (program - first[k]).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
             mask = i < counts[k]
@@ -38,8 +38,8 @@ def adam_kernel(
             v += keep2 * (g * g - v)
             tl.store(mean[k] + i, m, mask=mask)
             tl.store(square[k] + i, v, mask=mask)
-            p = tl.load(params[k] + i, mask=mask, other=0.0)
-            tl.store(params[k] + i, p - step * m / (tl.sqrt(v) / root + eps), mask=mask)
+            p = tl.load(weights[k] + i, mask=mask, other=0.0)
+            tl.store(weights[k] + i, p - step * m / (tl.sqrt(v) / root + eps), mask=mask)
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def clip_kernel(
     """Write gradients scaled to a joint norm of at most ``limit``, and their norm ``[]`` before, from the squares."""
     place = tl.arange(0, PROGRAMS)
     total = tl.sqrt(tl.sum(tl.load(parts + place, mask=place < programs, other=0.0), 0))
-    scale = limit / tl.where(total < limit, limit, total)  # NaN stays NaN
+    scale = tl.where((total <= limit) | (limit == float("inf")), 1.0, limit / total)  # NaN stays NaN
     program = tl.program_id(0)
     if program == 0:
         tl.store(norm, total)

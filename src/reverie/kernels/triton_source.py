@@ -8,9 +8,21 @@ Shapes: M rows, C the width of a norm, D = blocks * ``width`` the deterministic 
 import triton
 import triton.language as tl
 
-from reverie.kernels.triton_losses import masked_mean_kernel, td0_kernel, td_error_kernel  # noqa: F401
+from reverie.kernels.triton_losses import (  # noqa: F401
+    clipped_objective_kernel,
+    masked_mean_kernel,
+    standardize_kernel,
+    td0_kernel,
+    td_error_kernel,
+)
 from reverie.kernels.triton_mlp import fast_tanh, layer_backward_kernel, layer_kernel  # noqa: F401
 from reverie.kernels.triton_optim import adam_kernel, clip_kernel, polyak_kernel, squares_kernel  # noqa: F401
+from reverie.kernels.triton_policies import (  # noqa: F401
+    normal_density_backward_kernel,
+    normal_density_kernel,
+    squash_backward_kernel,
+    squash_kernel,
+)
 
 
 @triton.jit
@@ -221,3 +233,91 @@ def laprop_kernel(
     tl.store(square + i, v, mask=mask)
     tl.store(momentum + i, m, mask=mask)
     tl.store(step + i, m * tl.load(rate) / tl.load(first), mask=mask)
+
+
+# ---------------------------------------------------------------------- two-hot encoded numbers
+
+
+@triton.jit
+def two_hot_mean_kernel(logits, bins, mean, rows, width, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the mean ``[M]`` of softmax(logits) ``[M, K]`` over ``bins`` ``[K]``, which are symmetric about zero."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    row_mask = row < rows
+    mask = row_mask[:, None] & (column < width)[None, :]
+    v = tl.load(logits + row[:, None] * width + column[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    most = tl.where(row_mask, tl.max(v, 1), 0.0)[:, None]
+    weight = tl.exp(v - most)
+    upper = mask & (column >= width - width // 2)[None, :]
+    opposite = tl.load(logits + row[:, None] * width + (width - 1 - column)[None, :], mask=upper, other=0.0)
+    b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
+    parts = tl.where(upper, (weight - tl.exp(opposite.to(tl.float32) - most)) * b, 0.0)
+    tl.store(mean + row, tl.sum(parts, 1) / tl.where(row_mask, tl.sum(weight, 1), 1.0), mask=row_mask)
+
+
+@triton.jit
+def nearest_bins(x, b, column_mask, bins, width):
+    """Return the bins around each x ``[M]``, and the weight of the upper one."""
+    count = tl.sum(tl.where(column_mask & (b <= x[:, None]), 1, 0), 1)  # how many bins are <= x
+    below, above = tl.maximum(count - 1, 0), tl.minimum(count, width - 1)
+    to_below, to_above = tl.abs(tl.load(bins + below) - x), tl.abs(tl.load(bins + above) - x)
+    same = below == above
+    weight = tl.where(same, 0.0 * x, to_below / tl.where(same, 1.0, to_below + to_above))
+    return below, above, weight
+
+
+@triton.jit
+def two_hot_kernel(
+    logits, bins, value, second, loss, rows, width, counts,
+    SECOND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write the cross-entropy ``[M]`` of softmax(logits) ``[M, K]`` with the two-hot weights of ``value`` ``[M]``.
+
+    With SECOND, that of ``second`` times ``counts`` is added.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    row_mask = row < rows
+    column_mask = (column < width)[None, :]
+    mask = row_mask[:, None] & column_mask
+    v = tl.load(logits + row[:, None] * width + column[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    most = tl.where(row_mask, tl.max(v, 1), 0.0)
+    total = tl.log(tl.where(row_mask, tl.sum(tl.exp(v - most[:, None]), 1), 1.0)) + most
+    b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
+    at = logits + row * width
+    below, above, w = nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+    out = (1 - w) * (total - tl.load(at + below, mask=row_mask, other=0.0).to(tl.float32))
+    out += w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32))
+    if SECOND:
+        below, above, w = nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+        more = (1 - w) * (total - tl.load(at + below, mask=row_mask, other=0.0).to(tl.float32))
+        out += counts * (more + w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32)))
+    tl.store(loss + row, out, mask=row_mask)
+
+
+@triton.jit
+def two_hot_backward_kernel(
+    logits, bins, value, second, dloss, dlogits, rows, width, counts,
+    SECOND: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """Write the gradient of the logits of :func:`two_hot_kernel`."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, WIDTH)
+    row_mask = row < rows
+    column_mask = (column < width)[None, :]
+    mask = row_mask[:, None] & column_mask
+    v = tl.load(logits + row[:, None] * width + column[None, :], mask=mask, other=float("-inf")).to(tl.float32)
+    weight = tl.exp(v - tl.where(row_mask, tl.max(v, 1), 0.0)[:, None])
+    p = weight / tl.where(row_mask, tl.sum(weight, 1), 1.0)[:, None]
+    b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
+    below, above, w = nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+    d = p * ((1 - w) + w)[:, None]
+    d -= tl.where(column[None, :] == below[:, None], (1 - w)[:, None], 0.0)
+    d -= tl.where(column[None, :] == above[:, None], w[:, None], 0.0)
+    if SECOND:
+        below, above, w = nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+        d += counts * p * ((1 - w) + w)[:, None]
+        d -= counts * tl.where(column[None, :] == below[:, None], (1 - w)[:, None], 0.0)
+        d -= counts * tl.where(column[None, :] == above[:, None], w[:, None], 0.0)
+    d *= tl.load(dloss + row, mask=row_mask, other=0.0)[:, None]
+    tl.store(dlogits + row[:, None] * width + column[None, :], d, mask=mask)

@@ -5,6 +5,7 @@ All of them compute in float32. ``log_prob`` and ``entropy`` sum over the action
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Self
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.kernel_dispatch import accelerated
 from reverie.objectives.transforms import exp, tanh
 
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
@@ -198,7 +200,7 @@ class DiagonalNormal:
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``."""
-        return self._log_density((action - self.mean) / exp(self.log_std))
+        return normal_log_density(action, self.mean, self.log_std)
 
     def mode(self) -> Tensor:
         """Return the mean, ``[..., A]``."""
@@ -210,6 +212,13 @@ class DiagonalNormal:
 
     def _log_density(self, noise: Tensor) -> Tensor:
         return (-0.5 * noise.square() - self.log_std - HALF_LOG_2PI).sum(-1)
+
+
+@accelerated
+def normal_log_density(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return ln N(action | mean, sigma^2) ``[...]`` of actions ``[..., A]``; ``log_std`` is ``[..., A]`` or ``[A]``."""
+    noise = (action - mean) / exp(log_std)
+    return (-0.5 * noise.square() - log_std - HALF_LOG_2PI).sum(-1)
 
 
 class UnclippedNormal(DiagonalNormal):
@@ -238,13 +247,18 @@ class SquashedNormal(DiagonalNormal):
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
-        super().__init__(mean, log_std.clamp(*LOG_STD))
+        self.mean = mean
+        self.unclamped = log_std
+
+    @functools.cached_property
+    def log_std(self) -> Tensor:  # type: ignore[override]
+        """Ln sigma, ``[..., A]``."""
+        return self.unclamped.clamp(*LOG_STD)
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return an action ``[..., A]`` and its log-density ``[...]``, both with gradient."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device)  # [..., A]
-        u = self.mean + exp(self.log_std) * noise  # [..., A]
-        return tanh(u), log_density(noise, u, self.log_std)
+        return squash(self.mean, self.unclamped, noise)
 
     def log_prob(self, action: Tensor) -> Tensor:
         """Return the log-density ``[...]`` of actions ``[..., A]``; at -1 and 1, at the nearest number inside."""
@@ -260,6 +274,17 @@ class SquashedNormal(DiagonalNormal):
         """Return mean and standard deviation of actions, after tanh."""
         std = exp(self.log_std)
         return mean_and_std_of_quantiles(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
+
+
+@accelerated
+def squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tanh(u) ``[..., A]`` and its log-density ``[...]``, for u = mean + sigma noise, all ``[..., A]``.
+
+    ``log_std`` (ln sigma) is clamped to ``LOG_STD``.
+    """
+    log_std = log_std.clamp(*LOG_STD)
+    u = mean + exp(log_std) * noise  # [..., A]
+    return tanh(u), log_density(noise, u, log_std)
 
 
 def log_density(noise: Tensor, u: Tensor, log_std: Tensor) -> Tensor:

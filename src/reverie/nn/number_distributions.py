@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.tree import check_tensor_shapes
 from reverie.nn.functional import cross_entropy
 from reverie.nn.normals import HALF_LOG_2PI
@@ -52,17 +53,33 @@ class SupportDistribution:
         return -torch.log_softmax(self.logits, -1).gather(-1, nearest).squeeze(-1)
 
 
+@accelerated
+def two_hot_mean(logits: Tensor, bins: Tensor) -> Tensor:
+    """Return the mean ``[...]`` of softmax(logits) ``[..., K]`` over ``bins`` ``[K]``, symmetric about zero."""
+    return symmetric_mean(torch.softmax(logits.float(), -1), bins)
+
+
+@accelerated
+def two_hot_loss(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> Tensor:
+    """Return the loss ``[...]`` of :class:`TwoHot` with logits ``[..., K]`` and ``bins`` ``[K]``."""
+    index, weight = two_hot(value.float(), bins)  # [..., 2]
+    if second is not None:
+        index_of, weight_of = two_hot(second.float(), bins)
+        index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
+    return cross_entropy(logits.float(), index, weight)
+
+
 class TwoHot:
     """A reward or value, two-hot encoded over symexp-spaced bins: DreamerV3 (2025), equations 10 and 11."""
 
     def __init__(self, logits: Tensor, bins: Tensor) -> None:
-        """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending."""
-        self.logits: Tensor = logits.float()
+        """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending and symmetric about zero."""
+        self.logits = logits
         self.bins = bins
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
-        return symmetric_mean(torch.softmax(self.logits, -1), self.bins)
+        return two_hot_mean(self.logits, self.bins)
 
     def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Return the cross-entropy -sum_i w_i ln p_i ``[...]``, where w are the two-hot weights of ``value`` ``[...]``.
@@ -71,11 +88,7 @@ class TwoHot:
         ``counts`` is added; the logits are then read, and their gradient computed, once for both.
         """
         check_tensor_shapes(self.logits.shape[:-1], value=value, second=second)
-        index, weight = two_hot(value.float(), self.bins)  # [..., 2]
-        if second is not None:
-            index_of, weight_of = two_hot(second.float(), self.bins)
-            index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
-        return cross_entropy(self.logits, index, weight)
+        return two_hot_loss(self.logits, self.bins, value, second, counts)
 
     def __getitem__(self, rows: Any) -> TwoHot:
         """Return the distributions of some rows."""
@@ -87,7 +100,7 @@ class LogTwoHot(TwoHot):
 
     def mean(self) -> Tensor:
         """Return symexp of the expected bin, ``[...]``."""
-        return symexp(torch.softmax(self.logits, -1) @ self.bins)
+        return symexp(torch.softmax(self.logits.float(), -1) @ self.bins)
 
     def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Return the cross-entropy of :class:`TwoHot`, with the weights of symlog(value)."""

@@ -342,6 +342,8 @@ class GlobalRMSprop(LaPropAGC):
         return {"opt/grad_norm": norm}
 
 
+@accelerated
+@torch.no_grad()
 def clip_grad_norm(grads: Tensors, limit: float) -> tuple[Tensor, Tensor]:
     """Return all gradients as one vector ``[count]`` whose norm is at most ``limit`` (0: any), and the norm before."""
     norm = torch.stack(torch._foreach_norm(grads)).norm()

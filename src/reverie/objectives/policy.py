@@ -12,6 +12,7 @@ from torch import Tensor
 from reverie.core.bounds import Within
 from reverie.core.collectives import all_gather
 from reverie.core.config import Choice
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.tree import check_same_shape
 
 
@@ -50,6 +51,27 @@ def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Ten
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)  # type: ignore[arg-type]  # numbers or tensors
 
 
+@accelerated
+def clipped_objective(
+    log_prob: Tensor, before: Tensor, advantage: Tensor, last: Tensor, clip: float | Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return PPO's clipped loss, an estimate of the KL divergence, and where ratios are beyond the limits, ``[B, T]``.
+
+    Only the loss has a gradient. It is 0 at last rows, which have no action.
+
+    Args:
+        log_prob: ``[B, T]`` of the actions taken, in nats.
+        before: ``[B, T]`` of the same, by the policy that took them.
+        advantage: ``[B, T]``.
+        last: bool ``[B, T]``.
+        clip: the largest difference of a ratio from 1.
+    """
+    log_ratio = (log_prob - before).masked_fill(last, 0.0)  # [B, T]
+    loss, ratio = clipped_surrogate(log_ratio=log_ratio, advantage=advantage, clip=clip), log_ratio.detach().exp()
+    return loss, ratio - 1 - log_ratio.detach(), ((ratio - 1).abs() > clip).float()
+
+
+@accelerated
 def standardize(x: Tensor, mask: Tensor) -> Tensor:
     """Return (x - mean) / (std + 1e-8) ``[...]`` over the entries where ``mask`` ``[...]`` is 1, std with n - 1.
 

@@ -1,0 +1,124 @@
+"""Distributions of policies on a GPU (``triton_policies.py``): one launch forwards, and one backwards."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from reverie.kernels import gpu
+from reverie.kernels.ctypes_call import call, once_differentiable_strict
+from reverie.kernels.gpu import Compared
+from reverie.nn.normals import LOG_STD, normal_log_density, squash
+
+LARGEST = 8192
+"""Numbers over which one program sums the gradient of a shared ln sigma."""
+
+
+def supports_squash(mean: Tensor, log_std: Tensor, noise: Tensor) -> bool:
+    """Return whether :func:`squash_triton` can be used; the noise has no gradient."""
+    fits = mean.shape == log_std.shape == noise.shape and mean.numel()
+    if not fits or not gpu.can_use_triton(mean, family="policies"):
+        return False
+    return all(x.dtype is torch.float32 for x in (mean, log_std, noise)) and not noise.requires_grad
+
+
+def squash_triton(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``nn/normals.py: squash``."""
+    return cast(tuple[Tensor, Tensor], call(_Squash, mean, log_std, noise))
+
+
+class _Squash(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        width = mean.shape[-1]
+        given = [_rows(x, width) for x in (mean, log_std, noise.contiguous())]
+        action = torch.empty(mean.shape, dtype=mean.dtype, device=mean.device)
+        log_prob = action.new_empty(mean.shape[:-1])
+        _start("squash_kernel", *given, action, log_prob)
+        if ctx is not None:
+            ctx.save_for_backward(*given)
+            ctx.shape = mean.shape
+        return action, log_prob
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, daction: Tensor, dlog_prob: Tensor) -> tuple[Tensor, Tensor, None]:
+        given = list(ctx.saved_tensors)
+        outputs = [given[2].new_empty(ctx.shape) for _ in range(2)]
+        grads = daction.contiguous(), dlog_prob.contiguous()
+        _start("squash_backward_kernel", *given, *grads, *outputs)
+        return outputs[0], outputs[1], None
+
+
+def _rows(x: Tensor, width: int) -> Tensor:
+    """Return x as ``[M, width]`` without gaps in a row."""
+    flat = x.reshape(-1, width)
+    return flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
+
+
+def _start(name: str, mean: Tensor, log_std: Tensor, *others: Tensor) -> None:
+    (rows, width), strides = mean.shape, (mean.stride(0), log_std.stride(0))
+    tile = _tile(width)
+    gpu._launch(name, (-(-rows // tile["ROWS"]),), mean, log_std, *others, rows, width, *strides, *LOG_STD, **tile)
+
+
+def _tile(width: int) -> dict[str, int]:
+    """Return the shape of a program's tile."""
+    wide = 1 << (width - 1).bit_length()
+    return {"ROWS": max(1, 128 // wide), "WIDTH": wide}
+
+
+def supports_normal_density(action: Tensor, mean: Tensor, log_std: Tensor) -> bool:
+    """Return whether :func:`normal_density_triton` can be used; actions have no gradient."""
+    fits = action.shape == mean.shape and log_std.shape == mean.shape[-1:]
+    if not fits or not gpu.can_use_triton(mean, family="policies"):
+        return False
+    fit = 0 < mean.numel() <= LARGEST and not (torch.is_grad_enabled() and action.requires_grad)
+    return fit and all(x.dtype is torch.float32 for x in (action, mean, log_std))
+
+
+def normal_density_triton(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Compute ``nn/normals.py: normal_log_density``."""
+    return cast(Tensor, call(_NormalDensity, action, mean, log_std))
+
+
+class _NormalDensity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        given, width = [x.contiguous() for x in (action, mean, log_std)], mean.shape[-1]
+        log_prob = given[1].new_empty(mean.shape[:-1])
+        rows, tile = log_prob.numel(), _tile(width)
+        gpu._launch("normal_density_kernel", (-(-rows // tile["ROWS"]),), *given, log_prob, rows, width, **tile)
+        if ctx is not None:
+            ctx.save_for_backward(*given)
+        return log_prob
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
+        given = ctx.saved_tensors
+        dmean, dlog_std, width = torch.empty_like(given[1]), torch.empty_like(given[2]), len(given[2])
+        gpu._launch("normal_density_backward_kernel", (1,), *given, grad.contiguous(), dmean, dlog_std, grad.numel(),
+                    width, **_tile(width))  # fmt: skip
+        return None, dmean, dlog_std
+
+
+def compare_policies(numbers: Any) -> Compared:
+    """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
+    outputs, noise, grads = numbers(7, 2, 6), numbers(7, 2, 3), (numbers(7, 2, 3), numbers(7, 2))
+    outputs[..., 3:] *= 15  # beyond the limits of ln sigma, too
+    outputs.requires_grad_()
+    functions: list[Any] = [squash_triton, squash.definition]  # type: ignore[attr-defined]  # without kernels
+    results = []
+    for function in functions:
+        values = function(*outputs.chunk(2, -1), noise)
+        results.append([*values, *torch.autograd.grad(values, outputs, grads)])
+    found = list(zip(("squash", "squash", "squash_backward"), *results, strict=True))
+    learned, action = [numbers(50, 3).requires_grad_(), (0.3 * numbers(3)).requires_grad_()], numbers(50, 3)
+    functions, results = [normal_density_triton, normal_log_density.definition], []  # type: ignore[attr-defined]
+    for function in functions:
+        y = function(action, *learned)
+        results.append([y, *torch.autograd.grad(y, learned, action[:, 0])])
+    return found + [("normal_density", *pair) for pair in zip(*results, strict=True)]

@@ -1,0 +1,75 @@
+"""Two-hot encoded numbers on a GPU: the mean, and the loss with its gradient, are a kernel each.
+
+In PyTorch they are some twenty operations, several of which pass over the logits of all bins.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from reverie.kernels import gpu
+from reverie.kernels.ctypes_call import call, has_no_grad, once_differentiable_strict
+from reverie.nn import number_distributions
+
+
+def supports_mean(logits: Tensor, bins: Tensor) -> bool:
+    """Return whether :func:`two_hot_mean_triton` can be used; it has no gradient."""
+    return has_no_grad(logits) and gpu.can_use_triton(logits, bins, family="two-hot")
+
+
+def two_hot_mean_triton(logits: Tensor, bins: Tensor) -> Tensor:
+    """Compute ``number_distributions.two_hot_mean``."""
+    flat = logits.detach().reshape(-1, len(bins)).contiguous()
+    mean, tile = torch.empty(len(flat), dtype=torch.float32, device=flat.device), gpu._tile(*flat.shape)
+    grid = (gpu._count(len(flat), tile["ROWS"]),)
+    gpu._launch("two_hot_mean_kernel", grid, flat, bins, mean, *flat.shape, **tile)
+    return mean.view(logits.shape[:-1])
+
+
+def supports_loss(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> bool:
+    """Return whether :func:`two_hot_loss_triton` can be used; the numbers have no gradient."""
+    values = (value,) if second is None else (value, second)
+    return has_no_grad(*values) and gpu.can_use_triton(logits, bins, *values, family="two-hot")
+
+
+def two_hot_loss_triton(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> Tensor:
+    """Compute ``number_distributions.two_hot_loss``."""
+    numbers = [None if x is None else x.float().reshape(-1) for x in (value, second)]
+    flat = logits.reshape(-1, len(bins)).contiguous()
+    return cast(Tensor, call(_Loss, flat, bins, *numbers, counts)).view(value.shape)
+
+
+class _Loss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> Tensor:
+        loss, tile = torch.empty_like(value), gpu._tile(*logits.shape)
+        grid, constants = (gpu._count(len(logits), tile["ROWS"]),), {**tile, "SECOND": second is not None}
+        gpu._launch("two_hot_kernel", grid, logits, bins, value, second, loss, *logits.shape, counts, **constants)
+        if ctx is not None:
+            ctx.save_for_backward(logits, bins, value, second)
+            ctx.counts, ctx.grid, ctx.constants = counts, grid, constants
+        return loss
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, bins, value, second = ctx.saved_tensors
+        dlogits = torch.empty_like(logits)
+        gpu._launch("two_hot_backward_kernel", ctx.grid, logits, bins, value, second, grad.contiguous(), dlogits,
+                    *logits.shape, ctx.counts, **ctx.constants)  # fmt: skip
+        return dlogits, None, None, None, None
+
+
+def compare_two_hot(numbers: Any) -> gpu.Compared:
+    """Return the results of every kernel here and PyTorch's, for ``gpu.check_triton_kernels``."""
+    bins, logits = torch.arange(-3, 4, device=numbers(1).device).float(), numbers(5, 7).requires_grad_()
+    values, grad = (2 * numbers(5), 4 * numbers(5)), numbers(5)
+    kernels, both = (two_hot_mean_triton, two_hot_loss_triton), list[list[Tensor]]()
+    definitions: Any = number_distributions.two_hot_mean, number_distributions.two_hot_loss
+    for mean, loss in (kernels, [x.definition for x in definitions]):
+        y = loss(logits, bins, *values, 0.5)
+        both.append([mean(logits.detach(), bins), y, *torch.autograd.grad(y, logits, grad)])
+    return list(zip(("two_hot_mean", "two_hot", "two_hot_backward"), *both, strict=True))
