@@ -122,7 +122,7 @@ def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, lear
     columns = {"action": ColumnSpec((1,), "float32"), "reward": ColumnSpec((), "float32")}
     columns |= {name: ColumnSpec((), "bool") for name in ("is_first", "is_last", "is_terminal")}
     two = [replay_of(storage_on(device, columns, 1, 9)) for device in ("cpu", lived)]
-    found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()
+    found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()  # even small ones travel
     there = "cuda" if "cuda:0" in (lived, learner) else "cpu"
     assert {x.device.type for x in (found.action, found.reward, found.is_last, found.weight)} == {there}
     assert found.index.device.type == "cpu"

@@ -9,7 +9,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, GreedyPolicy
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 from tiny import NETWORKS
 
 LENGTHS = (3, 1, 5, 2, 2, 4)
@@ -132,8 +132,7 @@ def seen(row, first):
 def test_a_policy_that_has_explored_draws_as_it_did_then():
     values = torch.tensor([0.0, 0.0, 1.0])
     epsilon, where = EpsilonGreedy(1.0, 0.0, 1000), torch.device("cpu")
-    best = CapturableFunction(lambda obs: values.expand(len(obs["row"]), 3), torch.nn.Identity())
-    policy = GreedyPolicy(best, epsilon, (3,), where)
+    policy = GreedyPolicy(lambda obs: values.expand(len(obs["row"]), 3), epsilon, (3,), where)
     data = columns((3,) * 20) | {"action": np.zeros((60, 3), np.float32)}
     for env_steps, share in {0: 0.4, 1000: 1.0}.items():
         torch.manual_seed(0)

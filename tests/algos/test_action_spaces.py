@@ -21,7 +21,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
 from reverie.nn.action_kinds import action_kind
-from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, GreedyPolicy
+from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 from reverie.nn.functional import sample_legal
 from reverie.objectives import categorical
 
@@ -114,9 +114,7 @@ def test_a_single_choice_draws_what_it_would_alone():
     legal[:, 0] = True
     step = steps(64)
     step = replace(step, obs=step.obs | {MASK_KEY: legal})
-    policy = GreedyPolicy(
-        CapturableFunction(lambda obs: q, torch.nn.Identity()), EpsilonGreedy(0.5), (4,), torch.device("cpu")
-    )
+    policy = GreedyPolicy(lambda obs: q, EpsilonGreedy(0.5), (4,), torch.device("cpu"))
     torch.manual_seed(3)
     found, _ = policy.act(step, policy.initial(64), "explore")
     torch.manual_seed(3)

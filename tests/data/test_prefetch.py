@@ -3,10 +3,11 @@
 import contextlib
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
-from reverie.core.columns import ColumnSpec
+from reverie.core.columns import ColumnSpec, block_of, view_in_block
 from reverie.core.types import Batch, Update, Window
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
@@ -94,3 +95,27 @@ def test_only_what_has_to_travel_is_sent_ahead(log):
     assert not host.storage.pin
     assert isinstance(prefetch(host, CUDA), Prefetch)
     assert host.storage.pin
+
+
+def test_a_small_batch_stays_where_it_is_one_block(log, monkeypatch):
+    """One block contains all tensors of a batch, with the handles and weights."""
+    replays = []
+    for _ in range(2):
+        replay = ReplayBuffer(
+            HostStorage(COLUMNS, 1, 10), Window(batch=3, length=2, crosses_episodes=True), seed=0,
+            config=ReplayConfig(online_queue=False),
+        )  # fmt: skip
+        flags = {name: np.arange(9)[None] % k == 0 for name, k in (("is_first", 3), ("is_last", 4), ("is_terminal", 5))}
+        numbers = np.arange(18, dtype=np.float32)
+        replay.extend(flags | {"reward": numbers[None, :9], "action": numbers.reshape(1, 9, 2)})
+        replays.append(replay)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **kind: empty(*shape, **kind))
+    source, plain = Prefetch(replays[0], CPU), replays[1]
+    for _ in range(3):
+        batch, expected = source.sample(), plain.sample()
+        assert len({x.untyped_storage().data_ptr() for x in batch.tensors}) == 1
+        assert all(x.data_ptr() % 64 == 0 for x in batch.tensors)
+        torch.testing.assert_close(batch.tensors, expected.tensors, rtol=0, atol=0)
+        moved = view_in_block(block_of(batch.reward).clone(), batch.action)
+        assert torch.equal(moved, batch.action)

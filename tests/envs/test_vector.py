@@ -122,6 +122,23 @@ def test_sent_and_received_rows_are_those_of_step(make, vectorization):
         assert as_bytes(reference.step(torch.zeros(3, 2))) == as_bytes(env.receive())
 
 
+def test_an_environment_in_this_process_steps_when_its_row_is_received(make):
+    """By then a GPU is at work on the updates."""
+    taken = []
+
+    class Noting(Count):
+        def step(self, action):
+            taken.append(action)
+            return super().step(action)
+
+    env = make(Noting)
+    env.reset()
+    env.send(torch.tensor([[0.0, 1.0]]))
+    assert taken == []
+    env.receive()
+    assert len(taken) == 1
+
+
 def test_send_does_not_wait_for_the_workers(make, tmp_path):
     gate = tmp_path / "gate"
     env = make(functools.partial(env_zoo.Waiting, gate), num=2, vectorization="async")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from reverie.core.columns import view_in_block
 from reverie.kernels import buffers
 from reverie.kernels.buffers import MAX_SETS, InputBuffers, OutputBuffers
 
@@ -44,3 +45,21 @@ def test_large_ones_are_handed_out_one_at_a_time_and_nothing_as_nothing():
     assert not torch.equal(first[0], outlet()[0])
     assert not outlet._ready
     assert list(OutputBuffers([])()) == []
+
+
+def test_parts_of_one_block_are_copied_at_once_and_others_one_by_one():
+    """On a GPU, the fixed tensors are parts of a block as those of the first batch are."""
+
+    def parts(value):
+        block = torch.full((16,), value)
+        return [block[:6].view(2, 3), block[8:11]]
+
+    block = torch.zeros(64, dtype=torch.uint8)
+    targets = [view_in_block(block, x) for x in parts(0.0)]
+    copy = InputBuffers(targets, block)
+    copy(parts(1.0))
+    assert block.view(torch.float32).tolist() == [1.0] * 16  # with what lies between
+    copy([x.clone() + 1 for x in parts(1.0)])
+    assert block.view(torch.float32).tolist() == [2.0] * 6 + [1.0] * 2 + [2.0] * 3 + [1.0] * 5
+    copy([parts(3.0)[0], parts(4.0)[1]])
+    assert [float(x.mean()) for x in targets] == [3.0, 4.0]

@@ -8,7 +8,6 @@ from reverie.core.errors import ConfigError
 from reverie.core.types import Step
 from reverie.nn.exploration import (
     ActionNoise,
-    CapturableFunction,
     EpsilonGreedy,
     EpsilonSchedule,
     Gaussian,
@@ -78,8 +77,7 @@ BEST, CLASSES = torch.tensor([0.0, 1.0, 0.0, 0.0, 1.0]), (2, 3)
 
 def greedy(randomness: EpsilonSchedule) -> GreedyPolicy:
     """Prefers class 1 of 2, and class 2 of 3."""
-    values = CapturableFunction(lambda obs: BEST.expand(len(obs["x"]), 5), nn.Identity())
-    return GreedyPolicy(values, randomness, CLASSES, CPU)
+    return GreedyPolicy(lambda obs: BEST.expand(len(obs["x"]), 5), randomness, CLASSES, CPU)
 
 
 NOISE, EPSILON = Gaussian(1.0, final_sigma=0.2, anneal_steps=10), EpsilonGreedy(1.0, 0.2, 10)

@@ -50,6 +50,15 @@ class CapturableFunction:
         return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).cpu()
 
 
+def as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
+    """Return ``function``, of which only networks and capturable functions can be captured."""
+    if isinstance(function, CapturableFunction):
+        return function
+    if isinstance(function, nn.Module):
+        return CapturableFunction(function, function)
+    return CapturableFunction(function, nn.Identity(), graph=False)
+
+
 # ---------------------------------------------------------------------- schedules
 
 
@@ -312,15 +321,15 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
     """
 
     def __init__(
-        self, values: CapturableFunction, randomness: EpsilonSchedule, classes: tuple[int, ...], device: torch.device,
-        noisy_values: CapturableFunction | None = None,
+        self, values: Callable[[Obs], Tensor], randomness: EpsilonSchedule, classes: tuple[int, ...],
+        device: torch.device, noisy_values: Callable[[Obs], Tensor] | None = None,
     ) -> None:  # fmt: skip
         """``values(obs)`` returns the values ``[N, A]`` of all classes; ``classes``: their number in each choice.
 
         ``noisy_values`` replaces ``values`` while exploring.
         """
-        self.values = values
-        self.noisy_values: CapturableFunction = noisy_values or values
+        self.values: CapturableFunction = as_capturable(values)
+        self.noisy_values: CapturableFunction = self.values if noisy_values is None else as_capturable(noisy_values)
         self.randomness = randomness
         self.classes = classes
         self.device = device
