@@ -78,6 +78,8 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
         yield Stage(f"update/dreamerv3_jax/{row}", dreamer("dreamerv3", setting, size, precision), 200, env=jax)
 
     yield from updates("I", "12m", "bfloat16")
+    tuned = dreamer("reverie", "I", "12m", "bfloat16", "--cudnn-benchmark")
+    yield Stage("update/reverie_cudnn_benchmark/I-12m-bfloat16", tuned)
     free = dreamer("dreamerv3", "I", "12m", "bfloat16", "--variant", "free")
     yield Stage("update/dreamerv3_jax_free/I-12m-bfloat16", free, 200, env=jax)
     yield from updates("I", "12m", "float32")
