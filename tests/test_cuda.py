@@ -56,7 +56,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     """The device; what is compiled for CPUs is left out, so that they do the same there."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
     monkeypatch.setattr("reverie.kernels.matmul._product", None)
-    monkeypatch.setattr("reverie.kernels.gpu.triton_problem", lambda device, family="": "it has no processors")
+    monkeypatch.setattr("reverie.kernels.gpu.triton_problem", lambda *_: "it has no processors")
     with fake_cuda(monkeypatch) as device:
         yield device
 
@@ -122,7 +122,7 @@ def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, lear
     columns = {"action": ColumnSpec((1,), "float32"), "reward": ColumnSpec((), "float32")}
     columns |= {name: ColumnSpec((), "bool") for name in ("is_first", "is_last", "is_terminal")}
     two = [replay_of(storage_on(device, columns, 1, 9)) for device in ("cpu", lived)]
-    found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()  # even small ones travel
+    found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()
     there = "cuda" if "cuda:0" in (lived, learner) else "cpu"
     assert {x.device.type for x in (found.action, found.reward, found.is_last, found.weight)} == {there}
     assert found.index.device.type == "cpu"

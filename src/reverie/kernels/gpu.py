@@ -36,6 +36,12 @@ Family = Literal["recurrence", "images", "two-hot", "optimizers", "losses", "per
 """Kernels that are checked together, and of which none is used if one fails."""
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
+Compared = list[tuple[str, Tensor, Tensor]]
+"""Names of kernels, their results and the definitions'."""
+
+COMPARISONS: dict[Family, Callable[[Any], Compared]] = {}
+"""For each family, runs its kernels and their definitions on the tensors that its argument returns for a shape."""
+
 
 def can_use_triton(*tensors: Tensor, family: Family = "recurrence") -> bool:
     """Return whether the Triton kernels of ``family`` can be used: ``tensors`` are on a GPU on which they work."""
@@ -301,31 +307,11 @@ def check_triton_kernels(device: torch.device, *families: Family) -> None:
     def numbers(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=g, dtype=torch.float32, device="cpu").to(device)
 
-    comparisons = _comparisons()
     with torch.inference_mode(False), torch.enable_grad():  # regardless of the caller's mode
-        compared = [pair for family in families or FAMILIES for pair in comparisons[family](numbers)]
+        compared = [pair for family in families or FAMILIES for pair in COMPARISONS[family](numbers)]
         for name, ours, defined in ((name, a.detach(), b.detach()) for name, a, b in compared):
             if not torch.allclose(ours, defined, rtol=1e-3, atol=1e-3):
                 raise RuntimeError(f"{name} is off by {(ours - defined).abs().max().item():.3g}")
-
-
-Compared = list[tuple[str, Tensor, Tensor]]
-"""Names of kernels, their results and the definitions'."""
-
-
-def _comparisons() -> dict[Family, Callable[[Any], Compared]]:
-    from reverie.kernels.gpu_losses import compare_losses  # these import this module
-    from reverie.kernels.gpu_mlp import compare_perceptrons
-    from reverie.kernels.gpu_optim import compare_optimizers
-    from reverie.kernels.gpu_policies import compare_policies
-    from reverie.kernels.images_gpu import compare_images
-    from reverie.kernels.two_hot_gpu import compare_two_hot
-
-    return {
-        "recurrence": lambda numbers: [*_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers)],
-        "images": compare_images, "two-hot": compare_two_hot, "optimizers": compare_optimizers,
-        "losses": compare_losses, "perceptrons": compare_perceptrons, "policies": compare_policies,
-    }  # fmt: skip
 
 
 def _norms(numbers: Any) -> Compared:
@@ -375,3 +361,8 @@ def _updates(numbers: Any) -> Compared:
         moments = square.clone(), momentum.clone()
         both.append([run(g.clone(), clip, owner, *moments, rate, corrections, cfg), *moments])
     return [("laprop", *pair) for pair in zip(*both, strict=True)]
+
+
+COMPARISONS["recurrence"] = lambda numbers: [
+    *_norms(numbers), *_cells(numbers), *_samples(numbers), *_updates(numbers),
+]  # fmt: skip

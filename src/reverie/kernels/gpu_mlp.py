@@ -183,3 +183,6 @@ def compare_perceptrons(numbers: Any) -> Compared:
         pairs = zip(gradients, torch.autograd.grad(defined, given, grad), strict=True)
         found += [("perceptron", ours, defined), *(("perceptron_backward", *pair) for pair in pairs)]
     return found
+
+
+gpu.COMPARISONS["perceptrons"] = compare_perceptrons

@@ -137,3 +137,6 @@ def compare_optimizers(numbers: Any) -> Compared:
         target_network.polyak_update.definition(moved, params, 0.3, count, 7)  # type: ignore[attr-defined]
         found += [("polyak", a.clone(), b) for a, b in zip(slow, moved, strict=True)]
     return found
+
+
+gpu.COMPARISONS["optimizers"] = compare_optimizers

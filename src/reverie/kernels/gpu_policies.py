@@ -162,3 +162,6 @@ def compare_policies(numbers: Any) -> Compared:
         (scale_pixels_triton, scale_pixels, (x, 0.1, -0.5, action)),
     ]
     return found + [(f.__name__, f(*given), accelerated.definition(*given)) for f, accelerated, given in pairs]
+
+
+gpu.COMPARISONS["policies"] = compare_policies

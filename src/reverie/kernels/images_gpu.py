@@ -286,3 +286,6 @@ def _shuffled(x: Tensor) -> Tensor:
 
 def _norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     return cast(Tensor, functional.norm_silu.definition(x, scale, eps))  # type: ignore[attr-defined]  # without kernels
+
+
+gpu.COMPARISONS["images"] = compare_images

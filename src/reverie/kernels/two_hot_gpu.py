@@ -73,3 +73,6 @@ def compare_two_hot(numbers: Any) -> gpu.Compared:
         y = loss(logits, bins, *values, 0.5)
         both.append([mean(logits.detach(), bins), y, *torch.autograd.grad(y, logits, grad)])
     return list(zip(("two_hot_mean", "two_hot", "two_hot_backward"), *both, strict=True))
+
+
+gpu.COMPARISONS["two-hot"] = compare_two_hot
