@@ -83,7 +83,7 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
     free = dreamer("dreamerv3", "I", "12m", "bfloat16", "--variant", "free")
     yield Stage("update/dreamerv3_jax_free/I-12m-bfloat16", free, 200, env=jax)
     yield from updates("I", "12m", "float32")
-    for task in ("td3", "sac", "dqn", "dqn_atari"):
+    for task in ("td3", "sac", "dqn", "td3_loop", "dqn_atari"):
         yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
         yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
     for name in ("I-bfloat16", "I-float32", "td3"):
@@ -93,7 +93,7 @@ def stages(args: argparse.Namespace) -> Iterator[Stage]:
         yield Stage(f"update/torchrl/{row}", dreamer("torchrl", "I", "12m", precision), 300)
         words = dreamer("r2dreamer", "I", "12m", precision, "--variant", "compiled")
         yield Stage(f"update/r2dreamer/{row}", words, 300, env=r2)
-    for task in ("ppo_atari", "ppo_continuous", "td3_loop", "sac_loop", "ppo_atari_loop"):
+    for task in ("ppo_atari", "ppo_continuous", "sac_loop", "ppo_atari_loop"):
         yield Stage(f"rate/reverie/{task}", [ours, task, *common, *brief])
         yield Stage(f"rate/captured/{task}", [script, task, "--variant", "captured", *common, *brief])
     for setting, size in DREAMERS[1:]:
