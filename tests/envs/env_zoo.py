@@ -1,4 +1,4 @@
-"""Environments that misbehave on purpose, at module level so that worker processes can import them."""
+"""Environments that misbehave on purpose, in a module that worker processes import without PyTorch."""
 
 import multiprocessing
 import os
@@ -29,6 +29,22 @@ class Scripted(gymnasium.Env):  # observations, rewards and ends from lists; row
         reward = self.rewards[self.time] if self.rewards else 1.0
         obs = self.obs[min(self.time, len(self.obs) - 1)]
         return obs, reward, self.time in self.terminated_at, self.time in self.truncated_at, {}
+
+
+class Changing(Scripted):
+    """Does ``change(env, method)`` in each reset and step, and returns the info that this returns, or {}."""
+
+    def __init__(self, change, space=None):
+        super().__init__(space or spaces.Discrete(2), [0, 1], truncated=(5,), action_space=spaces.Discrete(2))
+        self.change, self.resets = change, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.resets += 1
+        return super().reset(seed=seed)[0], self.change(self, "reset") or {}
+
+    def step(self, action):
+        *answer, _ = super().step(action)
+        return *answer, self.change(self, "step") or {}
 
 
 class Unpicklable(Exception):  # needs two arguments to be rebuilt, so that unpickling it fails

@@ -316,22 +316,6 @@ def test_actions_that_do_not_fit(make):
 # What is no Exception, and what is no longer as it was
 
 
-class Changing(env_zoo.Scripted):
-    """Does ``change(env, method)`` in each reset and step, and returns the info that this returns, or {}."""
-
-    def __init__(self, change, space=None):
-        super().__init__(space or spaces.Discrete(2), [0, 1], truncated=(5,), action_space=spaces.Discrete(2))
-        self.change, self.resets = change, 0
-
-    def reset(self, *, seed=None, options=None):
-        self.resets += 1
-        return super().reset(seed=seed)[0], self.change(self, "reset") or {}
-
-    def step(self, action):
-        *answer, _ = super().step(action)
-        return *answer, self.change(self, "step") or {}
-
-
 def ends(how):
     """A change that raises ``how`` in the third step."""
 
@@ -350,10 +334,10 @@ def ends(how):
 def test_what_ends_a_program_is_a_failure(make, said, monkeypatch, vectorization, how):
     handler = signal.signal(signal.SIGINT, lambda *_: None)  # as in a run, which handles Ctrl-C itself
     try:
-        env = make(functools.partial(Changing, ends(how)), vectorization=vectorization)
+        env = make(functools.partial(env_zoo.Changing, ends(how)), vectorization=vectorization)
         assert rows(env, 8)["is_first"][:, 0].nonzero().ravel().tolist() == [0, 3, 6]
         assert f"step 3 of episode 1 failed with {type(how).__name__}" in said[0]
-        env = make(functools.partial(Changing, ends(how)), vectorization=vectorization, restarts=0)
+        env = make(functools.partial(env_zoo.Changing, ends(how)), vectorization=vectorization, restarts=0)
         with pytest.raises(EnvError, match=type(how).__name__):
             play(env, 8)
     finally:
@@ -367,7 +351,7 @@ def test_a_factory_that_ends_the_program(make):
 
 @pytest.mark.parametrize("number", [(), (2,)])
 def test_ctrl_c_is_no_failure(make, number):
-    env = make(functools.partial(Changing, ends(KeyboardInterrupt(*number))))
+    env = make(functools.partial(env_zoo.Changing, ends(KeyboardInterrupt(*number))))
     with pytest.raises(KeyboardInterrupt):
         play(env, 8)
 
@@ -406,7 +390,7 @@ def shrinks(when, in_place=False):
 )
 def test_masks_and_actions_that_change_are_told_at_once(make, said, change, message, vectorization):
     """Another environment in its place would not help."""
-    env = make(functools.partial(Changing, change), vectorization=vectorization)
+    env = make(functools.partial(env_zoo.Changing, change), vectorization=vectorization)
     with pytest.raises(EnvError, match=message):
         play(env, 14)
     assert said == []
@@ -414,14 +398,14 @@ def test_masks_and_actions_that_change_are_told_at_once(make, said, change, mess
 
 def test_masks_may_be_left_out_and_a_first_reset_may_fail(make):
     seen = masks(lambda env, method: method == "step")
-    assert len(play(make(functools.partial(Changing, seen), exclude_keys="action_mask"), 8)) == 8
+    assert len(play(make(functools.partial(env_zoo.Changing, seen), exclude_keys="action_mask"), 8)) == 8
 
     def fails_once(env, method):
         if env.resets == 1:
             raise OSError("not yet")
         return masks(lambda *_: True)(env, method)
 
-    assert "action_mask" in make(functools.partial(Changing, fails_once)).obs_spec
+    assert "action_mask" in make(functools.partial(env_zoo.Changing, fails_once)).obs_spec
 
 
 @pytest.mark.parametrize(
@@ -456,7 +440,9 @@ def test_an_info_that_is_none_is_told_where_it_is_read(make):
 def test_a_wrapper_may_keep_one_space_around_others(make):
     class Padded(gymnasium.Wrapper):
         def __init__(self):
-            inner = Changing(lambda env, method: setattr(env, "infer_action_space", spaces.Discrete(2 + env.resets)))
+            inner = env_zoo.Changing(
+                lambda env, method: setattr(env, "infer_action_space", spaces.Discrete(2 + env.resets))
+            )
             super().__init__(inner)
             self.action_space = spaces.Discrete(9)
 

@@ -34,7 +34,7 @@ EXACT = {
     "MinAtar/Breakout-v1": {},
     "MiniGrid-DoorKey-5x5-v0": {"max_episode_steps": 20, "mission": True},
     "dm_control/walker-walk-v0": {"max_episode_steps": 20},
-    "CrafterReward-v1": {"max_episode_steps": 40, "kwargs": {"area": (32, 32)}},
+    "CrafterReward-v1": {"max_episode_steps": 40, "kwargs": {"area": (16, 16)}},
     "reverie/Grid-v0": {"frame_stack": 2},
 }
 

@@ -153,7 +153,7 @@ def test_minigrid_as_pydreamer_sees_it():
 
 
 def test_crafter():
-    env, steps, frame = play(12, render=True, id="CrafterReward-v1", max_episode_steps=8)
+    env, steps, frame = play(12, render=True, id="CrafterReward-v1", max_episode_steps=8, kwargs={"area": (16, 16)})
     assert env.obs_spec == {"image": image(64, 64, 3)}
     assert (env.action_spec.width, frame.shape) == (17, (256, 256, 3))
     assert [t for t, step in enumerate(steps) if step.is_last] == [8]
