@@ -58,6 +58,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small matrices, and hardly any repetitions."""
     monkeypatch.setattr(hardware, "CPU_SIZES", (32,))
     monkeypatch.setattr(bench, "benchmark", functools.partial(bench.benchmark, seconds=0.01))
+    monkeypatch.setattr(bench, "MAX_SECONDS", 0.5)
 
 
 def weights(*modules: torch.nn.Module) -> int:
@@ -174,6 +175,7 @@ def test_share_is_of_the_rate_of_the_same_precision(precision: str, changes: dic
     assert report.matrix_rate_share == share
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.usefixtures("quick")
 def test_measuring_a_learner_of_everything() -> None:
     config = ExperimentConfig(
