@@ -65,9 +65,17 @@ COUNTS: dict[Any, Any] = {}
 """Learners that were counted, by what decides how large and fast they are."""
 
 
+@pytest.fixture
+def counted():
+    """Learners are counted before their runs, as a test looks at what follows from it."""
+
+
 @pytest.fixture(autouse=True)
-def _counted_once(monkeypatch):
-    """Before a run its learner is counted, which takes as long as many updates; here once for the same settings."""
+def _uncounted(request, monkeypatch):
+    """Before a run its learner is counted, which takes as long as many updates.
+
+    Here only in tests that use ``counted``, once for the same settings.
+    """
     memory = sys.modules.get("reverie.experiment.memory")
     if memory is None:
         return
@@ -80,7 +88,8 @@ def _counted_once(monkeypatch):
             COUNTS[key] = count(config, obs_spec, action_spec)
         return COUNTS[key]
 
-    monkeypatch.setattr(memory, "count_learner", count_once)
+    is_counted = "counted" in request.fixturenames
+    monkeypatch.setattr(memory, "count_learner", count_once if is_counted else lambda *_: None)
 
 
 @pytest.fixture

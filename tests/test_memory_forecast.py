@@ -18,6 +18,7 @@ from reverie.experiment import memory
 from reverie.experiment.config_layers import base_config
 from reverie.experiment.resolve import complete_settings
 
+pytestmark = pytest.mark.usefixtures("counted")
 CHOICES = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
 MOVES = ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)})
 LARGE = {"image": ObsPart(kind="image", shape=(512, 288, 3), dtype="uint8")}
@@ -90,7 +91,7 @@ def test_without_a_gpu_every_default_run_ends_within_an_hour(algorithm: str) -> 
         assert memory.fit_default_length(chosen, spec, actions)[0] == chosen
         same = complete_settings(config, [config.unit])  # the user has set what the preset has
         assert memory.fit_default_length(same, spec, actions)[0].length == config.length
-        if algorithm.startswith(("dreamer", "plan2explore", "r2dreamer")):
+        if algorithm.startswith(("bmpc", "dreamer", "plan2explore", "r2dreamer", "tdmpc2")):
             break  # they take seconds to count
 
 
