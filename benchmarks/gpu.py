@@ -114,7 +114,7 @@ class Table:
         self.machine = machine
 
     def add(self, name: str, result: dict[str, Any]) -> None:
-        self.stages[name] = result
+        self.stages[name] = {"gpu": self.machine["gpu"], **result}
         save(self.path, {"machine": self.machine, "stages": self.stages})
         short = {k: v for k, v in result.items() if k not in ("top", "said", "output", "readings")}
         print(f"[{time.perf_counter() - STARTED:5.0f} s] {name} {json.dumps(short)}"[:600], flush=True)

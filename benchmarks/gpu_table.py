@@ -19,6 +19,7 @@ DREAMERS = {
     "torchrl": "TorchRL, compiled",
     "r2dreamer": "r2dreamer, compiled",
 }
+SCRIPTS = {"captured": "script with CUDA graphs, rows on the GPU", "compiled": "the same with `torch.compile`"}
 TASKS = {
     "td3": "TD3", "sac": "SAC", "dqn": "DQN", "dqn_atari": "DQN, 84 x 84 x 4 images",
     "ppo_continuous": "PPO, minibatch of 64",
@@ -44,35 +45,42 @@ def cell(stages: Stages, name: str, ours: float, key: str = "update_s") -> str:
     if name not in stages:
         return "-"
     seconds = stages[name][key]
-    return f"{time(seconds)} ({seconds / ours:.1f})"
+    return f"{time(seconds)}{card(stages[name])} ({seconds / ours:.1f})"
+
+
+def card(row: Mapping[str, Any]) -> str:
+    """The GPU of a row if it is not that of most."""
+    return ", H100" if "H100" in row["gpu"] else ""
 
 
 def dreamers(stages: Stages) -> list[str]:
     """One row a setting and precision: the time of an update of DreamerV3."""
+    measured = [other for other in DREAMERS if any(name.startswith(f"update/{other}/") for name in stages)]
     rows = []
     for name, row in stages.items():
         if not name.startswith("update/reverie/"):
             continue
         setting = name.rpartition("/")[2]
         size, precision = setting.rsplit("-", 1)
-        others = [cell(stages, f"update/{other}/{setting}", row["update_s"]) for other in DREAMERS]
+        others = [cell(stages, f"update/{other}/{setting}", row["update_s"]) for other in measured]
         rows.append([f"{SETTINGS[size]}, {precision}", time(row["update_s"]), *others, f"{row['peak_gb']:.1f} GB"])
-    return grid(["DreamerV3", "reverie", *DREAMERS.values(), "GPU memory of ours"], rows)
+    return grid(["DreamerV3", "reverie", *(DREAMERS[other] for other in measured), "GPU memory of ours"], rows)
 
 
 def learners(stages: Stages) -> list[str]:
     """One row an algorithm: the time of an update with its batch."""
+    measured = [kind for kind in SCRIPTS if any(name.startswith(f"rate/{kind}/") for name in stages)]
     rows = []
     for task, title in TASKS.items():
         ours = stages.get(f"rate/reverie/{task}")
         if ours is None:
             continue
-        seconds = ours["update_s"]
-        host = time(ours["update_host_s"]) if "update_host_s" in ours else "-"
-        others = [cell(stages, f"rate/{name}/{task}", seconds) for name in ("captured", "compiled")]
-        rows.append([title, time(seconds), host, *others])
-    head = ["update", "reverie, rows on the GPU", "rows in RAM", "script with CUDA graphs", "and `torch.compile`"]
-    return grid(head, rows)
+        places = [ours["update_s"], ours.get("update_host_s")]
+        best = min(seconds for seconds in places if seconds is not None)
+        others = [cell(stages, f"rate/{kind}/{task}", best) for kind in measured]
+        rows.append([title, *("-" if seconds is None else time(seconds) for seconds in places), *others])
+    head = ["update", "reverie, rows on the GPU", "rows in RAM"]
+    return grid([*head, *(SCRIPTS[kind] for kind in measured)], rows)
 
 
 def loops(stages: Stages) -> list[str]:

@@ -152,7 +152,7 @@ class _NormSiLU(torch.autograd.Function):
         return dx.view(grad.shape), dscale.sum(0), None
 
 
-def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:
+def supports_norm_silu_triton(x: Tensor, scale: Tensor, eps: float) -> bool:
     """Return whether :func:`norm_silu_triton` can be used: ``scale`` has one number for each column."""
     return scale.shape == x.shape[-1:] and scale.is_contiguous() and can_use_triton(x, scale)
 

@@ -50,7 +50,7 @@ def td0_targets_triton(estimator: TD0, batch: Batch, value: Tensor, discount: fl
     return target
 
 
-def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
+def supports_td_error_triton(prediction: Tensor, target: Tensor, batch: Batch, *_: float, **__: float) -> bool:
     """Return whether :func:`squared_error_triton` and :func:`huber_error_triton` can be used."""
     if not gpu.can_use_triton(prediction, family="losses") or target.ndim != 2 or is_distributed():
         return False

@@ -74,7 +74,7 @@ def layer_backward_kernel(
 ):  # fmt: skip
     """Write the gradients of :func:`layer_kernel`, whose output has the gradient ``grad``.
 
-    The first ``programs`` compute :func:`input_gradient`, and the others :func:`weight_gradient`. Either may be none.
+    The first ``programs`` compute :func:`input_gradient`, the others :func:`layer_weight_gradient`. Either may be none.
     """
     program = tl.program_id(0)
     if program < programs:
@@ -85,7 +85,7 @@ def layer_backward_kernel(
         )  # fmt: skip
     else:
         program -= programs
-        weight_gradient(
+        layer_weight_gradient(
             x, other, y, grad, dtheta + start, program % in_tiles, program // in_tiles % out_tiles,
             program // (in_tiles * out_tiles), rows, inputs, outputs, first, x_stride, other_stride, x_copy, stride,
             padding, SQUASH, PARTS, OUT, IN,
@@ -122,7 +122,7 @@ def input_gradient(
 
 
 @triton.jit
-def weight_gradient(
+def layer_weight_gradient(
     x, other, y, grad, dweight, tile, out_tile, copy, rows, inputs, outputs, first, x_stride, other_stride, x_copy,
     stride, padding, SQUASH: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
