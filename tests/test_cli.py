@@ -347,15 +347,16 @@ def heard() -> Iterator[None]:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGHUP", 129)])
 def test_an_interrupted_run_is_saved_and_goes_on(name, code, odd, capfd):
+    """The step is counted in which the environment is asked for its result, after the updates."""
     assert main([*odd, "--env.kwargs", f"{{kill_at: 30, with_signal: {name}}}"]) == code
     captured = capfd.readouterr()
-    for said in ("interrupted at env step 30", "curve.png", "Continue with: reverie train --resume x\n"):
+    for said in ("interrupted at env step 31", "curve.png", "Continue with: reverie train --resume x\n"):
         assert said in captured.out
     assert "saved" in captured.err
-    assert [path.name for path in Path("x/checkpoints").iterdir()] == ["step-000000030"]
+    assert [path.name for path in Path("x/checkpoints").iterdir()] == ["step-000000031"]
     assert not Path("x/eval.json").exists()
     assert main(odd) == 0
-    assert "continuing x from env step 30" in capfd.readouterr().out
+    assert "continuing x from env step 31" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("heard")

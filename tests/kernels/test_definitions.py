@@ -378,8 +378,11 @@ def alone(request, monkeypatch):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("alone", EACH, indirect=True)
-def test_kernel_is_its_definition(alone, variant):
+def test_kernel_is_its_definition(request, alone, variant):
     definition, case, calls, device = alone
+    is_repeated = variant == "threads" or (variant == "large" and "-0-large" not in request.node.name)
+    if is_repeated and any(f"[{name}-" in request.node.name for name in ON_GPU):
+        pytest.skip("the interpreter is slow, and has one thread")
     torch.set_num_threads(4 if variant == "threads" else 1)
     several = [f"nan{i}" for i in range(sum(x.is_floating_point() for x in tensors(inputs(case, "plain"))))]
     for name in several[: case.nan] if variant == "nan" else ["large" if variant == "threads" else variant]:

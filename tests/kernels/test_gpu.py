@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -68,12 +69,23 @@ class Off:
         return launch
 
 
+@functools.cache
+def families():
+    """The family of each kernel."""
+    found, launch = {}, gpu._launch
+    for family in gpu.FAMILIES:
+        with patch.object(gpu, "_launch", side_effect=launch) as launched:
+            gpu.check_triton_kernels(DEVICE, family)
+        found |= {call.args[0]: family for call in launched.call_args_list}
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_check_finds_a_kernel_that_computes_something_else(on_gpu, monkeypatch, name):
-    kernels = gpu._kernels()
+    family, kernels = families()[name], gpu._kernels()
     monkeypatch.setattr(kernels, name, Off(getattr(kernels, name)))
     with pytest.raises(RuntimeError, match="is off by"):
-        gpu.check_triton_kernels(DEVICE)
+        gpu.check_triton_kernels(DEVICE, family)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 5, 64), (700, 3), (0, 4), (2, 4097)])
