@@ -51,11 +51,16 @@ def launch(*words, **environ):
 @pytest.fixture(scope="module")
 def run_and_addresses(tmp_path_factory) -> tuple[Path, set[str]]:
     """A finished run of two learners, with a checkpoint on the way; the addresses that its processes listened on."""
-    path, before, sockets, ended = tmp_path_factory.mktemp("runs") / "two", listening(), {}, threading.Event()
+    path, before, sockets, ended = (
+        tmp_path_factory.mktemp("runs") / "two",
+        listening(os.getpid()),
+        {},
+        threading.Event(),
+    )
 
     def watch():
         while not ended.wait(0.2):
-            sockets.update(listening())
+            sockets.update(listening(os.getpid()))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -72,11 +77,11 @@ def run(run_and_addresses) -> Path:
     return run_and_addresses[0]
 
 
-def listening() -> dict[str, str]:
-    """The sockets on which this process and its children listen, with their addresses as Linux writes them."""
-    children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children")).split()
+def listening(pid: int) -> dict[str, str]:
+    """The sockets on which a process and its children listen, with their addresses as Linux writes them."""
+    children = " ".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")).split()
     inodes = set()
-    for link in (link for each in ("self", *children) for link in Path(f"/proc/{each}/fd").glob("*")):
+    for link in (link for each in (pid, *children) for link in Path(f"/proc/{each}/fd").glob("*")):
         with contextlib.suppress(OSError):  # closed meanwhile
             inodes.add(os.readlink(link))
     tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_learners_run import listening_addresses
+from test_learners_run import listening
 
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
@@ -121,7 +121,7 @@ def test_learners_of_one_machine_listen_on_loopback_alone(cluster, tmp_path):
             assert command.poll() is None, log.read_text()
             for rank in range(2):
                 if pid := learner(run, rank):
-                    addresses.setdefault(rank, set()).update(listening_addresses(pid))
+                    addresses.setdefault(rank, set()).update(listening(pid).values())
             time.sleep(0.05)
     finally:
         command.terminate()

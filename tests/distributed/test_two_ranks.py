@@ -27,7 +27,7 @@ def found(tmp_path_factory):
 
 
 def test_two_ranks_of_half_a_batch_learn_what_one_learns_of_the_whole(found):
-    """Weights, moments, targets, statistics and metrics, after three updates on batches with ends of episodes."""
+    """Weights, moments, targets, statistics and metrics, after two updates on batches with ends of episodes."""
     ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
     assert {name.partition(":")[0] for name in found[0]} == ours
     same = [(name, each) for rank in found for name, each in rank.items() if name != OWN_BATCH]

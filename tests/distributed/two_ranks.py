@@ -1,4 +1,4 @@
-"""Run by two processes: three updates of each algorithm by two ranks of half a batch, and by one of a whole batch."""
+"""Run by two processes: two updates of each algorithm by two ranks of half a batch, and by one of a whole batch."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from reverie.core.types import Step  # noqa: E402
 from reverie.distributed.process_group import ProcessGroup  # noqa: E402
 from reverie.nn.adam import Adam  # noqa: E402
 
-UPDATES = 3
+UPDATES = 2
 EPS = 1e-2
 """Of all optimizers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
 error of one that is 0, as for any other."""
