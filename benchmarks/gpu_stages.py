@@ -61,13 +61,13 @@ def learn(name: str, args: argparse.Namespace) -> dict[str, Any]:
         rows = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
     latest = {key: value for row in rows for key, value in row.items()}
     kept = ("time/env_steps_per_second", "time/updates_per_second", "eval/score", "step", "updates", "loss/critic")
-    text = "\n".join(output for _, output in said) + ended.stderr
+    text = ("\n".join(output for _, output in said) + ended.stderr).replace(f"{ROOT}/", "")
     return {
         "statuses": [status for status, _ in said] + [ended.returncode],
         "latest": {key: latest[key] for key in latest if key in kept or key.startswith("time/")},
         "scores": [round(row["eval/score"], 1) for row in rows if "eval/score" in row],
         "warnings": sorted(set(re.findall(r"^.*(?:[Ww]arning|slower|Error).*$", text, re.MULTILINE)))[:8],
-        "evaluation": ended.stdout.strip().splitlines()[-3:], "said": [text[-600:] for _, text in said],
+        "evaluation": ended.stdout.strip().splitlines()[-3:-1], "said": [text[-600:] for _, text in said],
     }  # fmt: skip
 
 

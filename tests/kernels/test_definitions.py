@@ -178,14 +178,14 @@ CASES: dict[str, list[Case]] = {
     "losses.mean_over_cpu": [Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,))],
     "losses.squared_error_cpu": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
     "losses.huber_error_cpu": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
-    "gpu_losses.td0_targets_triton": [Case(lambda normal, s: (TD0(), batch(normal, s), normal(s["m"], s["k"]), 0.9))],
-    "gpu_losses.masked_mean_triton": [
+    "losses_gpu.td0_targets_triton": [Case(lambda normal, s: (TD0(), batch(normal, s), normal(s["m"], s["k"]), 0.9))],
+    "losses_gpu.masked_mean_triton": [
         Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,), unfit=MANY),
     ],
-    "gpu_losses.squared_error_triton": [
+    "losses_gpu.squared_error_triton": [
         Case(error(), (0,), settings={"scale": 0.5}, unfit=MANY), Case(error(3), (0,), unfit=MANY),
     ],
-    "gpu_losses.huber_error_triton": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5}, unfit=MANY)],
+    "losses_gpu.huber_error_triton": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5}, unfit=MANY)],
     "losses.greedy_quantiles_cpu": [Case(drawn(("m", 2, "k", "n"), ("m", 2, "k", "n")))],
     "losses.quantile_targets_cpu": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
     "losses.quantile_error_cpu": [Case(quantile_error, (0,))],
@@ -217,26 +217,26 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7)), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
-    "gpu_mlp.perceptron_triton": [
+    "mlp_gpu.perceptron_triton": [
         Case(mlp(2, False, (10,)), (0, 1), **NETS), Case(mlp(1, True, (4, 7), activation="tanh"), (0, 1, 2), **NETS),
         Case(mlp(3, False, (4, 7), shared=True), (0, 1, 2), **NETS),
     ],
-    "gpu_policies.normal_density_triton": [Case(drawn(("m", "k"), ("m", "k"), ("k",)), (1, 2), 1e-4, unfit=MANY)],
-    "gpu_losses.standardize_triton": [
+    "policies_gpu.normal_density_triton": [Case(drawn(("m", "k"), ("m", "k"), ("k",)), (1, 2), 1e-4, unfit=MANY)],
+    "losses_gpu.standardize_triton": [
         Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, 1:]), unfit=MANY),
     ],
-    "gpu_losses.clipped_objective_triton": [
+    "losses_gpu.clipped_objective_triton": [
         Case(lambda normal, s: (*normal(3, s["m"], s["k"]), batch(normal, s).is_last[:, 1:], 0.2), (0,)),
     ],
-    "gpu_optim.clip_grad_norm_triton": [
+    "optim_gpu.clip_grad_norm_triton": [
         Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 2.0), **IN_PLACE),
         Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 0.0), **IN_PLACE),
     ],
-    "gpu_policies.clipped_noise_triton": [Case(drawn(("m", "k"), ("m", "k"), 0.7, 0.5), unfit=())],
-    "gpu_policies.scale_pixels_triton": [
+    "policies_gpu.clipped_noise_triton": [Case(drawn(("m", "k"), ("m", "k"), 0.7, 0.5), unfit=())],
+    "policies_gpu.scale_pixels_triton": [
         Case(lambda normal, s: ((50 * normal(s["m"], s["k"]).abs()).byte(), 0.1, -0.5, normal(2)), **NO_GAPS),
     ],
-    "gpu_policies.squash_triton": [Case(drawn(("m", 2, "k"), ("m", 2, "k"), ("m", 2, "k")), (0, 1))],
+    "policies_gpu.squash_triton": [Case(drawn(("m", 2, "k"), ("m", 2, "k"), ("m", 2, "k")), (0, 1))],
     "relu_mlp.perceptron_by_layers_cpu": [Case(mlp(2, False, (4, 7), activation="gelu"), (0, 2), **NETS)],
     "relu_mlp.normed_perceptron_cpu": [
         Case(mlp(2, False, (4, 7), norm="after_relu"), (0, 1, 3), **NETS),
@@ -245,11 +245,11 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(2, False, (4, 7), norm="before_relu", activation="gelu"), (0, 1, 3), **NETS),
     ],
     "optim.adam_cpu": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
-    "gpu_optim.adam_triton": [Case(adam, settings={"settings": ADAM}, **IN_PLACE)],
-    "gpu_optim.clip_by_norm_triton": [
+    "optim_gpu.adam_triton": [Case(adam, settings={"settings": ADAM}, **IN_PLACE)],
+    "optim_gpu.clip_by_norm_triton": [
         Case(lambda normal, s: ([normal(s["m"], s["n"]), normal(s["k"])], 2.0), **IN_PLACE),
     ],
-    "gpu_optim.polyak_triton": [
+    "optim_gpu.polyak_triton": [
         Case(polyak(None, 1), **IN_PLACE), Case(polyak(torch.tensor(6), 3), **IN_PLACE),
         Case(polyak(torch.tensor(7), 3), nan=2, **IN_PLACE),
     ],
@@ -265,13 +265,13 @@ CASES: dict[str, list[Case]] = {
     ],
 }  # fmt: skip
 ON_GPU = {
-    "gpu.norm_silu_triton", "gpu_losses.td0_targets_triton", "gpu_losses.masked_mean_triton",
-    "gpu_losses.squared_error_triton", "gpu_losses.huber_error_triton", "gpu_mlp.perceptron_triton",
-    "gpu_optim.adam_triton",
-    "gpu_optim.clip_by_norm_triton", "gpu_optim.polyak_triton", "gpu_policies.squash_triton",
-    "gpu_policies.clipped_noise_triton", "gpu_policies.scale_pixels_triton",
-    "gpu_policies.normal_density_triton", "gpu_losses.standardize_triton", "gpu_losses.clipped_objective_triton",
-    "gpu_optim.clip_grad_norm_triton",
+    "gpu.norm_silu_triton", "losses_gpu.td0_targets_triton", "losses_gpu.masked_mean_triton",
+    "losses_gpu.squared_error_triton", "losses_gpu.huber_error_triton", "mlp_gpu.perceptron_triton",
+    "optim_gpu.adam_triton",
+    "optim_gpu.clip_by_norm_triton", "optim_gpu.polyak_triton", "policies_gpu.squash_triton",
+    "policies_gpu.clipped_noise_triton", "policies_gpu.scale_pixels_triton",
+    "policies_gpu.normal_density_triton", "losses_gpu.standardize_triton", "losses_gpu.clipped_objective_triton",
+    "optim_gpu.clip_grad_norm_triton",
 }  # fmt: skip
 ELSEWHERE = {
     "capture.run_captured", "inference.infer_captured", "gpu.sample_classes_triton", "packing.mlp_forward_cpu",

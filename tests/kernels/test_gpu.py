@@ -17,7 +17,7 @@ import reverie.kernels.registry  # noqa: F401 - it imports all kernels
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
-from reverie.kernels import gpu, gpu_mlp, gpu_optim
+from reverie.kernels import gpu, mlp_gpu, optim_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
 
@@ -130,8 +130,8 @@ def test_adam(on_gpu, settings):
         given.append([x.square() for x in given[2]])
         found = [[x.clone() for x in tensors] for tensors in given]
         last = torch.tensor(updates, device=DEVICE), AdamSettings(0.1)._replace(**settings | rate)
-        assert gpu_optim.supports_adam_triton(*found, *last)
-        gpu_optim.adam_triton(*found, *last)
+        assert optim_gpu.supports_adam_triton(*found, *last)
+        optim_gpu.adam_triton(*found, *last)
         adam.definition(*given, *last)
         torch.testing.assert_close(found, given, rtol=2e-6, atol=1e-6)
 
@@ -139,19 +139,19 @@ def test_adam(on_gpu, settings):
 def test_what_the_optimizers_kernels_leave_to_pytorch(on_gpu):
     x = torch.ones(4, 6, device=DEVICE)
     for second in (x[:, ::2], x.T.contiguous().T, x.double(), x[:3]):
-        assert not gpu_optim.supports_polyak_triton([x, x], [x, second])
-    assert not gpu_optim.supports_polyak_triton([x] * 65, [x] * 65)
-    assert not gpu_optim.supports_clip_triton([torch.empty(2**24 + 1, device="meta")], 1.0)
-    assert gpu_optim.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
+        assert not optim_gpu.supports_polyak_triton([x, x], [x, second])
+    assert not optim_gpu.supports_polyak_triton([x] * 65, [x] * 65)
+    assert not optim_gpu.supports_clip_triton([torch.empty(2**24 + 1, device="meta")], 1.0)
+    assert optim_gpu.supports_clip_triton([torch.empty(2**24, device="meta")], 1.0)
 
 
 @pytest.mark.parametrize("limit", [0, 2 * 36 * 40 * 33 - 1])
 def test_large_layers_are_left_to_cublas(on_gpu, monkeypatch, limit):
     """All, or the largest one between two others."""
-    monkeypatch.setattr(gpu_mlp, "MULTIPLICATIONS", limit)
+    monkeypatch.setattr(mlp_gpu, "MULTIPLICATIONS", limit)
     launched = Mock(wraps=gpu._launch)
     monkeypatch.setattr(gpu, "_launch", launched)
-    for name, ours, defined in gpu_mlp.compare_perceptrons(lambda *shape: torch.randn(shape, device=DEVICE)):
+    for name, ours, defined in mlp_gpu.compare_perceptrons(lambda *shape: torch.randn(shape, device=DEVICE)):
         torch.testing.assert_close(ours, defined, rtol=1e-4, atol=1e-4, msg=name)
     assert launched.call_count == (8 if limit else 0)
 
@@ -252,7 +252,7 @@ import torch
 from types import SimpleNamespace
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
-from reverie.kernels import ctypes_call, gpu, gpu_losses, gpu_mlp, gpu_optim, gpu_policies, steps
+from reverie.kernels import ctypes_call, gpu, losses_gpu, mlp_gpu, optim_gpu, policies_gpu, steps
 from reverie.kernels import rssm as kernel
 from reverie.nn import functional, optim
 from reverie.nn.adam import AdamSettings
@@ -284,14 +284,14 @@ with torch.no_grad():
     prepared = steps.prepare(rssm, torch.bfloat16)
     kernel.dream_step(rssm, prepared, feature, torch.zeros(9, 3), torch.empty_like(feature))
 tensors, count = [torch.zeros(300), torch.zeros(())], torch.tensor(7)
-gpu_optim.clip_by_norm_triton(tensors, 1.0)
-gpu_optim.polyak_triton(tensors, tensors, 0.1, count, 7)
-gpu_optim.polyak_triton(tensors, tensors, 0.1, None, 1)
+optim_gpu.clip_by_norm_triton(tensors, 1.0)
+optim_gpu.polyak_triton(tensors, tensors, 0.1, count, 7)
+optim_gpu.polyak_triton(tensors, tensors, 0.1, None, 1)
 for settings in (AdamSettings(0.1), AdamSettings(0.1, cosine=9, rate=torch.tensor(0.1))):
-    gpu_optim.adam_triton(tensors, tensors, tensors, tensors, count, settings)
-gpu_losses.compare_losses(torch.zeros)
-gpu_mlp.compare_perceptrons(torch.zeros)
-gpu_policies.compare_policies(torch.zeros)
+    optim_gpu.adam_triton(tensors, tensors, tensors, tensors, count, settings)
+losses_gpu.compare_losses(torch.zeros)
+mlp_gpu.compare_perceptrons(torch.zeros)
+policies_gpu.compare_policies(torch.zeros)
 x, w = torch.zeros(64, 4, 4, 3, dtype=torch.bfloat16), torch.zeros(8, 3, 5, 5, requires_grad=True)
 x = functional.conv_pool_norm_silu(x, w, torch.zeros(8), torch.zeros(8), 1e-4)
 w = torch.zeros(12, 8, 3, 3, dtype=torch.bfloat16)

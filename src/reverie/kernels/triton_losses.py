@@ -1,4 +1,4 @@
-"""Triton kernels of critics' targets and losses. ``kernels/gpu_losses.py`` launches them.
+"""Triton kernels of critics' targets and losses. ``kernels/losses_gpu.py`` launches them.
 
 One program computes a whole loss, because a batch of a few thousand numbers takes no longer than a launch.
 """

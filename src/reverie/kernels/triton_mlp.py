@@ -1,4 +1,4 @@
-"""Triton kernels of MLPs: one launch for a layer of all copies. ``kernels/gpu_mlp.py`` launches them.
+"""Triton kernels of MLPs: one launch for a layer of all copies. ``kernels/mlp_gpu.py`` launches them.
 
 A layer of copy k has its weights ``[inputs, outputs]`` at ``theta + k * stride + start``, and its biases after them.
 Its input is ``[M, inputs]``, with rows ``x_stride`` apart and copies ``x_copy``, which is 0 if they share it. With

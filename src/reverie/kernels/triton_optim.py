@@ -1,4 +1,4 @@
-"""Triton kernels of optimizers and target networks: one launch for all tensors. ``kernels/gpu_optim.py`` launches them.
+"""Triton kernels of optimizers and target networks: one launch for all tensors. ``kernels/optim_gpu.py`` launches them.
 
 Tuples hold one tensor for each parameter. Parameter k has ``counts[k]`` numbers, and the programs from ``first[k]`` to
 ``first[k + 1]`` process BLOCK of them each.

@@ -1,4 +1,4 @@
-"""Triton kernels of policies' distributions. ``kernels/gpu_policies.py`` launches them."""
+"""Triton kernels of policies' distributions. ``kernels/policies_gpu.py`` launches them."""
 
 import triton
 import triton.language as tl
