@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -14,7 +15,6 @@ from reverie.algos.base import INTERNAL_PREFIX, Algorithm, prediction_name
 from reverie.algos.imagination import comparison_video, open_loop
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.world_model import Context, Posterior, WorldModel
-from reverie.core.bounds import match_weight
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, missing_method_error
 from reverie.core.kernel_dispatch import accelerated
@@ -268,6 +268,15 @@ class Dreamer(Algorithm):
 
 
 def scale_per_term(terms: Mapping[str, Tensor], scales: Config) -> dict[str, float]:
-    """Return the scale of each loss term. ``NAME/KEY`` has the scale of ``NAME``, which may depend on the key."""
-    parts = {name: name.partition("/") for name in terms}
-    return {name: match_weight(getattr(scales, term), key) for name, (term, _, key) in parts.items()}
+    """Return the scale of each loss term. ``NAME/KEY`` has the scale of ``NAME``, which may depend on the key.
+
+    Then it is that of the first regular expression that matches the whole key, or 1 if none does.
+    """
+    scale_of: dict[str, float] = {}
+    for name in terms:
+        term, _, key = name.partition("/")
+        scale = getattr(scales, term)
+        if isinstance(scale, Mapping):
+            scale = next((x for pattern, x in scale.items() if re.fullmatch(pattern, key)), 1.0)
+        scale_of[name] = scale
+    return scale_of

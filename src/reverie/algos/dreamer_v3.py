@@ -53,22 +53,6 @@ Terms = dict[str, Tensor]
 # ---------------------------------------------------------------------- losses
 
 
-def world_model_loss(
-    world: WorldModel, batch: Batch, post: Posterior, free_nats: float, logs: tuple[Tensor, Tensor] | None = None
-) -> tuple[Terms, Metrics]:
-    """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each.
-
-    ``logs``: ln p of posterior and prior for the KL, ``[B, T, S, C]`` each; by default computed by ``world``.
-    """
-    prior = world.rssm.p(post.latent.deter)  # [B, T, S, C]
-    log_post, log_prior = safe_log(post.stats), safe_log(prior)
-    dynamics, representation = dynamics_and_representation(*(logs or (log_post, log_prior)), free_nats)
-    terms = {"dynamics": dynamics, "representation": representation, **world.prediction_losses(batch, post.latent)}
-    entropies = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
-    metrics = {f"train/{name}_entropy": x.detach().sum((-2, -1)).mean() for name, x in entropies.items()}
-    return terms, metrics | world.mask_metrics(batch, post.latent)
-
-
 def imagination_loss(ac: ActorCritic, dream: Trajectory, reward: Tensor, cont: Tensor) -> tuple[Terms, Tensor, Metrics]:
     """Return actor and critic losses ``[H, B, T]`` and the lambda-returns: equations 4 to 6. Updates the return scale.
 
@@ -233,8 +217,14 @@ class DreamerV3(ActorCritic, Dreamer):
     # ------------------------------------------------------------------ what variants replace
 
     def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[Terms, Metrics]:
-        """Return the loss terms ``[B, T]`` of the world model, and metrics."""
-        return world_model_loss(self.world, batch, post, self.cfg.free_nats)
+        """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each."""
+        world, prior = self.world, self.world.rssm.p(post.latent.deter)  # [B, T, S, C]
+        log_post, log_prior = safe_log(post.stats), safe_log(prior)
+        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        terms = {"dynamics": dynamics, "representation": representation, **world.prediction_losses(batch, post.latent)}
+        entropies = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
+        metrics = {f"train/{name}_entropy": x.detach().sum((-2, -1)).mean() for name, x in entropies.items()}
+        return terms, metrics | world.mask_metrics(batch, post.latent)
 
     @torch.no_grad()
     def imagined_outcome(self, dream: Trajectory) -> tuple[Tensor, Tensor]:
@@ -277,15 +267,15 @@ class DreamerV3(ActorCritic, Dreamer):
     def split_context(self, batch: Batch) -> tuple[Context, Batch]:
         """Split a batch into the stored latent and action of the last context row, and the rows to train on."""
         k, dtype = self.cfg.replay_context, self.world.dtype
-        blank = self.world.rssm.initial(batch.shape[0], dtype)
-        if k == 0:
-            return Context(blank, torch.zeros_like(batch.action[:, 0])), batch
-        if not self.extra_spec.keys() <= batch.extras.keys():  # rows of another policy have no latents
-            return Context(blank, batch.action[:, k - 1]), batch.slice_time(k)
-        classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
-        stoch = classes.unsqueeze(-1) == torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [B, S, C]
-        latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
-        return Context(latent, batch.action[:, k - 1]), batch.slice_time(k)
+        if k and self.extra_spec.keys() <= batch.extras.keys():
+            classes = batch.extras["classes"][:, k - 1].long()  # [B, S]
+            every = torch.arange(1, self.cfg.rssm.classes + 1, device=classes.device)  # [C]
+            stoch = classes.unsqueeze(-1) == every  # [B, S, C]
+            latent = Latent(batch.extras["deter"][:, k - 1].to(dtype), stoch.to(dtype))
+        else:  # there is no context row, or it is of another policy, which has no latents
+            latent = self.world.rssm.initial(batch.shape[0], dtype)
+        action = batch.action[:, k - 1] if k else torch.zeros_like(batch.action[:, 0])
+        return Context(latent, action), batch.slice_time(k)
 
 
 # ---------------------------------------------------------------------- settings

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos import dreamer_v3
-from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, LossScales, WorldModelLosses, world_model_loss
+from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, LossScales, WorldModelLosses
 from reverie.algos.imagination import Trajectory
 from reverie.algos.world_model import Context, Posterior, WorldModel
 from reverie.core.bounds import Above, AtLeast, Within
@@ -29,6 +29,7 @@ from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, ReleasedLaPropConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target_network import DelayedTargetNetwork
+from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
 # ---------------------------------------------------------------------- losses
@@ -169,7 +170,9 @@ class R2Dreamer(DreamerV3):
         rssm, deter = self.world.rssm, post.latent.deter
         logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
         log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
-        return world_model_loss(self.world, batch, post, self.cfg.free_nats, (log_post, log_prior))
+        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        terms, metrics = super().world_model_loss(batch, post)
+        return terms | {"dynamics": dynamics, "representation": representation}, metrics
 
     @torch.no_grad()
     def imagined_outcome(self, dream: Trajectory) -> tuple[Tensor, Tensor]:

@@ -112,13 +112,6 @@ WeightByPattern = float | dict[str, float]
 """A number, or several numbers by regular expression."""
 
 
-def match_weight(weights: WeightByPattern, key: str) -> float:
-    """Return the number of the first regular expression that matches the whole ``key``; 1 if none matches."""
-    if not isinstance(weights, Mapping):
-        return weights
-    return next((weight for pattern, weight in weights.items() if re.fullmatch(pattern, key)), 1.0)
-
-
 # ---------------------------------------------------------------- settings that change during a run
 
 

@@ -58,14 +58,8 @@ def _branches(tree: Any) -> dict[Any, Any]:
     return dict(enumerate(tree)) if isinstance(tree, list | tuple) else {}
 
 
-def check_same_shape(**tensors: Tensor) -> None:
-    """Raise ValueError unless all named tensors have one shape."""
-    if len({t.shape for t in tensors.values()}) > 1:
-        raise ValueError(f"shapes differ: {', '.join(f'{k} {tuple(t.shape)}' for k, t in tensors.items())}.")
-
-
 def check_tensor_shapes(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
-    """Check that all given ``tensors`` have this shape, since compiled functions receive only their addresses."""
+    """Raise ValueError unless all given ``tensors`` have this shape: compiled functions get their addresses only."""
     for name, x in tensors.items():
         if x is not None and x.shape != shape:
             raise ValueError(f"{name} has shape {tuple(x.shape)}: expected {tuple(shape)}.")

@@ -100,12 +100,12 @@ class DenseActorConfig(DenseHeadConfig):
     unimix: ClassVar[float] = 0.0
 
 
+@dataclass(eq=False)
 class JointDistribution:
     """The product of independent distributions over the parts of a flat action."""
 
-    def __init__(self, parts: dict[str, Distribution], slices: dict[str, slice]) -> None:
-        self.parts = parts
-        self.slices = slices
+    parts: dict[str, Distribution]
+    slices: dict[str, slice]
 
     def sample(self) -> Tensor:
         """Return a sample, ``[..., A]``."""

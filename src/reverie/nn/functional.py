@@ -158,15 +158,6 @@ def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
 
 
-def cross_entropy(logits: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """Return -sum_k weight_k ln softmax(logits)[index_k] for a few classes k.
-
-    ``logits`` are ``[..., C]``, ``index`` and ``weight`` ``[..., k]``, the result ``[...]``.
-    """
-    check_tensor_shapes((*logits.shape[:-1], index.shape[-1]), index=index, weight=weight)
-    return -(torch.log_softmax(logits, -1).gather(-1, index) * weight).sum(-1)
-
-
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Map images ``[M, H, W, C]`` by weights ``[outputs, C, kernel, kernel]``, kernel odd, to ``[.., outputs]``."""
     # The memory layout of the permuted view is PyTorch's channels_last.

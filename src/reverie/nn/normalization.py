@@ -256,17 +256,14 @@ def percentiles(x: Tensor, percents: tuple[float, ...]) -> list[Tensor]:
     """
     flat = x.float().flatten()
     ranks = [np.float32(p / 100) * np.float32(flat.numel() - 1) for p in percents]  # float32, as in torch.quantile
-    below, above = (order_statistics(flat, [int(f(r)) for r in ranks]) for f in (np.floor, np.ceil))
-    shares = [float(r - np.floor(r)) for r in ranks]
-    return [torch.lerp(a, b, share) for a, b, share in zip(below, above, shares, strict=True)]
-
-
-def order_statistics(flat: Tensor, ranks: list[int]) -> list[Tensor]:
-    """Return the numbers ``[]`` at these positions of the ascending order, counted from 0."""
+    around = [int(f(r)) for f in (np.floor, np.ceil) for r in ranks]  # the ranks below, then those above
     if flat.device.type == "cpu":  # a quarter of the time of sorting; on a GPU kthvalue uses one block of threads only
-        return [flat.kthvalue(rank + 1).values for rank in ranks]
-    ordered = flat.sort().values
-    return [ordered[rank] for rank in ranks]
+        numbers = [flat.kthvalue(rank + 1).values for rank in around]
+    else:
+        ordered = flat.sort().values
+        numbers = [ordered[rank] for rank in around]
+    below, above, shares = numbers[: len(ranks)], numbers[len(ranks) :], [float(r - np.floor(r)) for r in ranks]
+    return [torch.lerp(a, b, share) for a, b, share in zip(below, above, shares, strict=True)]
 
 
 class PercentileScale(nn.Module):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -36,13 +37,12 @@ def mean_and_std_of_quantiles(quantile: Callable[[Tensor], Tensor], like: Tensor
 # ---------------------------------------------------------------------- the Dreamers
 
 
+@dataclass(eq=False)
 class Normal:
     """Independent normals, with samples that may lie outside of [-1, 1]: environments clip them."""
 
-    def __init__(self, mean: Tensor, std: Tensor) -> None:
-        """Both are ``[..., A]``."""
-        self.mean = mean
-        self.std = std
+    mean: Tensor  # [..., A]
+    std: Tensor  # [..., A]
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.tree import check_tensor_shapes
-from reverie.nn.functional import cross_entropy
 from reverie.nn.normals import HALF_LOG_2PI
-from reverie.objectives.transforms import symexp, symlog, symmetric_mean, two_hot
+from reverie.objectives.transforms import symexp, symlog, two_hot
 
 
 class UnitNormal:
@@ -55,8 +55,13 @@ class SupportDistribution:
 
 @accelerated
 def two_hot_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Return the mean ``[...]`` of softmax(logits) ``[..., K]`` over ``bins`` ``[K]``, symmetric about zero."""
-    return symmetric_mean(torch.softmax(logits.float(), -1), bins)
+    """Return the mean ``[...]`` of p = softmax(logits) ``[..., K]`` over ``bins`` b ``[K]``, symmetric about zero.
+
+    It is the sum over b_i > 0 of b_i (p_i - p_-i). A plain sum would have rounding errors in proportion to the
+    outermost bins. With the differences, an untrained head, whose probabilities are uniform, predicts exactly 0.
+    """
+    probs, half = torch.softmax(logits.float(), -1), len(bins) // 2
+    return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]
 
 
 @accelerated
@@ -66,16 +71,15 @@ def two_hot_loss(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | N
     if second is not None:
         index_of, weight_of = two_hot(second.float(), bins)
         index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
-    return cross_entropy(logits.float(), index, weight)
+    return -(torch.log_softmax(logits.float(), -1).gather(-1, index) * weight).sum(-1)
 
 
+@dataclass(eq=False)
 class TwoHot:
     """A reward or value, two-hot encoded over symexp-spaced bins: DreamerV3 (2025), equations 10 and 11."""
 
-    def __init__(self, logits: Tensor, bins: Tensor) -> None:
-        """``logits`` are ``[..., K]``, ``bins`` the values of the K bins, ascending and symmetric about zero."""
-        self.logits = logits
-        self.bins = bins
+    logits: Tensor  # [..., K]
+    bins: Tensor  # [K], the values of the bins, ascending and symmetric about zero
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""

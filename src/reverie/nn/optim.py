@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -143,6 +143,9 @@ class LaPropAGC:
     With a warm-up, the first update has a learning rate of 0.
     """
 
+    warmup_start: ClassVar[int] = 0
+    """The learning rate of the first update is lr times this over ``warmup``."""
+
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: Any) -> None:
         self.cfg = cfg
         self.params: Tensors = trainable(parameters)
@@ -191,13 +194,21 @@ class LaPropAGC:
     @torch.no_grad()
     def apply(self, grads: Tensors) -> Metrics:
         """Clip the gradients and update the parameters. Return metrics as scalars on the device."""
-        root = self.count**0.5
+        c, root = self.cfg, self.count**0.5
         grad_norms = torch.stack(torch._foreach_norm(grads))  # [P]
         param_norms = torch.stack(torch._foreach_norm(self.params))  # [P]
-        clip = self._clip_factors(grad_norms, param_norms)  # [P]
-        rate = self.rate * self._warm().clamp(max=1)
+        ratio = grad_norms / (c.agc * param_norms.clamp(min=c.agc_min_norm))  # [P]; not used if agc is 0
+        clip = 1 / ratio.clamp(min=1) if c.agc else torch.ones_like(ratio)  # [P], the factors of the gradients
+        if self.owner is None:
+            flat = torch.empty_like(self.square)
+            for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
+                torch.mul(grad, factor, out=part)
+        else:  # a few large kernels instead of a small one for each tensor; the step clips
+            flat = torch.cat([grad.flatten() for grad in grads])
+        warm = (self.updates + self.warmup_start) / c.warmup if c.warmup else torch.ones_like(self.updates)
+        rate = self.rate * warm.clamp(max=1)
         self.updates += 1
-        step = self._step(grads, clip, rate)  # [count]
+        step = self._step(flat, clip, rate)  # [count]
         self._subtract(step)
         norm = grad_norms.norm()
         return {
@@ -208,18 +219,10 @@ class LaPropAGC:
             "opt/lr": rate,
         }
 
-    def _warm(self) -> Any:
-        """Return the share of the learning rate in the next update, ``[]``, which may be above 1."""
-        return self.updates / self.cfg.warmup if self.cfg.warmup else torch.ones_like(self.updates)
-
-    def _step(self, grads: Tensors, clip: Tensor, rate: Tensor) -> Tensor:
-        """Return what to subtract from the parameters ``[count]``, by gradients and the factors ``[P]`` that clip them.
-
-        Update the moments.
-        """
-        g, owner = self._flat(grads, clip)
+    def _step(self, g: Tensor, clip: Tensor, rate: Tensor) -> Tensor:
+        """Return what to subtract from the parameters, and update the moments: see :func:`laprop`."""
         corrections = (1 - self.cfg.beta1**self.updates, 1 - self.cfg.beta2**self.updates)
-        return laprop(g, clip, owner, self.square, self.momentum, rate, corrections, self.cfg)
+        return laprop(g, clip, self.owner, self.square, self.momentum, rate, corrections, self.cfg)
 
     def _subtract(self, step: Tensor) -> None:
         """Subtract a flat vector ``[count]`` from the parameters."""
@@ -232,23 +235,6 @@ class LaPropAGC:
     def _parts(self, flat: Tensor) -> Tensors:
         """Return views of a flat vector ``[count]`` in the parameters' shapes."""
         return [x.view(p.shape) for x, p in zip(torch.split(flat, self.sizes), self.params, strict=True)]
-
-    def _clip_factors(self, grad_norms: Tensor, param_norms: Tensor) -> Tensor:
-        """Return the factors of all tensors' gradients, ``[P]``."""
-        ratio = grad_norms / (self.cfg.agc * param_norms.clamp(min=self.cfg.agc_min_norm))  # [P]; not used if agc is 0
-        return 1 / ratio.clamp(min=1) if self.cfg.agc else torch.ones_like(ratio)
-
-    def _flat(self, grads: Tensors, clip: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the gradients of all tensors as one vector ``[count]``, and None if they are clipped.
-
-        Otherwise return whose factor is still to be applied to each element, ``[count]``.
-        """
-        if self.owner is not None:  # a few large kernels instead of a small one for each tensor
-            return torch.cat([grad.flatten() for grad in grads]), self.owner
-        flat = torch.empty_like(self.square)
-        for part, grad, factor in zip(self._parts(flat), grads, clip.unbind(), strict=True):
-            torch.mul(grad, factor, out=part)
-        return flat, None
 
     def state_dict(self) -> State:
         """Return the moments, flat in the order of the parameters, the number of updates, and the parameters' shapes.
@@ -281,15 +267,14 @@ class LaProp(LaPropAGC):
     With a warm-up, the first update has lr / warmup.
     """
 
+    warmup_start: ClassVar[int] = 1
+
     def __init__(self, parameters: Iterable[nn.Parameter], cfg: ReleasedLaPropConfig) -> None:
         super().__init__(parameters, cfg)
         self.mass: Tensor = torch.zeros_like(self.updates)
 
-    def _warm(self) -> Any:
-        return (self.updates + 1) / max(1, self.cfg.warmup)
-
-    def _step(self, grads: Tensors, clip: Tensor, rate: Tensor) -> Tensor:
-        u = normalized(*self._flat(grads, clip), clip, self.square, 1 - self.cfg.beta2**self.updates, self.cfg)
+    def _step(self, g: Tensor, clip: Tensor, rate: Tensor) -> Tensor:
+        u = normalized(g, self.owner, clip, self.square, 1 - self.cfg.beta2**self.updates, self.cfg)
         self.momentum.lerp_(u * rate, 1 - self.cfg.beta1)
         self.mass.lerp_(rate, 1 - self.cfg.beta1)
         return self.momentum * (rate / self.mass.clamp(min=1e-30))  # a ramp may begin at a rate of 0

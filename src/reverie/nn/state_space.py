@@ -10,6 +10,7 @@ Hafner et al. (2025), equation 1::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -124,8 +125,11 @@ class StateSpaceModel(nn.Module, ABC):
         return Latent(deter, stoch.view(*stoch.shape[:-1], self.cfg.stoch, self.cfg.classes))
 
 
-class LogitNet(nn.Module):
-    """An MLP that outputs logits. Its first linear layer has a separate name."""
+class LogitNet(nn.Sequential):
+    """An MLP from ``[..., inputs]`` to logits ``[..., outputs]``. Its first linear layer has a separate name."""
+
+    first: Linear
+    rest: nn.Sequential
 
     def __init__(
         self,
@@ -134,13 +138,6 @@ class LogitNet(nn.Module):
         after: Callable[[int], list[nn.Module]] = lambda width: [RMSNormSiLU(width)],
     ) -> None:
         """``linear`` makes each linear layer, ``after`` the norm and activation after all but the last."""
-        super().__init__()
-        linears = [linear(i, o) for i, o in pairwise(widths)]
-        self.first: Linear = linears[0]
-        rest = [m for layer in linears[1:] for m in (*after(layer.weight.shape[1]), layer)]
-        self.rest: nn.Sequential = nn.Sequential(*rest)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to logits ``[..., outputs]``."""
-        logits: Tensor = self.rest(self.first(x))
-        return logits
+        first, *linears = [linear(i, o) for i, o in pairwise(widths)]
+        rest = [m for layer in linears for m in (*after(layer.weight.shape[1]), layer)]
+        super().__init__(OrderedDict(first=first, rest=nn.Sequential(*rest)))

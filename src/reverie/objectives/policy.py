@@ -13,7 +13,7 @@ from reverie.core.bounds import Within
 from reverie.core.collectives import all_gather
 from reverie.core.config import Choice
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.tree import check_same_shape
+from reverie.core.tree import check_tensor_shapes
 
 
 def reinforce(
@@ -31,7 +31,7 @@ def reinforce(
     Returns:
         ``[...]``.
     """
-    check_same_shape(log_prob=log_prob, advantage=advantage, entropy=entropy, weight=weight)
+    check_tensor_shapes(log_prob.shape, advantage=advantage, entropy=entropy, weight=weight)
     return -weight.detach() * (log_prob * advantage.detach() + entropy_scale * entropy)
 
 
@@ -46,7 +46,7 @@ def clipped_surrogate(*, log_ratio: Tensor, advantage: Tensor, clip: float | Ten
     Returns:
         ``[...]``.
     """
-    check_same_shape(log_ratio=log_ratio, advantage=advantage)
+    check_tensor_shapes(log_ratio.shape, advantage=advantage)
     ratio, advantage = log_ratio.exp(), advantage.detach()
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)  # type: ignore[arg-type]  # numbers or tensors
 
@@ -77,7 +77,7 @@ def standardize(x: Tensor, mask: Tensor) -> Tensor:
 
     A single entry is returned as it is. With several learners, the entries of all count.
     """
-    check_same_shape(x=x, mask=mask)
+    check_tensor_shapes(x.shape, mask=mask)
     weight = mask.to(x.dtype)
     count = all_gather(weight.sum()).sum()
     centered = x - all_gather((x * weight).sum()).sum() / count.clamp(min=1)

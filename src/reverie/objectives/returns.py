@@ -26,7 +26,7 @@ from torch import Tensor
 
 from reverie.core.config import Choice
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.tree import check_same_shape
+from reverie.core.tree import check_tensor_shapes
 
 MIN_SCAN_ROWS = 32
 """Number of rows from which a parallel scan on a GPU takes fewer kernels than a loop."""
@@ -67,7 +67,7 @@ def lambda_return(reward: Tensor, cont: Tensor, value: Tensor, lam: float | Tens
     Returns:
         R_0 ... R_{T-2}, one row less.
     """
-    check_same_shape(reward=reward, cont=cont, value=value)
+    check_tensor_shapes(reward.shape, cont=cont, value=value)
     lam = lam * torch.ones_like(reward)  # so that 1 - lam is rounded in the dtype of the rewards
     r, c, v, lam = (x.narrow(dim, 1, x.shape[dim] - 1) for x in (reward, cont, value, lam))
     return accumulate(r + c * (1 - lam) * v, c * lam, value.select(dim, -1), dim)
@@ -89,7 +89,7 @@ def lambda_return_of_states(reward: Tensor, discount: Tensor, value: Tensor, lam
     Returns:
         V_0 ... V_{T-2}, one row less.
     """
-    check_same_shape(reward=reward, discount=discount, value=value)
+    check_tensor_shapes(reward.shape, discount=discount, value=value)
     count = reward.shape[dim] - 1
     r, c, next_value = reward.narrow(dim, 0, count), discount.narrow(dim, 0, count), value.narrow(dim, 1, count)
     return accumulate(r + c * (1 - lam) * next_value, c * lam, value.select(dim, -1), dim)
@@ -167,7 +167,7 @@ def td0(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
         ``[B, T - 1]``.
     """
     if not reward.shape == terminal.shape == last.shape == value.shape:
-        check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
+        check_tensor_shapes(reward.shape, terminal=terminal, last=last, value=value)
     target = reward[:, 1:] + (1 - terminal.to(reward.dtype))[:, 1:] * discount * value[:, 1:]  # [B, T-1]
     return torch.where(~last[:, :-1].bool(), target, value[:, :-1])
 
@@ -193,7 +193,7 @@ def td_lambda(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, 
 
     Arguments and result are as in :func:`td0`.
     """
-    check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    check_tensor_shapes(reward.shape, terminal=terminal, last=last, value=value)
     cont, keep = (1 - terminal.to(reward.dtype)) * discount, (1 - last.to(reward.dtype)) * lam
     return torch.where(transition_mask(last), lambda_return(reward, cont, value, keep), value[:, :-1])
 
@@ -206,7 +206,7 @@ def n_step(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, dis
 
     Arguments and result are as in :func:`td0`.
     """
-    check_same_shape(reward=reward, value=value)
+    check_tensor_shapes(reward.shape, value=value)
     view = n_step_bootstrap(reward=reward, terminal=terminal, last=last, discount=discount, n=n)
     return view.reward + view.discount * value.gather(1, view.row)
 
@@ -219,7 +219,7 @@ def n_step_bootstrap(*, reward: Tensor, terminal: Tensor, last: Tensor, discount
 
     Arguments are as in :func:`td0`. The last row of an episode bootstraps from itself: ``0 + 1 * value[t]``.
     """
-    check_same_shape(reward=reward, terminal=terminal, last=last)
+    check_tensor_shapes(reward.shape, terminal=terminal, last=last)
     index = torch.arange(reward.shape[1], device=reward.device)  # [T]
     stays = last.bool() | (index == len(index) - 1)  # [B, T], where the sum ends: further steps change nothing
     step = Bootstrap(
@@ -240,7 +240,7 @@ def gae(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, discou
 
     Arguments are as in :func:`td0`; advantage and target are ``[B, T - 1]`` each.
     """
-    check_same_shape(reward=reward, terminal=terminal, last=last, value=value)
+    check_tensor_shapes(reward.shape, terminal=terminal, last=last, value=value)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
     delta = (reward[:, 1:] + live * value[:, 1:] - value[:, :-1]).masked_fill(ended, 0)  # [B, T-1]
     # The last row of an episode has no error and no carry, so its advantage, which the row before accumulates, is 0.
@@ -287,7 +287,7 @@ def vtrace(
     Returns:
         Advantage and target, ``[B, T - 1]`` each.
     """
-    check_same_shape(reward=reward, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
+    check_tensor_shapes(reward.shape, terminal=terminal, last=last, value=value, log_pi=log_pi, log_mu=log_mu)
     ended, live = last[:, :-1].bool(), _live(terminal, reward, discount)  # [B, T-1]
     # Masked before exp, since non-finite numbers in rows without an action would make gradients NaN if masked after it.
     ratio = log_pi[:, :-1].masked_fill(ended, 0).sub(log_mu[:, :-1].masked_fill(ended, 0)).exp()  # [B, T-1]

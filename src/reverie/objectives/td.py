@@ -81,14 +81,6 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return (x * mask).sum() / num_rows(mask)
 
 
-def max_over(x: Tensor, mask: Tensor) -> Tensor:
-    """Return the largest of ``x`` ``[B, T - 1]`` where ``mask`` is 1, or 0 if it is 0 everywhere."""
-    if not x.numel():
-        return x.new_zeros(())
-    largest = x.masked_fill(~mask, -torch.inf).amax()
-    return torch.where(mask.any(), largest, torch.zeros_like(largest))
-
-
 def num_rows(mask: Tensor) -> Tensor:
     """Return the number of rows where ``mask`` is 1, at least 1; with several learners, the mean of their numbers."""
     count = mask.sum()
@@ -180,11 +172,9 @@ def critic_losses(
         if loss.ndim > 2:
             error, value = error.mean(0), value.mean(0)  # [B, T-1]
         priority = (error * mask).sum(1) / mask.sum(1).clamp(min=1)  # [B]
-        metrics = {
-            "loss/critic": total.detach(),
-            "train/value": (value * mask).sum() / count,
-            "train/value_max": max_over(value, mask),
-            "train/target": (target * mask).sum() / count,
-            "train/target_max": max_over(target, mask),
-        }
+        metrics = {"loss/critic": total.detach()}
+        for name, x in (("value", value), ("target", target)):  # [B, T-1]
+            largest = x.masked_fill(~mask, -torch.inf).amax() if x.numel() else x.sum()
+            metrics[f"train/{name}"] = (x * mask).sum() / count
+            metrics[f"train/{name}_max"] = torch.where(mask.any(), largest, torch.zeros_like(largest))
     return Losses({"critic": total}, metrics, priority)

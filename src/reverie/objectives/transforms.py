@@ -78,20 +78,6 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([below, above], -1), torch.stack([1 - weight_above, weight_above], -1)
 
 
-def symmetric_mean(probs: Tensor, bins: Tensor) -> Tensor:
-    """Return sum_i p_i b_i for bins symmetric about zero, computed as the sum over b_i > 0 of b_i (p_i - p_-i).
-
-    A plain sum over symmetric bins has rounding errors in proportion to the outermost bins. Taking differences of
-    opposite bins first makes an untrained head, whose probabilities are uniform, predict exactly 0.
-
-    Args:
-        probs: ``[..., K]``.
-        bins: ``[K]`` symmetric about zero.
-    """
-    half = len(bins) // 2
-    return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]
-
-
 class RewardTransform(NamedTuple):
     """A transform of rewards for learning, and its inverse."""
 
