@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reverie.nn.number_distributions import two_hot_mean
+from reverie.nn.number_distributions import TwoHot
 from reverie.objectives.transforms import exp, symexp, symexp_bins, symlog, two_hot
 
 
@@ -64,13 +64,13 @@ def test_two_hot_against_definition(values, count):
 
 @pytest.mark.parametrize("count", [254, 255])
 def test_uniform_probabilities_predict_exactly_zero(count):
-    assert torch.equal(two_hot_mean(torch.zeros(7, count), symexp_bins(count)), torch.zeros(7))
+    assert torch.equal(TwoHot(torch.zeros(7, count), symexp_bins(count)).mean(), torch.zeros(7))
 
 
 def test_the_mean_of_two_hot_logits_is_that_of_their_probabilities():
     torch.manual_seed(0)
     logits, bins = torch.randn(5, 41), torch.linspace(-3, 3, 41)
-    torch.testing.assert_close(two_hot_mean(logits, bins), (torch.softmax(logits, -1) * bins).sum(-1))
+    torch.testing.assert_close(TwoHot(logits, bins).mean(), (torch.softmax(logits, -1) * bins).sum(-1))
 
 
 def test_exp_is_the_exponential():

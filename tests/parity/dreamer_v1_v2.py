@@ -240,7 +240,7 @@ class Recording:
         out: Tensors = {
             "embed": post.embed, "feat": self.feature(latent.feature), "reward_pred": reward.mean(),
             "kl": self.agent.cfg.kl(self.agent.cfg.rssm.latent.kl, post.stats, stats)[1],
-            "target_reward": world.transform(rows.reward),
+            "target_reward": world.transform.forward(rows.reward),
             "post_ent": metrics["train/posterior_entropy"], "prior_ent": metrics["train/prior_entropy"],
             "like/reward": -terms["reward"], "loss/model": self.agent.total(terms),
             **{f"post/{k}": v for k, v in self.latent_values(latent, post.stats).items()},

@@ -485,7 +485,7 @@ class RecordingPyDreamer(Recording):
 
     def aux_loss(self, rows: Batch, latent: Any, one: slice) -> Tensor:
         """The auxiliary critic's loss without the constant of a normal."""
-        aux, reward = self.agent.aux, self.agent.world.transform(rows.reward[one])
+        aux, reward = self.agent.aux, self.agent.world.transform.forward(rows.reward[one])
         assert aux is not None
         ends = rows.is_terminal[one]
         weight = (~ends.T).float().cumprod(0)[:-1]

@@ -212,7 +212,7 @@ class WorldModelInspector:
 
         sum_k d_k r_k + d_{H+1} v_H, where d_1 = 1 and d_{k+1} = d_k gamma c_k; c is the continuation probability.
         """
-        reward = to_numpy(self.world.transform(torch.from_numpy(predictions["reward"])))  # [B, H]
+        reward = to_numpy(self.world.transform.forward(torch.from_numpy(predictions["reward"])))  # [B, H]
         cont_product = np.cumprod(self.world.discount * predictions["cont"], 1)  # [B, H]
         discounts = np.concatenate([np.ones_like(cont_product[:, :1]), cont_product[:, :-1]], 1)
         total: np.ndarray = (discounts * reward).sum(1) + cont_product[:, -1] * predictions[f"{INTERNAL_PREFIX}value"][

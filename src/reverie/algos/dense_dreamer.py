@@ -108,7 +108,7 @@ class DenseDreamerConfig(DreamerConfig):
 
     def build_heads(self, width: int) -> tuple[nn.Module, nn.Module]:
         cont = BernoulliHead(width, self.cont) if self.learn_cont else ConstantHead(self.learned_discount)
-        support = self.transform(torch.tensor(self.reward_support))
+        support = self.transform.forward(torch.tensor(self.reward_support))
         reward = SupportHead(width, self.reward, support) if len(support) else ScalarHead(width, self.reward)
         return reward, cont
 

@@ -257,7 +257,7 @@ class DreamerV2(DenseDreamer):
         if self.aux is not None:
             self.aux.slow.update()
             first_samples = slice(None, None, self.samples)  # the first sample of each row
-            reward = self.world.transform(rows.reward[first_samples])
+            reward = self.world.transform.forward(rows.reward[first_samples])
             aux = self.aux.loss(post.latent.feature[first_samples], reward, rows.is_terminal[first_samples]).mean()
             losses["model"] = losses["model"] + self.cfg.aux.weight * aux
             metrics["loss/aux"] = aux.detach()

@@ -68,7 +68,7 @@ class WorldModel(nn.Module):
     def embed(self, obs: Obs, reward: Tensor | None = None, is_terminal: Tensor | None = None) -> Tensor:
         """Encode observations ``[..., *shape]`` to ``[..., E]``; some encoders also read rewards and ends ``[...]``."""
         if reward is not None and is_terminal is not None and getattr(self.encoder, "arrival", False):
-            obs = {**obs, ARRIVAL_KEY: torch.stack([self.transform(reward), is_terminal.to(reward.dtype)], -1)}
+            obs = {**obs, ARRIVAL_KEY: torch.stack([self.transform.forward(reward), is_terminal.to(reward.dtype)], -1)}
         return self.encoder(dict(obs), self.dtype)
 
     def observe(self, batch: Batch, context: Context | None = None, samples: int = 1) -> Posterior:
@@ -101,7 +101,7 @@ class WorldModel(nn.Module):
         decoded, reward, cont = self.predict(latent)
         alive = (~rows.is_terminal).float() * self.discount  # [B, T]
         terms = {
-            "reward": reward.loss(self.transform(rows.reward)),
+            "reward": reward.loss(self.transform.forward(rows.reward)),
             "cont": cont.loss(alive),
             **{f"reconstruction/{k}": prediction.loss(rows.obs[k]) for k, prediction in decoded.items()},
         }

@@ -12,34 +12,35 @@ from torch import Tensor
 
 from reverie.kernels import gpu
 from reverie.kernels.ctypes_call import call, has_no_grad, once_differentiable_strict
-from reverie.nn import number_distributions
+from reverie.nn.number_distributions import TwoHot
 
 
-def supports_mean(logits: Tensor, bins: Tensor) -> bool:
+def supports_mean(head: TwoHot) -> bool:
     """Return whether :func:`two_hot_mean_triton` can be used; it has no gradient."""
-    return has_no_grad(logits) and gpu.can_use_triton(logits, bins, family="two-hot")
+    return has_no_grad(head.logits) and gpu.can_use_triton(head.logits, head.bins, family="two-hot")
 
 
-def two_hot_mean_triton(logits: Tensor, bins: Tensor) -> Tensor:
-    """Compute ``number_distributions.two_hot_mean``."""
-    flat = logits.detach().reshape(-1, len(bins)).contiguous()
+def two_hot_mean_triton(head: TwoHot) -> Tensor:
+    """Compute ``TwoHot.mean``."""
+    flat = head.logits.detach().reshape(-1, len(head.bins)).contiguous()
     mean, tile = torch.empty(len(flat), dtype=torch.float32, device=flat.device), gpu._tile(*flat.shape)
     grid = (gpu._count(len(flat), tile["ROWS"]),)
-    gpu._launch("two_hot_mean_kernel", grid, flat, bins, mean, *flat.shape, **tile)
-    return mean.view(logits.shape[:-1])
+    gpu._launch("two_hot_mean_kernel", grid, flat, head.bins, mean, *flat.shape, **tile)
+    return mean.view(head.logits.shape[:-1])
 
 
-def supports_loss(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> bool:
+def supports_loss(head: TwoHot, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> bool:
     """Return whether :func:`two_hot_loss_triton` can be used; the numbers have no gradient."""
     values = (value,) if second is None else (value, second)
-    return has_no_grad(*values) and gpu.can_use_triton(logits, bins, *values, family="two-hot")
+    fit = has_no_grad(*values) and all(x.shape == head.logits.shape[:-1] for x in values)
+    return fit and gpu.can_use_triton(head.logits, head.bins, *values, family="two-hot")
 
 
-def two_hot_loss_triton(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> Tensor:
-    """Compute ``number_distributions.two_hot_loss``."""
+def two_hot_loss_triton(head: TwoHot, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
+    """Compute ``TwoHot.loss``."""
     numbers = [None if x is None else x.float().reshape(-1) for x in (value, second)]
-    flat = logits.reshape(-1, len(bins)).contiguous()
-    return cast(Tensor, call(_Loss, flat, bins, *numbers, counts)).view(value.shape)
+    flat = head.logits.reshape(-1, len(head.bins)).contiguous()
+    return cast(Tensor, call(_Loss, flat, head.bins, *numbers, counts)).view(value.shape)
 
 
 class _Loss(torch.autograd.Function):
@@ -68,10 +69,10 @@ def compare_two_hot(numbers: Any) -> gpu.Compared:
     bins, logits = torch.arange(-3, 4, device=numbers(1).device).float(), numbers(5, 7).requires_grad_()
     values, grad = (2 * numbers(5), 4 * numbers(5)), numbers(5)
     kernels, both = (two_hot_mean_triton, two_hot_loss_triton), list[list[Tensor]]()
-    definitions: Any = number_distributions.two_hot_mean, number_distributions.two_hot_loss
+    definitions: Any = TwoHot.mean, TwoHot.loss
     for mean, loss in (kernels, [x.definition for x in definitions]):
-        y = loss(logits, bins, *values, 0.5)
-        both.append([mean(logits.detach(), bins), y, *torch.autograd.grad(y, logits, grad)])
+        y = loss(TwoHot(logits, bins), *values, 0.5)
+        both.append([mean(TwoHot(logits.detach(), bins)), y, *torch.autograd.grad(y, logits, grad)])
     return list(zip(("two_hot_mean", "two_hot", "two_hot_backward"), *both, strict=True))
 
 

@@ -72,7 +72,7 @@ class GlobalAdam(LaPropAGC):
         self.square.mul_(c.beta2).addcmul_(flat, flat, value=1 - c.beta2)
         rate = self.rate * (1 - c.beta2**self.updates).sqrt() / (1 - c.beta1**self.updates)
         step = self.momentum * rate / (self.square.sqrt() + c.eps)  # [count]
-        torch._foreach_sub_(self.params, self._parts(step))
+        self._subtract(step)
         return {"opt/grad_norm": norm}
 
 

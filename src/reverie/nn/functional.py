@@ -12,7 +12,6 @@ from torch import Tensor
 
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
-from reverie.core.tree import check_tensor_shapes
 from reverie.core.types import Obs
 
 _copies: ContextVar[Mapping[int, Tensor]] = ContextVar("copies", default={})  # noqa: B039  # never written
@@ -154,7 +153,8 @@ def sample_legal(legal: Tensor) -> Tensor:
 
 def one_hot(index: Tensor, probs: Tensor) -> Tensor:
     """Return class indices ``[...]``, int64, as one-hot ``[..., C]``, in the shape and dtype of ``probs``."""
-    check_tensor_shapes(probs.shape[:-1], index=index)  # another shape would leave rows empty
+    if index.shape != probs.shape[:-1]:  # which would leave rows empty
+        raise ValueError(f"index has shape {tuple(index.shape)}: expected {tuple(probs.shape[:-1])}.")
     return torch.zeros_like(probs).scatter_(-1, index.unsqueeze(-1), 1.0)
 
 

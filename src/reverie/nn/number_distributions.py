@@ -53,27 +53,6 @@ class SupportDistribution:
         return -torch.log_softmax(self.logits, -1).gather(-1, nearest).squeeze(-1)
 
 
-@accelerated
-def two_hot_mean(logits: Tensor, bins: Tensor) -> Tensor:
-    """Return the mean ``[...]`` of p = softmax(logits) ``[..., K]`` over ``bins`` b ``[K]``, symmetric about zero.
-
-    It is the sum over b_i > 0 of b_i (p_i - p_-i). A plain sum would have rounding errors in proportion to the
-    outermost bins. With the differences, an untrained head, whose probabilities are uniform, predicts exactly 0.
-    """
-    probs, half = torch.softmax(logits.float(), -1), len(bins) // 2
-    return (probs[..., -half:] - probs[..., :half].flip(-1)) @ bins[-half:]
-
-
-@accelerated
-def two_hot_loss(logits: Tensor, bins: Tensor, value: Tensor, second: Tensor | None, counts: float) -> Tensor:
-    """Return the loss ``[...]`` of :class:`TwoHot` with logits ``[..., K]`` and ``bins`` ``[K]``."""
-    index, weight = two_hot(value.float(), bins)  # [..., 2]
-    if second is not None:
-        index_of, weight_of = two_hot(second.float(), bins)
-        index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
-    return -(torch.log_softmax(logits.float(), -1).gather(-1, index) * weight).sum(-1)
-
-
 @dataclass(eq=False)
 class TwoHot:
     """A reward or value, two-hot encoded over symexp-spaced bins: DreamerV3 (2025), equations 10 and 11."""
@@ -81,10 +60,17 @@ class TwoHot:
     logits: Tensor  # [..., K]
     bins: Tensor  # [K], the values of the bins, ascending and symmetric about zero
 
+    @accelerated
     def mean(self) -> Tensor:
-        """Return the expected value, ``[...]``."""
-        return two_hot_mean(self.logits, self.bins)
+        """Return the expected value ``[...]``: the sum over b_i > 0 of b_i (p_i - p_-i), with bins b and p = softmax.
 
+        A plain sum over all bins would have rounding errors in proportion to the outermost ones. With the differences,
+        an untrained head, whose probabilities are uniform, predicts exactly 0.
+        """
+        probs, half = torch.softmax(self.logits.float(), -1), len(self.bins) // 2
+        return (probs[..., -half:] - probs[..., :half].flip(-1)) @ self.bins[-half:]
+
+    @accelerated
     def loss(self, value: Tensor, second: Tensor | None = None, counts: float = 1.0) -> Tensor:
         """Return the cross-entropy -sum_i w_i ln p_i ``[...]``, where w are the two-hot weights of ``value`` ``[...]``.
 
@@ -92,7 +78,11 @@ class TwoHot:
         ``counts`` is added; the logits are then read, and their gradient computed, once for both.
         """
         check_tensor_shapes(self.logits.shape[:-1], value=value, second=second)
-        return two_hot_loss(self.logits, self.bins, value, second, counts)
+        index, weight = two_hot(value.float(), self.bins)  # [..., 2]
+        if second is not None:
+            index_of, weight_of = two_hot(second.float(), self.bins)
+            index, weight = torch.cat([index, index_of], -1), torch.cat([weight, counts * weight_of], -1)  # [..., 4]
+        return -(torch.log_softmax(self.logits.float(), -1).gather(-1, index) * weight).sum(-1)
 
     def __getitem__(self, rows: Any) -> TwoHot:
         """Return the distributions of some rows."""

@@ -81,12 +81,8 @@ def two_hot(target: Tensor, bins: Tensor) -> tuple[Tensor, Tensor]:
 class RewardTransform(NamedTuple):
     """A transform of rewards for learning, and its inverse."""
 
-    function: Callable[[Tensor], Tensor]
+    forward: Callable[[Tensor], Tensor]
     inverse: Callable[[Tensor], Tensor]
-
-    def __call__(self, reward: Tensor) -> Tensor:
-        """Return the transformed rewards, ``[...]``."""
-        return self.function(reward)
 
 
 IDENTITY = RewardTransform(lambda x: x, lambda x: x)
