@@ -41,9 +41,9 @@ class Method(NamedTuple):
 
 METHODS = {
     name: Method(name)
-    for name in ("sac", "tqc", "crossq", "td3", "ppo", "dqn", "qr_dqn", "discrete_sac", "tdmpc2", "dreamer_v3")
+    for name in ("sac", "tqc", "crossq", "xqc", "td3", "ppo", "dqn", "qr_dqn", "discrete_sac", "tdmpc2", "dreamer_v3")
 } | {name: Method("sac", {"preset": name}) for name in ("redq", "droq", "simba")}
-CONTINUOUS = ("sac", "td3", "tqc", "crossq", "simba", "tdmpc2", "ppo")
+CONTINUOUS = ("sac", "td3", "tqc", "crossq", "xqc", "simba", "tdmpc2", "ppo")
 MUJOCO = (*CONTINUOUS, "sb3_sac", "sb3_tqc", "sb3_crossq")
 IMAGES = ("qr_dqn", "dqn", "discrete_sac", "ppo", "dreamer_v3")
 

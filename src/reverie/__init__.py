@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from reverie.algos.td3_bc import TD3BCConfig as TD3BCConfig
     from reverie.algos.tdmpc2 import TDMPC2Config as TDMPC2Config
     from reverie.algos.tqc import TQCConfig as TQCConfig
+    from reverie.algos.xqc import XQCConfig as XQCConfig
     from reverie.api import check_env as check_env
     from reverie.api import train as train
     from reverie.api import train_seeds as train_seeds
@@ -165,6 +166,7 @@ _MODULES = {
     "algos.td3_bc": "TD3BCConfig",
     "algos.tdmpc2": "TDMPC2Config",
     "algos.tqc": "TQCConfig",
+    "algos.xqc": "XQCConfig",
     "api": "check_env train train_seeds tune",
     "core.errors": "ReverieError",
     "datasets.dataset": "DatasetConfig",

@@ -44,6 +44,8 @@ MODEL_FREE = {
                            num_critics=4, num_target_critics=2, policy_delay=2, entropy_backup=False),
     "simba_v2": config("simba_v2", {"networks.units": (6,), "networks.critic_units": (8, 8)}, num_atoms=7,
                        reward_scale=None),
+    "xqc": config("xqc", {"networks.body": "batch_norm(0.1)", "networks.units": (6,), "networks.critic_units": (8, 6)},
+                  num_atoms=7, reward_scale=None, policy_delay=2),
     "tqc": config("tqc", {"networks.critic_units": (6, 8)}, num_critics=3, num_quantiles=5),
     "crossq": config("crossq", {"networks.body": "batch_renorm(0.1, 2)", "networks.critic_units": (6,)},
                      policy_delay=2),

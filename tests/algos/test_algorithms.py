@@ -283,7 +283,7 @@ def test_what_ends_count(name):
         torch.testing.assert_close(*found)  # to rounding: probabilities do not add up to 1 exactly
         if agent.window.rows == 2 and name != "bmpc":  # which predicts the reward
             torch.testing.assert_close(found[0], data.reward[:, 1].mean())
-    if name in ("tdmpc2", "bmpc", "crossq"):
+    if name in ("tdmpc2", "bmpc", "crossq", "xqc"):
         return  # their windows are of one episode
     found = []
     for nonsense in (0.0, 0.7):
@@ -562,6 +562,17 @@ PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: S
     "fql": {"alpha": 10.0, "flow_steps": 10, "tau": 0.005, "lr": 3e-4, "batch_size": 256, "normalize_q": False},
     "sac": {"actor_lr": 3e-4, "critic_lr": 3e-4, "temperature_lr": 3e-4, "target_update_interval": 1, "tau": 0.005},
     "simba_v2": {"num_atoms": 101, "max_value": 5.0, "actor_lr": 1e-4, "temperature": 0.01, "num_critics": 2},
+    "xqc": {
+        "policy_delay": 3,
+        "actor_lr": 3e-4,
+        "critic_lr": 3e-4,
+        "temperature": 0.01,
+        "target_entropy_scale": 0.5,
+        "num_atoms": 101,
+        "max_value": 5.0,
+        "normalize_obs": None,
+        "tau": 0.005,
+    },
     "tqc": {"num_critics": 5, "num_quantiles": 25, "num_dropped_quantiles": 2},
     "cql": {"actor_lr": 1e-4, "temperature_lr": 1e-4, "num_samples": 10, "cql_temperature": 1.0},
     "iql": {"expectile": 0.7, "beta": 3.0, "max_weight": 100.0, "actor_lr": 3e-4, "value_lr": 3e-4},

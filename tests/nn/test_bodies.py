@@ -7,17 +7,8 @@ from torch import nn
 
 from reverie.algos.sac import SACConfig
 from reverie.core.errors import ConfigError
-from reverie.nn.bodies import (
-    ALL,
-    BatchRenorm,
-    BatchRenormLayer,
-    BatchRenormMLP,
-    ResidualMLP,
-    Simba,
-    SphericalMLP,
-    batch_statistics,
-    project_weights,
-)
+from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
+from reverie.nn.bodies import ALL, ResidualMLP, Simba, SphericalMLP, project_weights
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
 
@@ -164,5 +155,5 @@ def test_bodies_refuse_what_they_have_not(settings, said):
 
 
 def test_only_crossq_updates_the_statistics_of_batches():
-    with pytest.raises(ConfigError, match=r"networks.body = batch_renorm.*: sac does not update its statistics"):
+    with pytest.raises(ConfigError, match=r"networks.body = batch_renorm.*: sac does not train such a body"):
         SACConfig(networks=MemoryNetworkConfig(body=BatchRenorm()))

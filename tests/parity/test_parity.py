@@ -97,6 +97,17 @@ def test_offline_learners_are_equal_to_the_authors_updates(name):
     assert recorded == {name for name, *_ in result.lines}
 
 
+def test_xqc_is_equal_to_the_authors_updates():
+    file = ROOT / "tests" / "golden" / "xqc.npz"
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        recorded = {k for k in z.files if k.split("/")[0].startswith(("out", "step"))}
+    rounding = {k for k in recorded if k.endswith("BatchNormEmbedder_0/BatchNorm_0/bias")}
+    without_actor = {f"out/update{i}/{name}" for i in (1, 2) for name in ("actor_loss", "entropy")}
+    assert recorded - rounding - without_actor == {name for name, *_ in result.lines}
+
+
 def disturbed(source, target, change):
     with np.load(source) as z:
         arrays = {k: z[k] for k in z.files}

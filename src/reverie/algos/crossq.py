@@ -16,7 +16,7 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
-from reverie.nn.bodies import BatchRenorm, batch_statistics
+from reverie.nn.batch_norm import BatchRenorm, batch_statistics, joint_pass
 from reverie.nn.network import NetworkConfig
 from reverie.objectives.td import Losses, obs_after, obs_before, regression_error
 
@@ -37,10 +37,7 @@ class CrossQObjective(SACObjective):
         before, after = obs_before(batch.obs), obs_after(batch.obs)
         with torch.no_grad():
             action, log_pi = self.actor(after).sample()  # [B, T-1, A], [B, T-1]
-        both = {key: torch.cat([x, after[key]]) for key, x in before.items()}  # [2 B, T-1, ...]
-        with batch_statistics(self.critic):
-            values = self.values(both, torch.cat([batch.action[:, :-1], action]))  # [K, 2 B, T-1]
-        values, next_values = values.chunk(2, 1)  # [K, B, T-1]
+        values, next_values = joint_pass(self.critic, before, batch.action[:, :-1], after, action)  # [K, B, T-1]
         target = self.soft_targets(batch, self.combine(next_values.detach(), None), -log_pi)
         return regression_error(values, target, batch, self.cfg.critic_loss, scale=0.5)
 
@@ -90,14 +87,6 @@ class CrossQConfig(SACConfig):
         for name, default in (("tau", 0.005), ("target_update_interval", 1)):
             if getattr(self, name) != default:
                 raise ConfigError(f"{name} = {getattr(self, name)}: CrossQ has no target networks.")
-
-    def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
-        super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)
-        if self.batch_length > 2:
-            raise ConfigError(
-                f"algo.batch_length = {self.batch_length}: rows between episodes would count in the statistics of "
-                "batches. Use 2."
-            )
 
 
 CrossQConfig.learner = CrossQ

@@ -19,6 +19,7 @@ from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
 from reverie.nn.action_kinds import num_continuous
 from reverie.nn.adam import Adam
+from reverie.nn.batch_norm import BatchBody
 from reverie.nn.cnn import Drq, images_of
 from reverie.nn.intrinsic import RND, RandomNetworkDistillation
 from reverie.nn.memory import MEMORY_COLUMN, Memory
@@ -192,6 +193,11 @@ class ModelFreeConfig(AlgorithmConfig):
                 f"algo.normalize_obs = fixed({min_rows}), random_steps = {random_steps}, learning_starts = "
                 f"{learning_starts}: rows come before statistics are fixed. Raise both to at least {min_rows}, or use "
                 "algo.normalize_obs = running."
+            )
+        if isinstance(self.networks.body, BatchBody) and self.batch_length > 2:
+            raise ConfigError(
+                f"algo.batch_length = {self.batch_length}: rows between episodes would count in the statistics of "
+                "batches. Use 2."
             )
         if self.frame_stack > 1 and frame_stack > 1:
             raise ConfigError(

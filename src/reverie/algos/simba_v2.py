@@ -17,7 +17,7 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
-from reverie.nn.bodies import Hypersphere, project_weights
+from reverie.nn.bodies import Body, Hypersphere, project_weights
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.reward_scaling import ReturnStd, RewardScale
@@ -44,9 +44,12 @@ class SimbaV2Objective(SACObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """-sum_k E[sum_i m_i ln p_k,i(s, a)]: the cross entropy of the authors' code. The sum is over the critics k."""
-        logits: Tensor = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
-        log_p, target = logits.log_softmax(-1), self.targets(batch)  # [B, T-1, N]
-        loss = -(target * log_p).sum(-1)  # [K, B, T-1]
+        logits = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
+        return self.cross_entropy(logits, self.targets(batch), batch)
+
+    def cross_entropy(self, logits: Tensor, target: Tensor, batch: Batch) -> Losses:
+        """Return the loss of ``logits`` ``[K, B, T - 1, N]`` and of the target m ``[B, T - 1, N]``."""
+        loss = -(target * logits.log_softmax(-1)).sum(-1)  # [K, B, T-1]
         value, target_value = self.means(logits.detach()), (target * self.support).sum(-1)
         check_shapes(value, target_value, batch)
         return critic_losses(loss, loss.detach(), value, target_value, batch)
@@ -58,9 +61,13 @@ class SimbaV2Objective(SACObjective):
         Its probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
         the entropy.
         """
-        obs, c = obs_after(batch.obs), self.cfg
+        obs = obs_after(batch.obs)
         action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
-        logits: Tensor = self.target_critic(obs, action)  # [K, B, T-1, N]
+        return self.target_probs(batch, self.target_critic(obs, action), log_pi)
+
+    def target_probs(self, batch: Batch, logits: Tensor, log_pi: Tensor) -> Tensor:
+        """Return :meth:`targets`, given the target critics' logits ``[K, B, T - 1, N]`` and ln pi(a' | s')."""
+        c = self.cfg
         lowest = self.means(logits).argmin(0)[None, ..., None]  # [1, B, T-1, 1]
         probs = logits.softmax(-1).take_along_dim(lowest, 0)[0]  # [B, T-1, N]
         bonus = -self.temperature * log_pi if c.entropy_backup else torch.zeros_like(log_pi)  # [B, T-1]
@@ -113,6 +120,8 @@ class SimbaV2(SAC):
 class SimbaV2Config(SACConfig):
     """Settings of SimbaV2, with the values of its authors' code (github.com/DAVIAN-Robotics/SimbaV2)."""
 
+    body: ClassVar[type[Body]] = Hypersphere
+    """The only body that the networks may have."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     estimators: ClassVar[type[ValueEstimator]] = SingleBootstrap
 
@@ -133,11 +142,15 @@ class SimbaV2Config(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.networks.body, Hypersphere):
-            raise ConfigError(f"networks.body = {self.networks.body}: SimbaV2 has the body hypersphere.")
+        if not isinstance(self.networks.body, self.body):
+            raise ConfigError(
+                f"networks.body = {self.networks.body}: {self.algorithm} has the body {self.body().to_text()}."
+            )
         if self.num_target_critics is not None or self.critic_loss != "l2":
             name = "critic_loss" if self.num_target_critics is None else "num_target_critics"
-            raise ConfigError(f"{name} = {getattr(self, name)}: SimbaV2's targets and loss are of distributions.")
+            raise ConfigError(
+                f"{name} = {getattr(self, name)}: {self.algorithm}'s targets and loss are of distributions."
+            )
 
 
 SimbaV2Config.learner = SimbaV2

@@ -56,7 +56,7 @@ ALGORITHM_GROUPS = {
     "bmpc",
     "on-policy, any actions": "ppo a2c impala",
     "off-policy, discrete actions": "dqn c51 qr_dqn iqn discrete_sac",
-    "off-policy, continuous actions": "sac tqc crossq simba_v2 sac_ae td3 ddpg",
+    "off-policy, continuous actions": "sac tqc crossq simba_v2 xqc sac_ae td3 ddpg",
     "recorded data, any actions": "bc iql decision_transformer gail",
     "recorded data, discrete actions": "discrete_cql discrete_bcq discrete_crr",
     "recorded data, continuous actions": "cql rebrac td3_bc fql bcq crr",

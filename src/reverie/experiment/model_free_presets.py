@@ -171,6 +171,13 @@ TABLE: dict[str, Preset] = {
             "algo.actor_lr": [[0, 1e-4], [2e6, 5e-5]], "algo.critic_lr": [[0, 1e-4], [2e6, 5e-5]]},
         "SimbaV2: networks on the unit sphere, two updates per env step, on MuJoCo and similar tasks: 1M steps.",
         cpu_changes={"steps": 50_000}),
+    # The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
+    "xqc": Preset("xqc",
+        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995,
+            "algo.critic_lr": [[0, 3e-4], [1e6, 3e-5]], "algo.actor_lr": [[0, 3e-4], [1e6, 2.1e-4]],
+            "algo.temperature_lr": [[0, 3e-4], [1e6, 2.1e-4]]},
+        "XQC: batch norm, weights of norm 1 and two updates per env step, on MuJoCo and similar tasks: 1M steps.",
+        cpu_changes={"steps": 50_000}),
     "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",

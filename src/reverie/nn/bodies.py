@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.bounds import AtLeast, Within
-from reverie.core.collectives import mean_across_ranks
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
 from reverie.nn.layers import init_
@@ -149,117 +143,6 @@ class ResidualMLP(Copies):
         return y.tanh() if self.squash else y
 
 
-# ---------------------------------------------------------------------- batch renormalization
-
-
-@dataclass(frozen=True)
-class BatchRenorm(Body):
-    """An MLP with ReLU whose inputs and hidden layers are normalized over the batch: Bhatt et al. 2024, "CrossQ"."""
-
-    rate: Annotated[float, Within("(0, 1]")] = 0.01
-    """Step size of the running means and variances per update."""
-    warmup: Annotated[int, AtLeast(0)] = 100_000
-    """Updates with batch normalization, before its results are corrected by the running statistics."""
-
-    def build(
-        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
-    ) -> BatchRenormMLP:
-        return BatchRenormMLP(inputs, units, outputs, copies, squash=squash, cfg=self)
-
-
-class BatchRenormLayer(nn.Module):
-    """K batch renormalizations: Ioffe 2017, arXiv:1702.03275, algorithm 1.
-
-    y = scale ((x - m) / s r + d) + shift,  r = s / running s within [1/3, 3],  d = (m - running m) / running s within
-    [-5, 5], where m and s are mean and standard deviation of the batch; r and d have no gradient. Outside of
-    :func:`batch_statistics`, m and s are the running ones, r is 1 and d is 0, and so are r and d in the warm-up.
-    """
-
-    mean: Tensor
-    var: Tensor
-    updates: Tensor
-
-    def __init__(self, width: int, copies: int, cfg: BatchRenorm) -> None:
-        super().__init__()
-        self.cfg = cfg
-        self.scale: nn.Parameter = nn.Parameter(torch.ones(copies, 1, width))
-        self.shift: nn.Parameter = nn.Parameter(torch.zeros(copies, 1, width))
-        self.register_buffer("mean", torch.zeros(copies, 1, width))
-        self.register_buffer("var", torch.ones(copies, 1, width))
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        self.uses_batch: bool = False
-        """Whether m and s are those of the batch; see :func:`batch_statistics`."""
-
-    def forward(self, x: Tensor, only: slice) -> Tensor:
-        """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
-        scale, shift, mean, var = (t[only] for t in (self.scale, self.shift, self.mean, self.var))
-        if self.uses_batch:
-            running_mean, running_std = mean, (var + RENORM_EPS).sqrt()
-            var, mean = torch.var_mean(x.float(), 1, correction=0, keepdim=True)  # [k, 1, width]
-            m, s, warm = mean.detach(), (var.detach() + RENORM_EPS).sqrt(), self.updates >= self.cfg.warmup
-            r = torch.where(warm, (s / running_std).clamp(1 / MAX_RATIO, MAX_RATIO), 1.0)
-            d = torch.where(warm, ((m - running_mean) / running_std).clamp(-MAX_DISTANCE, MAX_DISTANCE), 0.0)
-            scale, shift = scale * r, torch.addcmul(shift, scale, d)
-            if torch.is_grad_enabled():
-                self.follow(m, var.detach())
-        scale = scale * (var + RENORM_EPS).rsqrt()
-        shift = torch.addcmul(shift, mean, scale, value=-1)
-        return torch.addcmul(shift.to(x.dtype), x, scale.to(x.dtype))
-
-    @torch.no_grad()
-    def follow(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running statistics toward a batch's ``[K, 1, width]``; with several learners, toward their mean."""
-        self.mean.lerp_(mean_across_ranks(mean), self.cfg.rate)
-        self.var.lerp_(mean_across_ranks(var), self.cfg.rate)
-        self.updates += 1
-
-
-RENORM_EPS = 1e-3
-"""Added to variances: the authors' code (github.com/adityab/CrossQ)."""
-
-MAX_RATIO, MAX_DISTANCE = 3.0, 5.0
-"""Limits of r and d in :class:`BatchRenormLayer`."""
-
-
-@contextmanager
-def batch_statistics(network: nn.Module) -> Iterator[None]:
-    """Normalize by the statistics of batches in this context; gradient steps also move the running statistics."""
-    layers = [layer for layer in network.modules() if isinstance(layer, BatchRenormLayer)]
-    for layer in layers:
-        layer.uses_batch = True
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.uses_batch = False
-
-
-class BatchRenormMLP(Copies):
-    """The network of CrossQ: a norm, then a linear layer, ReLU and a norm for each of ``units``, then a linear layer.
-
-    Weights are drawn as in :class:`~reverie.nn.relu_mlp.ReluMLP`.
-    """
-
-    def __init__(
-        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
-        cfg: BatchRenorm,
-    ) -> None:  # fmt: skip
-        super().__init__(copies)
-        count, widths = copies or 1, (inputs, *units)
-        self.squash = squash
-        self.norms: nn.ModuleList = nn.ModuleList([BatchRenormLayer(width, count, cfg) for width in widths])
-        self.layers: nn.ModuleList = nn.ModuleList([CopiedLinear(i, o, count) for i, o in pairwise((*widths, outputs))])
-        for layer, width in zip(self.layers, widths, strict=True):
-            for p in layer.parameters():
-                nn.init.uniform_(p, -(width**-0.5), width**-0.5)
-
-    def outputs(self, x: Tensor, only: slice) -> Tensor:
-        y = x  # [k, M, inputs]
-        for i, (norm, layer) in enumerate(zip(self.norms, self.layers, strict=True)):
-            y = layer(norm(y.relu() if i else y, only), only)
-        return y.tanh() if self.squash else y  # [k, M, outputs]
-
-
 # ---------------------------------------------------------------------- unit sphere
 
 
@@ -273,9 +156,9 @@ class Hypersphere(Simba):
         return SphericalMLP(inputs, units, outputs, copies, squash=squash)
 
 
-def to_unit(x: Tensor, dim: int = -1) -> Tensor:
-    """Return ``x`` divided by its Euclidean norm along ``dim``."""
-    return F.normalize(x, dim=dim, eps=1e-8)
+def to_unit(x: Tensor) -> Tensor:
+    """Return ``x`` ``[..., width]`` divided by its Euclidean norm."""
+    return F.normalize(x, dim=-1, eps=1e-8)
 
 
 class SphericalLinear(nn.Module):
@@ -294,7 +177,8 @@ class SphericalLinear(nn.Module):
     @torch.no_grad()
     def project(self) -> None:
         """Divide the weights of each output by their norm."""
-        self.weight.copy_(to_unit(self.weight, 1))
+        norm = self.weight.square().sum(1, keepdim=True).sqrt()  # faster than torch.linalg.vector_norm
+        self.weight.div_(norm.clamp(min=1e-8))
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""

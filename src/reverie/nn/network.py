@@ -18,7 +18,8 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
-from reverie.nn.bodies import BatchRenorm, Body
+from reverie.nn.batch_norm import BatchBody
+from reverie.nn.bodies import Body
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
 from reverie.nn.encoder import flat_vector
 from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
@@ -37,8 +38,8 @@ class NetworkConfig(Config):
     critic_units: Annotated[tuple[int, ...], AtLeast(1)] = ()
     """Widths of the hidden layers of the critics; empty: as ``units``."""
     body: Body | None = None
-    """Hidden layers of all networks: simba has a residual block for each of ``units``, batch_renorm normalizes over the
-    batch. None: an MLP with ReLU."""
+    """Hidden layers of all networks: simba has a residual block for each of ``units``; batch_renorm and batch_norm
+    normalize over the batch. None: an MLP with ReLU."""
     encoder: ImageEncoder | None = None
     """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
     continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""
@@ -67,8 +68,9 @@ class NetworkConfig(Config):
             if (value := getattr(self, name)) and name not in allowed:
                 text = value.to_text() if isinstance(value, Body) else value
                 raise ConfigError(f"{path}.{name} = {text}: it has no effect on these networks of {algorithm}.")
-        if isinstance(self.body, BatchRenorm) and "batch_renorm" not in allowed:
-            raise ConfigError(f"{path}.body = {self.body.to_text()}: {algorithm} does not update its statistics.")
+        for name, kind in BatchBody.variants().items():
+            if isinstance(self.body, kind) and name not in allowed:
+                raise ConfigError(f"{path}.body = {self.body.to_text()}: {algorithm} does not train such a body.")
 
 
 @dataclass(frozen=True, kw_only=True)
