@@ -216,11 +216,16 @@ class DreamerV3(ActorCritic, Dreamer):
 
     # ------------------------------------------------------------------ what variants replace
 
-    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[Terms, Metrics]:
-        """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each."""
+    def world_model_loss(
+        self, batch: Batch, post: Posterior, logs: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Terms, Metrics]:
+        """Equation 3: dynamics, representation, and -ln p of observations, rewards, continuations; ``[B, T]`` each.
+
+        ``logs``: ln p of posterior and prior for the KL, ``[B, T, S, C]`` each; by default those of the latents.
+        """
         world, prior = self.world, self.world.rssm.p(post.latent.deter)  # [B, T, S, C]
         log_post, log_prior = safe_log(post.stats), safe_log(prior)
-        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
+        dynamics, representation = dynamics_and_representation(*(logs or (log_post, log_prior)), self.cfg.free_nats)
         terms = {"dynamics": dynamics, "representation": representation, **world.prediction_losses(batch, post.latent)}
         entropies = {"prior": -(prior * log_prior), "posterior": -(post.stats * log_post)}
         metrics = {f"train/{name}_entropy": x.detach().sum((-2, -1)).mean() for name, x in entropies.items()}

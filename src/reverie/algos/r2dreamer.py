@@ -29,7 +29,6 @@ from reverie.nn.layers import Linear
 from reverie.nn.optim import LaPropAGC, LaPropAGCConfig, ReleasedLaPropConfig
 from reverie.nn.state_space import Latent
 from reverie.nn.target_network import DelayedTargetNetwork
-from reverie.objectives.kl import dynamics_and_representation
 from reverie.objectives.representation import barlow_twins, infonce, sinkhorn
 
 # ---------------------------------------------------------------------- losses
@@ -165,14 +164,14 @@ class R2Dreamer(DreamerV3):
         """Return the mean loss of each window ``[B]`` over the terms that have a loss for each row."""
         return super().window_priority({k: v for k, v in terms.items() if v.ndim})
 
-    def world_model_loss(self, batch: Batch, post: Posterior) -> tuple[dict[str, Tensor], Metrics]:
-        """Return the world model's losses of DreamerV3, with the KL of the distributions without unimix."""
+    def world_model_loss(
+        self, batch: Batch, post: Posterior, logs: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], Metrics]:
+        """Return the world model's losses of DreamerV3; by default, the KL is of the distributions without unimix."""
         rssm, deter = self.world.rssm, post.latent.deter
         logits = rssm.posterior(torch.cat([deter, post.embed], -1)), rssm.prior_net(deter)  # [B, T, S * C] each
         log_post, log_prior = (torch.log_softmax(x.float().view(post.stats.shape), -1) for x in logits)
-        dynamics, representation = dynamics_and_representation(log_post, log_prior, self.cfg.free_nats)
-        terms, metrics = super().world_model_loss(batch, post)
-        return terms | {"dynamics": dynamics, "representation": representation}, metrics
+        return super().world_model_loss(batch, post, logs or (log_post, log_prior))
 
     @torch.no_grad()
     def imagined_outcome(self, dream: Trajectory) -> tuple[Tensor, Tensor]:
