@@ -52,6 +52,21 @@ def test_the_reconstruction_against_its_definition():
     torch.testing.assert_close(found, total / 4, rtol=1e-4, atol=1e-5)
 
 
+def test_the_actor_and_convolutions_are_those_of_the_authors_code():
+    """ln sigma is in [-10, 2], and kernels begin with orthogonal centers alone: utils of Yarats et al."""
+    o = build()[0].objective
+    weight = o.critic.inputs.encoder.stacks[0][1].weight  # [4, 3, 3, 4]
+    middle = weight[:, 1, 1]
+    torch.testing.assert_close(middle @ middle.T, 2 * torch.eye(4))
+    torch.testing.assert_close(weight.square().sum(), middle.square().sum())
+    with torch.no_grad():
+        for p in o.actor.body.parameters():
+            p.mul_(1000)
+    obs = {"eye": torch.randint(256, (50, 16, 21, 3), dtype=torch.uint8)}
+    log_std = o.actor(obs).log_std
+    torch.testing.assert_close(torch.stack(log_std.aminmax()), torch.tensor([-10.0, 2.0]))
+
+
 def test_critics_and_reconstruction_train_the_encoder_but_the_actor_does_not():
     learner, batch = build()
     o = learner.objective
@@ -84,6 +99,13 @@ def test_the_decoder_learns_at_each_update_and_the_target_moves_at_two_rates():
     for name, x in target.model.named_parameters():
         rate = 0.05 if name.startswith("inputs.") else 0.01
         torch.testing.assert_close(x, torch.lerp(slow[name], fast[name], rate))
+
+
+def test_images_are_reconstructed_better_after_updates():
+    learner, batch = build(decoder_lr=1e-2)
+    batch.obs["eye"].fill_(255)
+    losses = [float(learner.update(batch).metrics["loss/reconstruction"]) for _ in range(10)]
+    assert losses[-1] < 0.8 * losses[0], losses
 
 
 @pytest.mark.parametrize("shape", [(84, 84, 9), (16, 21, 1), (3, 8, 3)])

@@ -5,10 +5,14 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from reverie.algos.crossq import CrossQConfig
 from reverie.algos.sac import SACConfig
+from reverie.algos.simba_v2 import SimbaV2Config
 from reverie.core.errors import ConfigError
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.experiment.noise import noise_batch
 from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
-from reverie.nn.bodies import ALL, ResidualMLP, Simba, SphericalMLP, project_weights
+from reverie.nn.bodies import ALL, ResidualMLP, Simba, SphericalLinear, SphericalMLP, project_weights
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
 
@@ -42,7 +46,7 @@ def test_residual_mlps_are_those_of_pytorch():
 
 def test_spherical_mlps_are_those_of_the_paper():
     """SimbaV2, section 4, of each copy; an update keeps the weights of each output on the sphere."""
-    net, x = SphericalMLP(3, (4, 4), 2, copies=2), torch.randn(5, 3)
+    net, x = SphericalMLP(3, (4, 4), 4, copies=2, heads=2), torch.randn(5, 3)
     for p in net.parameters():
         with torch.no_grad():
             p.add_(torch.randn_like(p), alpha=0.1)
@@ -60,9 +64,12 @@ def test_spherical_mlps_are_those_of_the_paper():
         for block in net.blocks:
             inner = scaled(h @ block.expand.weight[k], block.scaler, 1, 1).relu() @ block.contract.weight[k]
             h = unit(h + scaled(unit(inner) - h, block.share, 1 / 3, 0.5))
-        expected = scaled(h @ net.hidden.weight[k], net.hidden_scaler, 1, 1) @ net.head.weight[k] + net.bias[k, 0]
-        torch.testing.assert_close(y, expected)
-    for layer in (net.embed, net.blocks[0].expand, net.head):
+        expected = [
+            scaled(h @ head.hidden.weight[k], head.scaler, 1, 1) @ head.last.weight[k] + head.bias[k, 0]
+            for head in net.heads
+        ]
+        torch.testing.assert_close(y, torch.cat(expected, -1))
+    for layer in (net.embed, net.blocks[0].expand, net.heads[1].last):
         torch.testing.assert_close(layer.weight.square().sum(1), torch.ones(2, layer.weight.shape[2]))
 
 
@@ -157,3 +164,26 @@ def test_bodies_refuse_what_they_have_not(settings, said):
 def test_only_crossq_updates_the_statistics_of_batches():
     with pytest.raises(ConfigError, match=r"networks.body = batch_renorm.*: sac does not train such a body"):
         SACConfig(networks=MemoryNetworkConfig(body=BatchRenorm()))
+
+
+def updated(config):
+    """A learner with small networks after an update of its actor and its critics."""
+    spec = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
+    action = ActionSpec(parts={"push": ActionPart(kind="continuous", size=1)})
+    settings = {"batch_size": 4, "networks.units": (4,), "networks.critic_units": (4,), "policy_delay": 1}
+    learner = config.merge(settings).build(spec, action)
+    learner.update(noise_batch(learner, spec, action))
+    return learner
+
+
+def test_updates_of_simba_v2_keep_weights_on_the_sphere():
+    o = updated(SimbaV2Config()).objective
+    layers = [x for part in (o.actor, o.critic) for x in part.modules() if isinstance(x, SphericalLinear)]
+    for weight in (layer.weight for layer in layers):
+        torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]))
+
+
+def test_updates_of_crossq_use_the_statistics_of_batches():
+    """Once in critics and actor."""
+    learner = updated(CrossQConfig())
+    assert {int(layer.updates) for layer in learner.modules() if isinstance(layer, BatchRenormLayer)} == {1}

@@ -10,6 +10,7 @@ practical RL in video games", arXiv:1912.11077, 2019, here with one temperature.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -49,6 +50,7 @@ class SACObjective(TDObjective):
 
     cfg: SACConfig
     set_temperature: float | Tensor
+    build_actor: ClassVar[Callable[..., nn.Module]] = TanhGaussianActor
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
         """``target_entropy``: in nats; -A in the paper. The value in ``cfg``, which may be None, is not used."""
@@ -140,7 +142,7 @@ class SACObjective(TDObjective):
     def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
         """Build the networks for these specs and the losses over them."""
         width = action_spec.width
-        actor = TanhGaussianActor(obs_spec, width, cfg.networks, cfg.dtype)
+        actor = cls.build_actor(obs_spec, width, cfg.networks, cfg.dtype)
         critic = QEnsemble(obs_spec, width, cfg.networks, cfg.num_critics, cfg.dtype, cls.num_outputs(cfg))
         return cls(actor, critic, cfg, cfg.entropy_target(-float(width)))
 

@@ -7,6 +7,7 @@ SAC from images, whose encoder also learns to reconstruct them: arXiv:1910.01741
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, cast
 
@@ -17,8 +18,9 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import BoundedGaussianActor
 from reverie.nn.adam import Adam
-from reverie.nn.cnn import Deconvolutions
+from reverie.nn.cnn import ConvReLU, Deconvolutions
 from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.target_network import TargetNetwork, polyak_update
 from reverie.objectives.td import obs_before
@@ -30,8 +32,12 @@ class SACAEObjective(SACObjective):
     """The losses of SAC, and of the reconstruction of images from the critic's latent."""
 
     cfg: SACAEConfig
+    build_actor: ClassVar[Callable[..., nn.Module]] = BoundedGaussianActor
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACAEConfig, target_entropy: float) -> None:
+        for part in critic.modules():
+            if isinstance(part, ConvReLU):
+                part.initialize_centers()
         super().__init__(actor, critic, cfg, target_entropy)
         self.target_critic: TargetNetwork = SlowEncoderTarget(critic, cfg)
         inputs = cast(ObsConcat, critic.inputs)

@@ -1,12 +1,15 @@
 """SimbaV2: Lee et al., "Hyperspherical normalization for scalable deep RL", ICML 2025, arXiv:2502.15280.
 
 SAC whose critics predict the probabilities of fixed returns, the atoms, as in :mod:`~reverie.algos.c51`. The features
-and the weights of all networks have norm 1, and returns are scaled to the range of the atoms.
+and the weights of all networks have norm 1, and returns are scaled to the range of the atoms. The actor has a head each
+for mean and ln sigma.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -17,6 +20,7 @@ from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
+from reverie.nn.actor_critic import BoundedGaussianActor
 from reverie.nn.bodies import Body, Hypersphere, project_weights
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import NormalizeConfig, Running
@@ -37,6 +41,7 @@ class SimbaV2Objective(SACObjective):
 
     cfg: SimbaV2Config
     support: Tensor
+    build_actor: ClassVar[Callable[..., nn.Module]] = partial(BoundedGaussianActor, heads=2)
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SimbaV2Config, target_entropy: float) -> None:
         super().__init__(actor, critic, cfg, target_entropy)

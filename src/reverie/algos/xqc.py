@@ -6,15 +6,18 @@ target critics each normalize actions and next actions by the same statistics, a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
+from torch import nn
 
 from reverie.algos.sac import SACObjective
 from reverie.algos.simba_v2 import SimbaV2, SimbaV2Config, SimbaV2Objective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.types import Batch, Obs, Update
+from reverie.nn.actor_critic import TanhGaussianActor
 from reverie.nn.batch_norm import BatchNorm, batch_statistics, joint_pass
 from reverie.nn.bodies import Body
 from reverie.nn.network import NetworkConfig
@@ -29,6 +32,7 @@ class XQCObjective(SimbaV2Objective):
     """The losses of XQC, with the terms of :class:`~reverie.algos.simba_v2.SimbaV2Objective`."""
 
     cfg: XQCConfig
+    build_actor: ClassVar[Callable[..., nn.Module]] = TanhGaussianActor
 
     def critic_loss(self, batch: Batch) -> Losses:
         """-sum_k E[sum_i m_i ln p_k,i(s, a)], with m of the target critics: SimbaV2's, from joint passes of both."""

@@ -33,12 +33,27 @@ class DeterministicActor(Network):
 class TanhGaussianActor(Network):
     """A policy pi(a | s): an MLP to a tanh-squashed Gaussian over [-1, 1]^A (appendix C of the SAC paper)."""
 
-    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(obs_spec, 2 * width, cfg, dtype)
+    def __init__(
+        self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32, **settings: Any
+    ) -> None:
+        """``settings`` are passed to :class:`Network`."""
+        super().__init__(obs_spec, 2 * width, cfg, dtype, **settings)
 
     def forward(self, obs: Obs) -> SquashedNormal:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
-        return SquashedNormal(*super().forward(obs).chunk(2, -1))
+        mean, log_std = super().forward(obs).chunk(2, -1)
+        return SquashedNormal(mean, self.bounded(log_std))
+
+    def bounded(self, log_std: Tensor) -> Tensor:
+        """Return ln sigma ``[..., A]``, given the network's output for it."""
+        return log_std
+
+
+class BoundedGaussianActor(TanhGaussianActor):
+    """A policy as :class:`TanhGaussianActor`, with ln sigma in [-10, 2] by tanh: the code of SAC-AE and SimbaV2."""
+
+    def bounded(self, log_std: Tensor) -> Tensor:
+        return 6 * log_std.tanh() - 4
 
 
 IQL_LOG_STD = (-5.0, 2.0)

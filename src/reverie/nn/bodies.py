@@ -151,9 +151,11 @@ class Hypersphere(Simba):
     """Residual blocks whose features and weights have norm 1: Lee et al. 2025, "SimbaV2", arXiv:2502.15280."""
 
     def build(
-        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
-    ) -> Copies:
-        return SphericalMLP(inputs, units, outputs, copies, squash=squash)
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
+        heads: int = 1,
+    ) -> Copies:  # fmt: skip
+        """Return the networks, with the outputs divided among ``heads``."""
+        return SphericalMLP(inputs, units, outputs, copies, squash=squash, heads=heads)
 
 
 def to_unit(x: Tensor) -> Tensor:
@@ -229,32 +231,43 @@ class SphericalBlock(nn.Module):
         return to_unit(x + self.share(change, only))
 
 
-class SphericalMLP(Copies):
-    """The network of SimbaV2, section 4: an input with another coordinate on the sphere, blocks, and a head.
+class SphericalHead(nn.Module):
+    """W_2 s W_1 x + b with a learned s, without an activation: the heads of SimbaV2's code."""
 
-    The head has one hidden layer; the authors' actor has two heads, one each for mean and deviation.
-    """
+    def __init__(self, width: int, outputs: int, copies: int) -> None:
+        super().__init__()
+        self.hidden: SphericalLinear = SphericalLinear(width, width, copies)
+        self.scaler: Scaler = Scaler(width, copies, 1.0, 1.0)
+        self.last: SphericalLinear = SphericalLinear(width, outputs, copies)
+        self.bias: nn.Parameter = nn.Parameter(torch.zeros(copies, 1, outputs))
+
+    def forward(self, x: Tensor, only: slice) -> Tensor:
+        """Map ``[k, M, width]`` to ``[k, M, outputs]``, with the k copies ``only``."""
+        y: Tensor = self.last(self.scaler(self.hidden(x, only), only), only)
+        return y + self.bias[only].to(y.dtype)
+
+
+class SphericalMLP(Copies):
+    """The network of SimbaV2, section 4: an input with another coordinate on the sphere, blocks, and ``heads``."""
 
     def __init__(
-        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False
-    ) -> None:
+        self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,
+        heads: int = 1,
+    ) -> None:  # fmt: skip
         super().__init__(copies)
         count, width, scale = copies or 1, units[0], math.sqrt(2 / units[0])
         self.squash = squash
         self.embed: SphericalLinear = SphericalLinear(inputs + 1, width, count)
         self.scaler: Scaler = Scaler(width, count, scale, scale)
         self.blocks: nn.ModuleList = nn.ModuleList([SphericalBlock(width, count, len(units)) for _ in units])
-        self.hidden: SphericalLinear = SphericalLinear(width, width, count)
-        self.hidden_scaler: Scaler = Scaler(width, count, 1.0, 1.0)
-        self.head: SphericalLinear = SphericalLinear(width, outputs, count)
-        self.bias: nn.Parameter = nn.Parameter(torch.zeros(count, 1, outputs))
+        self.heads: nn.ModuleList = nn.ModuleList([SphericalHead(width, outputs // heads, count) for _ in range(heads)])
 
     def outputs(self, x: Tensor, only: slice) -> Tensor:
         x = to_unit(F.pad(x, (0, 1), value=SHIFT))  # [k, M, inputs + 1]
         y: Tensor = to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
         for block in self.blocks:
             y = block(y, only)
-        y = self.head(self.hidden_scaler(self.hidden(y, only), only), only) + self.bias[only].to(y.dtype)
+        y = torch.cat([head(y, only) for head in self.heads], -1)
         return y.tanh() if self.squash else y  # [k, M, outputs]
 
 

@@ -174,6 +174,14 @@ class ConvReLU(nn.Module):
         nn.init.orthogonal_(self.weight.flatten(1), math.sqrt(2))  # a view
         self.bias.zero_()
 
+    @torch.no_grad()
+    def initialize_centers(self) -> None:
+        """Draw orthogonal weights at the centers of kernels, and set the others to 0: Xiao et al. 2018, section 4."""
+        middle = self.weight.shape[1] // 2
+        for x in (self.weight, self.bias):
+            x.zero_()
+        nn.init.orthogonal_(self.weight[:, middle, middle], math.sqrt(2))
+
 
 class ConvStack(nn.Module):
     """Convolutions over pixels scaled to [0, 1], flattened; images of equal size and range share a stack."""
