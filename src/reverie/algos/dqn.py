@@ -113,7 +113,7 @@ class DQN(ModelFree):
         metrics = self.minimize(losses)
         self.objective.target_network.update()
         if self.novelty is not None:
-            metrics |= self.novelty.learn(batch.obs)
+            metrics |= self.novelty.learn(batch)
         return Update(metrics=metrics, priority=losses.priority, extras=self.memory_states(batch))
 
     def build_network(self, obs_spec: ObsSpec, classes: tuple[int, ...], outputs: int | None = None) -> nn.Module:
@@ -152,7 +152,7 @@ class DQNConfig(TDConfig):
     adam_eps: Annotated[float, Above(0)] = 1e-8
     """Adam's epsilon, added to the root of the second moment."""
     intrinsic_reward: IntrinsicReward | None = None
-    """Reward of novel observations, added to the environment's: rnd(0.005). None: no intrinsic reward."""
+    """Reward of novel observations, added to the environment's: rnd(). None: no intrinsic reward."""
     double: bool = False
     """Double Q-learning: the online network, not the target network, chooses the next action in the targets."""
     dueling: bool = False

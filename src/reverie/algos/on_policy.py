@@ -54,6 +54,8 @@ class OnPolicyObjective(nn.Module, ABC):
         mask, target = ~batch.is_last, batch.extras["target"]
         policy, error = masked_mean(actor, mask), masked_mean((target - value).square(), mask)
         entropy = masked_mean(evaluation.entropy, mask)
+        if INTRINSIC_TARGET in batch.extras:  # in all rows: the last of an episode leads to the next
+            error = error + (batch.extras[INTRINSIC_TARGET] - evaluation.values[..., 1]).square().mean()
         terms = {"actor": policy, "critic": self.cfg.value_coef * error, "entropy": -self.entropy_coef * entropy}
         loss_metrics = {"loss/actor": policy, "loss/critic": error, "train/entropy": entropy}
         loss_metrics |= {"train/value": masked_mean(evaluation.value, mask), "train/target": masked_mean(target, mask)}
@@ -63,9 +65,9 @@ class OnPolicyObjective(nn.Module, ABC):
     def evaluate_actions(self, batch: Batch) -> ActionEvaluation:
         """Evaluate the actions of a batch ``[B, T]`` with the current networks."""
         state = batch.extras[MEMORY_COLUMN][:, 0] if MEMORY_COLUMN in batch.extras else None
-        policy, value, _ = self.network(batch.obs, batch.is_first, state)
+        policy, values, _ = self.network(batch.obs, batch.is_first, state)
         log_prob = policy.log_prob(batch.action).masked_fill(batch.is_last, 0.0)
-        return ActionEvaluation(log_prob, policy.entropy(), value)
+        return ActionEvaluation(log_prob, policy.entropy(), values)
 
     def advantage(self, batch: Batch) -> Tensor:
         """Return the advantages ``[B, T]`` as the loss uses them."""
@@ -73,8 +75,11 @@ class OnPolicyObjective(nn.Module, ABC):
         return standardize(advantage, ~batch.is_last) if self.cfg.normalize_advantage else advantage
 
     @torch.no_grad()
-    def estimates(self, batch: Batch) -> dict[str, Tensor]:
+    def estimates(self, batch: Batch, bonus: Tensor | None = None) -> dict[str, Tensor]:
         """Return :data:`ESTIMATE_COLUMNS` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
+
+        With intrinsic rewards ``bonus`` ``[B, T]``, whose returns go on in the next episode, the advantage is a
+        weighted sum, and :data:`INTRINSIC_TARGET` is another column.
 
         The networks must not have changed since they chose the actions. The last row only gives the value to bootstrap
         from. With memory, ``memory`` is the state before each sequence, repeated in all of its rows.
@@ -89,25 +94,37 @@ class OnPolicyObjective(nn.Module, ABC):
                 states.append(state.unsqueeze(1).expand(-1, length, -1))
             decision = self.network(part.obs, part.is_first, state)
             log_probs.append(decision.policy.log_prob(part.action))
-            values.append(decision.value)
+            values.append(decision.values)
             state = decision.state
         after = batch.slice_time(rows)
-        values.append(self.network(after.obs, after.is_first, state).value)
-        value = torch.cat(values, 1)  # [B, T]
+        values.append(self.network(after.obs, after.is_first, state).values)
+        value, *intrinsic_value = torch.cat(values, 1).unbind(-1)  # [B, T] each
         advantage, target = c.value_estimator.estimate(
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
         )
+        more = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
+        if bonus is not None:
+            never = torch.zeros_like(batch.is_last)
+            intrinsic = c.value_estimator.estimate(
+                reward=bonus, terminal=never, last=never, value=intrinsic_value[0], discount=c.intrinsic_reward.discount
+            )
+            advantage = advantage + c.intrinsic_reward.scale * intrinsic.advantage
+            more[INTRINSIC_TARGET] = intrinsic.target
         columns = (torch.cat(log_probs, 1), value[:, :-1], advantage, target)
-        memory = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
-        return dict(zip(ESTIMATE_COLUMNS, columns, strict=True)) | memory
+        return dict(zip(ESTIMATE_COLUMNS, columns, strict=True)) | more
 
 
 class ActionEvaluation(NamedTuple):
-    """The networks' outputs for the rows of a batch, ``[B, T]`` each."""
+    """The networks' outputs for the rows of a batch, ``[B, T]`` each unless noted otherwise."""
 
     log_prob: Tensor  # of the action taken; 0 in rows without an action
     entropy: Tensor
-    value: Tensor
+    values: Tensor  # [B, T, V], of PolicyValueOutput
+
+    @property
+    def value(self) -> Tensor:
+        """The value of the rewards, ``[B, T]``."""
+        return self.values[..., 0]
 
 
 # ---------------------------------------------------------------------- learner
@@ -115,6 +132,8 @@ class ActionEvaluation(NamedTuple):
 
 ESTIMATE_COLUMNS = ("log_prob", "value", "advantage", "target")
 """Columns of minibatches: ln pi(a|s) and V(s) of the behavior policy, the advantage and the value's target."""
+INTRINSIC_TARGET = "intrinsic_target"
+"""Column of minibatches: the target of the value of intrinsic rewards."""
 
 
 class OnPolicy(ModelFree, ABC):
@@ -146,7 +165,9 @@ class OnPolicy(ModelFree, ABC):
 
     def build_network(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> PolicyValue:
         """Build the networks for these specs."""
-        return PolicyValue(obs_spec, action_spec, self.cfg.networks, self.cfg.dtype)
+        c = self.cfg
+        num_values = 1 if c.intrinsic_reward is None or c.from_actors else 2
+        return PolicyValue(obs_spec, action_spec, c.networks, c.dtype, num_values)
 
     @abstractmethod
     def build_optim(self) -> LaPropAGC:
@@ -167,9 +188,8 @@ class OnPolicy(ModelFree, ABC):
     def prepare_rollout(self, batch: Batch) -> Batch:
         """Return the preprocessed windows ``[W, batch_length]`` of rollouts ``[N, context + T + 1]`` with estimates."""
         rows = self.preprocess(batch.to(self.device))
-        if self.novelty is not None:
-            rows = self.novelty.add_reward(rows)
-        estimates, length = self.objective.estimates(rows), self.cfg.batch_length
+        bonus = None if self.novelty is None else self.novelty.rewards(rows)
+        estimates, length = self.objective.estimates(rows, bonus), self.cfg.batch_length
         estimated = replace(rows.slice_time(0, -1), extras=estimates)
         windows = estimated.reward.numel() // length
 
@@ -187,7 +207,7 @@ class OnPolicy(ModelFree, ABC):
         all_reduce_mean(gradients)
         metrics = losses.metrics | self.optim.apply(list(gradients))
         if self.novelty is not None:
-            metrics |= self.novelty.learn(batch.obs)
+            metrics |= self.novelty.learn(batch)
         return Update(metrics=metrics)
 
 
@@ -215,7 +235,7 @@ class OnPolicyConfig(ValueConfig):
     """How advantages and targets are computed from the rows of a rollout; all estimators except V-trace are
     supported."""
     intrinsic_reward: IntrinsicReward | None = None
-    """Reward of novel observations, added to the environment's: rnd(0.005). None: no intrinsic reward."""
+    """Reward of novel observations, added to the environment's: rnd(). None: no intrinsic reward."""
     normalize_advantage: bool = True
     """Normalize the advantages of each minibatch: (A - mean) / std."""
     value_coef: Annotated[float, AtLeast(0)] = 0.5

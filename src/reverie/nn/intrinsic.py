@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import Above, AtLeast
+from reverie.core.bounds import Above, AtLeast, Within
 from reverie.core.collectives import all_gather
 from reverie.core.config import Choice
 from reverie.core.specs import ObsSpec
@@ -32,14 +33,18 @@ class IntrinsicReward(Choice):
 class RND(IntrinsicReward):
     """Random network distillation: Burda et al., "Exploration by random network distillation", ICLR 2019.
 
-    The paper also learns the values of intrinsic rewards separately, as if episodes did not end. Here, one critic
-    learns the values of the sum.
+    PPO and A2C learn the values of intrinsic returns separately, as if episodes did not end, and add their advantages.
+    DQN and IMPALA add the rewards: one critic learns the values of the sum.
     """
 
-    scale: Annotated[float, Above(0)] = 0.005
-    """Weight of the intrinsic reward: the prediction error over its running standard deviation."""
+    scale: Annotated[float, Above(0)] = 0.5
+    """Weight of the intrinsic returns, whose standard deviation is 1; in the paper 1, and 2 of the environment's."""
+    discount: Annotated[float, Within("[0, 1)")] = 0.99
+    """gamma of the intrinsic returns; the paper's."""
     lr: Annotated[float, Above(0)] = 1e-3
     """Learning rate of the predictor. The paper's 1e-4 is for runs of a billion steps."""
+    update_fraction: Annotated[float, Within("(0, 1]")] = 0.25
+    """Share of the rows of a batch from which the predictor learns, drawn at random; the authors'."""
     units: Annotated[int, AtLeast(1)] = 128
     """Width of all layers of both networks."""
 
@@ -52,7 +57,10 @@ class RandomNetworkDistillation(nn.Module):
     """A random target network f, and a predictor f^ trained to equal it. The reward is ||f^(s') - f(s')||^2 / std.
 
     Observations are normalized and clipped; classes are one-hot. The predictor has two more layers than the target.
+    std is the running standard deviation of the discounted sums of errors.
     """
+
+    returns: Tensor
 
     def __init__(self, spec: ObsSpec, cfg: RND, encoder: ImageEncoder | None, device: torch.device) -> None:
         super().__init__()
@@ -63,7 +71,8 @@ class RandomNetworkDistillation(nn.Module):
         self.obs_moments: nn.ModuleDict = nn.ModuleDict(
             {_escape(key): RunningMoments(math.prod(shape)) for key, shape in self.shapes.items()}
         )
-        self.error_moments: RunningMoments = RunningMoments(1)
+        self.return_moments: RunningMoments = RunningMoments(1)
+        self.register_buffer("returns", torch.zeros(0))  # [N], discounted sums of errors so far
         normalized = {
             key: replace(part, dtype="float32", low=0.0, high=1.0) if key in self.shapes else part
             for key, part in spec.items()
@@ -74,10 +83,10 @@ class RandomNetworkDistillation(nn.Module):
         self.optim: Adam = Adam(self.predictor.parameters(), cfg.lr)
 
     def forward(self, obs: Obs) -> Tensor:
-        """Return the prediction error of observations ``[B, T, *shape]``: ``[B, T]``."""
+        """Return the prediction error of observations ``[..., *shape]``: ``[...]``."""
         x = dict(obs)
         for key, shape in self.shapes.items():
-            rows, moments = obs[key].shape[:2], self.moments_of(key)
+            rows, moments = obs[key].shape[: obs[key].ndim - len(shape)], self.moments_of(key)
             flat = moments.standardize(obs[key].float().reshape(*rows, -1)).clamp(-CLIP, CLIP)
             x[key] = flat.view(*rows, *shape)
         with torch.no_grad():
@@ -93,21 +102,51 @@ class RandomNetworkDistillation(nn.Module):
 
     @torch.no_grad()
     def add_reward(self, batch: Batch) -> Batch:
-        """Return the batch with intrinsic rewards added, after an update of the statistics with its rows."""
+        """Return the batch with intrinsic rewards added, after an update of the statistics with its rows.
+
+        The errors of later rows are unknown: a discounted sum counts as if all were equal.
+        """
+        error = self.errors(batch)
+        self.return_moments.add(error.reshape(-1, 1) / (1 - self.cfg.discount))
+        return replace(batch, reward=batch.reward + self.cfg.scale * error / self.return_moments.std)
+
+    @torch.no_grad()
+    def rewards(self, batch: Batch) -> Tensor:
+        """Return the intrinsic rewards ``[N, T + 1]`` of rollouts, after an update of the statistics with their rows.
+
+        Row 0 does not count: it was the last row of the rollout before.
+        """
+        error = self.errors(batch)
+        if len(self.returns) != len(error):
+            self.returns = error.new_zeros(len(error))
+        returns = []
+        for column in error[:, 1:].unbind(1):
+            self.returns = column + self.cfg.discount * self.returns
+            returns.append(self.returns)
+        self.return_moments.add(torch.cat(returns).unsqueeze(1))
+        return error / self.return_moments.std
+
+    def errors(self, batch: Batch) -> Tensor:
+        """Return the errors ``[B, T]``, 0 where no step led, after an update of the statistics of observations."""
         for key in self.shapes:
             self.moments_of(key).add(batch.obs[key].float().reshape(batch.reward.numel(), -1))
-        error = self(batch.obs)
-        self.error_moments.add(error.reshape(-1, 1))
-        bonus = self.cfg.scale * error / self.error_moments.std
-        return replace(batch, reward=batch.reward + bonus.masked_fill(batch.is_first, 0.0))  # no step led there
+        error: Tensor = self(batch.obs)
+        return error.masked_fill(batch.is_first, 0.0)
 
-    def learn(self, obs: Obs) -> Metrics:
-        """Train the predictor on observations ``[B, T, *shape]``; return the metrics."""
-        loss = self(obs).mean()
+    def learn(self, batch: Batch) -> Metrics:
+        """Train the predictor on some of the rows ``[B, T]``; return the metrics."""
+        rows = batch.reward.numel()
+        chosen = torch.rand(rows, device=batch.reward.device).topk(math.ceil(self.cfg.update_fraction * rows)).indices
+        loss = self({key: x.flatten(0, 1)[chosen] for key, x in batch.obs.items()}).mean()
         self.optim.step(loss)
         error = loss.detach()
-        reward = self.cfg.scale * error / self.error_moments.std.squeeze(0)
-        return {"loss/intrinsic": error, "train/intrinsic_reward": reward}
+        return {"loss/intrinsic": error, "train/intrinsic_reward": error / self.return_moments.std.squeeze(0)}
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Accept a state saved with another number of environments."""
+        saved = state_dict.get(f"{prefix}returns", self.returns)
+        self.returns = self.returns.new_zeros(saved.shape)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class RunningMoments(nn.Module):

@@ -108,18 +108,25 @@ class PolicyValueOutput(NamedTuple):
 
     policy: Any
     """Distribution over actions ``[B, T, A]``, with ``sample``, ``mode``, ``log_prob`` and ``entropy``."""
-    value: Tensor
-    """V, ``[B, T]``."""
+    values: Tensor
+    """Values, ``[B, T, V]``: of the rewards, and of the intrinsic rewards if they have a critic of their own."""
     state: Tensor | None
     """State of the memories after the rows, ``[B, S]``; None without memory."""
+
+    @property
+    def value(self) -> Tensor:
+        """The value of the rewards, ``[B, T]``."""
+        return self.values[..., 0]
 
 
 class PolicyValue(nn.Module):
     """Policy and value of rows."""
 
     def __init__(
-        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PolicyValueConfig, dtype: torch.dtype = torch.float32
-    ) -> None:
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: PolicyValueConfig, dtype: torch.dtype = torch.float32,
+        num_values: int = 1,
+    ) -> None:  # fmt: skip
+        """``num_values``: V, number of values of each row."""
         super().__init__()
         kind = cfg.critic_memory
         inputs = ObsConcat(obs_spec, cfg, dtype)
@@ -128,7 +135,7 @@ class PolicyValue(nn.Module):
         critic_inputs = None if shared is not None else inputs if cfg.share_encoder else ObsConcat(obs_spec, cfg, dtype)
         memory = cfg.memory if kind == "separate" else None
         self.critic: PolicyValueBranch = PolicyValueBranch(
-            critic_inputs, 1, cfg, 1.0, memory, 0 if shared is None else shared.units
+            critic_inputs, num_values, cfg, 1.0, memory, 0 if shared is None else shared.units
         )
 
     @property
@@ -151,9 +158,9 @@ class PolicyValue(nn.Module):
         else:
             critic_x = x if self.critic.inputs is self.actor.inputs else self.critic.inputs(obs)
             z, of_critic = self.critic.with_memory(critic_x, first, of_critic)
-        value = self.critic.body(z).float().squeeze(-1)
+        values = self.critic.body(z).float()
         after = None if of_actor is None or of_critic is None else torch.cat([of_actor, of_critic], -1)
-        return PolicyValueOutput(self.actor.decide(y, obs), value, after)
+        return PolicyValueOutput(self.actor.decide(y, obs), values, after)
 
 
 class MemoryState(NamedTuple):
