@@ -113,6 +113,8 @@ TORCH = (
     "pydreamer",
     "bc_stochastic",
     "ppo_lstm",
+    "c51",
+    "iqn",
 )
 
 

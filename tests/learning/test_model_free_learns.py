@@ -32,6 +32,15 @@ def test_solved(name, estimator, tmp_path):
     assert mean >= -4.0
 
 
+def test_crossq_acts_with_the_statistics_that_it_learned(tmp_path):
+    """As in :func:`test_solved`."""
+    own = {"algo.networks.body": "batch_renorm(0.05, 100)", "algo.networks.critic_units": (64,), "algo.tau": 0.005}
+    own |= {"algo.temperature": 0.05, "algo.temperature_lr": 0.0, "algo.networks.units": (32,)}
+    settings = SMALL | own | {"steps": 1500, "schedule.eval_every": 100, "stop_score": -3.0}
+    result = reverie.train("crossq", env="reverie/Match-v0", run=tmp_path / "run", **settings)
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= -5.0
+
+
 VALUES = {k: v for k, v in SMALL.items() if k not in ("algo.actor_lr", "algo.critic_lr")} | {
     "steps": 1500, "schedule.eval_every": 100, "stop_score": 9.5, "algo.lr": 2e-3, "algo.batch_size": 32,
     "algo.exploration": "epsilon_greedy(1.0, 0.1, 500)", "algo.networks.encoder": "minatar(8)",

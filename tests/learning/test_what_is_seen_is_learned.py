@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 from gymnasium import spaces
 
 import reverie
@@ -20,9 +21,15 @@ SMALL = {
 FAST = {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3}
 OWN = {
     "td3": FAST | {"algo.exploration": "gaussian(0.2)"},
-    "sac": FAST | {"algo.temperature_lr": 3e-3, "algo.temperature": 0.5},
+    "sac": FAST | {"algo.temperature_lr": 3e-3, "algo.temperature": 0.5, "algo.actor_lr": 3e-4},
+    "sac_ae": {
+        "replay_ratio": 0.5, "algo.actor_lr": 3e-3, "algo.critic_lr": 3e-3, "algo.decoder_channels": 4,
+        "env.pixels": "none", "env.resize": None, "env.action_repeat": 1, "algo.frame_stack": 1,
+        "algo.frame_stack_keys": "",
+    },
+    "simba_v2": FAST | {"algo.networks.units": (32,), "algo.networks.critic_units": (64,), "algo.num_atoms": 51},
     "discrete_sac": FAST | {"algo.temperature": 0.1, "algo.temperature_lr": 0.0},
-}
+}  # fmt: skip
 
 
 def mean(result: Any) -> float:
@@ -66,10 +73,11 @@ class Parts(gymnasium.Env[Any, Any]):
         return self.draw(), reward, False, self.time == 10, {}
 
 
-def test_pictures_numbers_and_classes_together(tmp_path: Any) -> None:
-    now = {"algo.discount": 0.0, "algo.actor_lr": 3e-4}  # what follows has nothing to do with what is done
-    settings = SMALL | OWN["sac"] | now | {"algo.networks.encoder": "dreamer(depth=1)", "stop_score": -1.0}
-    result = reverie.train("sac", env=Parts, run=tmp_path / "run", **settings)
+@pytest.mark.parametrize("name", ["sac", "sac_ae"])
+def test_pictures_numbers_and_classes_together(name: str, tmp_path: Any) -> None:
+    now = {"algo.discount": 0.0}  # what follows has nothing to do with what is done
+    settings = SMALL | OWN[name] | now | {"algo.networks.encoder": "dreamer(depth=1)", "stop_score": -1.0}
+    result = reverie.train(name, env=Parts, run=tmp_path / "run", **settings)
     assert mean(result) >= -1.5  # -1.7 without the weakest
 
 
@@ -92,11 +100,14 @@ class Remote(Match):
         return np.array([5e6 + 1e5 * obs[0], 7.0], np.float32)
 
 
-def test_units_do_not_matter(tmp_path: Any) -> None:
-    """Without these settings it loses more than 20,000."""
-    units = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std", "learning_starts": 300}
-    settings = SMALL | OWN["td3"] | units | {"stop_score": -3000.0}
-    result = reverie.train("td3", env=Remote, run=tmp_path / "run", **settings)
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [("td3", {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}), ("simba_v2", {})],
+)
+def test_units_do_not_matter(name: str, units: dict[str, Any], tmp_path: Any) -> None:
+    """Without these settings, which SimbaV2 has by default, TD3 loses more than 20,000."""
+    settings = SMALL | OWN[name] | units | {"learning_starts": 300, "stop_score": -3000.0}
+    result = reverie.train(name, env=Remote, run=tmp_path / "run", **settings)
     assert mean(result) >= -4000.0
 
 
