@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.functional import mask_illegal
@@ -28,6 +29,7 @@ from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after
 # ---------------------------------------------------------------------- losses
 
 
+@accelerated
 def project(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
     """Return the probabilities ``[..., N]`` of the ``support`` ``[N]`` for a distribution over other atoms: equation 7.
 

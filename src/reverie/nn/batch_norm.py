@@ -136,7 +136,7 @@ class BatchRenormLayer(BatchNormLayer):
 
     def __init__(self, width: int, copies: int, cfg: BatchRenorm) -> None:
         super().__init__(width, copies, cfg.rate)
-        self.warmup = cfg.warmup
+        self.warmup: int = cfg.warmup
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
 
     def normalize(self, x: Tensor, only: slice) -> tuple[Tensor, Tensor, Tensor]:
@@ -224,6 +224,6 @@ class BatchNormMLP(Copies):
     def outputs(self, x: Tensor, only: slice) -> Tensor:
         y: Tensor = self.norm(x, only)  # [k, M, inputs]
         for layer, norm in zip(self.layers, self.norms, strict=True):
-            y = norm(layer(y, only), only).relu()
+            y = norm(layer(y, only), only).relu_()
         y = self.head(y, only) + self.bias[only].to(y.dtype)  # [k, M, outputs]
         return y.tanh() if self.squash else y
