@@ -82,8 +82,8 @@ class XQC(SimbaV2):
 class XQCConfig(SimbaV2Config):
     """Settings of XQC, with the values of its authors' code (github.com/danielpalenicek/xqc).
 
-    The authors use the discount clip(1 - 5 / L, 0.95, 0.995) for episodes of L env steps: 0.995 for 1000. Their ln sigma
-    is at least -10, here it is at least -20, as in SAC.
+    The authors use the discount clip(1 - 5 / L, 0.95, 0.995) for episodes of L env steps: 0.995 for 1000. Their ln
+    sigma is at least -10, here it is at least -20, as in SAC.
     """
 
     network_settings: ClassVar[frozenset[str]] = SimbaV2Config.network_settings | {"batch_norm"}
