@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How many updates model-free agents make in a second, in the libraries that people use today and in ours.
 
-    python benchmarks/model_free_peers.py [--tasks td3 sac ddpg dqn qr_dqn loop] [--systems sb3 ...] [--where FOLDER]
+    python benchmarks/model_free_peers.py [--tasks td3 sac tqc loop ...] [--systems sb3 ...] [--where FOLDER]
 
 The work is the same for all: 17 observations, 6 actions (DQN and QR-DQN: 4 to choose from; 200 quantiles), two layers
 of 256, batches of 256 sampled from the replay of each library, which holds 100,000 transitions, Adam, float32, the CPU.
+TQC, CrossQ, SimBa, REDQ and DroQ have the networks of their papers.
 `loop` is TD3 on HalfCheetah-v5, one update after each step, in steps per second.
 
 Each library gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
@@ -31,7 +32,7 @@ from machine import machine, write
 from peers.installed import WHERE, installed
 
 HERE = Path(__file__).parent
-TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "loop")
+TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "tqc", "crossq", "simba", "redq", "droq", "loop")
 LIMIT = 600
 """Seconds that one measurement may take."""
 OURS = "reverie"
@@ -64,10 +65,12 @@ SYSTEMS = {
         note="loop: keeps every row for good, logs and writes checkpoints, its defaults; the others write nothing",
     ),
     "sb3": System(
-        "Stable-Baselines3 2.9.2", TASKS, "sb3", ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", *CHEETAH), "sb3",
-        note="QR-DQN from sb3-contrib; ten updates in each call; DQN clips gradients, its targets are not moved",
+        "Stable-Baselines3 2.9.2", (*TASKS[:7], "loop"), "sb3",
+        ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", *CHEETAH), "sb3",
+        note="QR-DQN, TQC and CrossQ from sb3-contrib; ten updates in each call; DQN clips gradients, its targets are "
+             "not moved",
     ),
-    "tianshou": System("Tianshou 2.0.1", TASKS, "tianshou", ("tianshou==2.0.1", *CHEETAH), "tianshou"),
+    "tianshou": System("Tianshou 2.0.1", (*TASKS[:5], "loop"), "tianshou", ("tianshou==2.0.1", *CHEETAH), "tianshou"),
     "torchrl": System(
         "TorchRL 0.14.1", TASKS[:4], "torchrl",
         ("torchrl==0.14.1", "tensordict==0.14.3", "transformers==5.24.0", "numpy==2.4.6"), "torchrl",
@@ -75,7 +78,7 @@ SYSTEMS = {
     ),
     "d3rlpy": System("d3rlpy 2.8.1", TASKS[:5], "d3rlpy", ("d3rlpy==2.8.1", "numpy==2.4.6"), "d3rlpy"),
     "script": System(
-        "plain script", (*TASKS[:4], "loop"), "script", CHEETAH, "script",
+        "plain script", (*TASKS[:4], "simba", "redq", "droq", "loop"), "script", CHEETAH, "script",
         note="in the style of CleanRL: `benchmarks/peers/rates_script.py`",
     ),
     "compiled": System(

@@ -14,6 +14,7 @@ from rates import (
     BATCH,
     CHOICES,
     CHUNK,
+    CRITICS,
     DISCRETE,
     ENVS,
     EPOCHS,
@@ -37,6 +38,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS
+from reverie.experiment.model_free_presets import TABLE
 from reverie.replay.config import ReplayConfig
 
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
@@ -49,7 +51,11 @@ def acts(discrete: bool) -> ActionSpec:
 
 
 def config(task: str) -> AlgorithmConfig:
-    """The defaults with the sizes that everybody has."""
+    """The defaults with the sizes that everybody has; those of `CRITICS` are of the preset."""
+    if task in CRITICS:
+        preset = TABLE[task]
+        settings = {key[5:]: value for key, value in preset.settings.items() if key.startswith("algo.")}
+        return algorithm_config(preset.algorithm)().merge(settings)
     name = "fql" if task == "qc_fql" else task
     made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else name)()
     assert isinstance(made, AlgorithmConfig)

@@ -1,4 +1,4 @@
-"""Stable-Baselines3, QR-DQN from sb3-contrib: `train` of its algorithms, `learn` for the loop."""
+"""Stable-Baselines3, QR-DQN, TQC and CrossQ from sb3-contrib: `train` of its algorithms, `learn` for the loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from rates import (
     main,
     spaces,
 )
-from sb3_contrib import QRDQN
+from sb3_contrib import QRDQN, TQC, CrossQ
 from stable_baselines3 import DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
@@ -37,7 +37,15 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 STEPS = 10
 """Updates in each call of `train`, which also writes its means into the logger."""
 
-ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {"td3": TD3, "sac": SAC, "ddpg": DDPG, "dqn": DQN, "qr_dqn": QRDQN}
+ALGORITHMS: dict[str, type[OffPolicyAlgorithm]] = {
+    "td3": TD3, "sac": SAC, "ddpg": DDPG, "dqn": DQN, "qr_dqn": QRDQN, "tqc": TQC, "crossq": CrossQ,
+}  # fmt: skip
+NETWORKS: dict[str, dict[str, Any]] = {
+    "qr_dqn": {"n_quantiles": QUANTILES},
+    "tqc": {"net_arch": {"pi": UNITS, "qf": [512, 512, 512]}, "n_critics": 5},
+    "crossq": {"net_arch": {"pi": UNITS, "qf": [2048, 2048]}},
+}
+"""What differs in their networks."""
 
 
 class Still(gymnasium.Env):
@@ -51,7 +59,7 @@ def model(task: str, env: gymnasium.Env, **settings: Any) -> OffPolicyAlgorithm:
     """Its algorithm, which is its own but for the sizes."""
     if task in ("dqn", "qr_dqn"):
         settings["target_update_interval"] = COPY_EVERY
-    policy = {"net_arch": UNITS} | ({"n_quantiles": QUANTILES} if task == "qr_dqn" else {})
+    policy = {"net_arch": UNITS} | NETWORKS.get(task, {})
     common = {"learning_rate": RATE, "buffer_size": ROWS, "batch_size": BATCH, "device": "cpu", "policy_kwargs": policy}
     return ALGORITHMS[task]("MlpPolicy", env, **common, **settings)
 

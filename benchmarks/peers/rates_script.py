@@ -1,12 +1,15 @@
 """A plain script in the style of CleanRL, written for this comparison: separate modules, Adam, and nothing clever.
 
-`--variant compiled` puts the steps of TD3 through `torch.compile`, as LeanRL does.
+REDQ, DroQ and SimBa have a module for each critic, as in the code of REDQ's and DroQ's authors. `--variant compiled`
+puts the steps of TD3 through `torch.compile`, as LeanRL does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,7 @@ from rates import (
 from rates_script_images import build_image_update
 from rates_script_offline import fql
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 Step = Callable[[Batch], object]
@@ -64,9 +68,9 @@ class Actor(nn.Module):
 class Gaussian(nn.Module):
     """pi(a | s)."""
 
-    def __init__(self):
+    def __init__(self, body: nn.Module | None = None):
         super().__init__()
-        self.body = perceptron(OBS, 2 * ACTIONS)
+        self.body = body or perceptron(OBS, 2 * ACTIONS)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """An action and ln pi of it."""
@@ -80,9 +84,9 @@ class Gaussian(nn.Module):
 class Critic(nn.Module):
     """Q(s, a)."""
 
-    def __init__(self):
+    def __init__(self, body: nn.Module | None = None):
         super().__init__()
-        self.body = perceptron(OBS + ACTIONS, 1)
+        self.body = body or perceptron(OBS + ACTIONS, 1)
 
     def forward(self, obs: Tensor, action: Tensor) -> Tensor:
         return self.body(torch.cat([obs, action], 1)).squeeze(1)
@@ -196,6 +200,91 @@ def dqn() -> Step:
     return step
 
 
+def dropout_perceptron(inputs: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers of DroQ."""
+    hidden = [
+        layer
+        for i, o in pairwise((inputs, *UNITS))
+        for layer in (nn.Linear(i, o), nn.Dropout(0.01), nn.LayerNorm(o), nn.ReLU())
+    ]
+    return nn.Sequential(*hidden, nn.Linear(UNITS[-1], outputs))
+
+
+class Block(nn.Module):
+    """A residual block of SimBa."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.change = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.change(x)
+
+
+def residual(inputs: int, width: int, blocks: int, outputs: int) -> nn.Sequential:
+    """A network of SimBa."""
+    layers = [Block(width) for _ in range(blocks)]
+    return nn.Sequential(nn.Linear(inputs, width), *layers, nn.LayerNorm(width), nn.Linear(width, outputs))
+
+
+def ensemble(
+    actor: Gaussian, critics: Sequence[Critic], of_actor: Optimizer, of_critics: Optimizer, delay: int
+) -> Step:
+    """REDQ: the lowest of two critics is the target, the mean of all for the actor, which learns every so often."""
+    slow, log_alpha, steps = deepcopy(critics), torch.zeros(1, requires_grad=True), [0]
+    of_alpha = torch.optim.Adam([log_alpha], lr=RATE)
+
+    def step(batch: Batch) -> None:
+        obs, action, reward, next_obs, terminated = batch
+        alpha = log_alpha.exp().item()
+        with torch.no_grad():
+            further, log_pi = actor(next_obs)
+            first, second = random.sample(slow, 2)
+            value = torch.min(first(next_obs, further), second(next_obs, further)) - alpha * log_pi
+            target = reward + (1 - terminated) * DISCOUNT * value
+        learn(of_critics, sum(F.mse_loss(critic(obs, action), target) for critic in critics))
+        steps[0] += 1
+        if steps[0] % delay == 0:
+            chosen, log_pi = actor(obs)
+            learn(of_actor, (alpha * log_pi - torch.stack([critic(obs, chosen) for critic in critics]).mean(0)).mean())
+            learn(of_alpha, (-log_alpha.exp() * (log_pi.detach() - ACTIONS)).mean())
+        follow(zip(critics, slow, strict=True))
+
+    return step
+
+
+def redq() -> Step:
+    """Ten critics, and an actor that learns at every 20th step."""
+    actor, critics = Gaussian(), [Critic() for _ in range(10)]
+    return ensemble(actor, critics, adam(actor), adam(*critics), 20)
+
+
+def droq() -> Step:
+    """Two critics with dropout and layer norm, and an actor that learns at every 20th step."""
+    actor, critics = Gaussian(), [Critic(dropout_perceptron(OBS + ACTIONS, 1)) for _ in range(2)]
+    return ensemble(actor, critics, adam(actor), adam(*critics), 20)
+
+
+def simba() -> Step:
+    """Residual networks, AdamW and observations normalized by running statistics."""
+    actor = Gaussian(residual(OBS, 128, 1, 2 * ACTIONS))
+    critics = [Critic(residual(OBS + ACTIONS, 512, 2, 1)) for _ in range(2)]
+    mean, std = torch.zeros(OBS), torch.ones(OBS)
+    of_actor, of_critics = (
+        torch.optim.AdamW([p for module in modules for p in module.parameters()], lr=RATE)
+        for modules in ([actor], critics)
+    )
+    learn_from = ensemble(actor, critics, of_actor, of_critics, 1)
+
+    def step(batch: Batch) -> None:
+        obs, action, reward, next_obs, terminated = batch
+        learn_from(((obs - mean) / std, action, reward, (next_obs - mean) / std, terminated))
+
+    return step
+
+
 class Replay:
     """Arrays; batches are drawn uniformly."""
 
@@ -225,7 +314,9 @@ class Replay:
         return tuple(torch.from_numpy(column[i]) for column in columns)
 
 
-ALGORITHMS: dict[str, Callable[[], Step]] = {"sac": sac, "ddpg": ddpg, "dqn": dqn}
+ALGORITHMS: dict[str, Callable[[], Step]] = {
+    "sac": sac, "ddpg": ddpg, "dqn": dqn, "redq": redq, "droq": droq, "simba": simba,
+}  # fmt: skip
 
 
 def build(task: str, variant: str) -> Update:
