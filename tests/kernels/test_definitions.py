@@ -110,6 +110,15 @@ def mlp(copies, squash, parts, shared=False, norm=None, activation="relu"):
     return make
 
 
+def copies(depth, biases=True):
+    def make(normal, s):
+        inputs = depth * s["k"]
+        x, weight = normal(2, s["m"], inputs), normal(2, inputs, s["n"])
+        return x, weight, normal(2, 1, s["n"]) if biases else None
+
+    return make
+
+
 def images(outputs):
     def make(normal, s):
         return normal(s["m"], 7, 6, 4), 0.2 * normal(outputs, 4, 3, 3), normal(outputs), normal(5), 1e-4
@@ -199,6 +208,10 @@ CASES: dict[str, list[Case]] = {
     "matmul.linear_cpu": [
         Case(drawn(("m", "n"), ("k", "n"), ("k",)), (0, 1, 2), 1e-3, unfit=FEW),
         Case(drawn(("m", "n"), ("k", "n"), None), (0, 1), 1e-3, unfit=FEW),
+    ],
+    "matmul.copied_linear_cpu": [
+        Case(copies(1), (0, 1, 2), 1e-3, unfit=("one", "none")),
+        Case(copies(30, biases=False), (0, 1), 1e-3, unfit=("one", "none")),
     ],
     "gpu.norm_silu_triton": [Case(drawn(("m", "n"), ("n",), 1e-4), (0, 1), 1e-4, unfit=("strided",))],
     "elementwise.norm_silu_cpu": [Case(drawn(("m", 2, "n"), ("n",), 1e-4), (0, 1), 1e-4)],

@@ -2,7 +2,8 @@
 
 PyTorch computes float32 products by MKL, which on AMD processors reaches less than half of their speed. oneDNN is
 called through a private operator of PyTorch; where that is missing, PyTorch computes. Processors with matrix units
-compute the same, with the same precision, 1.6 times as fast as both (``products.c``).
+compute the same, with the same precision, 1.6 times as fast as both (``products.c``). Of K layers, the same C code
+computes each product in place, on all processors.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import SHARED, call_compiled, has_amx, is_cpu_float32
+from reverie.kernels.ctypes_call import (
+    SHARED,
+    call,
+    call_compiled,
+    has_amx,
+    is_cpu_float32,
+    once_differentiable_strict,
+)
 
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""
@@ -53,8 +61,7 @@ def product_cpu(a: Tensor, b: Tensor, bias: Tensor | None = None, out: Tensor | 
         return y if out is None else out.copy_(y)
     a, b = (x if 1 in x.stride() else x.contiguous() for x in (a, b))
     out = a.new_empty(len(a), b.shape[1]) if out is None else out
-    threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
-    call_compiled("product", a, *a.stride(), b, *b.stride(), bias, out, *out.shape, len(b), threads)
+    _multiply(a, b, out, bias)
     return out
 
 
@@ -152,3 +159,56 @@ def block_gradient(x: Tensor, grad: Tensor, blocks: int) -> Tensor:
 def _line(x: Tensor) -> Tensor:
     """View ``[M, C]`` as an image of one line, ``[1, C, 1, M]``, the channels last in memory."""
     return x.view(1, 1, *x.shape).permute(0, 3, 1, 2)
+
+
+# ---------------------------------------------------------------------- K linear layers
+
+FEWEST = 16
+"""Smallest number of outputs of a layer for which panels of columns are not mostly empty."""
+
+
+def supports_copied_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether :func:`copied_linear_cpu` can be used, and is faster."""
+    fits = weight.ndim == 3 and x.shape == (len(weight), x.shape[1], weight.shape[1]) and x.numel() > 0
+    fits = fits and (bias is None or bias.shape == (len(weight), 1, weight.shape[2]))
+    return fits and weight.shape[2] >= FEWEST and is_cpu_float32(x, weight, *([] if bias is None else [bias]))
+
+
+def copied_linear_cpu(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute ``functional.copied_linear``."""
+    y: Tensor = call(_CopiedLinear, x, weight, bias)
+    return y
+
+
+class _CopiedLinear(torch.autograd.Function):
+    """y = x W + b, with dx = g W^T, dW = x^T g and db = sum of g over rows, of each copy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        x, weight = x.contiguous() if x.stride(2) != 1 else x, weight.contiguous()
+        y = x.new_empty(*x.shape[:2], weight.shape[2])
+        for k, out in enumerate(y):
+            _multiply(x[k], weight[k], out, None if bias is None else bias[k, 0].contiguous())
+        if ctx is not None:
+            ctx.save_for_backward(x, weight)
+        return y
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (x, weight), grad = ctx.saved_tensors, grad.contiguous()
+        needs_x, needs_weight, needs_bias = needed_input_grads(ctx)
+        dx = grad.new_empty(x.shape) if needs_x else None
+        dweight = torch.empty_like(weight) if needs_weight else None
+        for k, g in enumerate(grad):
+            if dx is not None:
+                _multiply(g, weight[k].T, dx[k])
+            if dweight is not None:
+                _multiply(x[k].T, g, dweight[k])
+        return dx, dweight, grad.sum(1, keepdim=True) if needs_bias else None
+
+
+def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
+    """Write a b + bias to ``out`` ``[M, N]``, which has no gaps; one stride of a and of b is 1."""
+    threads = torch.get_num_threads() if len(a) * b.numel() >= SHARED else 1
+    call_compiled("product", a, *a.stride(), b, *b.stride(), bias, out, *out.shape, len(b), threads)

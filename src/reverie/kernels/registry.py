@@ -71,6 +71,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
     (functional.cast_all, Kernel(gpu.supports_cast_all, gpu.cast_all_on_gpu)),
     (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
+    (functional.copied_linear, Kernel(matmul.supports_copied_linear, matmul.copied_linear_cpu)),
     (functional.norm_silu, Kernel(gpu.supports_norm_silu_triton, gpu.norm_silu_triton)),
     (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
     (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),

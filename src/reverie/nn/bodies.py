@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
+from reverie.nn.functional import copied_linear
 from reverie.nn.layers import init_
 from reverie.nn.relu_mlp import NORM_EPS, concat_inputs
 
@@ -72,6 +73,11 @@ ALL = slice(None)
 """All copies."""
 
 
+def chosen(parameter: Tensor, only: slice) -> Tensor:
+    """Return the copies ``only`` of a parameter ``[K, ...]``; a slice of all would copy their gradient."""
+    return parameter if only is ALL else parameter[only]
+
+
 class CopiedLinear(nn.Module):
     """K linear layers with separate weights ``[K, inputs, outputs]`` and biases ``[K, 1, outputs]``."""
 
@@ -82,7 +88,7 @@ class CopiedLinear(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
-        return torch.baddbmm(self.bias[only].to(x.dtype), x, self.weight[only].to(x.dtype))
+        return copied_linear(x, chosen(self.weight, only), chosen(self.bias, only))
 
 
 class CopiedLayerNorm(nn.Module):
@@ -96,7 +102,7 @@ class CopiedLayerNorm(nn.Module):
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-        return torch.addcmul(self.shift[only].to(x.dtype), normed, self.scale[only].to(x.dtype))
+        return torch.addcmul(chosen(self.shift, only).to(x.dtype), normed, chosen(self.scale, only).to(x.dtype))
 
 
 class ResidualBlock(nn.Module):
@@ -184,7 +190,7 @@ class SphericalLinear(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
-        return torch.bmm(x, self.weight[only].to(x.dtype))
+        return copied_linear(x, chosen(self.weight, only))
 
 
 def project_weights(network: nn.Module) -> None:
@@ -207,7 +213,7 @@ class Scaler(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
-        return x * (self.ratio * self.factor[only].to(x.dtype))
+        return x * (self.ratio * chosen(self.factor, only).to(x.dtype))
 
 
 class SphericalBlock(nn.Module):
@@ -244,7 +250,7 @@ class SphericalHead(nn.Module):
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to ``[k, M, outputs]``, with the k copies ``only``."""
         y: Tensor = self.last(self.scaler(self.hidden(x, only), only), only)
-        return y + self.bias[only].to(y.dtype)
+        return y + chosen(self.bias, only).to(y.dtype)
 
 
 class SphericalMLP(Copies):

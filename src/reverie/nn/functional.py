@@ -54,6 +54,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+@accelerated
+def copied_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W + b ``[K, M, outputs]`` of K layers in the dtype of x.
+
+    ``x`` is ``[K, M, inputs]``, ``weight`` ``[K, inputs, outputs]``, ``bias`` ``[K, 1, outputs]``.
+    """
+    weight = weight.to(x.dtype)
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias.to(x.dtype), x, weight)
+
+
 def is_traced(x: Tensor) -> bool:
     """Return whether ``x`` is being traced for an export, so that Python cannot branch on its values."""
     return type(x) is not Tensor

@@ -165,25 +165,28 @@ static inline void transpose_block(const float *from, int64_t ld, float *to) {
 }
 #endif
 
-/* Transpose PANEL rows of weights [inputs, outputs], from row i on, to [outputs, PANEL]. */
-static inline void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
-    int64_t columns = least(PANEL, inputs - i);
-    const float *from = weights + i * outputs;
+/* Transpose up to PANEL rows of `outputs` numbers, which lie `ld` apart, to [outputs, PANEL], padded with zeros. */
+static inline void transpose_rows(const float *from, int64_t ld, int64_t columns, int64_t outputs, float *panel) {
     for (int64_t k = 0; k < outputs; k += LANES) { /* a block of LANES at once stays in the cache */
         int64_t depth = least(LANES, outputs - k);
 #ifdef __AVX512F__
         if (columns == PANEL && depth == LANES) {
-            transpose_block(from + k, outputs, panel + k * PANEL);
-            transpose_block(from + k + LANES * outputs, outputs, panel + k * PANEL + LANES);
+            transpose_block(from + k, ld, panel + k * PANEL);
+            transpose_block(from + k + LANES * ld, ld, panel + k * PANEL + LANES);
             continue;
         }
 #endif
         for (int64_t q = 0; q < depth; q++) {
             float *to = panel + (k + q) * PANEL;
-            for (int64_t j = 0; j < columns; j++) to[j] = from[j * outputs + k + q];
+            for (int64_t j = 0; j < columns; j++) to[j] = from[j * ld + k + q];
             for (int64_t j = columns; j < PANEL; j++) to[j] = 0.0f;
         }
     }
+}
+
+/* Transpose PANEL rows of weights [inputs, outputs], from row i on, to [outputs, PANEL]. */
+static inline void transpose_panel(const float *weights, int64_t inputs, int64_t outputs, int64_t i, float *panel) {
+    transpose_rows(weights + i * outputs, outputs, least(PANEL, inputs - i), outputs, panel);
 }
 
 #endif

@@ -16,6 +16,9 @@ typedef struct {
     const float *parameters;
 } Network;
 
+/* Whether this processor has matrix units that may be used. */
+int perceptron_tiles_granted(void);
+
 /* Memory for a call, kept for the thread's next call, because the system would have to clear new memory. Null if there is
  * none left. */
 static inline void *room_for(int64_t bytes) {

@@ -1,4 +1,5 @@
-/* Products of float32 matrices by matrix units (tiles.h), for layers that process many rows. kernels/matmul.py calls it.
+/* Products of float32 matrices for layers that process many rows, by matrix units (tiles.h) or, without them, by vector
+ * units (panels.h). kernels/matmul.py calls it.
  *
  * The order of each sum depends neither on the threads nor on the other rows.
  */
@@ -77,10 +78,9 @@ static void multiply(void *given, Worker worker) {
     tiles_end();
 }
 
-/* c = a b + bias, with a [rows, depth], b [depth, columns], bias [columns] or null; c has no gaps. One step of a and
- * of b, to the next row or to the next column, is 1. */
-void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
-             const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
+/* product() by matrix units. */
+static void tiles_product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
+                          const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
     int64_t chunk = depth > LONGEST ? SHORT : depth, chunks = (depth + chunk - 1) / chunk;
     int64_t here = panels_of(chunk), strips = panels_of(rows);
     int64_t each = least(CACHED / (here * DEPTH) + 1, (strips + threads - 1) / threads), taken[2 * chunks];
@@ -95,12 +95,69 @@ void product(const float *a, int64_t a_down, int64_t a_along, const float *b, in
     together(multiply, &p, threads);
 }
 
-#else
+#endif
 
-void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
-             const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
-    (void)a, (void)a_down, (void)a_along, (void)b, (void)b_down, (void)b_along, (void)bias, (void)c;
-    (void)rows, (void)columns, (void)depth, (void)threads;
+/* ---------------------------------------------------------------------- by the vector units */
+
+enum { DEEP = 1024, SIDES = 16 }; /* DEEP: of the depth, at a time; SIDES: tiles of a's columns that are packed at a time */
+
+typedef struct {
+    const float *a, *b, *bias;
+    float *c, *packed, *panels; /* packed: a [depth, rows] as tiles [depth, TILE], or null; panels: of b, one of each thread */
+    int64_t a_down, a_along, b_down, b_along, rows, columns, depth, packs, taken;
+} Panels;
+
+/* Pack SIDES tiles from column i * SIDES * TILE of a^T on. */
+static void pack_tiles(const Panels *p, int64_t i) {
+    int64_t first = i * SIDES * TILE, end = least(p->rows, first + SIDES * TILE);
+    for (int64_t k = 0; k < p->depth; k++)
+        for (int64_t r = first; r < end; r += TILE)
+            memcpy(p->packed + r * p->depth + k * TILE, p->a + k * p->a_along + r, least(TILE, end - r) * sizeof(float));
 }
 
+/* Panel j of c, with numbers [from, from + depth) along the product. */
+static void panel_of_product(const Panels *p, int64_t j, int64_t from, int64_t depth, float *panel) {
+    int64_t columns = least(PANEL, p->columns - j * PANEL);
+    const float *b = p->b + j * PANEL * p->b_along + from * p->b_down, *bias = p->bias && !from ? p->bias + j * PANEL : 0;
+    float *c = p->c + j * PANEL;
+    Then then = from ? ADD : PLAIN;
+    if (p->b_along == 1) pad_columns(b, p->b_down, panel, depth, columns);
+    else transpose_rows(b, p->b_along, columns, depth, panel);
+    if (!p->packed) {
+        panel_product(p->a + from, p->a_down, 1, panel, PANEL, c, p->columns, p->rows, depth, columns, bias, 0, then);
+        return;
+    }
+    for (int64_t r = 0; r < p->rows; r += TILE)
+        panel_product(p->packed + r * p->depth + from * TILE, 1, TILE, panel, PANEL, c + r * p->columns, p->columns,
+                      least(TILE, p->rows - r), depth, columns, bias, 0, then);
+}
+
+static void multiply_panels(void *given, Worker worker) {
+    Panels *p = given;
+    int64_t item;
+    if (p->packed) {
+        while ((item = next_piece(&p->packs)) * SIDES * TILE < p->rows) pack_tiles(p, item);
+        meet(worker);
+    }
+    while ((item = next_piece(&p->taken)) < panels_of(p->columns))
+        for (int64_t from = 0; from < p->depth; from += DEEP)
+            panel_of_product(p, item, from, least(DEEP, p->depth - from), p->panels + worker.number * DEEP * PANEL);
+}
+
+/* c = a b + bias, with a [rows, depth], b [depth, columns], bias [columns] or null; c has no gaps. One step of a and
+ * of b, to the next row or to the next column, is 1. */
+void product(const float *a, int64_t a_down, int64_t a_along, const float *b, int64_t b_down, int64_t b_along,
+             const float *bias, float *c, int64_t rows, int64_t columns, int64_t depth, int64_t threads) {
+#ifdef HAVE_TILES
+    if (perceptron_tiles_granted()) {
+        tiles_product(a, a_down, a_along, b, b_down, b_along, bias, c, rows, columns, depth, threads);
+        return;
+    }
 #endif
+    Panels p = {.a = a, .b = b, .bias = bias, .c = c, .a_down = a_down, .a_along = a_along, .b_down = b_down,
+                .b_along = b_along, .rows = rows, .columns = columns, .depth = depth};
+    int64_t room = threads * DEEP * PANEL, packed = a_along == 1 ? 0 : (rows + TILE - 1) / TILE * TILE * depth;
+    p.panels = room_for((room + packed) * sizeof(float));
+    p.packed = packed ? p.panels + room : 0;
+    together(multiply_panels, &p, threads);
+}
