@@ -9,6 +9,7 @@
 #include "thread_pool.h"
 #include "perceptron.h"
 
+
 /* One layer forward, for a few rows; `scratch` is [inputs, PANEL]. */
 static void forward_layer(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
                           Then then, float *scratch) {
@@ -21,7 +22,7 @@ static void forward_layer(const float *x, int64_t inputs, const float *weights, 
     for (int64_t j = 0; j < outputs; j += PANEL) {
         int64_t columns = least(PANEL, outputs - j), ld = outputs;
         const float *panel = weights + j;
-        if (columns < PANEL) pad_columns(panel, ld, scratch, inputs, columns), panel = scratch, ld = PANEL;
+        if (columns < PANEL || inputs * outputs >= WIDE) pad_columns(panel, ld, scratch, inputs, columns), panel = scratch, ld = PANEL;
         panel_product(x, inputs, 1, panel, ld, y + j, outputs, rows, inputs, columns, bias + j, 0, then);
     }
 }
@@ -49,11 +50,11 @@ static inline __attribute__((always_inline)) void continue_tile(const float *x, 
     }
 }
 
-/* The first layer for rows `first` to first + rows - 1, at most STRIP. Row r has the inputs shared[r / each] and own[r]. */
+/* The first layer for rows `first` to first + rows - 1, at most LONG_STRIP. Row r has the inputs shared[r / each] and own[r]. */
 static void first_layer(const float *shared, int64_t width, int64_t each, const float *own, int64_t inputs, const float *weights,
                         float *y, int64_t outputs, int64_t first, int64_t rows, Then then, float *scratch) {
-    const float *bias = weights + (width + inputs) * outputs, *from[STRIP];
-    float sums[STRIP * PANEL] __attribute__((aligned(64)));
+    const float *bias = weights + (width + inputs) * outputs, *from[LONG_STRIP];
+    float sums[LONG_STRIP * PANEL] __attribute__((aligned(64)));
     int64_t begin = first / each, groups = (first + rows - 1) / each + 1 - begin;
     for (int64_t r = 0; r < rows; r++) from[r] = sums + ((first + r) / each - begin) * PANEL;
     shared += begin * width, own += first * inputs;
@@ -76,15 +77,15 @@ typedef struct {
     const Network *n;
     const float *x, *shared;
     float *hidden, *y, *scratch; /* scratch: [threads, widest, PANEL] */
-    int64_t rows, width, each, widest, taken;
+    int64_t rows, width, each, widest, strip, taken;
 } Forth;
 
 static void forth(void *given, Worker worker) {
     Forth *c = given;
     const Network *n = c->n;
-    int64_t strips = (c->rows + STRIP - 1) / STRIP, items = strips * n->copies;
+    int64_t strips = (c->rows + c->strip - 1) / c->strip, items = strips * n->copies;
     for (int64_t item = next_piece(&c->taken); item < items; item = next_piece(&c->taken)) {
-        int64_t copy = item / strips, first = item % strips * STRIP, count = least(STRIP, c->rows - first);
+        int64_t copy = item / strips, first = item % strips * c->strip, count = least(c->strip, c->rows - first);
         int64_t own = n->widths[0] - c->width; /* inputs that are not shared */
         const float *in = c->x + first * own, *weights = n->parameters + copy * n->stride;
         float *place = c->hidden, *scratch = c->scratch + worker.number * c->widest * PANEL;
@@ -108,7 +109,8 @@ static void forth(void *given, Worker worker) {
  * shared[r / each], and x [rows, inputs - width] has the rest. */
 void perceptron(const Network *n, const float *x, const float *shared, int64_t width, int64_t each, float *hidden, float *y,
                 int64_t rows, int64_t threads) {
-    Forth c = {.n = n, .x = x, .shared = shared, .hidden = hidden, .y = y, .rows = rows, .width = shared ? width : 0, .each = each};
+    Forth c = {.n = n, .x = x, .shared = shared, .hidden = hidden, .y = y, .rows = rows, .width = shared ? width : 0, .each = each,
+               .strip = strip_for(rows, n->copies, threads)};
     for (int64_t l = 0; l <= n->layers; l++) c.widest = n->widths[l] > c.widest ? n->widths[l] : c.widest;
     c.scratch = room_for(threads * c.widest * PANEL * sizeof(float));
     together(forth, &c, threads);

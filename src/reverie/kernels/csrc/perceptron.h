@@ -8,6 +8,8 @@
 #include "panels.h"
 
 #define STRIP 64 /* rows of a batch that a thread processes at once */
+#define LONG_STRIP (4 * STRIP) /* the same, if there are enough of them for all threads: the weights are read less often */
+#define WIDE 200000 /* weights of a layer from which a panel is copied: in the matrix, its rows are pages apart */
 #define NARROW 8 /* layers with at most this many outputs do not use panels */
 
 typedef struct {
@@ -15,6 +17,13 @@ typedef struct {
     const int64_t *widths; /* [layers + 1] */
     const float *parameters;
 } Network;
+
+/* The rows that a thread processes at once. */
+static inline int64_t strip_for(int64_t rows, int64_t copies, int64_t threads) {
+    int64_t strip = LONG_STRIP;
+    while (strip > STRIP && (rows + strip - 1) / strip * copies < 2 * threads) strip /= 2;
+    return strip;
+}
 
 /* Whether this processor has matrix units that may be used. */
 int perceptron_tiles_granted(void);

@@ -9,12 +9,14 @@
 
 #define TOGETHER 512 /* rows that are processed at a time: many strips */
 
-/* One layer backward, for a few rows: dx = dy W^T, and 0 where `mask` (ReLU's output) is 0. */
-static void backward_layer(const float *dy, int64_t outputs, const float *transposed, float *dx, int64_t inputs,
-                           int64_t rows, const float *mask, Then then) {
-    for (int64_t i = 0; i < inputs; i += PANEL, transposed += outputs * PANEL)
-        panel_product(dy, outputs, 1, transposed, PANEL, dx + i, inputs, rows, outputs, least(PANEL, inputs - i), 0,
+/* One layer backward, for a few rows: dx = dy W^T, and 0 where `mask` (ReLU's output) is 0; `scratch` is [outputs, PANEL]. */
+static void backward_layer(const float *dy, int64_t outputs, const float *weights, float *dx, int64_t inputs, int64_t rows,
+                           const float *mask, Then then, float *scratch) {
+    for (int64_t i = 0; i < inputs; i += PANEL) {
+        transpose_panel(weights, inputs, outputs, i, scratch);
+        panel_product(dy, outputs, 1, scratch, PANEL, dx + i, inputs, rows, outputs, least(PANEL, inputs - i), 0,
                       mask ? mask + i : 0, then);
+    }
 }
 
 /* The columns from j on of the gradient of a layer's weights, x^T dy, and of its bias; `add` adds them to the old values. */
@@ -43,23 +45,16 @@ typedef struct {
     const Network *n;
     const float *x, *hidden, *dy;
     float *dx, *dparameters;
-    int64_t rows, some, skip, in_panels, out_panels; /* skip: first inputs, whose gradient is not computed */
+    int64_t rows, some, skip, out_panels; /* skip: first inputs, whose gradient is not computed */
     int64_t gated; /* the layer whose output has its own gates (see gates_back), or 0 */
-    const int64_t *weights_at, *hidden_at, *transposed_at; /* offsets of each layer; hidden_at[l]: of the input of layer l */
-    float *dhidden, *transposed; /* gradients, in the layout of `hidden` for `some` rows; weights [inputs in panels, outputs] */
+    const int64_t *weights_at, *hidden_at; /* offsets of each layer; hidden_at[l]: of the input of layer l */
+    float *dhidden; /* gradients, in the layout of `hidden` for `some` rows */
     float *turned, *sums; /* of the gated layer: the sums of its weights' gradient, in panels; and those of its bias */
     uint64_t *open, *open_rows; /* its gates: words along its outputs, [copies, some, words]; words along the rows */
     float *scratch;
     int64_t scratch_each;
-    int64_t packed, seen, passed, below, first, taken; /* the next piece of each phase */
+    int64_t seen, passed, below, first, taken; /* the next piece of each phase */
 } Back;
-
-static void transpose_weights(const Back *c, int64_t item) {
-    int64_t copy = item / c->in_panels, panel = item % c->in_panels, L = c->n->layers;
-    int64_t l = 1 + find_panel(c->n->widths + 1, &panel), outputs = c->n->widths[l + 1];
-    transpose_panel(c->n->parameters + copy * c->n->stride + c->weights_at[l], c->n->widths[l], outputs, panel * PANEL,
-                    c->transposed + copy * c->transposed_at[L] + c->transposed_at[l] + panel * PANEL * outputs);
-}
 
 /* The input of layer l, and the gradient of its output, both from row `first` of a copy on. */
 static inline const float *input_of(const Back *c, int64_t copy, int64_t l, int64_t first) {
@@ -79,18 +74,14 @@ static inline const float *weights_of(const Back *c, int64_t copy, int64_t l) {
     return c->n->parameters + copy * c->n->stride + c->weights_at[l];
 }
 
-static inline const float *transposed_of(const Back *c, int64_t copy, int64_t l) {
-    return c->transposed + copy * c->transposed_at[c->n->layers] + c->transposed_at[l];
-}
-
 /* The backward pass of `count` rows through a copy, from layer `l` to the second. */
-static void strip_back(const Back *c, int64_t l, int64_t first, int64_t count, int64_t copy) {
+static void strip_back(const Back *c, int64_t l, int64_t first, int64_t count, int64_t copy, float *scratch) {
     for (; l > 0; l--) {
         int64_t inputs = c->n->widths[l], outputs = c->n->widths[l + 1];
         float *to = dhidden_of(c, copy, l, first);
         const float *hidden = input_of(c, copy, l, first), *mask = c->n->tanh ? 0 : hidden;
-        backward_layer(gradient_of(c, copy, l, first), outputs, transposed_of(c, copy, l), to, inputs, count, mask,
-                       mask ? MASK : PLAIN);
+        backward_layer(gradient_of(c, copy, l, first), outputs, weights_of(c, copy, l), to, inputs, count, mask,
+                       mask ? MASK : PLAIN, scratch);
         for (int64_t i = 0; !mask && i < count * inputs; i++) to[i] *= 1.0f - hidden[i] * hidden[i];
     }
 }
@@ -152,7 +143,8 @@ static void see_gates(const Back *c, int64_t copy, int64_t first, int64_t count)
 static void gates_back(const Back *c, int64_t copy, int64_t panel, int64_t first, int64_t count, float *table) {
     int64_t l = c->gated, inputs = c->n->widths[l], outputs = c->n->widths[l + 1], words = words_of(outputs), i = panel * PANEL;
     const float *above = weights_of(c, copy, l + 1), *dy = gradient_of(c, copy, l + 1, first);
-    const float *transposed = transposed_of(c, copy, l) + i * outputs;
+    float *transposed = table + TABLE;
+    transpose_panel(weights_of(c, copy, l), inputs, outputs, i, transposed);
     for (int64_t w = 0; w < words; w++) {
         int64_t j = w * WORD, last = w + 1 == words;
         subset_sums(transposed + j * PANEL, PANEL, above + j, least(WORD, outputs - j), PANEL, table);
@@ -200,9 +192,9 @@ static void back(void *given, Worker worker) {
     int64_t K = c->n->copies, item, lowest = c->dx ? panels_of(c->n->widths[0] - c->skip) : 0;
     int64_t gated = c->gated, panels = gated ? panels_of(c->n->widths[gated]) : 0, top = gated ? gated - 1 : c->n->layers - 1;
     float *scratch = c->scratch + worker.number * c->scratch_each;
-    while ((item = next_piece(&c->packed)) < c->in_panels * K) transpose_weights(c, item);
     for (int64_t first = 0; first < c->rows; first += c->some) {
         int64_t count = least(c->some, c->rows - first), strips = (count + STRIP - 1) / STRIP;
+        int64_t strip = strip_for(count, K, worker.threads), long_strips = (count + strip - 1) / strip;
         meet(worker); /* no thread reads the gradients of the last rows any longer */
         if (!worker.number) c->first = c->taken = 0;
         while (gated && (item = next_piece(&c->seen)) < strips * K) {
@@ -214,9 +206,9 @@ static void back(void *given, Worker worker) {
             gates_back(c, item / panels, item % panels, first, count, scratch);
         if (gated) meet(worker);
         if (!worker.number) c->seen = 0;
-        while ((item = next_piece(&c->below)) < strips * K) {
-            int64_t at = item % strips * STRIP;
-            strip_back(c, top, first + at, least(STRIP, count - at), item / strips);
+        while ((item = next_piece(&c->below)) < long_strips * K) {
+            int64_t at = item % long_strips * strip;
+            strip_back(c, top, first + at, least(strip, count - at), item / long_strips, scratch);
         }
         meet(worker);
         if (!worker.number) c->passed = c->below = 0;
@@ -234,15 +226,13 @@ static int64_t divide(Back *c, float *room, int64_t threads) {
     for (int64_t l = 0; l <= L; l++) widest = widths[l] > widest ? widths[l] : widest;
 #define TAKE(place, floats) place = room ? (void *)(room + at) : 0, at += ((floats) + 15) / 16 * 16
     TAKE(c->dhidden, c->hidden_at[L] * c->some);
-    TAKE(c->transposed, K * c->transposed_at[L]);
     TAKE(c->turned, g ? K * panels_of(widths[g]) * PANEL * widths[g + 1] : 0);
     TAKE(c->sums, g ? strips * widths[g + 1] : 0);
     TAKE(c->open, 2 * K * c->some * words);
     TAKE(c->open_rows, 2 * strips * words * WORD);
     c->scratch_each = PANEL * c->some;
-    if (c->scratch_each < PANEL * widths[1]) c->scratch_each = PANEL * widths[1];
     if (c->scratch_each < NARROW * (widest + 1)) c->scratch_each = (NARROW * (widest + 1) + 15) / 16 * 16;
-    if (c->scratch_each < TABLE) c->scratch_each = TABLE;
+    if (c->scratch_each < TABLE + PANEL * widest) c->scratch_each = TABLE + PANEL * widest;
     TAKE(c->scratch, threads * c->scratch_each);
 #undef TAKE
     return at;
@@ -252,17 +242,15 @@ static int64_t divide(Back *c, float *room, int64_t threads) {
  * inputs. If dx or dparameters is null, it is not computed. */
 void perceptron_backward(const Network *n, const float *x, const float *hidden, const float *dy, float *dx,
                          float *dparameters, int64_t rows, int64_t skip, int64_t threads) {
-    int64_t K = n->copies, L = n->layers, weights_at[L + 1], hidden_at[L + 1], transposed_at[L + 1];
+    int64_t K = n->copies, L = n->layers, weights_at[L + 1], hidden_at[L + 1];
     Back c = {.n = n, .x = x, .hidden = hidden, .dy = dy, .dx = dx, .dparameters = dparameters, .rows = rows,
               .some = least(rows, TOGETHER), .skip = skip, .gated = gated_layer(n, rows), .weights_at = weights_at,
-              .hidden_at = hidden_at, .transposed_at = transposed_at};
-    weights_at[0] = hidden_at[0] = transposed_at[0] = 0;
+              .hidden_at = hidden_at};
+    weights_at[0] = hidden_at[0] = 0;
     for (int64_t l = 0; l < L; l++) {
         int64_t inputs = n->widths[l], outputs = n->widths[l + 1];
         weights_at[l + 1] = weights_at[l] + (inputs + 1) * outputs;
         hidden_at[l + 1] = l ? hidden_at[l] + K * inputs : 0;
-        transposed_at[l + 1] = transposed_at[l] + (l ? panels_of(inputs) * PANEL * outputs : 0);
-        c.in_panels += l ? panels_of(inputs) : 0;
         c.out_panels += pieces_of(&c, l);
     }
     divide(&c, room_for(divide(&c, 0, threads) * sizeof(float)), threads);
