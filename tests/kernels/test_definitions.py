@@ -21,7 +21,7 @@ from reverie.kernels import gpu
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.registry import KERNELS
 from reverie.nn.adam import AdamSettings
-from reverie.nn.relu_mlp import MLPLayout
+from reverie.nn.relu_mlp import Dropout, MLPLayout
 from reverie.objectives.estimators import TD0, TD1, NStep
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is compiled")
@@ -100,11 +100,11 @@ def targets(estimator):
     return make
 
 
-def mlp(copies, squash, parts, shared=False, norm=None, activation="relu"):
+def mlp(copies, squash, parts, shared=False, norm=None, activation="relu", dropout=None):
     def make(normal, s):
         layout = MLPLayout((sum(parts), s["n"], s["k"], 3), copies, squash, activation, norm)
         inputs = [normal(s["m"] * (1 if shared and i == 0 else 2), width) for i, width in enumerate(parts)]
-        norms = [] if norm is None else [normal(copies, 2, s["n"] + s["k"]), None]
+        norms = [] if norm is None else [normal(copies, 2, s["n"] + s["k"]), dropout]
         return 0.2 * normal(copies, layout.stride), *norms, layout, *inputs
 
     return make
@@ -260,6 +260,7 @@ CASES: dict[str, list[Case]] = {
         Case(mlp(3, False, (4, 7), shared=True, norm="before_relu"), (0, 1, 2, 3), **NETS),
         Case(mlp(2, False, (4, 7), norm="after_relu", activation="gelu"), (0, 1, 3), **NETS),
         Case(mlp(2, False, (4, 7), norm="before_relu", activation="gelu"), (0, 1, 3), **NETS),
+        Case(mlp(2, False, (4, 7), norm="before_relu", dropout=Dropout(0.5)), (0, 1, 3), **NETS),
     ],
     "optim.adam_cpu": [Case(adam, settings={"settings": ADAM}, **IN_PLACE), Case(adam, settings=DECAYED, **IN_PLACE)],
     "optim_gpu.adam_triton": [Case(adam, settings={"settings": ADAM}, **IN_PLACE)],

@@ -14,7 +14,7 @@ from reverie.nn.actor_critic import CriticStack, DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig, ObsConcat
 from reverie.nn.optim import frozen
-from reverie.nn.relu_mlp import ReluMLP
+from reverie.nn.relu_mlp import Dropout, ReluMLP
 from reverie.nn.target_network import TargetNetwork
 
 SMALL = NetworkConfig(units=(7, 5))
@@ -194,19 +194,26 @@ def test_the_settings_put_norms_into_critics_alone():
 
 
 def test_dropout_of_critics_comes_before_the_norm_and_only_in_updates():
-    """It is that of PyTorch, of each critic and each row."""
+    """It is drawn for each critic and each row."""
     norm = {"norm": "before_relu"}
     net, x = ReluMLP(4, (7,), 1, copies=2, dropout=0.5, **norm), torch.randn(6, 4)
     (weight, bias), (last, end) = net.layers()
     hidden = torch.baddbmm(bias, x.expand(2, 6, 4), weight)
     torch.manual_seed(0)
-    dropped = nn.functional.dropout(hidden, 0.5)
+    dropped = net.dropout(hidden)
     torch.manual_seed(0)
     expected = torch.baddbmm(end, nn.functional.layer_norm(dropped, (7,), eps=1e-6).relu(), last)
     torch.testing.assert_close(net(x), expected)
     without = ReluMLP(4, (7,), 1, copies=2, **norm)
     without.load_state_dict(net.state_dict())
     torch.testing.assert_close(net.eval()(x), without(x))
+
+
+def test_dropout_keeps_the_mean():
+    factors = Dropout(0.25).factors(torch.Size((401, 251)), torch.empty(0))
+    values, counts = factors.unique(return_counts=True)
+    assert values.tolist() == pytest.approx([0, 4 / 3])
+    assert counts[0] / counts.sum() == pytest.approx(0.25, abs=0.01)
 
 
 def test_settings_of_critics_are_refused_where_there_are_none():

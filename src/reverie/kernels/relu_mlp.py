@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.ctypes_call import SHARED, call, call_compiled, has_amx, is_cpu_float32, once_differentiable_strict
-from reverie.nn.relu_mlp import NORM_EPS, MLPLayout, concat_inputs
+from reverie.nn.relu_mlp import NORM_EPS, Dropout, MLPLayout, concat_inputs
 
 TILED = 64
 """Smallest number of rows for which matrix units (AMX) are used: below, converting the weights takes too long."""
@@ -156,49 +156,58 @@ def supports_perceptron_by_layers(theta: Tensor, layout: MLPLayout, *parts: Tens
 
 def perceptron_by_layers_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     """Compute ``nn/relu_mlp.py: perceptron``, with one call in C for each product and activation."""
-    return cast(Tensor, call(_Layers, theta, None, layout, *parts))
+    return cast(Tensor, call(_Layers, theta, None, None, layout, *parts))
 
 
 def supports_normed_perceptron(
     theta: Tensor, norms: Tensor | None, dropout: Any, layout: MLPLayout, *parts: Tensor
 ) -> bool:
-    """Return whether :func:`normed_perceptron_cpu` can be used: without dropout."""
-    if norms is None or dropout is not None or layout.squash or layout.activation == "tanh":
+    """Return whether :func:`normed_perceptron_cpu` can be used."""
+    if norms is None or layout.squash or layout.activation == "tanh":
         return False
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
     are_norms = norms.shape == (layout.copies, 2, sum(layout.widths[1:-1])) and norms.is_contiguous()
     return is_dense and are_norms and is_cpu_float32(theta, norms, *parts) and parts[-1].numel() > 0
 
 
-def normed_perceptron_cpu(theta: Tensor, norms: Tensor, _: None, layout: MLPLayout, *parts: Tensor) -> Tensor:
+def normed_perceptron_cpu(
+    theta: Tensor, norms: Tensor, dropout: Dropout | None, layout: MLPLayout, *parts: Tensor
+) -> Tensor:
     """Compute ``nn/relu_mlp.py: regularized_perceptron``, with one call in C for each product and norm."""
-    return cast(Tensor, call(_Layers, theta, norms, layout, *parts))
+    masks: list[Tensor] | None = None
+    if dropout is not None and dropout.training:
+        shapes = [torch.Size((layout.copies, len(parts[-1]), width)) for width in layout.widths[1:-1]]
+        masks = [dropout.factors(shape, theta) for shape in shapes]
+    return cast(Tensor, call(_Layers, theta, norms, masks, layout, *parts))
 
 
 class _Layers(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, theta: Tensor, norms: Tensor | None, layout: MLPLayout, *parts: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, theta: Tensor, norms: Tensor | None, masks: list[Tensor] | None, layout: MLPLayout, *parts: Tensor
+    ) -> Tensor:
         layout.check(parts)
         x = concat_inputs(*parts)  # [M, inputs]
         y = x.new_empty(layout.copies, len(x), layout.widths[-1])
         kept: list[Tensor] = []
         for k, own in enumerate(theta.unbind()):
             inner = x
-            for layer, affine in zip(_layers(own, layout), _affine(norms, layout, k), strict=False):
+            for i, (layer, affine) in enumerate(zip(_layers(own, layout), _affine(norms, layout, k), strict=False)):
                 out = _linear(layer, inner, inner.new_empty(len(x), layer.widths[1]))
+                out = out if masks is None else out.mul_(masks[i][k])
                 inner = _activate(out, affine, layout)
                 kept += [out, inner]
             _linear(_layers(own, layout)[-1], inner, y[k])
         if ctx is not None:
             ctx.save_for_backward(theta, norms, x, *kept)
-            ctx.layout, ctx.shapes = layout, [part.shape for part in parts]
+            ctx.layout, ctx.masks, ctx.shapes = layout, masks, [part.shape for part in parts]
         return y
 
     @staticmethod
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         theta, norms, x, *kept = ctx.saved_tensors
-        layout, (needs_theta, needs_norms, _, *needs_parts) = ctx.layout, ctx.needs_input_grad
+        layout, masks, (needs_theta, needs_norms, _, _, *needs_parts) = ctx.layout, ctx.masks, ctx.needs_input_grad
         dtheta = torch.zeros_like(theta) if needs_theta else None
         dnorms = torch.empty_like(norms) if needs_norms else None
         first = needs_parts.index(True) if any(needs_parts) else len(needs_parts)
@@ -211,12 +220,13 @@ class _Layers(torch.autograd.Function):
                 out, inner = saved[2 * i - 2 : 2 * i]
                 g = _linear_backward(layers[i], inner, g, torch.empty_like(inner), dtheta, k)
                 g = _activate_backward(out, affine[i - 1], g, to[i - 1], layout)
+                g = g if masks is None else g.mul_(masks[i - 1][k])
             part = torch.empty_like(dx) if widths else None
             _linear_backward(layers[0], x, g, part, dtheta, k)
             dx = dx if part is None else dx + part
         gradients = zip(torch.split(dx, widths, 1), ctx.shapes[first:], strict=True) if widths else []
         parts = [g if g.shape == s else g.reshape(s[0], -1, s[1]).sum(1) for g, s in gradients]
-        return dtheta, dnorms, None, *[None] * first, *parts
+        return dtheta, dnorms, None, None, *[None] * first, *parts
 
 
 class _Layer(NamedTuple):

@@ -112,7 +112,7 @@ def perceptron(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
 
 @accelerated
 def regularized_perceptron(
-    theta: Tensor, norms: Tensor | None, dropout: nn.Module | None, layout: MLPLayout, *parts: Tensor
+    theta: Tensor, norms: Tensor | None, dropout: Dropout | None, layout: MLPLayout, *parts: Tensor
 ) -> Tensor:
     """Return the outputs of :func:`perceptron` with dropout, then layer norm, in each hidden layer.
 
@@ -138,6 +138,31 @@ def regularized_perceptron(
     return y.tanh() if layout.squash else y
 
 
+class Dropout(nn.Module):
+    """Dropout (Srivastava et al. 2014) by 16 random bits for each number: PyTorch's takes five times as long on CPUs.
+
+    The probability is rounded to a multiple of 2^-16.
+    """
+
+    has_two_modes = True
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.dropped: int = min(round(probability * 2**16), 2**16 - 1)
+        """How many of the 2^16 values of the bits drop a number."""
+
+    def factors(self, shape: torch.Size, x: Tensor) -> Tensor:
+        """Return 0 for each number that is dropped and 1 / (1 - p) for others, of ``shape``, with dtype and device of x."""
+        count = shape.numel()
+        words = torch.empty(-(-count // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
+        kept = words.view(torch.int16)[:count].view(shape) >= self.dropped - 2**15
+        return kept.to(x.dtype) / (1 - self.dropped / 2**16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply x by :meth:`factors` in an update, and return it otherwise."""
+        return x * self.factors(x.shape, x) if self.training else x
+
+
 class ReluMLP(nn.Module):
     """An MLP, or K of them (``copies``) that share their input. ``squash`` applies tanh to the output.
 
@@ -156,7 +181,7 @@ class ReluMLP(nn.Module):
         self.layout: MLPLayout = MLPLayout((inputs, *units, outputs), copies or 1, squash, activation, norm)
         self.alone: MLPLayout = replace(self.layout, copies=1)
         self.theta: nn.Parameter = nn.Parameter(torch.zeros(copies or 1, self.layout.stride))
-        self.dropout: nn.Dropout | None = nn.Dropout(dropout) if dropout else None
+        self.dropout: Dropout | None = Dropout(dropout) if dropout else None
         self.norms: nn.Parameter | None = None
         if norm is not None:
             scales = torch.ones(copies or 1, sum(units))
