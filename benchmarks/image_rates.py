@@ -23,15 +23,16 @@ from model_free_peers import SYSTEMS as LIVED
 from peers.rates import IMAGE_TASKS
 
 TASKS = tuple(IMAGE_TASKS)
+OF_SCRIPTS = tuple(x for x in TASKS if not x.startswith(("c51", "rainbow", "iqn")))
 SB3, D3RLPY, TIANSHOU, TORCHRL = (LIVED[name] for name in ("sb3", "d3rlpy", "tianshou", "torchrl"))
 SYSTEMS = {
     OURS: System("reverie", TASKS, script="reverie"),
     "script": System(
-        "plain script", TASKS, script="script",
+        "plain script", OF_SCRIPTS, script="script",
         note="in the style of CleanRL: `benchmarks/peers/rates_script_images.py`",
     ),
     "compiled": System(
-        "plain script, compiled", TASKS, script="script", variant="compiled",
+        "plain script, compiled", OF_SCRIPTS, script="script", variant="compiled",
         note="with torch.compile around each loss, forward and backward",
     ),
     "sb3": System(
@@ -44,10 +45,11 @@ SYSTEMS = {
     ),
     "tianshou": System(
         TIANSHOU.title, TASKS, TIANSHOU.environment, TIANSHOU.packages, TIANSHOU.script,
-        note="its DQNet and QRDQNet; for SAC and TD3, modules of the plain script",
+        note="its own networks; Rainbow with a uniform replay, IQN with eight quantiles each; for SAC and TD3, modules "
+             "of the plain script",
     ),
     "torchrl": System(
-        TORCHRL.title, tuple(x for x in TASKS if not x.startswith(("qr_dqn", "discrete_cql"))),
+        TORCHRL.title, tuple(x for x in OF_SCRIPTS if not x.startswith(("qr_dqn", "discrete_cql"))),
         TORCHRL.environment, TORCHRL.packages, TORCHRL.script,
         note="its ConvNet; for SAC and TD3, modules of the plain script",
     ),

@@ -54,6 +54,9 @@ class ImageTask(NamedTuple):
 IMAGE_TASKS = {
     "dqn_image": ImageTask("dqn", 84, 4, "nature", 32),
     "qr_dqn_image": ImageTask("qr_dqn", 84, 4, "nature", 32),
+    "c51_image": ImageTask("c51", 84, 4, "nature", 32),
+    "rainbow_image": ImageTask("rainbow", 84, 4, "nature", 32),
+    "iqn_image": ImageTask("iqn", 84, 4, "nature", 32),
     "discrete_cql_image": ImageTask("discrete_cql", 84, 4, "nature", 32),
     "bc_image": ImageTask("bc", 84, 4, "nature", 32),
     "sac_image": ImageTask("sac", 84, 3, "drq", 256),
@@ -130,7 +133,7 @@ def image_experience(task: ImageTask) -> Experience:
     """Noise as transitions between images: obs are ``[rows, side, side, channels]`` uint8."""
     noise = np.random.default_rng(0)
     obs = noise.integers(0, 256, (IMAGE_ROWS + 1, task.side, task.side, task.channels), dtype=np.uint8)
-    if task.algorithm in (*DISCRETE, "bc", "ppo"):
+    if task.channels == 4:
         action = noise.integers(0, CHOICES, IMAGE_ROWS)
     else:
         action = noise.uniform(-1, 1, (IMAGE_ROWS, ACTIONS)).astype(np.float32)

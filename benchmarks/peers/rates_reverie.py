@@ -52,10 +52,13 @@ def acts(discrete: bool) -> ActionSpec:
 
 def config(task: str) -> AlgorithmConfig:
     """The defaults with the sizes that everybody has; those of `CRITICS` are of the preset."""
-    if task in CRITICS:
-        preset = TABLE[task]
+    if task in CRITICS or task == "rainbow_image":
+        preset = TABLE[task.removesuffix("_image")]
         settings = {key[5:]: value for key, value in preset.settings.items() if key.startswith("algo.")}
-        return algorithm_config(preset.algorithm)().merge(settings)
+        settings.pop("frame_stack", None)  # images come stacked
+        made = algorithm_config(preset.algorithm)().merge(settings)
+        assert isinstance(made, AlgorithmConfig)
+        return made.merge({"batch_size": BATCH if task in CRITICS else IMAGE_TASKS[task].batch})
     name = "fql" if task == "qc_fql" else task
     made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else name)()
     assert isinstance(made, AlgorithmConfig)
@@ -65,6 +68,8 @@ def config(task: str) -> AlgorithmConfig:
         if image.algorithm == "ppo":
             shared = {"networks.share_encoder": True, "networks.activation": "relu", "entropy_coef": 0.01}
             made = made.merge({"rollout": ROLLOUT, "epochs": EPOCHS, **shared})
+        if image.algorithm == "iqn":  # as Tianshou's
+            made = made.merge({"double": True, "num_policy_quantiles": 8})
         return made.merge({"batch_size": image.batch, "networks.units": units, "networks.encoder": image.encoder})
     if task == "decision_transformer":
         return made

@@ -122,7 +122,13 @@ def qr_dqn(networks: Any) -> OffPolicyAlgorithm:
 ALGORITHMS: dict[str, Callable[[Any], Algorithm]] = {
     "td3": td3, "sac": sac, "ddpg": ddpg, "dqn": dqn, "qr_dqn": qr_dqn,
 }  # fmt: skip
-ON_IMAGES = ALGORITHMS | {"discrete_cql": images.discrete_cql, "bc": images.bc}
+ON_IMAGES = ALGORITHMS | {
+    "c51": images.c51,
+    "rainbow": images.rainbow,
+    "iqn": images.iqn,
+    "discrete_cql": images.discrete_cql,
+    "bc": images.bc,
+}
 
 
 def filled(rows: Experience) -> ReplayBuffer:

@@ -55,9 +55,12 @@ class IQNObjective(QRDQNObjective):
         ``[B, T - 1, N']``. With ``double`` the online network chooses a*.
         """
         obs, c = obs_after(batch.obs), self.cfg
-        quantiles = self.target_network(obs, draw_fractions(batch, c.num_target_quantiles))  # [B, T-1, A, N']
-        selector = self.policy_quantiles(self.network if c.double else self.target_network, obs)  # [B, T-1, A, K]
-        return self.targets_of(quantiles, selector, batch)
+        tau = draw_fractions(batch, c.num_target_quantiles)  # [B, T-1, N']
+        if c.double:
+            return self.targets_of(self.target_network(obs, tau), self.policy_quantiles(self.network, obs), batch)
+        midpoints = quantile_midpoints(c.num_policy_quantiles, tau.device).expand(*tau.shape[:-1], -1)  # [B, T-1, K]
+        quantiles: Tensor = self.target_network(obs, torch.cat([tau, midpoints], -1))  # [B, T-1, A, N' + K]
+        return self.targets_of(quantiles[..., : tau.shape[-1]], quantiles[..., tau.shape[-1] :], batch)
 
 
 def draw_fractions(batch: Batch, count: int) -> Tensor:

@@ -47,8 +47,8 @@ class NetworkConfig(Config):
     """Layer norm in each hidden layer of the critics: before_relu, as in RLPD, or after_relu, as in ReBRAC. None: no
     norm."""
     critic_dropout: Annotated[float, Within("[0, 1)")] = 0.0
-    """Probability with which an update sets an output of a hidden layer of the critics to 0: Hiraoka et al. 2022,
-    "Dropout Q-functions for doubly efficient reinforcement learning". Dropout comes before the norm."""
+    """Probability with which an update sets an output of a hidden layer of the critics to 0, in steps of 2^-16: Hiraoka
+    et al. 2022, "Dropout Q-functions for doubly efficient reinforcement learning". Dropout comes before the norm."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

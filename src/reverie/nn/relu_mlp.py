@@ -152,7 +152,7 @@ class Dropout(nn.Module):
         """How many of the 2^16 values of the bits drop a number."""
 
     def factors(self, shape: torch.Size, x: Tensor) -> Tensor:
-        """Return 0 for each number that is dropped and 1 / (1 - p) for others, of ``shape``, with dtype and device of x."""
+        """Return 0 for each number of ``shape`` that is dropped and else 1 / (1 - p), with dtype and device of x."""
         count = shape.numel()
         words = torch.empty(-(-count // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
         kept = words.view(torch.int16)[:count].view(shape) >= self.dropped - 2**15
