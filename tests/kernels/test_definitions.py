@@ -220,6 +220,10 @@ CASES: dict[str, list[Case]] = {
         Case(lambda normal, s: (normal(s["m"], 4 * s["n"]), 4, *normal(2, 4 * s["n"])), (0, 1, 2)),
         Case(lambda normal, s: (9 * normal(s["m"], 3 * s["n"]), 3), (0,)),
     ],
+    "elementwise.batch_moments_cpu": [Case(lambda normal, s: (normal(2, s["m"] + 1, s["n"]),), unfit=())],
+    "elementwise.batch_norm_cpu": [
+        Case(lambda normal, s: (normal(2, s["m"] + 1, s["n"]), *normal(2, 2, 1, s["n"])), (0, 1, 2), 1e-4, unfit=()),
+    ],
     "images.conv_pool_norm_silu_cpu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
     "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
     "conv_relu.conv_relu_cpu": [

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, num_threads_for, once_differentiable_strict
+from reverie.nn.batch_norm import BATCH_NORM_EPS
 
 
 def supports_norm_silu(x: Tensor, scale: Tensor, eps: float) -> bool:
@@ -109,3 +110,47 @@ class _NormThen(torch.autograd.Function):
                 x.new_empty(workers, 3 * width), x.numel() // width, width, ctx.size, workers)  # fmt: skip
         dscale, dshift = (None, None) if dnorm is None else dnorm.sum(0).float().unbind()
         return dx, dscale, dshift, None
+
+
+# ---------------------------------------------------------------- batch norm (``batch_norm.c``)
+
+
+def supports_batch_norm(x: Tensor, *affine: Tensor) -> bool:
+    """Return whether :func:`batch_norm_cpu` and :func:`batch_moments_cpu` can be used."""
+    fit = x.ndim == 3 and x.numel() > 0 and all(p.shape == (len(x), 1, x.shape[2]) for p in affine)
+    return fit and is_cpu_float32(x, *affine)
+
+
+def batch_moments_cpu(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Compute ``batch_norm.batch_moments``."""
+    x, (mean, var) = x.detach().contiguous(), x.new_empty(2, len(x), 1, x.shape[2])
+    call_compiled("batch_norm", x, None, None, None, mean, var, *x.shape, BATCH_NORM_EPS, num_threads_for(x))
+    return mean, var
+
+
+def batch_norm_cpu(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute ``batch_norm.batch_norm``."""
+    y, mean, var = call(_BatchNorm, x, scale, shift)
+    return y, mean, var
+
+
+class _BatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, scale, shift = x.contiguous(), scale.contiguous(), shift.contiguous()
+        y, mean, var = torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)
+        call_compiled("batch_norm", x, scale, shift, y, mean, var, *x.shape, BATCH_NORM_EPS, num_threads_for(x))
+        if ctx is not None:
+            ctx.save_for_backward(x, scale, mean, var)
+            ctx.mark_non_differentiable(mean, var)
+            ctx.set_materialize_grads(False)  # of mean and var
+        return y, mean, var
+
+    @staticmethod
+    @once_differentiable_strict
+    def backward(ctx: Any, grad: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
+        x, scale, mean, var = ctx.saved_tensors
+        dx, dscale, dshift = torch.empty_like(x), torch.empty_like(scale), torch.empty_like(scale)
+        call_compiled("batch_norm_backward", x, scale, mean, var, grad.contiguous(), dx, dscale, dshift, *x.shape,
+                BATCH_NORM_EPS, num_threads_for(x))  # fmt: skip
+        return dx, dscale, dshift

@@ -197,7 +197,7 @@ class _CopiedLinear(torch.autograd.Function):
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         (x, weight), grad = ctx.saved_tensors, grad.contiguous()
-        needs_x, needs_weight, needs_bias = needed_input_grads(ctx)
+        needs_x, needs_weight, *needs_bias = needed_input_grads(ctx)  # no third one without a bias
         dx = grad.new_empty(x.shape) if needs_x else None
         dweight = torch.empty_like(weight) if needs_weight else None
         for k, g in enumerate(grad):
@@ -205,7 +205,7 @@ class _CopiedLinear(torch.autograd.Function):
                 _multiply(g, weight[k].T, dx[k])
             if dweight is not None:
                 _multiply(x[k].T, g, dweight[k])
-        return dx, dweight, grad.sum(1, keepdim=True) if needs_bias else None
+        return dx, dweight, grad.sum(1, keepdim=True) if any(needs_bias) else None
 
 
 def _multiply(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None = None) -> None:

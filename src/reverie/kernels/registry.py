@@ -38,6 +38,7 @@ from reverie.kernels import (
 from reverie.kernels.compiler import compile_state
 from reverie.nn import adam as nn_adam
 from reverie.nn import (
+    batch_norm,
     distributions,
     exploration,
     functional,
@@ -75,6 +76,8 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (functional.norm_silu, Kernel(gpu.supports_norm_silu_triton, gpu.norm_silu_triton)),
     (functional.norm_silu, Kernel(elementwise.supports_norm_silu, elementwise.norm_silu_cpu)),
     (functional.norm_mish, Kernel(elementwise.supports_norm_mish, elementwise.norm_mish_cpu)),
+    (batch_norm.batch_moments, Kernel(elementwise.supports_batch_norm, elementwise.batch_moments_cpu)),
+    (batch_norm.batch_norm, Kernel(elementwise.supports_batch_norm, elementwise.batch_norm_cpu)),
     (functional.sim_norm, Kernel(elementwise.supports_sim_norm, elementwise.sim_norm_cpu)),
     (functional.conv_pool_norm_silu, Kernel(images_gpu.supports_stage, images_gpu.conv_pool_norm_silu_triton)),
     (functional.conv_pool_norm_silu, Kernel(images.supports_conv_pool_norm_silu, images.conv_pool_norm_silu_cpu)),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.collectives import mean_across_ranks
+from reverie.core.kernel_dispatch import accelerated
 from reverie.core.types import Obs
 from reverie.nn.bodies import Body, CopiedLinear, Copies, SphericalLinear
 
@@ -29,16 +30,24 @@ BATCH_NORM_EPS = 1e-3
 """Added to variances: the authors' code of CrossQ (github.com/adityab/CrossQ) and of XQC."""
 
 
+@accelerated
+@torch.no_grad()
+def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the means and the variances ``[K, 1, width]`` of K batches ``[K, M, width]``, without gradient."""
+    var, mean = torch.var_mean(x.float(), 1, correction=0, keepdim=True)
+    return mean, var
+
+
+@accelerated
 def batch_norm(x: Tensor, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scale (x - m) / s + shift, m, and s^2: Ioffe and Szegedy 2015, arXiv:1502.03167, algorithm 1.
 
     m and s are the mean and the standard deviation of each of K batches, x ``[K, M, width]``. ``scale`` and ``shift``
     are ``[K, 1, width]``, as m and s^2, which have no gradient.
     """
-    copies = zip(x, scale.squeeze(1), shift.squeeze(1), strict=True)
-    normed = [torch.native_batch_norm(part, a, b, None, None, True, 0.0, BATCH_NORM_EPS) for part, a, b in copies]
-    y, mean, inverse_std = (torch.stack(parts) for parts in zip(*normed, strict=True))
-    return y, mean.unsqueeze(1), inverse_std.pow(-2).unsqueeze(1) - BATCH_NORM_EPS
+    var, mean = torch.var_mean(x.float(), 1, correction=0, keepdim=True)
+    y = torch.addcmul(shift, (x - mean) * (var + BATCH_NORM_EPS).rsqrt(), scale)
+    return y.to(x.dtype), mean.detach(), var.detach()
 
 
 class BatchNormLayer(nn.Module):
@@ -141,8 +150,8 @@ class BatchRenormLayer(BatchNormLayer):
 
     def normalize(self, x: Tensor, only: slice) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
-            mean = x.float().mean(1, keepdim=True)  # [k, 1, width]
-            std = ((x - mean).square().mean(1, keepdim=True) + BATCH_NORM_EPS).sqrt()
+            mean, var = batch_moments(x)  # [k, 1, width] each
+            std = (var + BATCH_NORM_EPS).sqrt()
             running_std, warm = (self.var[only] + BATCH_NORM_EPS).sqrt(), self.updates >= self.warmup
             r = torch.where(warm, (std / running_std).clamp(1 / MAX_RATIO, MAX_RATIO), 1.0)
             d = ((mean - self.mean[only]) / running_std).clamp(-MAX_DISTANCE, MAX_DISTANCE)
