@@ -136,7 +136,7 @@ def normalized() -> Call:
     step, act = noise_step(MUJOCO, 1), acts(learner, MUJOCO)
 
     def call() -> None:
-        learner.preprocess.watch(step)
+        learner.preprocess.update_statistics(step)
         act()
 
     return call

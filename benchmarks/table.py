@@ -19,6 +19,7 @@ from typing import Any
 
 from agreement import agreement_table
 from control import control_table
+from efficiency_table import efficiency_table
 from gpu_table import gpu_table
 from offline_table import estimates_table, offline_peers_table, offline_table
 from words import digits, grid, time
@@ -27,7 +28,7 @@ from reverie.core.statistics import MIN_RUNS
 
 HERE = Path(__file__).parent
 PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
-    "performance", "offline", "objectives", "on_policy", "world_models", "tutorials/robot"
+    "performance", "offline", "objectives", "on_policy", "world_models", "sample_efficiency", "tutorials/robot"
 ))  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
@@ -349,6 +350,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "image_rates": model_free_peers_table,
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
+    "sample_efficiency": efficiency_table,
 }
 """Each table by its name, which is that of its result file."""
 

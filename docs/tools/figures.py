@@ -31,6 +31,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from reverie.core.statistics import iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
 from reverie.log.plot import SIZE, draw_seeds, mark_finals
 from reverie.log.style import (
@@ -78,6 +79,10 @@ def pictures() -> dict[str, Picture]:
         out[f"{name}.svg"] = Picture(("dreamers.json",), cells)
     out["results/ppo.svg"] = Picture(("on_policy.json",), seeds_of_ppo)
     out["results/dreamer_v3.svg"] = Picture(("cartpole.json", "demo.json"), dreamer_v3)
+    for name, column in (("steps", 0), ("seconds", 2)):
+        out[f"efficiency_{name}.svg"] = Picture(
+            ("sample_efficiency.json",), lambda data, column=column: efficiency(data["rows"], column)
+        )
     return out
 
 
@@ -99,6 +104,13 @@ TITLES = {
     "cue": "Cue, no memory", "cue_memory": "Cue, LSTM", "cue_window": "Cue, transformer", "pong": "ALE/Pong-v5",
 }  # fmt: skip
 """Tasks of the benchmarks, and what people call them."""
+EFFICIENCY = {
+    "hopper": "Hopper-v5", "reacher_easy": "reacher-easy (dm_control)", "cheetah": TITLES["cheetah"],
+    "walker": "Walker2d-v5", "walker_walk": TITLES["models_walker"], "cheetah_run": "cheetah-run (dm_control)",
+    "breakout": TITLES["breakout"], "asterix": "MinAtar/Asterix-v1", "door_key": "MiniGrid-DoorKey-6x6-v0",
+    "key_corridor": "MiniGrid-KeyCorridorS3R1-v0",
+}  # fmt: skip
+"""Tasks of sample_efficiency.json."""
 CAPTION = "Each line is a seed; from five seeds on, a thick line is their IQM with a 95 % interval.\n"
 FINALS = "◆ evaluation at the end"
 
@@ -325,6 +337,32 @@ def scaling(data: Mapping[str, Any]) -> Figure:
     few, many = sorted({row["envs"] for row in rows})
     return caption(figure, f"Predicted. Beside the lines: updates per env step. Dashed: {few} environment an actor; "
                    f"solid: {many}.")  # fmt: skip
+
+
+def efficiency(rows: Rows, column: int) -> Figure:
+    """The scores of each method over env steps (column 0 of its curve) or processor seconds (column 2)."""
+    tasks = [task for task in EFFICIENCY if any(row["task"] == task for row in rows)]
+    methods = sorted({row["method"].removeprefix("sb3_") for row in rows})
+    figure, grid = new_panels(len(tasks), 2, (4.6, 2.9), (0, 0.4))
+    for axes, task in zip(grid, tasks, strict=True):
+        style_axes(axes, "env steps" if column == 0 else "seconds of processor time", "mean return", EFFICIENCY[task])
+        labels = []
+        for method in sorted({row["method"] for row in rows if row["task"] == task}):
+            curves = np.array([row["curve"] for row in rows if (row["task"], row["method"]) == (task, method)])
+            x, scores = curves[..., column].mean(0), iqm(curves[..., 1].T[..., None])
+            color = HUES[methods.index(method.removeprefix("sb3_")) % len(HUES)]
+            axes.plot(x, scores, "--" if method.startswith("sb3_") else "-", color=color)
+            axes.fill_between(x, curves[..., 1].min(0), curves[..., 1].max(0), color=color, alpha=0.12, lw=0)
+            labels.append((float(scores[-1]), method.replace("sb3_", "SB3 "), color))
+        if column:
+            axes.set_xscale("log")
+            left, right = axes.get_xlim()
+            ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if left < tick < right]
+            axes.set_xticks(ticks, [str(tick) for tick in ticks])
+            axes.xaxis.set_minor_locator(NullLocator())
+        label_lines(axes, labels)
+    return caption(figure, "Lines are interquartile means of evaluations; areas reach from the lowest to the highest "
+                   "seed.")  # fmt: skip
 
 
 # ---------------------------------------------------------------- tutorials
