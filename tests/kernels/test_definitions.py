@@ -195,10 +195,6 @@ CASES: dict[str, list[Case]] = {
         Case(error(), (0,), settings={"scale": 0.5}, unfit=MANY), Case(error(3), (0,), unfit=MANY),
     ],
     "losses_gpu.huber_error_triton": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5}, unfit=MANY)],
-    "losses.project_cpu": [
-        Case(lambda normal, s: (2 * normal(s["m"], s["k"]), normal(s["m"], s["k"]).softmax(-1),
-                                torch.linspace(-2, 3, s["n"] + 1)), nan=0, unfit=()),
-    ],
     "losses.greedy_quantiles_cpu": [Case(drawn(("m", 2, "k", "n"), ("m", 2, "k", "n")))],
     "losses.quantile_targets_cpu": [Case(targets(TD0())), Case(targets(NStep(1))), Case(targets(TD1()))],
     "losses.quantile_error_cpu": [Case(quantile_error, (0,))],

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
-from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, Obs
 from reverie.nn.functional import mask_illegal
@@ -29,7 +28,6 @@ from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after
 # ---------------------------------------------------------------------- losses
 
 
-@accelerated
 def project(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
     """Return the probabilities ``[..., N]`` of the ``support`` ``[N]`` for a distribution over other atoms: equation 7.
 
@@ -41,9 +39,12 @@ def project(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
         probs: their probabilities, the same shape.
         support: z, evenly spaced and ascending.
     """
-    x = atoms.clamp(support[0], support[-1]).unsqueeze(-2)  # [..., 1, M]
-    share = (1 - (x - support.unsqueeze(-1)).abs() / (support[1] - support[0])).clamp(min=0)  # [..., N, M]
-    return (share * probs.unsqueeze(-2)).sum(-1)
+    x, intervals = atoms.clamp(support[0], support[-1]), len(support) - 1
+    place = (x - support[0]) * (intervals / (support[-1] - support[0]))  # [..., M], from 0 to N - 1
+    lower = place.nan_to_num(0.0).long().clamp(max=intervals - 1)  # the neighbor below, an index even for NaN
+    share = ((x - support[lower]) / (support[1] - support[0])).clamp(0, 1)  # of the neighbor above
+    projected = probs.new_zeros(*probs.shape[:-1], len(support))
+    return projected.scatter_add_(-1, lower, probs * (1 - share)).scatter_add_(-1, lower + 1, probs * share)
 
 
 class C51Objective(DQNObjective):

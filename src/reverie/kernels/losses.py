@@ -248,21 +248,3 @@ def quantile_error_and_gradient(
             _threads(windows * steps * n * n))  # fmt: skip
     loss, *metrics = out.unbind()
     return (loss, priority, *metrics), gradient
-
-
-# ---------------------------------------------------------------------- atoms
-
-
-def supports_project(atoms: Tensor, probs: Tensor, support: Tensor) -> bool:
-    """Return whether :func:`project_cpu` can be used; it has no gradient."""
-    return atoms.shape == probs.shape and is_cpu_float32(atoms, probs, support) and has_no_grad(atoms, probs)
-
-
-def project_cpu(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
-    """Compute ``c51.project``: add both shares of each atom, instead of looking at all pairs of atoms."""
-    x, last = atoms.clamp(support[0], support[-1]), len(support) - 1
-    place = (x - support[0]) * (last / (support[-1] - support[0]))  # [..., M]
-    below = place.nan_to_num(0.0).long().clamp(max=last - 1)
-    share = ((x - support[below]) / (support[1] - support[0])).clamp(0, 1)
-    out = atoms.new_zeros(*atoms.shape[:-1], len(support))
-    return out.scatter_add_(-1, below, probs * (1 - share)).scatter_add_(-1, below + 1, probs * share)

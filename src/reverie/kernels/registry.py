@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from reverie.algos import base, c51, dreamer, imagination
+from reverie.algos import base, dreamer, imagination
 from reverie.core import columns
 from reverie.core.kernel_dispatch import Kernel
 from reverie.kernels import (
@@ -65,7 +65,6 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (td.squared_error, Kernel(losses_gpu.supports_td_error_triton, losses_gpu.squared_error_triton)),
     (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),
     (td.huber_error, Kernel(losses_gpu.supports_td_error_triton, losses_gpu.huber_error_triton)),
-    (c51.project, Kernel(losses.supports_project, losses.project_cpu)),
     (quantile.quantile_huber, Kernel(losses.supports_quantile_huber, losses.quantile_huber_cpu)),
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
