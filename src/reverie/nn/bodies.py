@@ -273,7 +273,8 @@ class SphericalMLP(Copies):
         y: Tensor = to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
         for block in self.blocks:
             y = block(y, only)
-        y = torch.cat([head(y, only) for head in self.heads], -1)
+        parts = [head(y, only) for head in self.heads]
+        y = torch.cat(parts, -1) if len(parts) > 1 else parts[0]
         return y.tanh() if self.squash else y  # [k, M, outputs]
 
 
