@@ -9,7 +9,6 @@
 #include "thread_pool.h"
 #include "perceptron.h"
 
-
 /* One layer forward, for a few rows; `scratch` is [inputs, PANEL]. */
 static void forward_layer(const float *x, int64_t inputs, const float *weights, float *y, int64_t outputs, int64_t rows,
                           Then then, float *scratch) {
