@@ -189,6 +189,7 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     (["train", "dreamer_v3", "--steps", "many"], 2, "Error parsing --steps: many is not a whole number"),
     (["train", "dreamer_v3", "--steps", "1.5"], 2, "1.5 is not a whole number"),
     (["train", "dreamer_v3", "--algo.horizon", "-3"], 2, "reverie: --algo.horizon = -3: expected at least 1"),
+    (["train", "sac", "--algo.networks.body", "hypersphere"], 2, "--algo.networks.body = hypersphere: sac does"),
     (["train", "dreamer_v3", "--env.clip-reward", "sing"], 2, "'none', 'sign'"),
     (["train", "dreamer_v3", "--env.kwargs", "[1, 2"], 2, "is not YAML"),
     (["train", "dreamer_v3", "--eval-env.kwargs", "{a"], 2, "--eval-env.kwargs {a: expected YAML in one argument"),

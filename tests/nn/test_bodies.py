@@ -1,5 +1,7 @@
 """Bodies of networks against layers of PyTorch, and their statistics."""
 
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +14,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
-from reverie.nn.bodies import ALL, ResidualMLP, Simba, SphericalLinear, SphericalMLP, project_weights
+from reverie.nn.bodies import ALL, Hypersphere, ResidualMLP, Simba, SphericalLinear, SphericalMLP, project_weights
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
 
@@ -161,9 +163,10 @@ def test_bodies_refuse_what_they_have_not(settings, said):
         MemoryNetworkConfig(**settings)
 
 
-def test_only_crossq_updates_the_statistics_of_batches():
-    with pytest.raises(ConfigError, match=r"networks.body = batch_renorm.*: sac does not train such a body"):
-        SACConfig(networks=MemoryNetworkConfig(body=BatchRenorm()))
+@pytest.mark.parametrize("body", [BatchRenorm(), Hypersphere()])
+def test_sac_neither_updates_statistics_of_batches_nor_projects_weights(body):
+    with pytest.raises(ConfigError, match=rf"networks.body = {re.escape(body.to_text())}: sac does not train such"):
+        SACConfig(networks=MemoryNetworkConfig(body=body))
 
 
 def updated(config):

@@ -125,6 +125,7 @@ class SimbaV2(SAC):
 class SimbaV2Config(SACConfig):
     """Settings of SimbaV2, with the values of its authors' code (github.com/DAVIAN-Robotics/SimbaV2)."""
 
+    network_settings: ClassVar[frozenset[str]] = SACConfig.network_settings | {"hypersphere"}
     body: ClassVar[type[Body]] = Hypersphere
     """The only body that the networks may have."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})

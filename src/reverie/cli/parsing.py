@@ -169,19 +169,17 @@ def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
         near = [name] if name in flags else suggest_names(name, flags)
         suggestion = f" Did you mean {' or '.join(map(to_flag, near))}?" if near and option.startswith("-") else ""
         return f"unknown option {option}.{suggestion}{every}"
-    text = re.sub(
-        r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): (?:\w+\.)*(\w+) = ", rewrite_parse_error, text
-    )
+    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): ([\w.]+) = ", rewrite_parse_error, text)
     return text if text.endswith((".", "?")) else f"{text}."
 
 
 def rewrite_parse_error(match: re.Match[str]) -> str:
-    """Return ``--env.num = `` for tyro's ``Error parsing env: num = ``."""
+    """Return ``--env.num = `` for tyro's ``Error parsing env: num = `` or ``Error parsing env: env.num = ``."""
     prefix, name = match.groups()
     if prefix.startswith("--"):
         return f"{prefix} = "
     whole_command = not (prefix[:1].islower() or prefix.startswith("-"))
-    return f"{to_flag(name if whole_command else f'{prefix}.{name}')} = "
+    return f"{to_flag(name if whole_command or name.startswith(f'{prefix}.') else f'{prefix}.{name}')} = "
 
 
 def iter_flags(args: list[str]) -> Iterator[tuple[str, list[str]]]:

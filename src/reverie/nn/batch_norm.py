@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from reverie.nn.bodies import Body, CopiedLinear, Copies, SphericalLinear
 @dataclass(frozen=True)
 class BatchBody(Body, base=True):
     """A network whose algorithm normalizes it by the statistics of batches, and updates the running ones."""
+
+    needs_learner: ClassVar[bool] = True
 
     rate: Annotated[float, Within("(0, 1]")] = 0.01
     """Step size of the running means and variances per update."""

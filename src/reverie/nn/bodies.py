@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,9 @@ from reverie.nn.relu_mlp import NORM_EPS, concat_inputs
 @dataclass(frozen=True)
 class Body(Choice, ABC):
     """What is between the inputs and the outputs of a network."""
+
+    needs_learner: ClassVar[bool] = False
+    """Whether gradient steps are not enough to train it: only algorithms that name it in ``network_settings`` do."""
 
     def check(self, **widths: tuple[int, ...]) -> None:
         """Raise ConfigError unless these ``widths``, by the names of their settings, can be built."""
@@ -155,6 +159,8 @@ class ResidualMLP(Copies):
 @dataclass(frozen=True)
 class Hypersphere(Simba):
     """Residual blocks whose features and weights have norm 1: Lee et al. 2025, "SimbaV2", arXiv:2502.15280."""
+
+    needs_learner: ClassVar[bool] = True
 
     def build(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,

@@ -18,7 +18,6 @@ from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
-from reverie.nn.batch_norm import BatchBody
 from reverie.nn.bodies import Body
 from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
 from reverie.nn.encoder import flat_vector
@@ -68,8 +67,8 @@ class NetworkConfig(Config):
             if (value := getattr(self, name)) and name not in allowed:
                 text = value.to_text() if isinstance(value, Body) else value
                 raise ConfigError(f"{path}.{name} = {text}: it has no effect on these networks of {algorithm}.")
-        for name, kind in BatchBody.variants().items():
-            if isinstance(self.body, kind) and name not in allowed:
+        for name, kind in Body.variants().items():
+            if type(self.body) is kind and kind.needs_learner and name not in allowed:
                 raise ConfigError(f"{path}.body = {self.body.to_text()}: {algorithm} does not train such a body.")
 
 
