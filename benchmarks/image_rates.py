@@ -23,7 +23,7 @@ from model_free_peers import SYSTEMS as LIVED
 from peers.rates import IMAGE_TASKS
 
 TASKS = tuple(IMAGE_TASKS)
-OF_SCRIPTS = tuple(x for x in TASKS if not x.startswith(("c51", "rainbow", "iqn")))
+OF_SCRIPTS = tuple(x for x in TASKS if not x.startswith(("c51", "iqn")))
 SB3, D3RLPY, TIANSHOU, TORCHRL = (LIVED[name] for name in ("sb3", "d3rlpy", "tianshou", "torchrl"))
 SYSTEMS = {
     OURS: System("reverie", TASKS, script="reverie"),
@@ -45,7 +45,7 @@ SYSTEMS = {
     ),
     "tianshou": System(
         TIANSHOU.title, TASKS, TIANSHOU.environment, TIANSHOU.packages, TIANSHOU.script,
-        note="its own networks; Rainbow with a uniform replay, IQN with eight quantiles each; for SAC and TD3, modules "
+        note="its own networks; IQN with eight quantiles each; for SAC and TD3, modules "
              "of the plain script",
     ),
     "torchrl": System(

@@ -182,7 +182,6 @@ RATES = {
     "dqn_image": "DQN, 84x84x4",
     "qr_dqn_image": "QR-DQN, 84x84x4",
     "c51_image": "C51, 84x84x4",
-    "rainbow_image": "Rainbow, 84x84x4",
     "iqn_image": "IQN, 84x84x4",
     "discrete_cql_image": "discrete CQL, 84x84x4",
     "bc_image": "BC, 84x84x4",

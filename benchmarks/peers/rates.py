@@ -55,7 +55,6 @@ IMAGE_TASKS = {
     "dqn_image": ImageTask("dqn", 84, 4, "nature", 32),
     "qr_dqn_image": ImageTask("qr_dqn", 84, 4, "nature", 32),
     "c51_image": ImageTask("c51", 84, 4, "nature", 32),
-    "rainbow_image": ImageTask("rainbow", 84, 4, "nature", 32),
     "iqn_image": ImageTask("iqn", 84, 4, "nature", 32),
     "discrete_cql_image": ImageTask("discrete_cql", 84, 4, "nature", 32),
     "bc_image": ImageTask("bc", 84, 4, "nature", 32),

@@ -52,13 +52,12 @@ def acts(discrete: bool) -> ActionSpec:
 
 def config(task: str) -> AlgorithmConfig:
     """The defaults with the sizes that everybody has; those of `CRITICS` are of the preset."""
-    if task in CRITICS or task == "rainbow_image":
-        preset = TABLE[task.removesuffix("_image")]
+    if task in CRITICS:
+        preset = TABLE[task]
         settings = {key[5:]: value for key, value in preset.settings.items() if key.startswith("algo.")}
-        settings.pop("frame_stack", None)  # images come stacked
         made = algorithm_config(preset.algorithm)().merge(settings)
         assert isinstance(made, AlgorithmConfig)
-        return made.merge({"batch_size": BATCH if task in CRITICS else IMAGE_TASKS[task].batch})
+        return made.merge({"batch_size": BATCH})
     name = "fql" if task == "qc_fql" else task
     made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else name)()
     assert isinstance(made, AlgorithmConfig)
