@@ -215,7 +215,7 @@ HEADLINES: dict[str, Callable[[], Call]] = {
     "act I": lambda: acts(build("I"), IMAGE),
     "act td3": lambda: acts(small("td3", FORCES), MUJOCO),
     "step ppo": normalized,
-    **{name: partial(updates, name, MUJOCO, FORCES) for name in ("ddpg", "td3", "sac", "cql", "iql", "bc")},
+    **{name: partial(updates, name, MUJOCO, FORCES) for name in ("ddpg", "td3", "sac", "crossq", "cql", "iql", "bc")},
     **{
         name: partial(updates, name, MUJOCO, CHOICE)
         for name in ("dqn", "qr_dqn", "discrete_cql", "discrete_bcq", "discrete_crr")

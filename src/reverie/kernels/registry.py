@@ -54,7 +54,6 @@ from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
 from reverie.objectives import estimators, policy, quantile, returns, td
 from reverie.replay import prioritized, windows
-from reverie.store import zarr
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
@@ -123,7 +122,6 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (prioritized.tree_set, Kernel(rows.has_compiled_functions, rows.tree_set_cpu)),
     (prioritized.tree_draw, Kernel(rows.has_compiled_functions, rows.tree_draw_cpu)),
     (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
-    (zarr.checksums, Kernel(rows.has_compiled_functions, rows.checksums_cpu)),
     (exploration.CapturableFunction.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
     (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
     (exploration.CapturableFunction.on_host, Kernel(policy_graphs.supports_graph, policy_graphs.act_captured)),

@@ -184,14 +184,3 @@ def random_integers_cpu(source: Any, bound: int, count: int, among: Any = None) 
     among_address = 0 if among is None else among.address
     library.draw_integers(state, draw_one, bound, count, among_address, numbers.data_ptr())
     return numbers
-
-
-def checksums_cpu(pieces: Sequence[memoryview]) -> list[int]:
-    """Compute ``store/zarr.py: checksums``. The store's thread takes the interpreter's lock once, not per piece."""
-    library: Any = load_kernels()
-    buffers = [np.frombuffer(piece, np.uint8) for piece in pieces]
-    sizes = np.array([len(buffer) for buffer in buffers], np.int64)
-    addresses = np.array([buffer.ctypes.data for buffer in buffers], np.uintp)
-    sums = np.empty(len(buffers), np.uint32)
-    library.checksums(addresses.ctypes.data, sizes.ctypes.data, sums.ctypes.data, len(buffers))
-    return list(map(int, sums))

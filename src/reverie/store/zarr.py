@@ -16,7 +16,6 @@ import numpy as np
 import zstandard
 
 from reverie.core.columns import ColumnSpec
-from reverie.core.kernel_dispatch import accelerated
 from reverie.store.segment import FORMAT, META, Segment
 
 ZSTD_LEVEL = 1
@@ -47,18 +46,12 @@ def compressor() -> zstandard.ZstdCompressor:
 
 def encode_chunks(chunks: Sequence[np.ndarray]) -> list[tuple[memoryview, bytes]]:
     """Compress chunks of contiguous rows ``[R, *shape]``; return (compressed bytes, CRC32C as 4 bytes) for each."""
+    import google_crc32c
+
     contents: list[Any] = [rows.reshape(-1).view(np.uint8) for rows in chunks]
     pieces: Any = compressor().multi_compress_to_buffer(contents)
     compressed = [memoryview(piece) for piece in pieces]
-    return [(piece, struct.pack("<I", crc)) for piece, crc in zip(compressed, checksums(compressed), strict=True)]
-
-
-@accelerated
-def checksums(pieces: Sequence[memoryview]) -> list[int]:
-    """Return the CRC32C of each piece."""
-    import google_crc32c
-
-    return [google_crc32c.value(bytes(piece)) for piece in pieces]
+    return [(piece, struct.pack("<I", google_crc32c.value(bytes(piece)))) for piece in compressed]
 
 
 def decode_chunk(data: bytes, out: np.ndarray) -> None:
