@@ -40,8 +40,8 @@ def project(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
         support: z, evenly spaced and ascending.
     """
     x, intervals = atoms.clamp(support[0], support[-1]), len(support) - 1
-    place = (x - support[0]) * (intervals / (support[-1] - support[0]))  # [..., M], from 0 to N - 1
-    lower = place.nan_to_num(0.0).long().clamp(max=intervals - 1)  # the neighbor below, an index even for NaN
+    position = (x - support[0]) * (intervals / (support[-1] - support[0]))  # [..., M], from 0 to N - 1
+    lower = position.nan_to_num(0.0).long().clamp(max=intervals - 1)  # the neighbor below, an index even for NaN
     share = ((x - support[lower]) / (support[1] - support[0])).clamp(0, 1)  # of the neighbor above
     projected = probs.new_zeros(*probs.shape[:-1], len(support))
     return projected.scatter_add_(-1, lower, probs * (1 - share)).scatter_add_(-1, lower + 1, probs * share)

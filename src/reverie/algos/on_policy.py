@@ -102,16 +102,16 @@ class OnPolicyObjective(nn.Module, ABC):
         advantage, target = c.value_estimator.estimate(
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, value=value, discount=c.discount
         )
-        more = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
+        extras = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
         if bonus is not None:
             never = torch.zeros_like(batch.is_last)
             intrinsic = c.value_estimator.estimate(
                 reward=bonus, terminal=never, last=never, value=intrinsic_value[0], discount=c.intrinsic_reward.discount
             )
             advantage = advantage + c.intrinsic_reward.scale * intrinsic.advantage
-            more[INTRINSIC_TARGET] = intrinsic.target
+            extras[INTRINSIC_TARGET] = intrinsic.target
         columns = (torch.cat(log_probs, 1), value[:, :-1], advantage, target)
-        return dict(zip(ESTIMATE_COLUMNS, columns, strict=True)) | more
+        return dict(zip(ESTIMATE_COLUMNS, columns, strict=True)) | extras
 
 
 class ActionEvaluation(NamedTuple):
