@@ -26,7 +26,10 @@ from typing import Any, NamedTuple
 
 from results import save
 
-SB3 = ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
+SB3 = (
+    "stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "minatar==1.0.15",
+    "numpy==2.4.6",
+)  # fmt: skip
 EVALUATIONS, EPISODES, LAST_EPISODES = 10, 10, 20
 Settings = Mapping[str, Any]
 NONE: Settings = MappingProxyType({})
@@ -44,8 +47,9 @@ METHODS = {
     for name in ("sac", "tqc", "crossq", "xqc", "td3", "ppo", "dqn", "qr_dqn", "discrete_sac", "tdmpc2", "dreamer_v3")
 } | {name: Method("sac", {"preset": name}) for name in ("redq", "droq", "simba")}
 CONTINUOUS = ("sac", "td3", "tqc", "crossq", "xqc", "simba", "tdmpc2", "ppo")
-MUJOCO = (*CONTINUOUS, "sb3_sac", "sb3_tqc", "sb3_crossq")
+MUJOCO = (*CONTINUOUS, "sb3_ppo", "sb3_sac", "sb3_td3", "sb3_tqc", "sb3_crossq")
 IMAGES = ("qr_dqn", "dqn", "discrete_sac", "ppo", "dreamer_v3")
+MINATAR = (*IMAGES, "sb3_ppo", "sb3_dqn", "sb3_qr_dqn")
 
 
 class Task(NamedTuple):
@@ -65,8 +69,8 @@ TASKS = {
         name: Task(f"dm_control/{name.replace('_', '-')}-v0", 50_000, CONTINUOUS, {"env.action_repeat": 2})
         for name in ("walker_walk", "cheetah_run", "reacher_easy")
     },
-    "breakout": Task("MinAtar/Breakout-v1", 100_000, IMAGES),
-    "asterix": Task("MinAtar/Asterix-v1", 100_000, IMAGES),
+    "breakout": Task("MinAtar/Breakout-v1", 100_000, MINATAR),
+    "asterix": Task("MinAtar/Asterix-v1", 100_000, MINATAR),
     "door_key": Task("MiniGrid-DoorKey-6x6-v0", 100_000, IMAGES),
     "key_corridor": Task("MiniGrid-KeyCorridorS3R1-v0", 100_000, IMAGES),
 }
@@ -182,7 +186,7 @@ def main() -> int:
         for name in args.methods or TASKS[task].methods if (task, name, seed) not in done
     ]  # fmt: skip
     has_peer = any(name.startswith("sb3_") for _, name, _ in wanted)
-    python = installed({"sb3": SB3}, args.where or WHERE).get("sb3") if has_peer else None
+    python = installed({"sb3_tasks": SB3}, args.where or WHERE).get("sb3_tasks") if has_peer else None
     args.runs.mkdir(parents=True, exist_ok=True)
 
     def start(task: str, name: str, seed: int) -> dict[str, Any]:

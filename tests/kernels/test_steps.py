@@ -216,20 +216,16 @@ def test_observing(rssm, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", ["", "through_time", "through_policy"])
-def test_imagining(rssm, dtype, case):
+def test_imagining(rssm, dtype):
     actor, both = DreamerActor(rssm.feature_width, ACTIONS, ActorConfig(units=8)), []
     start = steps.observe_prepared(rssm, *sequence(rssm, dtype))[0].map(lambda x: x.detach()[:, :2])  # [3, 2, ...]
     world = SimpleNamespace(rssm=rssm, predict_mask=lambda feature: feature[..., :4] < 1.5)
-    kernel = steps.imagine_through_time_prepared if case else dreams.imagine_prepared
-    settings = {"through_time": bool(case), "through_policy": case == "through_policy"}
-    for imagine in (kernel, imagination.imagine.definition):
+    for imagine in (dreams.imagine_prepared, imagination.imagine.definition):
         draw_by_seed(rssm)
         torch.manual_seed(4)
-        dream = imagine(world, actor, start, 3, 2, **settings)
+        dream = imagine(world, actor, start, 3, 2)
         assert dream.feature.shape == (4, 3, 2, rssm.feature_width)
-        outputs = [dream.feature, dream.action] * bool(case)
-        both.append([dream.policy.log_prob(dream.action[:2].detach()), dream.policy.entropy(), *outputs])
+        both.append([dream.policy.log_prob(dream.action[:2].detach()), dream.policy.entropy()])
         assert torch.equal(dream.legal, world.predict_mask(dream.feature))
     assert_alike(both, [*actor.parameters(), *rssm.parameters()], dtype)
 

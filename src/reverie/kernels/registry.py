@@ -98,7 +98,6 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (state_space.StateSpaceModel.observe, Kernel(rssm.supports_observe_compiled, rssm.observe_compiled)),
     (state_space.StateSpaceModel.observe, Kernel(steps.supports_prepared, steps.observe_prepared)),
     (imagination.imagine, Kernel(dreams.supports_imagine, dreams.imagine_prepared)),
-    (imagination.imagine, Kernel(steps.supports_imagine_through_time, steps.imagine_through_time_prepared)),
     (imagination.open_loop, Kernel(steps.supports_prepared, steps.open_loop_prepared)),
     (nn_relu_mlp.perceptron, Kernel(relu_mlp.supports_perceptron, relu_mlp.perceptron_cpu)),
     (nn_relu_mlp.perceptron, Kernel(mlp_gpu.supports_perceptron_triton, mlp_gpu.perceptron_triton)),

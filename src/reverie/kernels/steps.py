@@ -71,27 +71,6 @@ def embedded(rssm: StateSpaceModel, x: Tensor) -> Tensor:
     return linear(x, weight, cast_parameter(first.bias, dtype))  # [B, T, hidden]
 
 
-class PreparedWorld(NamedTuple):
-    """The parts of a world model that imagination uses, with prepared layers."""
-
-    rssm: PreparedRSSM | PreparedDenseRSSM
-    predict_mask: imagination.Legal | None
-
-
-def supports_imagine_through_time(world: Any, *_: object, through_time: bool = False, **__: object) -> bool:
-    """Return whether :func:`imagine_through_time_prepared` can be used."""
-    return through_time and supports_prepared(world.rssm)
-
-
-def imagine_through_time_prepared(
-    world: Any, actor: Any, start: Latent, *settings: Any, **named: Any
-) -> imagination.Trajectory:
-    """Compute ``imagination.imagine`` with gradient through time."""
-    prepared = PreparedWorld(prepare(world.rssm, start.deter.dtype), world.predict_mask)
-    dream: imagination.Trajectory = imagination.imagine.definition(prepared, actor, start, *settings, **named)  # type: ignore[attr-defined]
-    return dream
-
-
 @torch.no_grad()
 def open_loop_prepared(rssm: Any, start: Latent, actions: Tensor) -> Latent:
     """Compute ``imagination.open_loop``."""
