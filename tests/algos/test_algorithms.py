@@ -461,8 +461,9 @@ def test_numbers_that_make_no_sense_are_refused_by_name():
 def test_settings_that_cannot_be(settings, said):
     with pytest.raises(ConfigError, match=said):
         TD3Config().merge(settings)
-    with pytest.raises(ConfigError, match="num_target_critics = 3, num_critics = 2: there are fewer critics"):
-        algorithm_config("sac")(num_target_critics=3)
+    for name in ("sac", "td3"):
+        with pytest.raises(ConfigError, match="num_target_critics = 3, num_critics = 2: there are fewer critics"):
+            algorithm_config(name)(num_target_critics=3)
     with pytest.raises(ConfigError, match="discrete_cql expects one of td0, td1, n_step, "):
         algorithm_config("discrete_cql")(value_estimator=TDLambda())
 

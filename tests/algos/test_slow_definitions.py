@@ -114,6 +114,10 @@ def two(acts: int = ACTS) -> CriticStack:
     return CriticStack(TinyCritic(acts), TinyCritic(acts))
 
 
+def four() -> CriticStack:
+    return CriticStack(*(TinyCritic() for _ in range(4)))
+
+
 def state_value() -> Tiny:
     return Tiny(1, lambda y: y.squeeze(-1))
 
@@ -224,15 +228,25 @@ def ddpg(made, data):
     return slow(made, data, lambda obs, *at: (q(obs, mu(obs)).item(), 0.0), each)
 
 
+def drawn_critics(made, target):
+    """The critics whose minimum is the target: all, or as many as REDQ draws."""
+    critics = [*target.critics]
+    if made.cfg.num_target_critics is None:
+        return critics
+    order = torch.rand(len(critics)).tolist()
+    return sorted(critics, key=lambda c: order[critics.index(c)])[: made.cfg.num_target_critics]
+
+
 def td3(made, data, penalty=lambda action, *at: 0.0):
     """Algorithm 1. ``penalty`` lowers what a row counts, by the action there."""
     drawn, most, mu = noise(ACTS), made.cfg.target_noise_clip, made.target_actor.model
     assert (made.cfg.target_policy_noise * drawn).abs().max() > most
+    critics = drawn_critics(made, made.target_critic.model)
 
     def worth(obs, b, t):
         moved = [max(-most, min(most, made.cfg.target_policy_noise * float(x))) for x in drawn[b, t]]
         action = (mu(obs).detach() + torch.tensor(moved, dtype=torch.float64)).clip(-1, 1)
-        least = min(c(obs, action).item() for c in made.target_critic.model.critics)
+        least = min(c(obs, action).item() for c in critics)
         return least - penalty(action, b, t + 1), 0.0
 
     def each(obs, action, y, b, t):
@@ -282,10 +296,8 @@ def sac_actor(made, obs, drawn):
 def sac(made, data):
     """Equations 2 to 9 and 18; of REDQ, targets are of some critics, and of CrossQ, of the critics themselves."""
     target = made.target_critic.model if made.target_networks else made.critic
-    critics, after = [*target.critics], noise(ACTS)
-    if made.cfg.num_target_critics is not None:
-        order = torch.rand(len(critics)).tolist()
-        critics = sorted(critics, key=lambda c: order[critics.index(c)])[: made.cfg.num_target_critics]
+    after = noise(ACTS)
+    critics = drawn_critics(made, target)
     before = noise(ACTS)
 
     def worth(obs, b, t):
@@ -724,13 +736,17 @@ LAGRANGE = Lagrange(threshold=1.25, initial=1.5)
 CASES = {
     "ddpg": Case(lambda c: DDPGObjective(actor(), TinyCritic(), c), DDPGConfig, ddpg, AC, ALL),
     "td3": Case(lambda c: TD3Objective(actor(), two(), c), TD3Config, td3, AC, [NOISY | x for x in ESTIMATORS]),
+    "td3_of_4": Case(
+        lambda c: TD3Objective(actor(), four(), c), TD3Config, td3, AC,
+        [NOISY | {"num_critics": 4, "num_target_critics": 2}],
+    ),
     "td3_bc": Case(lambda c: TD3BCObjective(actor(), two(), c), TD3BCConfig, td3_bc, AC, [NOISY | {"alpha": 1.7}]),
     "rebrac": Case(
         lambda c: ReBRACObjective(actor(), two(), c), ReBRACConfig, rebrac, AC,
-        [NOISY | {"actor_bc_coef": 0.4, "critic_bc_coef": 0.3} | x for x in ESTIMATORS],
+        [NOISY | {"actor_bc_coef": 0.4, "critic_bc_coef": 0.3} | x for x in (*ESTIMATORS, {"num_target_critics": 1})],
     ),
     "redq": Case(
-        lambda c: SACObjective(gaussian(SquashedNormal), CriticStack(*(TinyCritic() for _ in range(4))), c, ENTROPY),
+        lambda c: SACObjective(gaussian(SquashedNormal), four(), c, ENTROPY),
         SACConfig, sac, ACT,
         [{"num_critics": 4, "num_target_critics": 2},
          {"num_critics": 4, "num_target_critics": 1, "entropy_backup": False, "value_estimator": NStep(2)}],

@@ -68,14 +68,12 @@ class DDPG(ModelFree):
     """The learner of DDPG: actor and critic, their update and the policy that explores."""
 
     losses: type[Any] = DDPGObjective
-    critics: ClassVar[int | None] = None
-    """K, number of critics with values ``[K, ...]``; None: a single critic with values ``[...]``."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         spec, width = self.preprocess.spec, action_spec.width
         actor = DeterministicActor(spec, width, cfg.networks, cfg.dtype)
-        critic = QEnsemble(spec, width, cfg.networks, copies=self.critics, dtype=cfg.dtype)
+        critic = QEnsemble(spec, width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         self.objective: Any = self.losses(actor, critic, cfg)
         self.to(device)
         share_encoder(critic, actor, self.objective.target_actor.model, self.objective.target_critic.model)
@@ -107,6 +105,8 @@ class DDPGConfig(CriticConfig):
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    num_critics: ClassVar[int | None] = None
+    """A single critic, with values ``[...]`` instead of ``[K, ...]``."""
 
     actor_lr: Annotated[ScheduledFloat, Above(0)] = 1e-4
     """Learning rate of the actor."""

@@ -23,7 +23,7 @@ from reverie.nn.network import NetworkConfig
 from reverie.nn.optim import frozen
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before
+from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -63,8 +63,9 @@ class ReBRACObjective(TD3Objective):
         noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
         action = (action + noise).clamp(-1, 1)
         penalty = squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
-        value = self.target_critic(obs, action).amin(0) - c.critic_bc_coef * penalty  # [B, T-1]
-        return c.value_estimator(batch, value, c.discount)
+        values = self.target_critic(obs, action)  # [K, B, T-1]
+        value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
+        return c.value_estimator(batch, value - c.critic_bc_coef * penalty, c.discount)
 
 
 def squared_distance(a: Tensor, b: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import TrainStep
 from reverie.algos.model_free import ModelFree
-from reverie.algos.td import CriticConfig, TDObjective
+from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -35,7 +35,7 @@ from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
+from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before, regression_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -120,7 +120,7 @@ class SACObjective(TDObjective):
             return values.amin(0)
         if critic is self.critic:
             return values.mean(0)
-        return values.index_select(0, torch.rand(len(values), device=values.device).argsort()[:drawn]).amin(0)
+        return draw_critics(values, drawn).amin(0)
 
     @property
     def target_networks(self) -> list[TargetNetwork]:
@@ -295,11 +295,7 @@ class SACConfig(CriticConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.num_target_critics is not None and self.num_target_critics > self.num_critics:
-            raise ConfigError(
-                f"num_target_critics = {self.num_target_critics}, num_critics = {self.num_critics}: there are fewer "
-                "critics. Set num_critics to at least as many."
-            )
+        check_critic_counts(self.num_critics, self.num_target_critics)
         if isinstance(self.temperature, PiecewiseLinear) and self.temperature_lr:
             raise ConfigError(
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a scheduled temperature "

@@ -87,6 +87,15 @@ class TDConfig(ValueConfig):
             )
 
 
+def check_critic_counts(critics: int, drawn: int | None) -> None:
+    """Raise ConfigError if more critics are drawn for targets than there are."""
+    if drawn is not None and drawn > critics:
+        raise ConfigError(
+            f"num_target_critics = {drawn}, num_critics = {critics}: there are fewer critics. Increase num_critics, or "
+            "lower num_target_critics."
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CriticConfig(TDConfig):
     """Settings of critics that are trained by regression on their targets."""

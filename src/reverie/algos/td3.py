@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from reverie.algos.base import TrainStep
 from reverie.algos.ddpg import DDPG
-from reverie.algos.td import CriticConfig, TDObjective
+from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, State, Update
@@ -23,7 +23,7 @@ from reverie.nn.functional import clipped_noise
 from reverie.nn.optim import frozen
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, regression_error
+from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before, regression_error
 
 # ---------------------------------------------------------------------- losses
 
@@ -31,9 +31,9 @@ from reverie.objectives.td import Losses, masked_mean, obs_after, obs_before, re
 class TD3Objective(TDObjective):
     """The losses of TD3 over any ``actor(obs) -> [..., A]`` in [-1, 1] and ``critic(obs, action, copy=None)``.
 
-    The critic returns the values ``[2, ...]`` of both critics, or ``[...]`` of one ``copy``: ``nn/actor_critic.py:
-    CriticStack`` combines two. The caller steps the actor, and updates the targets, at every ``policy_delay``-th step
-    of the critics.
+    The critic returns the values ``[K, ...]`` of all critics, or ``[...]`` of one ``copy``: ``nn/actor_critic.py:
+    CriticStack`` combines several. The caller steps the actor, and updates the targets, at every ``policy_delay``-th
+    step of the critics.
     """
 
     cfg: TD3Config
@@ -47,7 +47,7 @@ class TD3Objective(TDObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E[(Q_i(s, a) - y)^2]: Algorithm 1, "Update critics"."""
-        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [2, B, T-1]
+        values = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
         return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
@@ -59,12 +59,16 @@ class TD3Objective(TDObjective):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """Return TD3's target, y = r + gamma (1 - terminal) min_i Q'_i(s', pi'(s') + clipped noise): eq. 10, 14."""
+        """Return TD3's target, y = r + gamma (1 - terminal) min_i Q'_i(s', pi'(s') + clipped noise): eq. 10, 14.
+
+        With M ``num_target_critics``, the minimum is over M critics that are drawn for the whole batch, as in REDQ.
+        """
         c, obs = self.cfg, obs_after(batch.obs)
         action = self.target_actor(obs)  # [B, T-1, A]
         noise = torch.randn_like(action)
         action = clipped_noise(action, noise, c.target_policy_noise, c.target_noise_clip)
-        value = self.target_critic(obs, action).amin(0)  # [B, T-1]
+        values = self.target_critic(obs, action)  # [K, B, T-1]
+        value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
         return c.value_estimator(batch, value, c.discount)
 
 
@@ -75,7 +79,6 @@ class TD3(DDPG):
     """The learner of TD3: DDPG with two critics and less frequent updates of the actor."""
 
     losses: type[TD3Objective] = TD3Objective
-    critics: ClassVar[int | None] = 2
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: Any, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)
@@ -117,6 +120,10 @@ class TD3Config(CriticConfig):
     """Learning rate of the actor: the authors' code."""
     critic_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the critics: the authors' code."""
+    num_critics: Annotated[int, AtLeast(1)] = 2
+    """K, number of critics."""
+    num_target_critics: Annotated[int | None, AtLeast(1)] = None
+    """M, number of critics, drawn in each update, whose minimum is the target; None: the minimum of all critics."""
     policy_delay: Annotated[int, AtLeast(1)] = 2
     """d: the actor and the targets are updated at every d-th update of the critics."""
     target_policy_noise: Annotated[float, AtLeast(0)] = 0.2
@@ -126,6 +133,10 @@ class TD3Config(CriticConfig):
     exploration: ActionNoise = field(default_factory=Gaussian)
     """Noise on actions while exploring, in units of the policy's range [-1, 1]: Gaussian with a standard deviation of
     0.1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_critic_counts(self.num_critics, self.num_target_critics)
 
 
 TD3Config.learner = TD3

@@ -185,7 +185,7 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     print_line(f"\n{result.reason} {position}after {count_noun(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
-        if reasons := explain_failure(config, result):
+        if reasons := explain_failure(result):
             print_line(reasons)
     if result.estimate is not None:
         print(result.estimate.format())

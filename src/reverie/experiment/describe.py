@@ -98,8 +98,9 @@ def describe_forecast(config: ExperimentConfig, window: Window, forecast: Foreca
     if (size := config.env.max_image_size) and any(part.shape[:2] == size for part in spec.values()):
         words.append(f"images larger than {size[0]} x {size[1]} are resized to that (env.max_image_size)")
     if not config.planned_counts(window)[0] and not window.rollout:
-        begin = config.first_update_step(window)
-        words.append(f"nothing will be learned in {config.length:,} steps: the first update comes after {begin:,}")
+        why = f"the first update comes after {config.first_update_step(window):,}"
+        why = why if config.updates_per_step(window) else "the replay ratio is 0"
+        words.append(f"nothing will be learned in {config.length:,} steps: {why}")
     if forecast is not None and config.hours is None:  # the hours have been reported
         hours = forecast.hours
         env_text = " besides the environment's steps" if forecast.envs_h is None and not config.offline else ""

@@ -81,6 +81,14 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return (x * mask).sum() / num_rows(mask)
 
 
+def draw_critics(values: Tensor, count: int) -> Tensor:
+    """Return the values ``[count, ...]`` of some of the critics of ``[K, ...]``, drawn at random for the whole batch.
+
+    REDQ: Chen et al. 2021, arXiv:2101.05982, Algorithm 1.
+    """
+    return values.index_select(0, torch.rand(len(values), device=values.device).argsort()[:count])
+
+
 def num_rows(mask: Tensor) -> Tensor:
     """Return the number of rows where ``mask`` is 1, at least 1; with several learners, the mean of their numbers."""
     count = mask.sum()
