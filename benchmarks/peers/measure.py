@@ -252,7 +252,7 @@ def main(variants: dict[str, Callable[..., Subject]], movable: bool = False) -> 
     torch.backends.cudnn.benchmark = args.cudnn_benchmark
     usual = args.size in (None, USUAL.get(args.setting))
     setting = f"{args.setting}-tiny" if args.tiny else args.setting if usual else f"{args.setting}-{args.size}"
-    if setting not in SIZES:
+    if setting not in SIZES and setting not in PLANNING:
         parser.error(f"no such size: {setting}")
 
     def build(setting: str) -> Subject:
