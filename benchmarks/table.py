@@ -182,6 +182,7 @@ RATES = {
     "dqn_image": "DQN, 84x84x4",
     "qr_dqn_image": "QR-DQN, 84x84x4",
     "c51_image": "C51, 84x84x4",
+    "rainbow_image": "Rainbow, 84x84x4, 96 transitions",
     "iqn_image": "IQN, 84x84x4",
     "discrete_cql_image": "discrete CQL, 84x84x4",
     "bc_image": "BC, 84x84x4",
@@ -191,6 +192,7 @@ RATES = {
     "td3_nature": "TD3, 84x84x3, Nature CNN",
     "sac_image_96": "SAC, 96x96x3",
     "td3_image_96": "TD3, 96x96x3",
+    "sac_ae": "SAC-AE, 84x84x9",
     "ppo_image": "PPO, 84x84x4",
 }
 """What tasks of model_free_peers.json, offline_rates.json and image_rates.json are called on the page."""

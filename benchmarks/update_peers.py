@@ -11,10 +11,11 @@ V2 have settings of their own, with the papers' sizes and batch 16x50; their row
     python benchmarks/update_peers.py --settings V1-vector V1-image V2-vector V2-image --systems sheeprl pydreamer \
         --clones pydreamer=FOLDER --threads 1 --out benchmarks/dreamers_peers.json
 
-TD-MPC2, at its authors' five million parameters, is the setting T, in `planning_peers.json`:
+TD-MPC2 and BMPC, at their authors' five million parameters, are the settings T and B, in `planning_peers.json`.
+BMPC makes new plans for 20 windows of each tenth batch. Here every update does so for two, in both systems:
 
-    python benchmarks/update_peers.py --settings T --systems tdmpc2 --clones tdmpc2=FOLDER --threads 1 \
-        --out benchmarks/planning_peers.json
+    python benchmarks/update_peers.py --settings T B --systems tdmpc2 bmpc --clones tdmpc2=FOLDER bmpc=FOLDER \
+        --threads 1 --out benchmarks/planning_peers.json
 
 Besides the wall clock's, the processor's time of an update is stored, which other work on the machine lengthens less.
 
@@ -54,7 +55,7 @@ OLD = "architecture of 2023: a dense GRU narrowed to {} to be of the same size, 
 
 EARLIER = ("V1-vector", "V1-image", "V2-vector", "V2-image")
 """Settings of DreamerV1 and V2."""
-APART = {"T": "tdmpc2", "R2-vector": "r2dreamer", "R2-image": "r2dreamer"}
+APART = {"T": "tdmpc2", "B": "bmpc", "R2-vector": "r2dreamer", "R2-image": "r2dreamer"}
 """Settings of other algorithms, by their names."""
 
 Row = dict[str, Any]
@@ -74,6 +75,8 @@ class System:
     """Where it is cloned from, if it is in no package index."""
 
 
+TDMPC2 = ("tensordict==0.8.3", "numpy==2.4.6", "pyyaml==6.0.3")
+"""What TD-MPC2 and its fork need."""
 SYSTEMS = {
     "sheeprl": System(
         ("sheeprl==0.8.4", "lightning==2.6.6", "gymnasium==1.4.0", "numpy==2.4.6"),
@@ -111,9 +114,14 @@ SYSTEMS = {
         "https://github.com/NM512/r2dreamer",
     ),
     "tdmpc2": System(
-        ("tensordict==0.8.3", "numpy==2.4.6", "pyyaml==6.0.3"),
+        TDMPC2,
         {"tdmpc2": "the same architecture, losses and optimizers; acts for one environment at a time; no replay"},
         "https://github.com/nicklashansen/tdmpc2",
+    ),
+    "bmpc": System(
+        TDMPC2,
+        {"bmpc": "the same architecture, losses and optimizers; acts for one environment at a time; no replay"},
+        "https://github.com/wertyuilife2/bmpc",
     ),
     "pydreamer": System(
         ("numpy==2.4.6", "pyyaml==6.0.3"),
@@ -265,14 +273,16 @@ def available(args: argparse.Namespace) -> dict[str, tuple[str, ...]]:
 def beside_earlier(path: Path, rows: list[Row], asked: int) -> tuple[dict[str, object] | None, list[Row]]:
     """The machine of the file at ``path`` and its rows with these among them, if only some systems were asked for.
 
-    Each new row says how long our update took then, as the machine's speed has another day's.
+    Each new row says how long our update took then, as the machine's speed has another day's. Settings that the file
+    has not yet keep our rows of them.
     """
     if asked == len(SYSTEMS) or not path.exists():
         return None, rows
     earlier = json.loads(path.read_text())
     ours = {row["setting"]: row["update_s"] for row in rows if row["system"] == "reverie"}
-    new = [row for row in rows if row["system"] != "reverie"]
-    for row in new:
+    known = {row["setting"] for row in earlier["rows"]}
+    new = [row for row in rows if row["system"] != "reverie" or row["setting"] not in known]
+    for row in new if known.intersection(ours) else ():
         apart = f"measured apart from the others, beside {ours[row['setting']]:.3g} s of ours for {row['setting']}"
         row["note"] = f"{row['note']}; {apart}"
     names = {(row["setting"], row["system"]) for row in new}

@@ -49,12 +49,14 @@ class ImageTask(NamedTuple):
     encoder: str
     """Convolutions of every system: of Mnih et al. 2015 (nature), or of Yarats et al. 2022 (drq)."""
     batch: int
+    """Transitions of an update."""
 
 
 IMAGE_TASKS = {
     "dqn_image": ImageTask("dqn", 84, 4, "nature", 32),
     "qr_dqn_image": ImageTask("qr_dqn", 84, 4, "nature", 32),
     "c51_image": ImageTask("c51", 84, 4, "nature", 32),
+    "rainbow_image": ImageTask("rainbow", 84, 4, "nature", 96),
     "iqn_image": ImageTask("iqn", 84, 4, "nature", 32),
     "discrete_cql_image": ImageTask("discrete_cql", 84, 4, "nature", 32),
     "bc_image": ImageTask("bc", 84, 4, "nature", 32),
@@ -64,6 +66,7 @@ IMAGE_TASKS = {
     "td3_nature": ImageTask("td3", 84, 3, "nature", 256),
     "sac_image_96": ImageTask("sac", 96, 3, "drq", 256),
     "td3_image_96": ImageTask("td3", 96, 3, "drq", 256),
+    "sac_ae": ImageTask("sac_ae", 84, 9, "drq", 128),
     "ppo_image": ImageTask("ppo", 84, 4, "nature", 256),
 }
 """Updates on images; discrete actions have one layer of 512 above the convolutions, continuous ones two of 256."""
@@ -158,9 +161,11 @@ def repeated(call: Callable[[], object]) -> Update:
     return update
 
 
-def updates_per_second(update: Update, seconds: float, clock: Callable[[], float] = time.perf_counter) -> float:
+def updates_per_second(
+    update: Update, seconds: float, clock: Callable[[], float] = time.perf_counter, warm_up: int = 10
+) -> float:
     """How many there are in so many seconds, once it is warm: our TD3 records its updates during the first eight."""
-    _count(update, min(1.0, seconds / 3), 10, clock)
+    _count(update, min(1.0, seconds / 3), warm_up, clock)
     started = clock()
     return _count(update, seconds, 5, clock) / (clock() - started)
 
@@ -209,10 +214,15 @@ Loop = Callable[[Any, int], None]
 # ---------------------------------------------------------------- one process
 
 
-def main(build: Callable[[str, str], Update], loop: Loop | None = None, packages: tuple[str, ...] = ()) -> None:
+def main(
+    build: Callable[[str, str], Update],
+    loop: Loop | None = None,
+    packages: tuple[str, ...] = (),
+    warm_up: int = 10,
+) -> None:
     """Time one task and print one line of JSON, the only thing on standard output; the rest goes to standard error.
 
-    ``build(task, variant)`` makes a learner with a filled replay.
+    ``build(task, variant)`` makes a learner with a filled replay, whose first ``warm_up`` updates are not timed.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("task", choices=(*TASKS, *OFFLINE, *IMAGE_TASKS))
@@ -228,7 +238,7 @@ def main(build: Callable[[str, str], Update], loop: Loop | None = None, packages
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002  # what several peers draw from
     began, mine, worked = time.perf_counter(), time.process_time(), busy()
-    result = _steps(loop, args.steps) if args.task == "loop" else _updates(build, args)
+    result = _steps(loop, args.steps) if args.task == "loop" else _updates(build, args, warm_up)
     others = (busy() - worked - (time.process_time() - mine)) / (time.perf_counter() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
     used = {name: version(name) for name in ("torch", "numpy", *packages)}
@@ -245,14 +255,14 @@ def busy() -> float:
     return (user + nice + system + irq + soft + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def _updates(build: Callable[[str, str], Update], args: argparse.Namespace) -> Mapping[str, float]:
+def _updates(build: Callable[[str, str], Update], args: argparse.Namespace, warm_up: int) -> Mapping[str, float]:
     started = time.perf_counter()
     update = build(args.task, args.variant)
     update()
     first = time.perf_counter() - started
     alone = args.task != "loop" and args.threads == 1
     clock = time.process_time if alone else time.perf_counter
-    return {"first_s": first, "per_s": updates_per_second(update, args.seconds, clock)}
+    return {"first_s": first, "per_s": updates_per_second(update, args.seconds, clock, warm_up)}
 
 
 def _steps(loop: Loop | None, steps: int) -> Mapping[str, float]:

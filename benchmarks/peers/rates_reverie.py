@@ -41,6 +41,8 @@ from reverie.core.types import FLAGS
 from reverie.experiment.model_free_presets import TABLE
 from reverie.replay.config import ReplayConfig
 
+PRESETS = {"rainbow_image": "rainbow", "sac_ae": "sac_ae"}
+"""Tasks with all settings of a preset. Rainbow's windows have four rows: three transitions each."""
 SEEN = {"observation": ObsPart(kind="vector", shape=(OBS,), dtype="float32")}
 
 
@@ -51,13 +53,15 @@ def acts(discrete: bool) -> ActionSpec:
 
 
 def config(task: str) -> AlgorithmConfig:
-    """The defaults with the sizes that everybody has; those of `CRITICS` are of the preset."""
-    if task in CRITICS:
-        preset = TABLE[task]
+    """The defaults with the sizes that everybody has; those of `CRITICS` and `PRESETS` are of the preset."""
+    if task in (*CRITICS, *PRESETS):
+        preset = TABLE[PRESETS.get(task, task)]
         settings = {key[5:]: value for key, value in preset.settings.items() if key.startswith("algo.")}
+        for key in ("frame_stack", "frame_stack_keys"):  # images come stacked
+            settings.pop(key, None)
         made = algorithm_config(preset.algorithm)().merge(settings)
         assert isinstance(made, AlgorithmConfig)
-        return made.merge({"batch_size": BATCH})
+        return made.merge({"batch_size": BATCH} if task in CRITICS else {})
     name = "fql" if task == "qc_fql" else task
     made = algorithm_config(IMAGE_TASKS[task].algorithm if task in IMAGE_TASKS else name)()
     assert isinstance(made, AlgorithmConfig)

@@ -124,6 +124,7 @@ ALGORITHMS: dict[str, Callable[[Any], Algorithm]] = {
 }  # fmt: skip
 ON_IMAGES = ALGORITHMS | {
     "c51": images.c51,
+    "rainbow": images.rainbow,
     "iqn": images.iqn,
     "discrete_cql": images.discrete_cql,
     "bc": images.bc,

@@ -27,7 +27,7 @@ from rates import (
     Update,
 )
 from rates_script_images import build_encoder, mlp, trunk
-from tianshou.algorithm import C51, IQN, PPO, DiscreteCQL
+from tianshou.algorithm import C51, IQN, PPO, DiscreteCQL, RainbowDQN
 from tianshou.algorithm.algorithm_base import OfflineAlgorithm
 from tianshou.algorithm.imitation.imitation_base import ImitationPolicy, OfflineImitationLearning
 from tianshou.algorithm.modelfree.c51 import C51Policy
@@ -36,7 +36,7 @@ from tianshou.algorithm.modelfree.qrdqn import QRDQNPolicy
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
 from tianshou.data import Batch, VectorReplayBuffer
-from tianshou.env.atari.atari_network import C51Net, DQNet, QRDQNet, ScaledObsInputActionReprNet
+from tianshou.env.atari.atari_network import C51Net, DQNet, QRDQNet, RainbowNet, ScaledObsInputActionReprNet
 from tianshou.utils.net.common import MLP, ModuleWithVectorOutput
 from tianshou.utils.net.discrete import DiscreteActor, DiscreteCritic, ImplicitQuantileNetwork
 from tianshou.utils.torch_utils import policy_within_training_step
@@ -102,6 +102,14 @@ def c51(networks: ImageNetworks) -> C51:
     net = C51Net(c=task.channels, h=task.side, w=task.side, action_shape=CHOICES)
     policy = C51Policy(model=ScaledObsInputActionReprNet(net), action_space=Discrete(CHOICES))
     return C51(policy=policy, optim=ADAM, gamma=DISCOUNT, target_update_freq=COPY_EVERY)
+
+
+def rainbow(networks: ImageNetworks) -> RainbowDQN:
+    """Rainbow with a uniform replay."""
+    task = networks.task
+    net = RainbowNet(c=task.channels, h=task.side, w=task.side, action_shape=CHOICES)
+    policy = C51Policy(model=ScaledObsInputActionReprNet(net), action_space=Discrete(CHOICES))
+    return RainbowDQN(policy=policy, optim=ADAM, gamma=DISCOUNT, n_step_return_horizon=3, target_update_freq=COPY_EVERY)
 
 
 def iqn(networks: ImageNetworks) -> IQN:

@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from measure import BATCH, EARLIER, PLANNED, SIZES, Place, Sizes, Subject, main
+from measure import BATCH, EARLIER, PLANNED, REANALYZED, SIZES, Place, Sizes, Subject, main
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import update as bench
 
 from reverie.algos import r2dreamer
+from reverie.algos.bmpc import BMPCConfig
 from reverie.algos.dense_dreamer import DenseDreamer, DenseDreamerConfig
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
@@ -77,15 +78,19 @@ def decoderless(setting: str, place: Place) -> Subject:
     return Subject(agent.optim.count, lambda: agent.update(data), acting(agent.policy, obs))
 
 
-def planning(setting: str, place: Place) -> Subject:
-    """TD-MPC2 with its authors' settings."""
-    keep_freed_memory()
-    obs = {"vector": ObsPart(kind="vector", shape=(PLANNED.vector,), dtype="float32")}
-    action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=PLANNED.actions)})
-    agent = TDMPC2Config().build(obs, action, place.device)
-    data = noise_batch(agent, obs, action).to(agent.device)
-    count = sum(p.numel() for optim in agent.optims.values() for p in optim.params)
-    return Subject(count, lambda: agent.update(data), acting(agent.policy, obs))
+def planning(settings: TDMPC2Config) -> Callable[[str, Place], Subject]:
+    """TD-MPC2 or BMPC."""
+
+    def build(setting: str, place: Place) -> Subject:
+        keep_freed_memory()
+        obs = {"vector": ObsPart(kind="vector", shape=(PLANNED.vector,), dtype="float32")}
+        action = ActionSpec(parts={"action": ActionPart(kind="continuous", size=PLANNED.actions)})
+        agent = settings.build(obs, action, place.device)
+        data = noise_batch(agent, obs, action).to(agent.device)
+        count = sum(p.numel() for optim in agent.optims.values() for p in optim.params)
+        return Subject(count, lambda: agent.update(data), acting(agent.policy, obs), recorded=4)
+
+    return build
 
 
 def sizes(s: Sizes) -> dict[str, object]:
@@ -96,4 +101,6 @@ def sizes(s: Sizes) -> dict[str, object]:
 
 if __name__ == "__main__":
     dreamers = {"dreamer_v1": earlier(DreamerV1Config()), "dreamer_v2": earlier(DreamerV2Config())}
-    main({"dreamer_v3": learner, **dreamers, "tdmpc2": planning, "r2dreamer": decoderless}, movable=True)
+    planned = BMPCConfig(reanalyze_interval=1, reanalyze_batch_size=REANALYZED)
+    planners = {"tdmpc2": planning(TDMPC2Config()), "bmpc": planning(planned)}
+    main({"dreamer_v3": learner, **dreamers, **planners, "r2dreamer": decoderless}, movable=True)

@@ -20,30 +20,32 @@ from measure import PLANNED, Subject, count, main
 CHANGES = {"cuda:0": "cpu", "capturable=True": "capturable=False"}
 
 
-def authors() -> Path:
-    """Their folder on Python's path."""
-    return next(Path(place) / "tdmpc2" for place in sys.path if (Path(place) / "tdmpc2" / "tdmpc2.py").exists())
+def authors(name: str) -> Path:
+    """The folder with the module ``name`` of the same name, on Python's path."""
+    return next(Path(place) / name for place in sys.path if (Path(place) / name / f"{name}.py").exists())
 
 
-def settings() -> SimpleNamespace:
-    """Their configuration, at five million parameters, for a single task of states."""
-    plain = (authors() / "config.yaml").read_text().replace("10_000_000", "10000000").replace("1_000_000", "1000000")
+def settings(name: str, **changes: object) -> SimpleNamespace:
+    """Their configuration, with ``changes``, at five million parameters, for a single task of states."""
+    plain = (
+        (authors(name) / "config.yaml").read_text().replace("10_000_000", "10000000").replace("1_000_000", "1000000")
+    )
     held = {k: v for k, v in yaml.safe_load(plain).items() if v != "???"}
     for key, value in held.items():
         if isinstance(value, str) and value.replace("e-", "").replace(".", "").isdigit():
             held[key] = float(value)  # YAML reads 3e-4 as text
     spaces = {"obs_shape": {"state": (PLANNED.vector,)}, "action_dim": PLANNED.actions, "episode_length": 500}
     more = {"multitask": False, "tasks": ["noise"], "task_dim": 0, "compile": False}
-    found = SimpleNamespace(**{**held, **spaces, **more})
+    found = SimpleNamespace(**{**held, **spaces, **more, **changes})
     found.bin_size = (found.vmax - found.vmin) / (found.num_bins - 1)
     found.get = lambda name, default=None: getattr(found, name, default)
     return found
 
 
-def changed() -> str:
+def changed(name: str) -> str:
     """A copy of their folder, for the CPU."""
-    folder = Path(tempfile.mkdtemp()) / "tdmpc2"
-    shutil.copytree(authors(), folder)
+    folder = Path(tempfile.mkdtemp()) / name
+    shutil.copytree(authors(name), folder)
     for file in folder.rglob("*.py"):
         text = file.read_text()
         for old, new in CHANGES.items():
@@ -67,12 +69,17 @@ class Noise:
         return self.batch
 
 
-def learner(setting: str) -> Subject:
-    """Its ``update``, and its ``act``, which knows one environment: for several it is called one after the other."""
-    cfg = settings()
-    sys.path.insert(0, changed())
-    agent = importlib.import_module("tdmpc2").TDMPC2(cfg)
-    replay, m = Noise(cfg), agent.model
+def learner(
+    setting: str, name: str = "tdmpc2", kind: str = "TDMPC2", noise: type[Noise] = Noise, **changes: object
+) -> Subject:
+    """Its ``update``, and its ``act``, which knows one environment: for several it is called one after the other.
+
+    The agent is the class ``kind`` of the module ``name``.
+    """
+    cfg = settings(name, **changes)
+    sys.path.insert(0, changed(name))
+    agent = getattr(importlib.import_module(name), kind)(cfg)
+    replay, m = noise(cfg), agent.model
 
     def actor(envs: int) -> Callable[[], object]:
         shown = torch.randn(envs, PLANNED.vector)

@@ -235,5 +235,5 @@ def steps(agent):
     """Each kind of update that gets a graph."""
     return [
         agent.train_step,
-        *(getattr(agent, name) for name in ("critic_step", "reanalyze_step") if hasattr(agent, name)),
+        *([agent.critic_step] if hasattr(agent, "critic_step") else []),
     ]

@@ -168,12 +168,12 @@ def pixels(height, width, channels):
     return make
 
 
-def few_pixels(channels):
+def few_pixels(channels, inputs=3):
     """Floats, a layer that is oneDNN's, one whose cells do not fill its input, and no ReLU after the last."""
 
     def make(normal, s):
-        weights = [0.2 * normal(channels, 3, 3, 3), 0.1 * normal(48, 4, 4, channels)]
-        x, biases = normal(16 + s["m"] // 4, 15, 12, 3), [normal(channels), normal(48)]
+        weights = [0.2 * normal(channels, 3, 3, inputs), 0.1 * normal(48, 4, 4, channels)]
+        x, biases = normal(16 + s["m"] // 4, 15, 12, inputs), [normal(channels), normal(48)]
         return x, weights, biases, [1, 2], 0.5, -0.25, False, torch.float32
 
     return make
@@ -223,8 +223,8 @@ CASES: dict[str, list[Case]] = {
     "images.conv_pool_norm_silu_cpu": [Case(images(5), (0, 1, 2, 3), 1e-3, nan=0)],
     "images.conv_unfold_norm_silu_cpu": [Case(images(20), (0, 1, 2, 3), 1e-3, nan=1)],
     "conv_relu.conv_relu_cpu": [
-        Case(make, (1, 2, 3, 4), 1e-3, nan=0, unfit=())
-        for make in (pixels(24, 25, 4), pixels(28, 28, 3), few_pixels(16), few_pixels(12))
+        *[Case(make, (1, 2, 3, 4), 1e-3, nan=0, unfit=()) for make in (pixels(24, 25, 4), pixels(28, 28, 3))],
+        *[Case(few_pixels(*sizes), (0, 1, 2, 3, 4), 1e-3, nan=0, unfit=()) for sizes in ((16,), (12,), (16, 16))],
     ],
     "strided.strided_conv_cpu": [
         Case(lambda normal, s: (normal(s["m"], 9, 8, 120), 0.1 * normal(6, 120, 3, 3), normal(6)), (0, 1, 2), 1e-3, 1),

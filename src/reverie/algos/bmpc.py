@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos import tdmpc2
-from reverie.algos.base import TrainStep
 from reverie.algos.tdmpc2 import SIZES as SIZES
 from reverie.algos.tdmpc2 import TDMPC2, TDMPC2Config, TDMPC2Objective
 from reverie.algos.tdmpc2_planner import PLANNED, PolicySample
@@ -126,16 +125,17 @@ class BMPC(TDMPC2):
         self.extra_spec: dict[str, ColumnSpec] = {PLANNED: ColumnSpec(shape=(2, action_spec.width), dtype="float32")}
         self.updates: int = 0  # in Python, so that updates without new plans do not pay for them
 
-    def next_step(self) -> TrainStep:
-        """Return the step of TD-MPC2; every k-th one is preceded by new plans."""
-        self.updates += 1
-        interval = self.cfg.reanalyze_interval
-        return self.reanalyze_step if interval and self.updates % interval == 0 else self.train_step
+    def update(self, batch: Batch) -> Update:
+        """Take the step of TD-MPC2; every k-th one on a batch with new plans, which are returned to be stored.
 
-    def reanalyze_step(self, batch: Batch) -> Update:
-        """Take a step on a batch with new plans, and return them to be stored."""
-        planned = {PLANNED: self.objective.reanalyze(batch, min(self.cfg.reanalyze_batch_size, len(batch.index)))}
-        return replace(self.train_step(replace(batch, extras={**batch.extras, **planned})), extras=planned)
+        The plans are not captured, as they take far longer than Python, and all memory of a capture stays reserved.
+        """
+        self.updates += 1
+        if not self.cfg.reanalyze_interval or self.updates % self.cfg.reanalyze_interval:
+            return super().update(batch)
+        prepared = self.prepare_batch(batch.to(self.device))
+        planned = {PLANNED: self.objective.reanalyze(prepared, min(self.cfg.reanalyze_batch_size, len(batch.index)))}
+        return replace(super().update(replace(batch, extras={**batch.extras, **planned})), extras=planned)
 
     def extra_state(self) -> dict[str, Any]:
         return {"updates": self.updates}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, cast
 
 import torch
@@ -21,9 +21,9 @@ from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import BoundedGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import ConvReLU, Deconvolutions
-from reverie.nn.network import NetworkConfig, ObsConcat
+from reverie.nn.network import FEATURES, NetworkConfig, ObsConcat
 from reverie.nn.target_network import TargetNetwork, polyak_update
-from reverie.objectives.td import obs_before
+from reverie.objectives.td import SplitObs, obs_before
 
 # ---------------------------------------------------------------------- losses
 
@@ -49,10 +49,11 @@ class SACAEObjective(SACObjective):
     def reconstruction_loss(self, obs: Obs) -> Tensor:
         """L = E[(g(z) - o)^2] + lambda E[|z|^2] / 2 over images ``[M, H, W, C]``: the code's ``update_decoder``.
 
-        The latent z ``[M, L]`` is the output of the critic's encoder and trunk, o an image of 32 levels with noise.
+        The latent z ``[M, L]`` is the output of the critic's encoder and trunk, o an image of 32 levels with noise. The
+        encoder is skipped if ``obs`` has its ``FEATURES`` ``[M, F]`` besides the images.
         """
         inputs = cast(ObsConcat, self.critic.inputs)
-        features: Tensor = inputs.encoder(obs, inputs.dtype)
+        features: Tensor = obs[FEATURES] if FEATURES in obs else inputs.encoder(obs, inputs.dtype)
         z = (features if inputs.trunk is None else inputs.trunk(features)).float()
         errors = [
             (decoder(z) - quantized_image(obs[key], part)).square().mean()
@@ -108,21 +109,30 @@ class SACAE(SAC):
             )
 
     def encode(self, batch: Batch) -> tuple[Batch, Batch]:
-        """Return the batch twice: the target has an encoder of its own, and the actor reads the critic's new one."""
+        """Return the batch twice: the target has an encoder of its own."""
         return batch, batch
 
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:
-        """Take SAC's step, then one of encoder and decoders on the reconstruction."""
-        update = super().learn(batch, updates_actor=updates_actor)
-        if self.objective.images:
-            obs = {key: x.flatten(0, 1) for key, x in obs_before(batch.obs).items()}
-            loss = self.objective.reconstruction_loss(obs)
-            optims = [self.optims[name] for name in ("encoder", "decoder")]
-            parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
-            gradients = torch.autograd.grad(loss, [p for part in parts for p in part])
-            for optim, start, part in zip(optims, (0, len(parts[0])), parts, strict=True):
-                optim.apply(list(gradients[start : start + len(part)]))
-            update.metrics["loss/reconstruction"] = loss.detach()
+        """Take SAC's step, then one of encoder and decoders on the reconstruction.
+
+        The critic's new encoder sees the images once, for the actor and for the reconstruction.
+        """
+        o = self.objective
+        if not o.images:
+            return super().learn(batch, updates_actor=updates_actor)
+        update = super().learn(batch, updates_actor=False)
+        obs = obs_before(batch.obs)
+        encoded = cast(ObsConcat, o.critic.inputs).encode(obs)
+        if updates_actor:  # after the targets, which do not depend on it
+            detached = SplitObs(encoded | {FEATURES: encoded[FEATURES].detach()}, {})
+            update.metrics.update(self.minimize(o.actor_loss(replace(batch, obs=detached))))
+        loss = o.reconstruction_loss({key: x.flatten(0, 1) for key, x in (obs | encoded).items()})
+        optims = [self.optims[name] for name in ("encoder", "decoder")]
+        parts = [[p for p in optim.params if p.requires_grad] for optim in optims]
+        gradients = torch.autograd.grad(loss, [p for part in parts for p in part])
+        for optim, start, part in zip(optims, (0, len(parts[0])), parts, strict=True):
+            optim.apply(list(gradients[start : start + len(part)]))
+        update.metrics["loss/reconstruction"] = loss.detach()
         return update
 
 

@@ -36,7 +36,7 @@ def supports_conv_relu(
     relu_last: bool, dtype: torch.dtype,
 ) -> bool:  # fmt: skip
     """Return whether :func:`conv_relu_cpu` can be used, and is faster."""
-    is_image = x.dtype in (torch.uint8, torch.float32) and x.device.type == "cpu" and not x.requires_grad
+    is_image = x.dtype in (torch.uint8, torch.float32) and x.device.type == "cpu"
     if not is_image or x.ndim != 4 or len(x) < MIN_IMAGES or not len(weights) == len(biases) == len(strides):
         return False
     _, height, width, channels = x.shape
@@ -234,6 +234,7 @@ class _ConvReLU(torch.autograd.Function):
         weights, biases, saved = rest[:half], rest[half : 2 * half], rest[2 * half :]
         layers, grad = _layers(x, settings, weights, biases), grad.contiguous()
         scratch, dbiases = _scratch(layers), [torch.zeros_like(b) for b in biases]
+        dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
         for i, part in enumerate(_parts(len(x), layers)):
             outputs = [*saved[i * (half - 1) : (i + 1) * (half - 1)], out[part]]
             g = grad[part]
@@ -245,9 +246,11 @@ class _ConvReLU(torch.autograd.Function):
                 layers[k].add_weight_gradient(g, inputs, scratch)
                 if k:
                     g = layers[k].input_gradient(g, inputs, scratch)
+                elif dx is not None:
+                    dx[part] = layers[0].input_gradient(g, inputs, scratch)
         dweights = [layer.weight_gradient() for layer in layers]
         _, scale, shift, _ = settings
         dweights[0] = dweights[0] * scale
         if shift:
             dweights[0] += shift * dbiases[0][:, None, None, None]
-        return None, None, *dweights, *dbiases
+        return dx, None, *dweights, *dbiases

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Annotated, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.core.bounds import AtLeast
@@ -295,10 +296,12 @@ class Deconvolutions(nn.Module):
 
     def forward(self, z: Tensor) -> Tensor:
         """Map latents ``[M, inputs]`` to images ``[M, H, W, C]``."""
-        y = self.linear(z).relu().view(-1, *self.shape)
+        y = self.linear(z).relu().view(-1, *self.shape).permute(0, 2, 3, 1)
         for layer in self.layers[:-1]:
-            y = layer(y).relu()
-        return cast(Tensor, self.layers[-1](y)).permute(0, 2, 3, 1)
+            weight = cast(Tensor, layer.weight).flip(2, 3).permute(1, 2, 3, 0).contiguous()  # [outputs, 3, 3, inputs]
+            padded = F.pad(y, (0, 0, 2, 2, 2, 2))  # a transposed convolution is a convolution with a mirrored kernel
+            y = conv_relu(padded, [weight], [cast(Tensor, layer.bias)], [1], 1.0, 0.0, True, y.dtype)
+        return cast(Tensor, self.layers[-1](y.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
 def output_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
