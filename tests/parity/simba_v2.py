@@ -17,7 +17,6 @@ from torch import Tensor
 from reverie.algos.simba_v2 import SimbaV2Config
 from reverie.core.types import Batch, Metrics, Step
 from reverie.nn.bodies import SphericalHead, SphericalMLP
-from reverie.nn.reward_scaling import ReturnStd
 
 from .comparison import Comparison
 from .offline import Arrays, build, transitions
@@ -80,13 +79,12 @@ def recorded_batch(d: Mapping[str, Tensor]) -> Batch:
 
 def build_agent(arrays: Arrays, meta: Mapping[str, Any]) -> Any:
     """Our agent with the recorded settings, weights and steps."""
-    rate, limit = meta["learning_rate_init"], meta["normalized_g_max"]
+    rate = meta["learning_rate_init"]
     agent = build(SimbaV2Config().merge({
         "discount": meta["discount"], "tau": meta["target_tau"], "actor_lr": rate, "critic_lr": rate,
-        "temperature_lr": rate, "temperature": meta["temp_initial_value"], "max_value": limit,
-        "num_atoms": meta["critic_num_bins"], "networks.units": (meta["actor_hidden_dim"],),
-        "networks.critic_units": (meta["critic_hidden_dim"],) * 2, "graph": False,
-        "reward_scale": ReturnStd(clip=None, max_return=limit),
+        "temperature_lr": rate, "temperature": meta["temp_initial_value"], "num_atoms": meta["critic_num_bins"],
+        "networks.units": (meta["actor_hidden_dim"],), "networks.critic_units": (meta["critic_hidden_dim"],) * 2,
+        "graph": False,
     }), arrays, parameters)  # fmt: skip
     assert agent.objective.target_entropy == meta["target"]
     count_steps(agent, arrays)
