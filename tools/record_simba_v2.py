@@ -56,10 +56,11 @@ def record(checkouts: Path, folder: Path) -> None:
     from scale_rl.agents.simbaV2.simbaV2_update import l2normalize_network
 
     agent, g = wrapped.agent.agent, np.random.default_rng(3)
+    arrays = {k: v for k, v in parameters(agent, "initial").items() if "kernel" not in k}
     for seed, name in enumerate(("_actor", "_critic", "_target_critic")):
         network = getattr(agent, name)
         setattr(agent, name, l2normalize_network(network.replace(params=disturb(network.params, seed))))
-    arrays = parameters(agent, "param")
+    arrays |= parameters(agent, "param")
     arrays |= {"data/steps/obs": rows(g, STEPS, STATE) * 3 + 1, "data/steps/reward": rows(g, STEPS)}
     arrays["data/steps/reward"][-1] = 40.0  # so that the largest return sets the scale, not the standard deviation
     going = {"terminated": np.zeros(1), "truncated": np.zeros(1)}

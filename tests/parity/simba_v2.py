@@ -77,15 +77,20 @@ def recorded_batch(d: Mapping[str, Tensor]) -> Batch:
     return transitions(obs, F.pad(d["action"][:, None], (0, 0, 0, 1)), d["reward"], ends, ends)
 
 
-def build_agent(arrays: Arrays, meta: Mapping[str, Any]) -> Any:
-    """Our agent with the recorded settings, weights and steps."""
+def build_agent(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> Any:
+    """Our agent with the recorded settings and steps, its initial parameters compared, then with recorded ones."""
     rate = meta["learning_rate_init"]
     agent = build(SimbaV2Config().merge({
         "discount": meta["discount"], "tau": meta["target_tau"], "actor_lr": rate, "critic_lr": rate,
         "temperature_lr": rate, "temperature": meta["temp_initial_value"], "num_atoms": meta["critic_num_bins"],
         "networks.units": (meta["actor_hidden_dim"],), "networks.critic_units": (meta["critic_hidden_dim"],) * 2,
         "graph": False,
-    }), arrays, parameters)  # fmt: skip
+    }), {}, parameters)  # fmt: skip
+    for path, ours in parameters(agent, arrays, "initial/"):
+        result.add(path, ours.reshape(arrays[path].shape), arrays[path], "update")
+    with torch.no_grad():
+        for path, ours in parameters(agent, arrays, "param/"):
+            ours.copy_(torch.from_numpy(arrays[path]).reshape(ours.shape))
     assert agent.objective.target_entropy == meta["target"]
     count_steps(agent, arrays)
     return agent
@@ -105,7 +110,7 @@ def updated(agent: Any, update: Mapping[str, Tensor] | None, following: Mapping[
 
 def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None:
     """Four updates of the authors: the actor of the first, then updates of ours, whose actor is that of the next."""
-    agent = build_agent(arrays, meta)
+    agent = build_agent(arrays, meta, result)
     updates = [
         {k.split("/")[-1]: torch.from_numpy(v) for k, v in arrays.items() if k.startswith(f"data/update{i}/")}
         for i in range(UPDATES)

@@ -102,7 +102,7 @@ def test_simba_v2_is_equal_to_the_authors_updates():
     result = parity.compare(file)
     assert not result.failed, str(result)
     with np.load(file) as z:
-        recorded = {k for k in z.files if k.split("/")[0].startswith(("out", "step"))}
+        recorded = {k for k in z.files if k.split("/")[0].startswith(("initial", "out", "step"))}
     assert recorded == {name for name, *_ in result.lines}
 
 
