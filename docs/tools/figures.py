@@ -245,7 +245,8 @@ LIBRARIES = {
 
 def library(system: str) -> str:
     """Return the library of a system in the results, such as ``"sheeprl 0.8.4, dreamer_v3"``."""
-    names = {"ray[rllib]": "RLlib", "sheeprl": "SheepRL", "torchrl": "TorchRL", "dreamerv3": "authors' JAX", "the": "authors' JAX"}
+    names = {"ray[rllib]": "RLlib", "sheeprl": "SheepRL", "torchrl": "TorchRL"}
+    names |= dict.fromkeys(("dreamerv3", "the"), "authors' JAX")
     first = re.split(r"[ ,]", system)[0]
     return names.get(first, first if first in LIBRARIES else "plain script")
 
