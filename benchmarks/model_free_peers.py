@@ -5,7 +5,7 @@
 
 The work is the same for all: 17 observations, 6 actions (DQN and QR-DQN: 4 to choose from; 200 quantiles), two layers
 of 256, batches of 256 sampled from the replay of each library, which holds 100,000 transitions, Adam, float32, the CPU.
-TQC, CrossQ, SimBa, REDQ and DroQ have the networks of their papers.
+TQC, CrossQ, SimBa, REDQ, DroQ, SimbaV2 and XQC have the networks of their papers.
 `loop` is TD3 on HalfCheetah-v5, one update after each step, in steps per second.
 
 Each library gets a virtual environment of its own under `--where`, made once. Each measurement is a process of its own
@@ -13,6 +13,9 @@ Each library gets a virtual environment of its own under `--where`, made once. E
 the rounds, and ratios compare what was measured in one round. With one thread, time is that of the process, so that
 what else runs on the machine counts less, but for `loop`. Rows of tasks and systems that were not measured stay
 as they are.
+
+The authors' code of SimbaV2 and XQC is in no package index: clone DAVIAN-Robotics/SimbaV2 and danielpalenicek/xqc and
+say where, `--clones SimbaV2 xqc`; without that it is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from machine import machine, write
 from peers.installed import WHERE, installed
 
 HERE = Path(__file__).parent
-TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "tqc", "crossq", "simba", "redq", "droq", "loop")
+TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", "tqc", "crossq", "simba", "redq", "droq", "simba_v2", "xqc", "loop")
 LIMIT = 600
 """Seconds that one measurement may take."""
 OURS = "reverie"
@@ -56,6 +59,8 @@ class System:
     """Handed to the script."""
     note: str = ""
     """What must be said of it."""
+    cloned: bool = False
+    """Whether its code comes from `--clones`."""
 
 
 CHEETAH = ("gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "numpy==2.4.6")
@@ -85,6 +90,14 @@ SYSTEMS = {
         "plain script, compiled", ("td3",), "script", CHEETAH, "script", "compiled",
         note="with torch.compile around the steps of actor and critics",
     ),
+    "authors": System(
+        "the authors' JAX", ("simba_v2", "xqc"), "authors",
+        ("jax==0.4.30", "jaxlib==0.4.30", "flax==0.8.4", "optax==0.2.3", "chex==0.1.90", "scipy==1.13.1",
+         "tensorflow-probability==0.24.0", "gymnasium==1.4.0", "omegaconf==2.3.0", "numpy==1.26.4"),
+        "authors", cloned=True,
+        note="DAVIAN-Robotics/SimbaV2 86899c2 and danielpalenicek/xqc 9a6832b, compiled by JAX 0.4.30; XQC with a "
+             "single seed",
+    ),
 }  # fmt: skip
 
 Numbers = dict[str, Any]
@@ -102,6 +115,7 @@ def measured(python: Path, system: System, task: str, args: argparse.Namespace) 
     """
     quiet = {"RL_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
     env = os.environ | quiet | {"OMP_NUM_THREADS": str(args.threads), "CUDA_VISIBLE_DEVICES": ""}
+    env |= {"PYTHONPATH": os.pathsep.join(str(clone.resolve()) for clone in args.clones)} if system.cloned else {}
     words = [task, "--variant", system.variant, "--threads", args.threads]
     words += ["--seconds", args.seconds, "--steps", args.steps]
     command = [*args.under, python, HERE / "peers" / f"rates_{system.script}.py", *words]
@@ -181,6 +195,7 @@ def options(said: str | None, tasks: Sequence[str], systems: Mapping[str, System
     parser.add_argument("--tasks", nargs="*", default=list(tasks), choices=tasks)
     parser.add_argument("--systems", nargs="*", default=list(systems), choices=list(systems))
     parser.add_argument("--where", type=Path, default=WHERE, help="folder of the environments")
+    parser.add_argument("--clones", nargs="*", type=Path, default=[], help="of the authors' repositories")
     parser.add_argument("--threads", nargs="*", type=int, default=[2], help="numbers of threads, each measured")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of updates in each process")
@@ -198,6 +213,7 @@ def main() -> int:
 def compare(said: str | None, tasks: Sequence[str], systems: Mapping[str, System], out: Path) -> int:
     """What a script does that says this of itself."""
     args = options(said, tasks, systems, out)
+    args.systems = [name for name in args.systems if args.clones or not systems[name].cloned]
     wanted = {systems[name].environment: systems[name].packages for name in args.systems if systems[name].packages}
     pythons = installed(wanted, args.where)
     rows: list[Numbers] = json.loads(args.out.read_text())["rows"] if args.out.exists() else []

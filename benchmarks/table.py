@@ -165,6 +165,8 @@ RATES = {
     "simba": "SimBa",
     "redq": "REDQ, 10 critics",
     "droq": "DroQ",
+    "simba_v2": "SimbaV2",
+    "xqc": "XQC",
     "loop": "steps of TD3 on HalfCheetah-v5",
     "bc": "BC",
     "td3_bc": "TD3+BC",

@@ -30,10 +30,10 @@ OFFLINE = (
     "discrete_cql", "discrete_crr",
 )  # fmt: skip
 DISCRETE = ("dqn", "qr_dqn", "discrete_bcq", "discrete_cql", "discrete_crr")
-CRITICS = ("tqc", "crossq", "simba", "redq", "droq")
+CRITICS = ("tqc", "crossq", "simba", "redq", "droq", "simba_v2", "xqc")
 """Variants of SAC with other critics, with the sizes of their papers."""
 TASKS = ("td3", "sac", "ddpg", "dqn", "qr_dqn", *CRITICS, "loop")
-"""What is measured: updates of ten algorithms, and TD3's whole loop on HalfCheetah-v5; and of those of `OFFLINE`."""
+"""What is measured: updates of twelve algorithms, and TD3's whole loop on HalfCheetah-v5; and of those of `OFFLINE`."""
 
 START, WARM_UP = 1000, 200
 """Steps of random actions at first, and steps that learn before the time of steps counts."""

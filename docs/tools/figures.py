@@ -238,14 +238,15 @@ def cells(data: Mapping[str, Any]) -> Figure:
 
 LIBRARIES = {
     "reverie": ORANGE, "Stable-Baselines3": BLUE, "Tianshou": HUES[2], "TorchRL": HUES[3], "RLlib": HUES[4],
-    "d3rlpy": HUES[5], "SheepRL": HUES[6], "dreamerv3 (JAX)": HUES[7], "r2dreamer": INK, "plain script": SOFT,
+    "d3rlpy": HUES[5], "SheepRL": HUES[6], "authors' JAX": HUES[7], "r2dreamer": INK, "plain script": SOFT,
 }  # fmt: skip
 """The color of each library."""
 
 
 def library(system: str) -> str:
     """Return the library of a system in the results, such as ``"sheeprl 0.8.4, dreamer_v3"``."""
-    names = {"ray[rllib]": "RLlib", "sheeprl": "SheepRL", "torchrl": "TorchRL", "dreamerv3": "dreamerv3 (JAX)"}
+    names = {"ray[rllib]": "RLlib", "sheeprl": "SheepRL", "torchrl": "TorchRL"}
+    names |= dict.fromkeys(("dreamerv3", "the"), "authors' JAX")
     first = re.split(r"[ ,]", system)[0]
     return names.get(first, first if first in LIBRARIES else "plain script")
 

@@ -9,12 +9,11 @@ from torch import nn
 
 from reverie.algos.crossq import CrossQConfig
 from reverie.algos.sac import SACConfig
-from reverie.algos.simba_v2 import SimbaV2Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
-from reverie.nn.bodies import ALL, Hypersphere, ResidualMLP, Simba, SphericalLinear, SphericalMLP, project_weights
+from reverie.nn.bodies import ALL, Hypersphere, ResidualMLP, Simba
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
 
@@ -44,35 +43,6 @@ def test_residual_mlps_are_those_of_pytorch():
         expected = layer(norm(x, net.norm), net.head)
         torch.testing.assert_close(y[k], expected)
         torch.testing.assert_close(net(obs, action, copy=k), expected)
-
-
-def test_spherical_mlps_are_those_of_the_paper():
-    """SimbaV2, section 4, of each copy; an update keeps the weights of each output on the sphere."""
-    net, x = SphericalMLP(3, (4, 4), 4, copies=2, heads=2), torch.randn(5, 3)
-    for p in net.parameters():
-        with torch.no_grad():
-            p.add_(torch.randn_like(p), alpha=0.1)
-    project_weights(net)
-    for k, y in enumerate(net(x)):
-
-        def scaled(x, part, initial, scale, k=k):
-            return x * part.factor[k, 0] * initial / scale
-
-        def unit(x):
-            return x / x.square().sum(-1, keepdim=True).sqrt()
-
-        h = unit(torch.cat([x, torch.full((5, 1), 3.0)], -1)) @ net.embed.weight[k]
-        h = unit(scaled(h, net.scaler, 0.5**0.5, 0.5**0.5))
-        for block in net.blocks:
-            inner = scaled(h @ block.expand.weight[k], block.scaler, 1, 1).relu() @ block.contract.weight[k]
-            h = unit(h + scaled(unit(inner) - h, block.share, 1 / 3, 0.5))
-        expected = [
-            scaled(h @ head.hidden.weight[k], head.scaler, 1, 1) @ head.last.weight[k] + head.bias[k, 0]
-            for head in net.heads
-        ]
-        torch.testing.assert_close(y, torch.cat(expected, -1))
-    for layer in (net.embed, net.blocks[0].expand, net.heads[1].last):
-        torch.testing.assert_close(layer.weight.square().sum(1), torch.ones(2, layer.weight.shape[2]))
 
 
 def test_noisy_mlps_are_the_paper_s():
@@ -177,13 +147,6 @@ def updated(config):
     learner = config.merge(settings).build(spec, action)
     learner.update(noise_batch(learner, spec, action))
     return learner
-
-
-def test_updates_of_simba_v2_keep_weights_on_the_sphere():
-    o = updated(SimbaV2Config()).objective
-    layers = [x for part in (o.actor, o.critic) for x in part.modules() if isinstance(x, SphericalLinear)]
-    for weight in (layer.weight for layer in layers):
-        torch.testing.assert_close(weight.square().sum(1), torch.ones_like(weight[:, 0]))
 
 
 def test_updates_of_crossq_use_the_statistics_of_batches():

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from . import bmpc, dreamer_v1_v2, dreamer_v3, offline, pydreamer, r2dreamer, sb3, tdmpc2, xqc
+from . import bmpc, dreamer_v1_v2, dreamer_v3, offline, pydreamer, r2dreamer, sb3, simba_v2, tdmpc2, xqc
 from .comparison import TOLERANCES, Comparison
 
 
@@ -50,6 +50,8 @@ def module_of(meta: Mapping[str, Any]) -> ModuleType:
         return offline
     if source.startswith("danielpalenicek/xqc "):
         return xqc
+    if source.startswith("DAVIAN-Robotics/SimbaV2 "):
+        return simba_v2
     if agent.startswith("R2-Dreamer"):
         return r2dreamer
     if agent == "BMPC":

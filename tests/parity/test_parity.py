@@ -97,6 +97,15 @@ def test_offline_learners_are_equal_to_the_authors_updates(name):
     assert recorded == {name for name, *_ in result.lines}
 
 
+def test_simba_v2_is_equal_to_the_authors_updates():
+    file = ROOT / "tests" / "golden" / "simba_v2.npz"
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        recorded = {k for k in z.files if k.split("/")[0].startswith(("initial", "out", "step"))}
+    assert recorded == {name for name, *_ in result.lines}
+
+
 def test_xqc_is_equal_to_the_authors_updates():
     file = ROOT / "tests" / "golden" / "xqc.npz"
     result = parity.compare(file)

@@ -123,7 +123,13 @@ class SimbaV2(SAC):
 
 @dataclass(frozen=True, kw_only=True)
 class SimbaV2Config(SACConfig):
-    """Settings of SimbaV2, with the values of its authors' code (github.com/DAVIAN-Robotics/SimbaV2)."""
+    """Settings of SimbaV2, with the values of its authors' code (github.com/DAVIAN-Robotics/SimbaV2).
+
+    The authors use the discount clip(1 - 5 / L, 0.95, 0.995) for episodes of L env steps: 0.995 for 1000. They update
+    the actor before the critics, and where episodes end by time limits alone, they have a single critic. Unlike here,
+    they do not clip normalized observations, and the return that scales rewards restarts one step earlier, at the last
+    reward of an episode.
+    """
 
     network_settings: ClassVar[frozenset[str]] = SACConfig.network_settings | {"hypersphere"}
     body: ClassVar[type[Body]] = Hypersphere

@@ -168,7 +168,8 @@ TABLE: dict[str, Preset] = {
         cpu_changes={"steps": 50_000}),
     "simba_v2": Preset("simba_v2",
         MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000,
-            "algo.actor_lr": [[0, 1e-4], [2e6, 5e-5]], "algo.critic_lr": [[0, 1e-4], [2e6, 5e-5]]},
+            "algo.actor_lr": [[0, 1e-4], [1e6, 5e-5]], "algo.critic_lr": [[0, 1e-4], [1e6, 5e-5]],
+            "algo.temperature_lr": [[0, 1e-4], [1e6, 5e-5]], "algo.discount": 0.995},
         "SimbaV2: networks on the unit sphere, two updates per env step, on MuJoCo and similar tasks: 1M steps.",
         cpu_changes={"steps": 50_000}),
     # The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
