@@ -127,6 +127,8 @@ def train_sb3(task: Task, name: str, seed: int, run: Path) -> dict[str, Any]:
     from stable_baselines3.common.evaluation import evaluate_policy
 
     points, started = list[list[float]](), cpu_seconds()
+    if task.env.startswith("MinAtar/"):
+        importlib.import_module("minatar.gym").register_envs()
 
     class Evaluate(BaseCallback):
         def _on_step(self) -> bool:

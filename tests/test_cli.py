@@ -196,6 +196,7 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     (["train", "dreamer_v3", "--eval-env", "{kwrgs: 1}"], 2, "Did you mean 'eval_env.kwargs'"),
     (["train", "dreamer_v3", "--eval-env.num", "3"], 2, "eval_env.num = 3: set eval_envs"),
     (["train", "--steps", "5", "dreamer_v2"], 2, "no algorithm given"),
+    (["train", "droq", "--env", "Pendulum-v1"], 1, "it is a preset. Use `reverie train sac --preset droq`"),
     (["train", "dreamer_v33"], 1, "unknown algorithm 'dreamer_v33'. Did you mean 'dreamer_v3'"),
     (["train", "dreamer_v3", "--env", "nowhere:Thing-v0"], 1, "'nowhere' cannot be imported"),
     (["train", "dreamer_v3", "--config", "no.yaml"], 1, "there is no file no.yaml"),

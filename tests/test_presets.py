@@ -188,7 +188,7 @@ def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("algorithm", "preset"), [("dqn", "qr_dqn"), ("td3", "td3_bc"), ("sac", "cql")])
 def test_a_preset_of_a_subclass_is_another_algorithms(algorithm: str, preset: str) -> None:
-    with pytest.raises(ConfigError, match=f"preset '{preset}' is for {preset}, not for {algorithm}"):
+    with pytest.raises(ConfigError, match=f"preset '{preset}' is not for {algorithm}. Use `reverie train {preset} "):
         merge_layers(algorithm, preset=preset)
 
 

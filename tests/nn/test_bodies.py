@@ -14,7 +14,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
 from reverie.nn.bodies import ALL, Hypersphere, ResidualMLP, Simba
-from reverie.nn.network import MemoryNetworkConfig
+from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
 from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
 
 
@@ -125,7 +125,7 @@ def test_a_network_of_crossq_normalizes_its_inputs_and_hidden_layers():
     ("settings", "said"),
     [
         ({"units": (8, 4), "body": Simba()}, r"units = \(8, 4\), body = simba: all blocks must have the same width"),
-        ({"body": Simba(), "critic_dropout": 0.1}, "critic_dropout = 0.1, body = simba"),
+        ({"body": Simba(), "critic_dropout": 0.1}, "body = simba, critic_dropout = 0.1"),
     ],
 )
 def test_bodies_refuse_what_they_have_not(settings, said):
@@ -137,6 +137,11 @@ def test_bodies_refuse_what_they_have_not(settings, said):
 def test_sac_neither_updates_statistics_of_batches_nor_projects_weights(body):
     with pytest.raises(ConfigError, match=rf"networks.body = {re.escape(body.to_text())}: sac does not train such"):
         SACConfig(networks=MemoryNetworkConfig(body=body))
+
+
+def test_crossq_needs_batch_norm():
+    with pytest.raises(ConfigError, match=r"networks\.body = simba: crossq only has the body batch_renorm"):
+        CrossQConfig(networks=NetworkConfig(body=Simba()))
 
 
 def updated(config):

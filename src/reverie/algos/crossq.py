@@ -17,6 +17,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
 from reverie.nn.batch_norm import BatchRenorm, batch_statistics, joint_pass
+from reverie.nn.bodies import Body
 from reverie.nn.network import NetworkConfig
 from reverie.objectives.td import Losses, obs_after, obs_before, regression_error
 
@@ -72,6 +73,7 @@ class CrossQConfig(SACConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     network_settings: ClassVar[frozenset[str]] = SACConfig.network_settings | {"batch_renorm"}
+    body: ClassVar[type[Body] | None] = BatchRenorm
 
     networks: NetworkConfig = field(  # type: ignore[assignment]  # without SAC's memory
         default_factory=lambda: NetworkConfig(body=BatchRenorm(), critic_units=(2048, 2048))

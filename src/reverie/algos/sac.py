@@ -28,6 +28,7 @@ from reverie.core.types import Batch, Obs, State, Update
 from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
 from reverie.nn.actor_critic import MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
+from reverie.nn.bodies import Body
 from reverie.nn.distributions import ActionLayout
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, share_encoder, unshared_parameters
@@ -264,6 +265,9 @@ class SACConfig(CriticConfig):
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
 
+    body: ClassVar[type[Body] | None] = None
+    """The only body that the networks may have; None: any."""
+
     networks: MemoryNetworkConfig = field(default_factory=MemoryNetworkConfig)
     """Layers of the networks, optionally with memories in the actor and the critics."""
     actor_lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
@@ -296,6 +300,12 @@ class SACConfig(CriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_critic_counts(self.num_critics, self.num_target_critics)
+        if self.body is not None and not isinstance(body := self.networks.body, self.body):
+            text = None if body is None else body.to_text()
+            raise ConfigError(
+                f"networks.body = {text}: {self.algorithm} only has the body {self.body().to_text()}. "
+                "Remove this option, or use another algorithm, such as sac."
+            )
         if isinstance(self.temperature, PiecewiseLinear) and self.temperature_lr:
             raise ConfigError(
                 f"temperature = {self.temperature}, temperature_lr = {self.temperature_lr}: a scheduled temperature "

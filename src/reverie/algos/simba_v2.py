@@ -132,8 +132,7 @@ class SimbaV2Config(SACConfig):
     """
 
     network_settings: ClassVar[frozenset[str]] = SACConfig.network_settings | {"hypersphere"}
-    body: ClassVar[type[Body]] = Hypersphere
-    """The only body that the networks may have."""
+    body: ClassVar[type[Body] | None] = Hypersphere
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     estimators: ClassVar[type[ValueEstimator]] = SingleBootstrap
 
@@ -154,10 +153,6 @@ class SimbaV2Config(SACConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.networks.body, self.body):
-            raise ConfigError(
-                f"networks.body = {self.networks.body}: {self.algorithm} has the body {self.body().to_text()}."
-            )
         if self.num_target_critics is not None or self.critic_loss != "l2":
             name = "critic_loss" if self.num_target_critics is None else "num_target_critics"
             raise ConfigError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from reverie.algos.sac import SACObjective
 from reverie.algos.simba_v2 import SimbaV2, SimbaV2Config, SimbaV2Objective
@@ -44,6 +44,10 @@ class XQCObjective(SimbaV2Objective):
             target = self.target_probs(batch, next_logits, log_pi)  # [B, T-1, N]
         logits, _ = joint_pass(self.critic, *rows)  # [K, B, T-1, N]
         return self.cross_entropy(logits, target, batch)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """XQC's targets need the pass that also updates the statistics: :meth:`critic_loss`."""
+        raise NotImplementedError("XQC computes its targets in critic_loss, in a joint pass.")
 
     def actor_loss(self, batch: Batch) -> Losses:
         """As SAC's; the critics use their running statistics."""
@@ -87,7 +91,7 @@ class XQCConfig(SimbaV2Config):
     """
 
     network_settings: ClassVar[frozenset[str]] = SimbaV2Config.network_settings | {"batch_norm"}
-    body: ClassVar[type[Body]] = BatchNorm
+    body: ClassVar[type[Body] | None] = BatchNorm
 
     networks: NetworkConfig = field(
         default_factory=lambda: NetworkConfig(body=BatchNorm(), units=(256,) * 4, critic_units=(512,) * 4)

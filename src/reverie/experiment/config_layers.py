@@ -16,12 +16,11 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.hardware import num_gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.presets import CPU_SUFFIX, check_not_preset, preset_advice
 from reverie.experiment.presets import TABLE as TABLE
 from reverie.experiment.resolve import dataset_env_id, with_explicit
 from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
 
-CPU_SUFFIX = "+cpu"
-"""Suffix of the name of a preset with its CPU changes: minigrid+cpu."""
 SUITES = {
     f"{preset.algorithm}: {start}": name for name, preset in TABLE.items() for start in preset.env_prefixes.split()
 }
@@ -54,6 +53,7 @@ def base_config(
     Without a GPU, or if ``device`` is cpu, the environment's preset includes its CPU changes. The preset "cpu" does so
     on any machine. ``env``: "" if the environment is unknown.
     """
+    check_not_preset(algorithm)
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
     if preset in (None, "cpu"):
@@ -70,7 +70,7 @@ def base_config(
         raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(plain, names)} Available: {', '.join(names)}.")
     config = PRESETS[plain]().merge({"preset": name})
     if type(config.algo) is not config_class:  # a subclass is another algorithm
-        raise ConfigError(f"preset '{name}' is for {algorithm_name(type(config.algo))}, not for {algorithm}.")
+        raise ConfigError(f"preset '{name}' is not for {algorithm}. {preset_advice(name)}")
     return overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
 
 

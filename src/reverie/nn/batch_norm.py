@@ -22,8 +22,6 @@ from reverie.nn.bodies import Body, CopiedLinear, Copies, SphericalLinear
 class BatchBody(Body, base=True):
     """A network whose algorithm normalizes it by the statistics of batches, and updates the running ones."""
 
-    needs_learner: ClassVar[bool] = True
-
     rate: Annotated[float, Within("(0, 1]")] = 0.01
     """Step size of the running means and variances per update."""
 
@@ -127,6 +125,8 @@ def joint_pass(
 class BatchRenorm(BatchBody):
     """An MLP with ReLU whose inputs and hidden layers are normalized over the batch: Bhatt et al. 2024, "CrossQ"."""
 
+    trained_by: ClassVar[str] = "crossq"
+
     warmup: Annotated[int, AtLeast(0)] = 100_000
     """Updates with batch normalization, before its results are corrected by the running statistics."""
 
@@ -206,6 +206,8 @@ class BatchNorm(BatchBody):
 
     Its weights have norm 1: Palenicek et al. 2026, "XQC", arXiv:2509.25174.
     """
+
+    trained_by: ClassVar[str] = "xqc"
 
     def build(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False

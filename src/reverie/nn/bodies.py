@@ -22,8 +22,8 @@ from reverie.nn.relu_mlp import NORM_EPS, concat_inputs
 class Body(Choice, ABC):
     """What is between the inputs and the outputs of a network."""
 
-    needs_learner: ClassVar[bool] = False
-    """Whether gradient steps are not enough to train it: only algorithms that name it in ``network_settings`` do."""
+    trained_by: ClassVar[str] = ""
+    """The algorithm with more than gradient steps that trains it; empty: any algorithm does."""
 
     def check(self, **widths: tuple[int, ...]) -> None:
         """Raise ConfigError unless these ``widths``, by the names of their settings, can be built."""
@@ -160,7 +160,7 @@ class ResidualMLP(Copies):
 class Hypersphere(Simba):
     """Residual blocks whose features and weights have norm 1: Lee et al. 2025, "SimbaV2", arXiv:2502.15280."""
 
-    needs_learner: ClassVar[bool] = True
+    trained_by: ClassVar[str] = "simba_v2"
 
     def build(
         self, inputs: int, units: tuple[int, ...], outputs: int, copies: int | None = None, *, squash: bool = False,

@@ -58,7 +58,8 @@ class NetworkConfig(Config):
             if self.critic_norm is not None or self.critic_dropout:
                 name = "critic_dropout" if self.critic_norm is None else "critic_norm"
                 raise ConfigError(
-                    f"{name} = {getattr(self, name)}, body = {self.body.to_text()}: only the MLP without a body has it."
+                    f"body = {self.body.to_text()}, {name} = {getattr(self, name)}: a body has layers of its own. Set "
+                    f"{name} to {'None' if name == 'critic_norm' else 0}, or remove the body."
                 )
 
     def check_settings(self, path: str, allowed: Collection[str], algorithm: str) -> None:
@@ -68,8 +69,11 @@ class NetworkConfig(Config):
                 text = value.to_text() if isinstance(value, Body) else value
                 raise ConfigError(f"{path}.{name} = {text}: it has no effect on these networks of {algorithm}.")
         for name, kind in Body.variants().items():
-            if type(self.body) is kind and kind.needs_learner and name not in allowed:
-                raise ConfigError(f"{path}.body = {self.body.to_text()}: {algorithm} does not train such a body.")
+            if type(self.body) is kind and kind.trained_by and name not in allowed:
+                raise ConfigError(
+                    f"{path}.body = {self.body.to_text()}: {algorithm} does not train such a body. Use "
+                    f"{kind.trained_by}, or another body."
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
