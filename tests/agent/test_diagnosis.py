@@ -40,7 +40,7 @@ QUIET: dict[str, Any] = {"env": "Kelvin-v0", "console": False, "tensorboard": Fa
 
 
 @pytest.fixture(autouse=True)
-def play_shortly(monkeypatch: pytest.MonkeyPatch) -> None:
+def shorten_play(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "PLAY_SECONDS", 0.3)
 
 

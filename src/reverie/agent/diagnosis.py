@@ -55,9 +55,9 @@ def explain_failure(result: TrainResult) -> str:
         return random_flat_actions(agent.action_spec, len(step.is_last), rng, step.obs.get(MASK_KEY))
 
     with contextlib.suppress(Exception):  # an environment that fails now has no part in a run that is over
-        returns, _ = play(agent.config, choose_random)
+        returns, _ = play_briefly(agent.config, choose_random)
         if returns and not is_above(result.evaluation, returns):
-            _, actions = play(agent.config, policy_choice(agent))
+            _, actions = play_briefly(agent.config, policy_choice(agent))
     if not returns or is_above(result.evaluation, returns):
         return ""
     reasons = list(likely_reasons(agent, result, actions))[:MOST]
@@ -83,7 +83,7 @@ def policy_choice(agent: Agent) -> Choose:
     return choose
 
 
-def play(config: ExperimentConfig, choose: Choose) -> tuple[list[float], np.ndarray]:
+def play_briefly(config: ExperimentConfig, choose: Choose) -> tuple[list[float], np.ndarray]:
     """Return the returns of whole episodes in new evaluation environments, and all flat actions ``[n, A]``."""
     env, returns, actions = make_eval_env(config), list[float](), list[np.ndarray]()
     until = time.perf_counter() + PLAY_SECONDS

@@ -20,9 +20,10 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.bench import Cost, Forecast, forecast, learner_window, measure_cost, thread_choices
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import CPU_SUFFIX, base_config, with_network_size
+from reverie.experiment.config_layers import base_config, with_network_size
 from reverie.experiment.describe import format_hours
 from reverie.experiment.memory import MIN_RATIO, CountedLearner, check_fits_memory, count_learner
+from reverie.experiment.presets import CPU_SUFFIX
 from reverie.experiment.resolve import fit_learning_starts
 
 TIME_SHARE = 0.9

@@ -25,8 +25,9 @@ from reverie.core.seeding import preserve_rng_state
 from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import CPU_SUFFIX, base_config
+from reverie.experiment.config_layers import base_config
 from reverie.experiment.noise import noise_batch, noise_step
+from reverie.experiment.presets import CPU_SUFFIX
 from reverie.replay.config import max_rows
 from reverie.replay.rollout import rollout_rows
 from reverie.replay.storage import row_nbytes
