@@ -101,7 +101,7 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
 
 
 def test_a_loop_of_ones_own() -> None:
-    more = {"replay": {"capacity": 5000, "fractions": {"uniform": 0.0, "priority": 1.0}}, "random_steps": 50}
+    more = {"replay": {"capacity": 50_000, "fractions": {"uniform": 0.0, "priority": 1.0}}, "random_steps": 50}
     algo = reverie.DQNConfig(batch_size=16)
     scores: list[float] = []
     with reverie.AsyncCollector("CartPole-v1", algo, actors=2, envs=2, seed=1, **more) as collector:

@@ -30,8 +30,6 @@ HANDFUL, FEW, SMALL = 64, 1024, 1e38
 wake BLAS threads. A sum below ``SMALL`` fits in float32."""
 TINY = float(np.finfo(np.float32).tiny)
 """Smallest normal float32 number. The range of a float image must be between this and ``SMALL``."""
-MIN_SIDE = 3
-"""Pixels of the smallest side of an image: no encoder has smaller kernels."""
 
 
 def conversion(space: Space, channel_axis: ChannelAxis) -> Conversion:
@@ -107,14 +105,9 @@ def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     """Return whether ``space`` has rank 3 with usable bounds, or rank 2 with dtype uint8 and bounds 0..255.
 
     Rank 4 is a stack of images if these have 1, 3 or 4 channels, or channels first. The bounds of floats must differ.
-    Each side of an image has at least ``MIN_SIDE`` pixels.
     """
     if isinstance(space, spaces.MultiBinary) or space.dtype.kind not in NUMBERS:
         return len(space.shape) == 3 and isinstance(space, spaces.MultiBinary)
-    if len(space.shape) in (3, 4):
-        sides = space.shape[-2:] if _channels_first(space.shape[-3:]) else space.shape[-3:-1]
-        if min(sides) < MIN_SIDE:
-            return False
     if len(space.shape) == 4 and space.shape[-1] not in (1, 3, 4) and not _channels_first(space.shape[1:]):
         return False
     if len(space.shape) in (3, 4) and space.dtype.kind == "f":
