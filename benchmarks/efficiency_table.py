@@ -35,7 +35,8 @@ def efficiency_table(result: Mapping[str, Any]) -> list[str]:
     for key in sorted(seeds, key=lambda key: (list(TITLES).index(key[0]), -score[key])):
         rows, (task, method) = seeds[key], key
         seconds = float(np.mean([row["cpu_seconds"] for row in rows]))
-        early = [digits(score_after(rows, limit)) if limit < seconds else "-" for limit in PATIENCE]
+        first = max(row["curve"][0][2] for row in rows)
+        early = [digits(score_after(rows, limit)) if first <= limit < seconds else "-" for limit in PATIENCE]
         where = f"{TITLES[task]}, {rows[0]['steps']:,}"
         lines.append([where, method_name(method), str(len(rows)), with_interval(rows), time(seconds), *early])
     return grid(["task, env steps", "method", "seeds", "score", "processor time of a seed",
