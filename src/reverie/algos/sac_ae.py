@@ -124,6 +124,7 @@ class SACAE(SAC):
         obs = obs_before(batch.obs)
         encoded = cast(ObsConcat, o.critic.inputs).encode(obs)
         if updates_actor:  # after the targets, which do not depend on it
+            # The gradient of the actor's loss stops at the features.
             detached = SplitObs(encoded | {FEATURES: encoded[FEATURES].detach()}, {})
             update.metrics.update(self.minimize(o.actor_loss(replace(batch, obs=detached))))
         loss = o.reconstruction_loss({key: x.flatten(0, 1) for key, x in (obs | encoded).items()})

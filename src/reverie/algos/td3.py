@@ -76,7 +76,7 @@ class TD3Objective(TDObjective):
 
 
 class TD3(DDPG):
-    """The learner of TD3: DDPG with two critics and less frequent updates of the actor."""
+    """The learner of TD3: DDPG with several critics and less frequent updates of the actor."""
 
     losses: type[TD3Objective] = TD3Objective
 
