@@ -7,7 +7,7 @@ Every method has its preset for a machine without a GPU, except for the number o
 `--runs` until they have ended: the same command continues where it was stopped, and skips seeds that have a row.
 `curve` has env steps, the mean return of ten deterministic episodes, and the processor seconds until then; `score` is
 the mean return of twenty other episodes at the end. Methods whose name begins with `sb3_` are those of
-Stable-Baselines3 and its contrib package with their defaults, in the Python of `--where`.
+Stable-Baselines3 and its contrib package with their defaults, in environments of their own below `--where`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 
 from results import save
 
-SB3 = (
-    "stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium[mujoco]==1.4.0", "mujoco==4.0.0", "minatar==1.0.15",
-    "numpy==2.4.6",
-)  # fmt: skip
+SB3 = ("stable-baselines3==2.9.2", "sb3-contrib==2.9.2", "gymnasium[mujoco]==1.4.0", "numpy==2.4.6")
+ENVIRONMENTS = {
+    "sb3_tasks": (*SB3, "mujoco==4.0.0", "minatar==1.0.15"),
+    "sb3_dm_control": (*SB3, "mujoco==3.17.0", "dm-control==1.0.50", "shimmy==2.0.1"),  # which does not know MuJoCo 4
+}
 EVALUATIONS, EPISODES, LAST_EPISODES = 10, 10, 20
 Settings = Mapping[str, Any]
 NONE: Settings = MappingProxyType({})
@@ -47,6 +48,7 @@ METHODS = {
     for name in ("sac", "tqc", "crossq", "xqc", "td3", "ppo", "dqn", "qr_dqn", "discrete_sac", "tdmpc2", "dreamer_v3")
 } | {name: Method("sac", {"preset": name}) for name in ("redq", "droq", "simba")}
 CONTINUOUS = ("sac", "td3", "tqc", "crossq", "xqc", "simba", "tdmpc2", "ppo")
+DM_CONTROL = (*CONTINUOUS, "sb3_sac", "sb3_td3")
 MUJOCO = (*CONTINUOUS, "sb3_ppo", "sb3_sac", "sb3_td3", "sb3_tqc", "sb3_crossq")
 IMAGES = ("qr_dqn", "dqn", "discrete_sac", "ppo", "dreamer_v3")
 MINATAR = (*IMAGES, "sb3_ppo", "sb3_dqn", "sb3_qr_dqn")
@@ -66,7 +68,7 @@ TASKS = {
     "hopper": Task("Hopper-v5", 100_000, MUJOCO),
     "walker": Task("Walker2d-v5", 100_000, MUJOCO),
     **{
-        name: Task(f"dm_control/{name.replace('_', '-')}-v0", 50_000, CONTINUOUS, {"env.action_repeat": 2})
+        name: Task(f"dm_control/{name.replace('_', '-')}-v0", 50_000, DM_CONTROL, {"env.action_repeat": 2})
         for name in ("walker_walk", "cheetah_run", "reacher_easy")
     },
     "breakout": Task("MinAtar/Breakout-v1", 100_000, MINATAR),
@@ -123,12 +125,15 @@ def train_sb3(task: Task, name: str, seed: int, run: Path) -> dict[str, Any]:
     import numpy as np
     import sb3_contrib
     import stable_baselines3
+    from gymnasium.wrappers import FlattenObservation
     from stable_baselines3.common.callbacks import BaseCallback, EveryNTimesteps
     from stable_baselines3.common.evaluation import evaluate_policy
 
     points, started = list[list[float]](), cpu_seconds()
     if task.env.startswith("MinAtar/"):
         importlib.import_module("minatar.gym").register_envs()
+    elif task.env.startswith("dm_control/"):
+        gymnasium.register_envs(importlib.import_module("shimmy"))
 
     class Evaluate(BaseCallback):
         def _on_step(self) -> bool:
@@ -136,8 +141,21 @@ def train_sb3(task: Task, name: str, seed: int, run: Path) -> dict[str, Any]:
             points.append([self.num_timesteps, round(float(score), 2), round(cpu_seconds() - started, 1)])
             return True
 
+    class Repeat(gymnasium.Wrapper):
+        """Takes each action several times, and adds up the rewards."""
+
+        def step(self, action: Any) -> Any:
+            total = 0.0
+            for _ in range(task.settings["env.action_repeat"]):
+                obs, reward, terminated, truncated, info = self.env.step(action)
+                total += float(reward)
+                if terminated or truncated:
+                    break
+            return obs, total, terminated, truncated, info
+
     def make() -> gymnasium.Env:
-        return gymnasium.make(task.env)
+        env = gymnasium.make(task.env)
+        return FlattenObservation(Repeat(env)) if task.settings else env
 
     kind = name.removeprefix("sb3_").upper().replace("_", "").replace("CROSSQ", "CrossQ")
     model = getattr(sb3_contrib, kind, None) or getattr(stable_baselines3, kind)
@@ -187,14 +205,14 @@ def main() -> int:
         for seed in range(args.first, args.first + args.seeds) for task in args.tasks
         for name in args.methods or TASKS[task].methods if (task, name, seed) not in done
     ]  # fmt: skip
-    has_peer = any(name.startswith("sb3_") for _, name, _ in wanted)
-    python = installed({"sb3_tasks": SB3}, args.where or WHERE).get("sb3_tasks") if has_peer else None
+    hosts = {task: "sb3_dm_control" if TASKS[task].env.startswith("dm_control/") else "sb3_tasks" for task in TASKS}
+    needed = {hosts[task] for task, name, _ in wanted if name.startswith("sb3_")}
+    pythons = installed({host: ENVIRONMENTS[host] for host in needed}, args.where or WHERE)
     args.runs.mkdir(parents=True, exist_ok=True)
 
     def start(task: str, name: str, seed: int) -> dict[str, Any]:
         words = ["--child", "--tasks", task, "--methods", name, "--first", str(seed), "--runs", str(args.runs)]
-        interpreter = python if name.startswith("sb3_") else sys.executable
-        assert interpreter is not None
+        interpreter = pythons[hosts[task]] if name.startswith("sb3_") else sys.executable
         return child(Path(__file__), *words, python=interpreter, setting={"OMP_NUM_THREADS": "1"})
 
     with ThreadPoolExecutor(args.jobs) as pool:

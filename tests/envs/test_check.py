@@ -175,8 +175,9 @@ CALLED_1 = walk(action_space=spaces.Discrete(2, start=1), step=lambda self, acti
 SATURATES = walk(action_space=spaces.Box(-1000, 1000, (1,)),
                  step=lambda self, action: Walk.step(self, 0.5 + np.clip(action[0], -1, 1) / 2))  # fmt: skip
 FOUR = walk(step=lambda self, action: (*Walk.step(self, action)[:3], {}))
-IGNORES_SEED = walk(reset=lambda self, *, seed=None, options=None: Walk.reset(self),
-                    drawn=lambda self: self.np_random.random())  # never twice the same
+IGNORES_SEED = walk(  # and starts from no state twice
+    reset=lambda self, *, seed=None, options=None: Walk.reset(self), drawn=lambda self: self.np_random.random()
+)
 ENDLESS = walk(step=lambda self, action: (np.zeros(1, np.float32), 1.0, False, False, {}))
 
 FAULTY = {
