@@ -18,6 +18,7 @@ from logged import logged
 from played import played
 from reverie.core.files import write_atomic
 from reverie.core.kernel_dispatch import use_only_kernels
+from reverie.kernels import capture
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU
@@ -26,6 +27,8 @@ MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thousands of files, durably
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     tempfile.tempdir = str(MEMORY)
+
+capture.WARM_UPS = 2  # the fewest that tell lasting state from what each update changes
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -116,7 +116,7 @@ def test_the_recipe_for_conda_needs_what_the_wheel_needs() -> None:
 # ---------------------------------------------------------------- Slurm's script, by submitit's local executor
 
 TRAIN = (
-    "dqn --env CartPole-v1 --threads 1 --eval-episodes 0 --no-tensorboard --algo.networks.units 4 --steps 2500 "
+    "dqn --env CartPole-v1 --threads 1 --eval-episodes 0 --no-tensorboard --algo.networks.units 4 --steps 1500 "
     "--schedule.log-every 50 --run"
 )
 
@@ -141,7 +141,7 @@ def test_a_job_that_is_preempted_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     for pid in child[:2]:  # Slurm signals each process of the job
         os.kill(int(pid), signal.SIGUSR2)
     assert job.result() == 0
-    assert read_metrics(metrics)[-1]["step"] == 2500
+    assert read_metrics(metrics)[-1]["step"] == 1500
     assert re.search(r"continuing \S+ from env step \d+", job.stdout())
     assert "SIGTERM: finishing this iteration" in job.stderr()
 
@@ -157,7 +157,7 @@ def test_each_job_of_an_array_trains_a_seed_of_one_comparison(
     here = functools.partial(submitit.AutoExecutor, "logs", cluster="debug")  # its jobs run in this process
     monkeypatch.setattr(submitit, "AutoExecutor", lambda folder, cluster, **more: here())
     monkeypatch.setattr(slurm, "Training", lambda words: functools.partial(main, ["train", *words]))
-    words = [*TRAIN.replace("2500", "40").replace("--eval-episodes 0", "--eval-episodes 1").split(), "array"]
+    words = [*TRAIN.replace("1500", "40").replace("--eval-episodes 0", "--eval-episodes 1").split(), "array"]
     assert slurm.main(["--local", "--seeds", "2", "--", *words, "--seed=3"]) == 0
     assert [path.name for path in sorted(Path("array").iterdir())] == ["seed-3", "seed-4"]
     assert read_saved_config(Path("array/seed-4")).experiment["seed"] == 4

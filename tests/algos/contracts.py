@@ -42,7 +42,7 @@ MODEL_FREE = {
     "sac_mixed": config("sac"),
     "sac_ensemble": config("sac", {"networks.critic_norm": "before_relu", "networks.critic_dropout": 0.1},
                            num_critics=4, num_target_critics=2, policy_delay=2, entropy_backup=False),
-    "simba_v2": config("simba_v2", {"networks.units": (6,), "networks.critic_units": (8, 8)}, num_atoms=7,
+    "simba_v2": config("simba_v2", {"networks.units": (6,), "networks.critic_units": (8,)}, num_atoms=7,
                        reward_scale=None),
     "xqc": config("xqc", {"networks.body": "batch_norm(0.1)", "networks.units": (6,), "networks.critic_units": (8, 6)},
                   num_atoms=7, reward_scale=None, policy_delay=2),
