@@ -455,7 +455,7 @@ def test_numbers_that_make_no_sense_are_refused_by_name():
     [
         ({"frame_stack_keys": "state"}, "frame_stack_keys = 'state', frame_stack = 1"),
         ({"value_estimator": VTrace()}, "td3 expects one of td0, td1, n_step, "),
-        ({"value_estimator": NStep(2)}, r"n_step\(n=2\) in windows of 2 rows: expected batch_length of at least 3"),
+        ({"value_estimator": NStep(2)}, r"in windows of 2 rows: expected at least 3\. Increase batch_length"),
     ],
 )
 def test_settings_that_cannot_be(settings, said):
@@ -466,6 +466,11 @@ def test_settings_that_cannot_be(settings, said):
             algorithm_config(name)(num_target_critics=3)
     with pytest.raises(ConfigError, match="discrete_cql expects one of td0, td1, n_step, "):
         algorithm_config("discrete_cql")(value_estimator=TDLambda())
+    with pytest.raises(ConfigError, match=r"in windows of 6 rows: expected at least 9\. Increase rollout"):
+        algorithm_config("a2c")(value_estimator=NStep(8))
+    for name in ("num_elites", "num_policy_samples"):
+        with pytest.raises(ConfigError, match=f"{name} = 600, num_samples = 512"):
+            algorithm_config("bmpc")().merge({name: 600})
 
 
 PARTS = {

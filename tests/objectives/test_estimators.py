@@ -71,7 +71,7 @@ def test_rows_is_the_least_window(rows):
     for estimator in (TD0(), TD1(), NStep(1), NStep(5), TDLambda(), GAE()):
         assert targets(estimator, window(estimator.min_rows)).shape == (3, estimator.min_rows - 1)
         estimator.check_window(estimator.min_rows)
-        with pytest.raises(ConfigError, match=f"of at least {estimator.min_rows}"):
+        with pytest.raises(ConfigError, match=f"expected at least {estimator.min_rows}"):
             estimator.check_window(estimator.min_rows - 1)
 
 

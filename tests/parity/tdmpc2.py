@@ -44,7 +44,7 @@ NETWORKS = {
 PARTS = {"weight": "weight", "bias": "bias", "ln.weight": "scale", "ln.bias": "shift"}
 INFO = {
     "consistency_loss": "loss/consistency", "reward_loss": "loss/reward", "value_loss": "loss/critic",
-    "termination_loss": "loss/cont", "grad_norm": "opt/grad_norm/model", "pi_loss": "loss/actor",
+    "termination_loss": "loss/termination", "grad_norm": "opt/grad_norm/model", "pi_loss": "loss/actor",
     "pi_grad_norm": "opt/grad_norm/policy", "pi_entropy": "train/entropy", "pi_scale": "train/scale",
 }  # fmt: skip
 """The authors' metrics and ours."""
@@ -96,7 +96,7 @@ def config(meta: Mapping[str, Any], steps: int, base: TDMPC2Config) -> TDMPC2Con
         **{name: s[name] if isinstance(s[name], bool) else float(s[name]) for name in same},
         "batch_size": s["batch_size"], "batch_length": s["horizon"] + 1, "discount": float(meta["discount"]),
         "encoder_lr": s["lr"] * s["enc_lr_scale"], "max_grad_norm": float(s["grad_clip_norm"]),
-        "consistency_coef": float(s["consistency_coef"]), "cont_coef": float(s["termination_coef"]),
+        "consistency_coef": float(s["consistency_coef"]), "termination_coef": float(s["termination_coef"]),
         "min_log_std": float(s["log_std_min"]), "max_log_std": float(s["log_std_max"]), "iterations": steps,
         "num_samples": s["num_samples"], "num_policy_samples": s["num_pi_trajs"], "num_elites": s["num_elites"],
         "graph": False,

@@ -1,8 +1,9 @@
 """BMPC: Wang, Guo, Wang, Qian, Lan, "Bootstrapped model predictive control", ICLR 2025, arXiv:2503.18871.
 
 TD-MPC2 whose policy imitates the planner, and whose critics have the values of states under this policy, predicted by
-the world model. Plans that were stored with the rows grow old: now and then some of a batch are made anew. It computes
-what the authors' code computes (github.com/wertyuilife2/bmpc, commit d5dabc6), for a single task.
+the world model. Stored plans become outdated, so in every few updates the planner computes those of some windows again
+(lazy reanalyze). It computes what the authors' code computes (github.com/wertyuilife2/bmpc, commit d5dabc6), for a
+single task.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class BMPCObjective(TDMPC2Objective):
     cfg: BMPCConfig
 
     def policy_loss(self, z: Tensor, batch: Batch) -> tuple[Tensor, PolicySample, dict[str, Tensor]]:
-        """Return sum_t rho^t E[KL(pi || planner) / scale - entropy] over latents ``[H+1, B, L]``: section 4.1.
+        """Return 1/H sum_t rho^t E[KL(pi || planner) / scale - eta entropy] over latents ``[H+1, B, L]``: section 4.1.
 
         The planner's action at t is the normal distribution ``batch.extras["planned"]`` ``[B, H+1, 2, A]``; rows
         without a plan have N(0, 1). The KL divergence is the mean over actions. Also return the actions, and by

@@ -93,7 +93,7 @@ class C51Objective(DQNObjective):
         logits = self.target_network(obs)  # [B, T-1, A, N]
         means = self.means(self.network(obs) if c.double else logits, obs)  # [B, T-1, A]
         pairs = zip(split_choices(logits, self.classes, -2), split_choices(means, self.classes), strict=True)
-        probs = mean_over_choices([quantiles_of_action(part, by.argmax(-1)).softmax(-1) for part, by in pairs])
+        probs = mean_over_choices([quantiles_of_action(part, scores.argmax(-1)).softmax(-1) for part, scores in pairs])
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         reward, live, row = c.value_estimator.bootstrap(
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount

@@ -126,10 +126,10 @@ class CQLObjective(SACObjective):
         if isinstance(c.backup, Best):
             action, _ = sample_many(self.actor(obs), c.backup.n)  # [B, T-1, n, A]
             values = many_action_values(self.target_critic.model, obs, action)  # [K, B, T-1, n]
-            value = self.combine(values.amax(-1), self.target_critic)  # [B, T-1]
+            value = self.combine(values.amax(-1), is_target=True)  # [B, T-1]
         elif isinstance(c.backup, Mode):
             values = self.target_critic(obs, self.actor(obs).mode())  # [K, B, T-1]
-            value = self.combine(values, self.target_critic)  # [B, T-1]
+            value = self.combine(values, is_target=True)  # [B, T-1]
         else:
             value, _ = self.expected_value(obs, self.target_critic)  # [B, T-1]
         return c.value_estimator(batch, value, c.discount)

@@ -39,7 +39,7 @@ class CrossQObjective(SACObjective):
         with torch.no_grad():
             action, log_pi = self.actor(after).sample()  # [B, T-1, A], [B, T-1]
         values, next_values = joint_pass(self.critic, before, batch.action[:, :-1], after, action)  # [K, B, T-1]
-        target = self.soft_targets(batch, self.combine(next_values.detach(), None), -log_pi)
+        target = self.soft_targets(batch, self.combine(next_values.detach(), is_target=True), -log_pi)
         return regression_error(values, target, batch, self.cfg.critic_loss, scale=0.5)
 
     def actor_loss(self, batch: Batch) -> Losses:

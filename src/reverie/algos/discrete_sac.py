@@ -36,7 +36,7 @@ class DiscreteSACObjective(SACObjective):
         classes = num_classes_per_choice(action_spec)
         actor = CategoricalActor(obs_spec, classes, cfg.networks, cfg.dtype)
         critic = DiscreteQEnsemble(obs_spec, action_spec.width, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
-        return cls(actor, critic, cfg, cfg.entropy_target(0.98 * sum(map(math.log, classes))))
+        return cls(actor, critic, cfg, cfg.resolve_target_entropy(0.98 * sum(map(math.log, classes))))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         values: Tensor = self.critic(obs)  # [K, ..., A]
@@ -47,7 +47,8 @@ class DiscreteSACObjective(SACObjective):
         values: Tensor = critic(obs)  # [K, ..., A]
         log_probs: Tensor = self.actor(obs).log_probs  # [..., A]
         probs = log_probs.exp()
-        return (probs * self.combine(values, critic)).sum(-1), -(probs * log_probs).sum(-1)
+        value = self.combine(values, is_target=critic is not self.critic)  # [..., A]
+        return (probs * value).sum(-1), -(probs * log_probs).sum(-1)
 
 
 # ---------------------------------------------------------------------- learner

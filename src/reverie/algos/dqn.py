@@ -1,8 +1,8 @@
 """DQN: Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015.
 
 With double Q-learning (van Hasselt, Guez, Silver 2016, arXiv:1509.06461) and the dueling network (Wang et al. 2016,
-arXiv:1511.06581) as options, and noisy networks (Fortunato et al.
-2018, arXiv:1706.10295). For n-step returns choose a value estimator; priorities are a setting of the replay.
+arXiv:1511.06581) as options, and noisy networks (Fortunato et al. 2018, arXiv:1706.10295). For n-step returns choose a
+value estimator; priorities are a setting of the replay.
 Several choices are learned as branches: Tavakoli, Pardo, Kormushev, "Action branching architectures for deep
 reinforcement learning", AAAI 2018, arXiv:1711.08946. That paper's agent is ``double`` and ``dueling``.
 """
@@ -158,9 +158,9 @@ class DQNConfig(TDConfig):
     dueling: bool = False
     """Dueling network: separate streams for the state's value and for the advantages of actions."""
     noisy_sigma: Annotated[float, AtLeast(0)] = 0.0
-    """Noisy network: initial standard deviation sigma_0 of the noise in the parameters of all layers but convolutions
-    and memories; 0: no noise. In Fortunato et al. 2018 it is 0.5 and replaces random actions: set `exploration` to
-    `epsilon_greedy(0)`."""
+    """Noisy network: initial standard deviation sigma_0 of the noise in the parameters of all layers but convolutions,
+    memories and IQN's layer of cosines; 0: no noise. In Fortunato et al. 2018 it is 0.5 and replaces random actions:
+    set `exploration` to `epsilon_greedy(0)`."""
     kappa: Annotated[float, Within("(0, inf]")] = 1.0
     """Threshold of the Huber loss: errors are squared up to kappa and linear beyond; inf: always squared."""
     tau: float = 1.0

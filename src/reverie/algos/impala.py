@@ -37,8 +37,8 @@ class IMPALAObjective(OnPolicyObjective):
     def forward(self, batch: Batch) -> Losses:
         """E[-rho A ln pi(a|s)], the value's squared error and the entropy: section 4.2.
 
-        The last of the rows ``[B, T + 1]`` only gives the value to bootstrap from. A2C has the same losses on means
-        over rows; the paper's are sums.
+        The last of the rows ``[B, T + 1]`` only gives the value to bootstrap from. The terms are means over rows, as in
+        A2C; the paper's are sums.
         """
         # A stream that was cut, or that begins after the first row of the window
         last = batch.is_last | F.pad(batch.is_first[:, 1:], (0, 1))
@@ -173,6 +173,10 @@ class IMPALAConfig(OnPolicyConfig):
     value_estimator: ValueEstimator = field(default_factory=VTrace)
     """V-trace, with its bounds of the importance weights."""
     normalize_advantage: bool = False
+    value_coef: Annotated[float, AtLeast(0)] = 0.25
+    """Weight of the value loss, the mean squared error. The paper's 0.5 is the weight of half of the squared error."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 0.5
+    """Maximum norm of the gradient, as of A2C; 0 does not clip. The paper's 40 is for sums over 640 rows."""
     entropy_coef: Annotated[ScheduledFloat, AtLeast(0)] = 0.01
     """Weight of the entropy bonus."""
     lr: Annotated[ScheduledFloat, Above(0)] = 6e-4
@@ -180,7 +184,7 @@ class IMPALAConfig(OnPolicyConfig):
     rms_alpha: Annotated[float, Within("[0, 1)")] = 0.99
     """Decay rate of the mean square: alpha of PyTorch's RMSprop."""
     rms_eps: Annotated[float, Above(0)] = 1e-5
-    """RMSProp's epsilon, as of A2C. The paper's 0.1 is for sums over the batch, and for TensorFlow's RMSProp."""
+    """RMSProp's epsilon, as of A2C. The paper's is for sums over the batch, and for TensorFlow's RMSProp."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -104,9 +104,13 @@ class OnPolicyObjective(nn.Module, ABC):
         )
         extras = {MEMORY_COLUMN: torch.cat(states, 1)} if states else {}
         if bonus is not None:
-            never = torch.zeros_like(batch.is_last)
+            no_ends = torch.zeros_like(batch.is_last)
             intrinsic = c.value_estimator.estimate(
-                reward=bonus, terminal=never, last=never, value=intrinsic_value[0], discount=c.intrinsic_reward.discount
+                reward=bonus,
+                terminal=no_ends,
+                last=no_ends,
+                value=intrinsic_value[0],
+                discount=c.intrinsic_reward.discount,
             )
             advantage = advantage + c.intrinsic_reward.scale * intrinsic.advantage
             extras[INTRINSIC_TARGET] = intrinsic.target
@@ -196,10 +200,10 @@ class OnPolicy(ModelFree, ABC):
         def cut(x: Tensor) -> Tensor:
             return x.reshape(windows, length, *x.shape[2:])
 
-        every: dict[str, Any] = {name: cut(getattr(estimated, name)) for name in ("action", "reward", *FLAGS)}
-        every |= {name: {key: cut(x) for key, x in getattr(estimated, name).items()} for name in ("obs", "extras")}
+        columns: dict[str, Any] = {name: cut(getattr(estimated, name)) for name in ("action", "reward", *FLAGS)}
+        columns |= {name: {key: cut(x) for key, x in getattr(estimated, name).items()} for name in ("obs", "extras")}
         index = torch.arange(windows, device=self.device)
-        return Batch(**every, weight=torch.ones(windows, device=self.device), index=index)
+        return Batch(**columns, weight=torch.ones(windows, device=self.device), index=index)
 
     def train_step(self, batch: Batch) -> Update:
         losses = self.objective(batch)
@@ -252,6 +256,7 @@ class OnPolicyConfig(ValueConfig):
         if self.value_estimator.needs_behavior != self.from_actors:
             fit = "v_trace" if self.from_actors else "one that needs rows alone, such as gae"
             raise ConfigError(f"value_estimator = {self.value_estimator.to_text()}: expected {fit}.")
+        self.value_estimator.check_window(self.rollout + 1, "rollout")
         if self.rollout % self.batch_length:
             raise ConfigError(
                 f"batch_length = {self.batch_length}, rollout = {self.rollout}: expected sequences that divide a "

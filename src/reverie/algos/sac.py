@@ -50,7 +50,7 @@ class SACObjective(TDObjective):
     """
 
     cfg: SACConfig
-    set_temperature: float | Tensor
+    fixed_temperature: float | Tensor
     build_actor: ClassVar[Callable[..., nn.Module]] = TanhGaussianActor
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
@@ -61,7 +61,7 @@ class SACObjective(TDObjective):
         self.target_entropy = target_entropy
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
         self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(initial_value(cfg.temperature) or 1.0)))
-        register_scheduled(self, "set_temperature", cfg.temperature)
+        register_scheduled(self, "fixed_temperature", cfg.temperature)
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
@@ -108,10 +108,10 @@ class SACObjective(TDObjective):
     def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
         """Return min_i Q_i(s, a) of ``critic`` and -ln pi(a | s), ``[...]`` each; here for sampled actions."""
         action, log_pi = self.actor(obs).sample()  # [..., A], [...]
-        return self.combine(critic(obs, action), critic), -log_pi
+        return self.combine(critic(obs, action), is_target=critic is not self.critic), -log_pi
 
-    def combine(self, values: Tensor, critic: nn.Module | None) -> Tensor:
-        """Return one value ``[...]`` of the values ``[K, ...]`` of all critics of ``critic``: their minimum.
+    def combine(self, values: Tensor, *, is_target: bool) -> Tensor:
+        """Return one value ``[...]`` of the values ``[K, ...]`` of all critics or target critics: their minimum.
 
         With M ``num_target_critics``, it is the mean for the actor, and for targets the minimum over M critics that are
         drawn for the whole batch: REDQ, Algorithm 1.
@@ -119,9 +119,7 @@ class SACObjective(TDObjective):
         drawn = self.cfg.num_target_critics
         if drawn is None:
             return values.amin(0)
-        if critic is self.critic:
-            return values.mean(0)
-        return draw_critics(values, drawn).amin(0)
+        return draw_critics(values, drawn).amin(0) if is_target else values.mean(0)
 
     @property
     def target_networks(self) -> list[TargetNetwork]:
@@ -131,7 +129,7 @@ class SACObjective(TDObjective):
     @property
     def temperature(self) -> Tensor:
         """Alpha ``[]``, the weight of the entropy; without gradient."""
-        constant = self.set_temperature
+        constant = self.fixed_temperature
         return constant if isinstance(constant, Tensor) else self.log_temperature.detach().exp()
 
     @staticmethod
@@ -145,7 +143,7 @@ class SACObjective(TDObjective):
         width = action_spec.width
         actor = cls.build_actor(obs_spec, width, cfg.networks, cfg.dtype)
         critic = QEnsemble(obs_spec, width, cfg.networks, cfg.num_critics, cfg.dtype, cls.num_outputs(cfg))
-        return cls(actor, critic, cfg, cfg.entropy_target(-float(width)))
+        return cls(actor, critic, cfg, cfg.resolve_target_entropy(-float(width)))
 
 
 def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
@@ -183,7 +181,7 @@ class MixedSACObjective(SACObjective):
         actor = MixedActor(obs_spec, action_spec, cfg.networks, cfg.dtype, SquashedNormal)
         critic = MixedQEnsemble(obs_spec, action_spec, cfg.networks, copies=cfg.num_critics, dtype=cfg.dtype)
         entropy = 0.98 * sum(map(math.log, num_classes_per_choice(action_spec))) - num_continuous(action_spec)
-        return cls(actor, critic, cfg, cfg.entropy_target(entropy), ActionLayout(action_spec))
+        return cls(actor, critic, cfg, cfg.resolve_target_entropy(entropy), ActionLayout(action_spec))
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
         numbers, classes = self.layout.split(action)
@@ -196,7 +194,8 @@ class MixedSACObjective(SACObjective):
         numbers, log_pi = policy.numbers.sample()  # [..., C], [...]
         values: Tensor = critic(obs, numbers)  # [K, ..., D]
         log_probs = policy.choices.log_probs  # [..., D]
-        return policy.choices.mean(self.combine(values, critic)), policy.choices.mean(-log_probs) - log_pi
+        value = self.combine(values, is_target=critic is not self.critic)  # [..., D]
+        return policy.choices.mean(value), policy.choices.mean(-log_probs) - log_pi
 
 
 # ---------------------------------------------------------------------- learner
@@ -317,7 +316,7 @@ class SACConfig(CriticConfig):
                 "default is scaled. Set target_entropy alone."
             )
 
-    def entropy_target(self, default: float) -> float:
+    def resolve_target_entropy(self, default: float) -> float:
         """Return the target entropy in nats; ``default``: its default before scaling."""
         return default * self.target_entropy_scale if self.target_entropy is None else self.target_entropy
 

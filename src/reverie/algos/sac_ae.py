@@ -142,7 +142,11 @@ class SACAE(SAC):
 
 @dataclass(frozen=True, kw_only=True)
 class SACAEConfig(SACConfig):
-    """Settings of SAC-AE, with the defaults of the authors' code; other settings are SAC's."""
+    """Settings of SAC-AE, with the defaults of the authors' code; other settings are SAC's.
+
+    Unlike here, the authors initialize linear layers orthogonally, scale pixels to [0, 1] instead of [-0.5, 0.5], and
+    the temperature's Adam has a beta1 of 0.5.
+    """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 

@@ -97,7 +97,7 @@ class SimbaV2Objective(SACObjective):
         """The means of the critics' distributions, ``[K, ...]``."""
         return self.means(self.critic(obs, action))
 
-    def combine(self, values: Tensor, critic: nn.Module | None) -> Tensor:
+    def combine(self, values: Tensor, *, is_target: bool) -> Tensor:
         """Return the smallest mean ``[...]`` of the critics' logits ``[K, ..., N]``."""
         return self.means(values).amin(0)
 
@@ -156,7 +156,8 @@ class SimbaV2Config(SACConfig):
         if self.num_target_critics is not None or self.critic_loss != "l2":
             name = "critic_loss" if self.num_target_critics is None else "num_target_critics"
             raise ConfigError(
-                f"{name} = {getattr(self, name)}: {self.algorithm}'s targets and loss are of distributions."
+                f"{name} = {getattr(self, name)}: {self.algorithm} computes targets and loss from distributions of "
+                "returns. Remove this option."
             )
 
 

@@ -73,13 +73,13 @@ class TDMPC2Objective(nn.Module):
         }
         if (logit := self.termination_logits(z[1:])) is not None:
             over = batch.is_terminal[:, 1:].T.float()
-            losses["cont"] = F.binary_cross_entropy_with_logits(logit, over, reduction="none")
+            losses["termination"] = F.binary_cross_entropy_with_logits(logit, over, reduction="none")
         return losses
 
     def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-        """Return each mean loss ``[H, B]`` over windows of ``weight`` ``[B]``; all but ``cont`` decay by rho^t."""
+        """Return each mean loss ``[H, B]`` over windows of ``weight`` ``[B]``; without termination, times rho^t."""
         rhos = self.rhos[:-1, None]
-        return {name: (x * weight * (1.0 if name == "cont" else rhos)).mean() for name, x in losses.items()}
+        return {name: (x * weight * (1.0 if name == "termination" else rhos)).mean() for name, x in losses.items()}
 
     def total(self, means: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of the losses."""
@@ -88,12 +88,12 @@ class TDMPC2Objective(nn.Module):
             "consistency": c.consistency_coef,
             "reward": c.reward_coef,
             "critic": c.value_coef,
-            "cont": c.cont_coef,
+            "termination": c.termination_coef,
         }
         return torch.stack([weights[name] * x for name, x in means.items()]).sum()
 
     def policy_loss(self, z: Tensor, batch: Batch) -> tuple[Tensor, PolicySample, dict[str, Tensor]]:
-        """Return -sum_t rho^t E[Q / scale + entropy] over latents ``[H+1, B, L]``: section 3.1 of the paper.
+        """Return -1/(H+1) sum_t rho^t E[Q / scale + eta entropy] over latents ``[H+1, B, L]``: section 3.1.
 
         Also return the actions, and their ``value`` ``[H+1, B]``. First updates the scale by the first step's values.
         """
@@ -231,8 +231,8 @@ class TDMPC2Objective(nn.Module):
             policy: proposes sequences; None: :meth:`policy`.
 
         Returns:
-            The first action ``[N, A]`` of an elite drawn by weight; the mean ``[N, H, A]`` of the new plan; and mean
-            and standard deviation ``[N, 2, A]`` of the action, as noise is added.
+            The first action ``[N, A]`` of an elite drawn by weight; the mean ``[N, H, A]`` of the new plan; and
+            ``[N, 2, A]``: this elite's first action and the standard deviation of the noise around it.
         """
         c, draws, count = self.cfg, self.draws, len(z)
         num_drawn = c.num_samples - c.num_policy_samples
@@ -331,7 +331,7 @@ class TDMPC2Config(ValueConfig):
     networks: TDMPC2NetworkConfig = field(default_factory=TDMPC2NetworkConfig)
     """Widths of the networks."""
     lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
-    """Learning rate of all networks."""
+    """Learning rate of all networks but the encoder."""
     encoder_lr: Annotated[ScheduledFloat, Above(0)] = 9e-5
     """Learning rate of the encoder."""
     max_grad_norm: Annotated[float, Above(0)] = 20.0
@@ -350,7 +350,7 @@ class TDMPC2Config(ValueConfig):
     """Weight of the policy's entropy, before tanh and times the number of actions, relative to scaled values."""
     episodic: bool = False
     """Learn when episodes terminate, and plan with it. The authors do so only for tasks that can terminate."""
-    cont_coef: Annotated[float, AtLeast(0)] = 1.0
+    termination_coef: Annotated[float, AtLeast(0)] = 1.0
     """Weight of the termination loss."""
     min_log_std: float = -10.0
     """Minimum ln sigma of the policy."""
@@ -372,6 +372,15 @@ class TDMPC2Config(ValueConfig):
     """Maximum standard deviation of planned actions, with which each plan begins."""
     temperature: Annotated[float, Above(0)] = 0.5
     """Inverse temperature of the elites' weights: these are exp(temperature (value - best value))."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, most in (("num_policy_samples", self.num_samples - 1), ("num_elites", self.num_samples)):
+            if (count := getattr(self, name)) > most:
+                raise ConfigError(
+                    f"{name} = {count}, num_samples = {self.num_samples}: expected at most {most}. Lower {name}, or "
+                    "increase num_samples."
+                )
 
     @property
     def horizon(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
 from reverie.core.bounds import AtLeast
@@ -68,7 +68,7 @@ class TQCObjective(SACObjective):
         quantiles: Tensor = self.critic(obs, action)  # [N, ..., M]
         return quantiles.mean(-1)
 
-    def combine(self, values: Tensor, critic: nn.Module | None) -> Tensor:
+    def combine(self, values: Tensor, *, is_target: bool) -> Tensor:
         """Return the mean ``[...]`` of all quantiles ``[N, ..., M]``, which the actor maximizes: section 3.3."""
         return values.mean((0, -1))
 
@@ -120,7 +120,8 @@ class TQCConfig(SACConfig):
         if self.num_target_critics is not None or self.critic_loss != "l2":
             name = "critic_loss" if self.num_target_critics is None else "num_target_critics"
             raise ConfigError(
-                f"{name} = {getattr(self, name)}: TQC's targets and loss are of the quantiles of all critics."
+                f"{name} = {getattr(self, name)}: TQC computes targets and loss from the quantiles of all critics. "
+                "Remove this option."
             )
 
 

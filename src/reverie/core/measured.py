@@ -54,6 +54,8 @@ class Measured(dict[str, Tensor]):
     """-ln p of the rewards of replayed rows; of TD-MPC2 a cross entropy."""
     loss_cont: Tensor
     """Cross entropy of the continuation of replayed rows, which may include the discount; 0 if it is not learned."""
+    loss_termination: Tensor
+    """TD-MPC2: cross entropy of the termination of replayed rows."""
     loss_mask: Tensor
     """-ln p of masks of legal actions, summed over the actions."""
     loss_dynamics: Tensor

@@ -37,9 +37,13 @@ _PIXELS: Settings = {"threads": 1, "steps": 20_000, "replay_ratio": 0.2, "algo.b
 
 HIGH_RATIO: Settings = MODEL_FREE | {
     "steps": 300_000, "replay_ratio": 20.0, "learning_starts": 5000, "random_steps": 5000,
-    "algo.num_target_critics": 2, "algo.policy_delay": 20,
+    "algo.num_target_critics": 2, "algo.policy_delay": 20, "algo.target_entropy_scale": 0.5,
 }
-"""SAC with 20 updates per env step: Chen et al. 2021, appendix B, which Hiraoka et al. 2022 follow."""
+"""SAC with 20 updates per env step: Chen et al. 2021, appendix B, which Hiraoka et al. 2022 follow.
+
+Their target entropies are -3 for HalfCheetah and Walker2d and -4 for Ant, which is -A / 2, -1 for Hopper and -2 for
+Humanoid.
+"""
 
 PENDULUM: Settings = MODEL_FREE | {
     "steps": 15_000, "learning_starts": 1000, "random_steps": 1000, "env.id": "Pendulum-v1", "replay.capacity": 100_000,
@@ -129,8 +133,23 @@ ON_POLICY_ATARI: Settings = {
     "steps": 10_000_000, **NATURE_ATARI, "env.fire_on_reset": True, "algo.entropy_coef": 0.01,
     "algo.networks.share_encoder": True, "algo.networks.units": (512,), "algo.networks.activation": "relu",
 }
-"""Atari, 40M frames: Schulman et al. 2017, table 5, and Mnih et al. 2016; FIRE as in OpenAI Baselines. The layer of 512
-units is not shared."""
+"""Atari, 40M frames, as in OpenAI Baselines: Schulman et al. 2017, table 5, with another number of epochs and weight of
+the value loss, and Mnih et al. 2016. The layer of 512 units is not shared."""
+
+
+def _simba_v2_rates(steps: float) -> Settings:
+    """Return the learning rates of SimbaV2 in a run of ``steps`` env steps."""
+    return {f"algo.{name}_lr": [[0, 1e-4], [steps, 5e-5]] for name in ("actor", "critic", "temperature")}
+
+
+def _xqc_rates(steps: float) -> Settings:
+    """Return the learning rates of XQC in a run of ``steps`` env steps.
+
+    The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
+    """
+    slow = [[0, 3e-4], [steps, 2.1e-4]]
+    return {"algo.critic_lr": [[0, 3e-4], [steps, 3e-5]], "algo.actor_lr": slow, "algo.temperature_lr": slow}
+
 
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", MODEL_FREE,
@@ -150,7 +169,8 @@ TABLE: dict[str, Preset] = {
         DMC_PIXELS | {"algo.networks.encoder": "drq(pad=4)", "algo.batch_size": 512, "algo.actor_lr": 1e-3,
             "algo.critic_lr": 1e-3, "algo.temperature_lr": 1e-3, "algo.temperature": 0.1, "algo.policy_delay": 2,
             "algo.target_update_interval": 2, "algo.tau": 0.01},
-        "DrQ: SAC on DeepMind Control from randomly shifted images, one shift where the paper has two: 500k steps.",
+        "DrQ: SAC on DeepMind Control from randomly shifted images: 500k steps. Unlike in the paper there is one "
+        "shift, targets share the encoder, and ln sigma is bounded as in SAC.",
         cpu_changes=_PIXELS),
     "sac_ae": Preset("sac_ae", DMC_PIXELS,
         "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
@@ -163,22 +183,20 @@ TABLE: dict[str, Preset] = {
             "algo.normalize_obs": "running", "algo.networks.body": "simba", "algo.networks.units": (128,),
             "algo.networks.critic_units": (512, 512), "algo.actor_lr": 1e-4, "algo.critic_lr": 1e-4,
             "algo.temperature_lr": 1e-4, "algo.temperature": 0.01, "algo.target_entropy_scale": 0.5,
-            "algo.decoupled_weight_decay": 0.01},
-        "SimBa: SAC with residual networks and two updates per env step on MuJoCo and similar tasks: 1M steps.",
+            "algo.decoupled_weight_decay": 0.01, "algo.discount": 0.995},
+        "SimBa: SAC with residual networks and two updates per env step on MuJoCo and similar tasks: 1M steps; "
+        "ln sigma is bounded as in SAC.",
         cpu_changes={"steps": 50_000}),
     "simba_v2": Preset("simba_v2",
-        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000,
-            "algo.actor_lr": [[0, 1e-4], [1e6, 5e-5]], "algo.critic_lr": [[0, 1e-4], [1e6, 5e-5]],
-            "algo.temperature_lr": [[0, 1e-4], [1e6, 5e-5]], "algo.discount": 0.995},
-        "SimbaV2: networks on the unit sphere, two updates per env step, on MuJoCo and similar tasks: 1M steps.",
-        cpu_changes={"steps": 50_000}),
-    # The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
+        MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995} | _simba_v2_rates(1e6),
+        "SimbaV2: networks on the unit sphere on MuJoCo and similar tasks: 1M steps; the authors make as many updates "
+        "per env step as the action is repeated.",
+        cpu_changes={"steps": 50_000} | _simba_v2_rates(5e4)),
     "xqc": Preset("xqc",
-        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995,
-            "algo.critic_lr": [[0, 3e-4], [1e6, 3e-5]], "algo.actor_lr": [[0, 3e-4], [1e6, 2.1e-4]],
-            "algo.temperature_lr": [[0, 3e-4], [1e6, 2.1e-4]]},
+        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995}
+            | _xqc_rates(1e6),
         "XQC: batch norm, weights of norm 1 and two updates per env step, on MuJoCo and similar tasks: 1M steps.",
-        cpu_changes={"steps": 50_000}),
+        cpu_changes={"steps": 50_000} | _xqc_rates(5e4)),
     "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",
@@ -236,14 +254,18 @@ TABLE: dict[str, Preset] = {
         env_prefixes="ALE/", cpu_changes=_ATARI),
     "iqn_atari": Preset("iqn",
         ATARI_VALUES | {"algo.lr": 5e-5, "algo.adam_eps": 0.01 / 32,
-            "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)"},
-        "IQN on Atari, 200M frames: four 84x84 gray frames (Dabney et al. 2018; other settings of QR-DQN).",
-        env_prefixes="ALE/", cpu_changes=_ATARI),
+            "algo.exploration": "epsilon_greedy(1.0, 0.01, 1000000)", "algo.num_quantiles": 64,
+            "algo.num_target_quantiles": 64},
+        "IQN on Atari, 200M frames: four 84x84 gray frames (Dabney et al. 2018, as in Dopamine).",
+        env_prefixes="ALE/",
+        cpu_changes=_ATARI | {"algo.num_quantiles": 8, "algo.num_target_quantiles": 8}),
     "rainbow": Preset("c51",
         ATARI_VALUES | RAINBOW | {"learning_starts": 20_000, "random_steps": 20_000, "algo.lr": 6.25e-5,
-            "algo.adam_eps": 1.5e-4, "algo.target_update_interval": 2000},
+            "algo.adam_eps": 1.5e-4, "algo.target_update_interval": 2000,
+            "replay.priority.beta_anneal_windows": 400_000_000},
         "Rainbow on Atari, 200M frames: four 84x84 gray frames (Hessel et al. 2018, table 1).",
-        cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}),
+        cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}
+            | {"replay.priority.beta_anneal_windows": 3_200_000}),
     "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps.", cpu_changes={}),
     "ppo_cartpole": Preset("ppo",
         ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,
@@ -277,12 +299,12 @@ TABLE: dict[str, Preset] = {
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
-        "PPO on Atari, 40M frames: four 84x84 gray frames stacked (table 5).", env_prefixes="ALE/",
-        cpu_changes={"steps": 400_000}),
+        "PPO on Atari, 40M frames: four 84x84 gray frames stacked; settings of OpenAI Baselines.", env_prefixes="ALE/",
+        cpu_changes={"steps": 400_000, "algo.lr": [[0, 2.5e-4], [4e5, 0]], "algo.clip_range": [[0, 0.1], [4e5, 0]]}),
     "impala": Preset("impala", IMPALA, "IMPALA with the paper's rollouts: 1M steps; --actors M adds actors.",
         cpu_changes={}),
     "impala_minatar": Preset("impala",
-        IMPALA | {"env.id": "MinAtar/Breakout-v1", "algo.lr": [[0, 1e-3], [1e6, 0]],
+        IMPALA | {"env.id": "MinAtar/Breakout-v1", "algo.lr": [[0, 1e-3], [1e6, 0]], "algo.value_coef": 0.5,
             "algo.networks.encoder": "minatar", "algo.networks.share_encoder": True, "algo.networks.units": (128,),
             "algo.networks.activation": "relu"},
         "IMPALA on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/",

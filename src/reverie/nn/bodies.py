@@ -77,8 +77,8 @@ ALL = slice(None)
 """All copies."""
 
 
-def chosen(parameter: Tensor, only: slice) -> Tensor:
-    """Return the copies ``only`` of a parameter ``[K, ...]``; a slice of all would copy their gradient."""
+def select_copies(parameter: Tensor, only: slice) -> Tensor:
+    """Return the copies ``only`` of a parameter ``[K, ...]``. Unlike a slice, ``ALL`` does not copy their gradient."""
     return parameter if only is ALL else parameter[only]
 
 
@@ -92,7 +92,7 @@ class CopiedLinear(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
-        return copied_linear(x, chosen(self.weight, only), chosen(self.bias, only))
+        return copied_linear(x, select_copies(self.weight, only), select_copies(self.bias, only))
 
 
 class CopiedLayerNorm(nn.Module):
@@ -106,7 +106,9 @@ class CopiedLayerNorm(nn.Module):
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
-        return torch.addcmul(chosen(self.shift, only).to(x.dtype), normed, chosen(self.scale, only).to(x.dtype))
+        return torch.addcmul(
+            select_copies(self.shift, only).to(x.dtype), normed, select_copies(self.scale, only).to(x.dtype)
+        )
 
 
 class ResidualBlock(nn.Module):
@@ -196,7 +198,7 @@ class SphericalLinear(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
-        return copied_linear(x, chosen(self.weight, only))
+        return copied_linear(x, select_copies(self.weight, only))
 
 
 def project_weights(network: nn.Module) -> None:
@@ -219,7 +221,7 @@ class Scaler(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
-        return x * (self.ratio * chosen(self.factor, only).to(x.dtype))
+        return x * (self.ratio * select_copies(self.factor, only).to(x.dtype))
 
 
 class SphericalBlock(nn.Module):
@@ -256,7 +258,7 @@ class SphericalHead(nn.Module):
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to ``[k, M, outputs]``, with the k copies ``only``."""
         y: Tensor = self.last(self.scaler(self.hidden(x, only), only), only)
-        return y + chosen(self.bias, only).to(y.dtype)
+        return y + select_copies(self.bias, only).to(y.dtype)
 
 
 class SphericalMLP(Copies):

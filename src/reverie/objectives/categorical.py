@@ -60,7 +60,7 @@ def best_value(values: Tensor, selector: Tensor, classes: Sequence[int]) -> Tens
     Tavakoli et al., equation 6, where the online network's values are the ``selector`` ``[..., A]``.
     """
     pairs = zip(split_choices(values, classes), split_choices(selector, classes), strict=True)
-    return mean_over_choices([value.gather(-1, by.argmax(-1, keepdim=True)).squeeze(-1) for value, by in pairs])
+    return mean_over_choices([value.gather(-1, scores.argmax(-1, keepdim=True)).squeeze(-1) for value, scores in pairs])
 
 
 def logsumexp_joint(values: Tensor, classes: Sequence[int]) -> Tensor:

@@ -88,12 +88,12 @@ class ValueEstimator(Choice):
         target = self.function(**inputs, **vars(self))  # [B, T-1]
         return Estimate(target - inputs["value"][:, :-1], target)
 
-    def check_window(self, rows: int) -> None:
-        """Raise ConfigError if windows of ``rows`` rows are too short."""
+    def check_window(self, rows: int, setting: str = "batch_length") -> None:
+        """Raise ConfigError if windows of ``rows`` rows, the length of which is a ``setting``, are too short."""
         if rows < self.min_rows:
             raise ConfigError(
-                f"value_estimator = {self.to_text()} in windows of {rows} rows: expected batch_length of at least "
-                f"{self.min_rows}, or an estimator that looks less far ahead."
+                f"value_estimator = {self.to_text()} in windows of {rows} rows: expected at least {self.min_rows}. "
+                f"Increase {setting}, or choose an estimator that looks less far ahead."
             )
 
 

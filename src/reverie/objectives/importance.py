@@ -37,7 +37,7 @@ def effective_sample_size(log_ratio: Tensor, steps: Tensor) -> float:
     return float(last.sum().square() / last.square().sum()) if last.any() else 0.0
 
 
-def weighted_importance_sampling(ratio: Tensor, value: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
+def weighted_importance_sampling(ratio: Tensor, value: Tensor, discount: float, counts: Tensor | None = None) -> Tensor:
     """Return sum_t gamma^t sum_i w_it x_it, w_it = rho_it / sum_j rho_jt: per-decision weighted importance sampling.
 
     For rewards this is WIS: Precup, Sutton & Singh (2000), with the weights of Thomas & Brunskill (2016). A step
@@ -47,29 +47,29 @@ def weighted_importance_sampling(ratio: Tensor, value: Tensor, discount: float, 
         ratio: ``[E, H]`` rho of :func:`cumulative_ratios`.
         value: ``[E, H]`` x of each step, 0 after the end.
         discount: gamma.
-        times: ``[R, E]``, how often each episode counts, in R resamples; None: once.
+        counts: ``[R, E]``, how often each episode counts, in R resamples; None: once.
 
     Returns:
         ``[R]``.
     """
-    times = torch.ones(1, len(ratio), dtype=ratio.dtype) if times is None else times
-    among = times @ ratio  # [R, H]
-    mean = torch.where(among > 0, times @ (ratio * value) / among, 0.0)
+    counts = torch.ones(1, len(ratio), dtype=ratio.dtype) if counts is None else counts
+    total = counts @ ratio  # [R, H]
+    mean = torch.where(total > 0, counts @ (ratio * value) / total, 0.0)
     return mean @ (discount ** torch.arange(ratio.shape[1], dtype=ratio.dtype))
 
 
-def doubly_robust(ratio: Tensor, error: Tensor, start: Tensor, discount: float, times: Tensor | None = None) -> Tensor:
+def doubly_robust(ratio: Tensor, error: Tensor, start: Tensor, discount: float, counts: Tensor | None = None) -> Tensor:
     """Return mean_i V(s_i0) + sum_t gamma^t sum_i w_it delta_it, ``[R]``: Thomas & Brunskill (2016).
 
     With delta_t = r_t + gamma V(s_{t+1}) - Q(s_t, a_t) this is their WDR, the weighted form of Jiang & Li (2016). It is
     consistent if either the critic or the ratios are exact.
 
     Args:
-        ratio: ``[E, H]``, like ``discount`` and ``times`` as in :func:`weighted_importance_sampling`.
+        ratio: ``[E, H]``, like ``discount`` and ``counts`` as in :func:`weighted_importance_sampling`.
         error: ``[E, H]``, the critic's temporal-difference error delta; 0 after the end.
         start: ``[E]``, the critic's value V(s_0) of each episode's first state.
         discount: gamma.
-        times: ``[R, E]``.
+        counts: ``[R, E]``.
     """
-    times = torch.ones(1, len(ratio), dtype=ratio.dtype) if times is None else times
-    return times @ start / times.sum(1) + weighted_importance_sampling(ratio, error, discount, times)
+    counts = torch.ones(1, len(ratio), dtype=ratio.dtype) if counts is None else counts
+    return counts @ start / counts.sum(1) + weighted_importance_sampling(ratio, error, discount, counts)

@@ -57,7 +57,7 @@ def clipped_objective(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return PPO's clipped loss, an estimate of the KL divergence, and where ratios are beyond the limits, ``[B, T]``.
 
-    Only the loss has a gradient. It is 0 at last rows, which have no action.
+    Only the loss has a gradient, which is 0 at last rows: they have no action.
 
     Args:
         log_prob: ``[B, T]`` of the actions taken, in nats.

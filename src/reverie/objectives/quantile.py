@@ -115,5 +115,5 @@ def quantile_error(
     theta = stack_choices([quantiles_of_action(part, action.argmax(-1)) for part, action in pairs])  # [(D,) B, T-1, N]
     check_shapes(theta[..., 0], target[..., 0], batch)
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa, tau)  # [(D,) B, T-1]
-    wrong, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
-    return critic_losses(loss, wrong, value, target.mean(-1), batch, choice_weight(classes))
+    error, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
+    return critic_losses(loss, error, value, target.mean(-1), batch, choice_weight(classes))
