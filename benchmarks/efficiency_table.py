@@ -39,7 +39,7 @@ def efficiency_table(result: Mapping[str, Any]) -> list[str]:
         early = [digits(score_after(rows, limit)) if first <= limit < seconds else "-" for limit in PATIENCE]
         where = f"{TITLES[task]}, {rows[0]['steps']:,}"
         lines.append([where, method_name(method), str(len(rows)), with_interval(rows), time(seconds), *early])
-    return grid(["task, env steps", "method", "seeds", "score", "processor time of a seed",
+    return grid(["task, env steps", "algorithm", "seeds", "score", "processor time of a seed",
                  *(f"score after {limit} s" for limit in PATIENCE)], lines)  # fmt: skip
 
 

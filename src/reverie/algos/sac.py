@@ -313,7 +313,7 @@ class SACConfig(CriticConfig):
         if self.target_entropy is not None and self.target_entropy_scale != 1:
             raise ConfigError(
                 f"target_entropy_scale = {self.target_entropy_scale}, target_entropy = {self.target_entropy}: only the "
-                "default is scaled. Set target_entropy alone."
+                "default is scaled. Set target_entropy_scale = 1."
             )
 
     def resolve_target_entropy(self, default: float) -> float:

@@ -136,21 +136,6 @@ ON_POLICY_ATARI: Settings = {
 """Atari, 40M frames, as in OpenAI Baselines: Schulman et al. 2017, table 5, with another number of epochs and weight of
 the value loss, and Mnih et al. 2016. The layer of 512 units is not shared."""
 
-
-def _simba_v2_rates(steps: float) -> Settings:
-    """Return the learning rates of SimbaV2 in a run of ``steps`` env steps."""
-    return {f"algo.{name}_lr": [[0, 1e-4], [steps, 5e-5]] for name in ("actor", "critic", "temperature")}
-
-
-def _xqc_rates(steps: float) -> Settings:
-    """Return the learning rates of XQC in a run of ``steps`` env steps.
-
-    The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
-    """
-    slow = [[0, 3e-4], [steps, 2.1e-4]]
-    return {"algo.critic_lr": [[0, 3e-4], [steps, 3e-5]], "algo.actor_lr": slow, "algo.temperature_lr": slow}
-
-
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", MODEL_FREE,
         "DDPG on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
@@ -188,15 +173,19 @@ TABLE: dict[str, Preset] = {
         "ln sigma is bounded as in SAC.",
         cpu_changes={"steps": 50_000}),
     "simba_v2": Preset("simba_v2",
-        MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995} | _simba_v2_rates(1e6),
+        MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995,
+            "algo.actor_lr": [[0, 1e-4], [1e6, 5e-5]], "algo.critic_lr": [[0, 1e-4], [1e6, 5e-5]],
+            "algo.temperature_lr": [[0, 1e-4], [1e6, 5e-5]]},
         "SimbaV2: networks on the unit sphere on MuJoCo and similar tasks: 1M steps; the authors make as many updates "
         "per env step as the action is repeated.",
-        cpu_changes={"steps": 50_000} | _simba_v2_rates(5e4)),
+        cpu_changes={"steps": 50_000}),
+    # The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
     "xqc": Preset("xqc",
-        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995}
-            | _xqc_rates(1e6),
+        MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995,
+            "algo.critic_lr": [[0, 3e-4], [1e6, 3e-5]], "algo.actor_lr": [[0, 3e-4], [1e6, 2.1e-4]],
+            "algo.temperature_lr": [[0, 3e-4], [1e6, 2.1e-4]]},
         "XQC: batch norm, weights of norm 1 and two updates per env step, on MuJoCo and similar tasks: 1M steps.",
-        cpu_changes={"steps": 50_000} | _xqc_rates(5e4)),
+        cpu_changes={"steps": 50_000}),
     "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",
@@ -300,7 +289,7 @@ TABLE: dict[str, Preset] = {
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
         "PPO on Atari, 40M frames: four 84x84 gray frames stacked; settings of OpenAI Baselines.", env_prefixes="ALE/",
-        cpu_changes={"steps": 400_000, "algo.lr": [[0, 2.5e-4], [4e5, 0]], "algo.clip_range": [[0, 0.1], [4e5, 0]]}),
+        cpu_changes={"steps": 400_000}),
     "impala": Preset("impala", IMPALA, "IMPALA with the paper's rollouts: 1M steps; --actors M adds actors.",
         cpu_changes={}),
     "impala_minatar": Preset("impala",
