@@ -158,6 +158,7 @@ def main(rank: int, where: str, out: str) -> None:
         worst = {part: max(each.items(), key=lambda pair: pair[1]) for part, each in parts.items()}
         found[f"{algorithm_name(type(half.cfg))}:{name}"] = worst
     Path(out).write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()  # or a thread of gloo's may abort the process at its end
 
 
 if __name__ == "__main__":
