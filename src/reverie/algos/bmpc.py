@@ -1,7 +1,7 @@
 """BMPC: Wang, Guo, Wang, Qian, Lan, "Bootstrapped model predictive control", ICLR 2025, arXiv:2503.18871.
 
 TD-MPC2 whose policy imitates the planner, and whose critics have the values of states under this policy, predicted by
-the world model. Stored plans become outdated, so in every few updates the planner computes those of some windows again
+the world model. Stored plans become outdated, so every few updates the planner computes those of some windows again
 (lazy reanalyze). It computes what the authors' code computes (github.com/wertyuilife2/bmpc, commit d5dabc6), for a
 single task.
 """

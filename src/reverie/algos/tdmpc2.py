@@ -77,7 +77,7 @@ class TDMPC2Objective(nn.Module):
         return losses
 
     def totals(self, losses: Mapping[str, Tensor], weight: Tensor) -> dict[str, Tensor]:
-        """Return each mean loss ``[H, B]`` over windows of ``weight`` ``[B]``; without termination, times rho^t."""
+        """Return each mean loss ``[H, B]`` over windows of ``weight`` ``[B]``, all but termination times rho^t."""
         rhos = self.rhos[:-1, None]
         return {name: (x * weight * (1.0 if name == "termination" else rhos)).mean() for name, x in losses.items()}
 
@@ -375,10 +375,10 @@ class TDMPC2Config(ValueConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in (("num_policy_samples", self.num_samples - 1), ("num_elites", self.num_samples)):
-            if (count := getattr(self, name)) > most:
+        for name, limit in (("num_policy_samples", self.num_samples - 1), ("num_elites", self.num_samples)):
+            if (count := getattr(self, name)) > limit:
                 raise ConfigError(
-                    f"{name} = {count}, num_samples = {self.num_samples}: expected at most {most}. Lower {name}, or "
+                    f"{name} = {count}, num_samples = {self.num_samples}: expected at most {limit}. Lower {name}, or "
                     "increase num_samples."
                 )
 
