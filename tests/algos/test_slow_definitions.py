@@ -163,6 +163,11 @@ def least(q: torch.Tensor) -> torch.Tensor:
     return torch.stack([min(x) for x in q.unbind(-1)])
 
 
+def for_actor(made, q: torch.Tensor) -> torch.Tensor:
+    """What the actor maximizes: the least of the critics' values of each class, or in REDQ their mean."""
+    return least(q) if made.cfg.num_target_critics is None else q.mean(0)
+
+
 def probability(logits: torch.Tensor, action: Any) -> Any:
     """Of a joint action."""
     return math.prod(softmax(part)[a] for part, a in zip(parts(logits), action, strict=True))
@@ -326,7 +331,7 @@ def discrete_sac(made, data):
         entropy = entropy_of(logits)
         return {
             "critic": 0.5 * data.weight[b] * sum((additive(x, taken(action)) - y) ** 2 for x in q),
-            "actor": -alpha * entropy - expected(logits, least(q).detach()),
+            "actor": -alpha * entropy - expected(logits, for_actor(made, q).detach()),
             "temperature": made.log_temperature.exp() * (entropy.item() - ENTROPY),
         }
 
@@ -335,7 +340,10 @@ def discrete_sac(made, data):
 
 def hybrid_sac(made, data):
     """A drawn number, and the expectation over all joint choices beside it."""
-    after, before = noise(2), noise(2)
+    after = noise(2)
+    if made.cfg.num_target_critics is not None:
+        torch.rand(2)  # draws both critics
+    before = noise(2)
     alpha = math.exp(made.log_temperature.item())
 
     def drawn(obs, critic, z):
@@ -343,7 +351,9 @@ def hybrid_sac(made, data):
         policy = made.actor(obs)
         numbers, density = squashed_draw(policy.numbers, z)
         logits = policy.choices.logits
-        return expected(logits, least(critic(obs, numbers))), entropy_of(logits) - density
+        q = critic(obs, numbers)
+        best = for_actor(made, q) if critic is made.critic else least(q)
+        return expected(logits, best), entropy_of(logits) - density
 
     def worth(obs, b, t):
         value, entropy = drawn(obs, made.target_critic.model, after[b, t])
@@ -761,7 +771,7 @@ CASES = {
     ),
     "discrete_sac": Case(
         lambda c: DiscreteSACObjective(choosing(), values(2), c, ENTROPY), DiscreteSACConfig,
-        discrete_sac, ACT, [{"temperature": 0.7} | x for x in ALL], choices,
+        discrete_sac, ACT, [{"num_target_critics": 2}, *({"temperature": 0.7} | x for x in ALL)], choices,
     ),
     "dqn": Case(
         lambda c: DQNObjective(Tiny(ACTS), c), DQNConfig, dqn, NET,
@@ -866,7 +876,7 @@ CASES = {
     ),
     "sac_mixed": Case(
         lambda c: MixedSACObjective(both(SquashedNormal), values(2, TWO, 2), c, ENTROPY, LAYOUT), SACConfig,
-        hybrid_sac, ACT, SOFT, mixed,
+        hybrid_sac, ACT, [*SOFT, {"num_target_critics": 2}], mixed,
     ),
 }  # fmt: skip
 EACH = [pytest.param(case, given, id=f"{name}-{i}") for name, case in CASES.items()
