@@ -20,11 +20,12 @@ import pytest
 import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
+from reverie.cli.help import setting
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parsing import dataclass_flags, parse, shorten_tyro_error
 from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
-from reverie.core.discover import algorithms
+from reverie.core.discover import algorithm_config, algorithms
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config_layers import merge_layers
 from reverie.kernels import compiler
@@ -551,6 +552,13 @@ def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: Captu
 def test_help_explains_a_topic(topic: str, said: str, capsys: Captured) -> None:
     assert main(["help", topic]) == 0
     assert said in capsys.readouterr().out
+
+
+def test_each_setting_of_an_algorithm_is_described() -> None:
+    """A default that has the name of no setting, such as a former one, would have no effect and no description."""
+    for name in algorithms():
+        config = algorithm_config(name)()
+        assert [flag for flag in dataclass_flags(config) if not setting(config, flag)[1]] == [], name
 
 
 TYPED = {

@@ -153,7 +153,7 @@ def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
                       "conservative_weight": 10.0,
                       "double": True}),
     ("discrete_crr", {"actor_lr": 1e-4, "critic_lr": 1e-4, "target_update_interval": 500, "num_critics": 1,
-                      "conservative_weight": 10.0}),
+                      "conservative_weight": 20.0}),
 ])  # fmt: skip
 def test_offline_atari_has_the_values_of_tianshous_scripts(algorithm: str, values: dict[str, Any]) -> None:
     config = merge_layers(algorithm, env="ALE/Pong-v5")

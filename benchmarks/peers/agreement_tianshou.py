@@ -427,7 +427,8 @@ def discrete_crr(ours: Ours) -> Learner:
         return losses | {"loss/critic": 2 * losses["loss/critic"]}
 
     note = (
-        "without time limits; losses of the critic alone: its actor's weights are the same for all actions of a batch"
+        "without time limits; losses of the critic alone, its error doubled: "
+        "its actor's weights are the same for all actions of a batch"
     )
     return Learner(nets, doubled, note, updates=1, learns=False)
 

@@ -200,8 +200,8 @@ class Lagrange(ConservativeWeight):
     """A learned weight, a Lagrange multiplier that keeps the gap at a threshold (appendix F, "CQL(Lagrange)")."""
 
     threshold: Annotated[float, Finite()] = 10.0
-    """Tau, the target gap between the soft maximum of Q and Q of the dataset's actions: the authors' code and paper for
-    MuJoCo. Smaller is more conservative."""
+    """Tau, the target gap between the soft maximum of Q and Q of the dataset's actions: the paper for MuJoCo. The
+    authors' script has 5. Smaller is more conservative."""
     lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
     """Learning rate of the multiplier: the authors' code."""
     initial: Annotated[float, Within(f"(0, {MAX_MULTIPLIER:g}]")] = 1.0
@@ -245,7 +245,10 @@ class Best(Backup):
 
 @dataclass(frozen=True, kw_only=True)
 class CQLConfig(OfflineConfig, SACConfig):
-    """Settings of CQL, with the defaults of the authors' code for MuJoCo (github.com/aviralkumar2907/CQL)."""
+    """Settings of CQL, with the defaults of the authors' code for MuJoCo (github.com/aviralkumar2907/CQL).
+
+    Their ln sigma is at least -5; here it is at least -20, as in SAC, d3rlpy and TorchRL.
+    """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
 

@@ -181,8 +181,9 @@ class CRRBaseConfig(Config):
 class CRRConfig(CRRBaseConfig, BoundedValueConfig, TDConfig):
     """Settings of CRR, with the defaults of the paper and, for vector observations, of DeepMind's code (Acme).
 
-    The paper's critic predicts a distribution and its policy is a mixture. Here, as in Acme and d3rlpy, the critic
-    predicts a scalar and the policy is one normal distribution.
+    The paper's critic predicts a distribution and its policy is a mixture. Here, as in d3rlpy, the critic predicts a
+    scalar and the policy is one normal distribution, whose samples are clipped; Acme's are squashed by tanh. The agent
+    acts with the mode; d3rlpy's draws one of several samples by their values, as the paper does.
     """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})

@@ -276,7 +276,11 @@ class ContextSettings(Transformer, base=True):
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionTransformerConfig(BCConfig):
-    """Settings of Decision Transformer, with the defaults of the paper for MuJoCo (appendix A.2)."""
+    """Settings of Decision Transformer, with the defaults of the paper for MuJoCo (appendix A.2).
+
+    Windows may begin in the episode before, so all rows are learned from equally often. In the authors' code, windows
+    begin within an episode, so its first rows are learned from less often.
+    """
 
     batch_size: int = 64
     batch_length: int = 21

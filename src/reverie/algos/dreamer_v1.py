@@ -138,7 +138,7 @@ class DreamerV1Config(DenseDreamerConfig):
     """Settings of DreamerV1, with the defaults of the authors' code for DeepMind Control."""
 
     batch_size: int = 50
-    noise: ScheduledFloat = 0.3
+    exploration_noise: ScheduledFloat = 0.3
     learn_cont: bool = False
     loss_scales: ModelLossScales = field(default_factory=lambda: ModelLossScales(cont=10.0))
     kl: KLLoss = field(default_factory=FreeNats)

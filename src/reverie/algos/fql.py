@@ -198,7 +198,7 @@ class FQLConfig(OfflineConfig, ValueConfig):
     flow_steps: Annotated[int, AtLeast(1)] = 10
     """Number of steps of Euler's method from noise to the flow's action."""
     target_reduction: Literal["mean", "min"] = "mean"
-    """Mean or minimum of the target critics' values. The authors use min for AntMaze and Adroit."""
+    """Mean or minimum of the target critics' values. The authors use min for OGBench's AntMaze and for Adroit."""
     tau: Annotated[float, Within("(0, 1]")] = 0.005
     """Step size of the target critics per update; 1 copies the critics."""
     lr: Annotated[ScheduledFloat, Above(0)] = 3e-4

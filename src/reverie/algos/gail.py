@@ -178,7 +178,7 @@ class GAILConfig(OfflineConfig, SACConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 
     batch_size: Annotated[int, AtLeast(2)] = 256
-    """B, windows in a batch, the expert's and the agent's."""
+    """B, windows in a batch: half of them are the expert's, half the agent's. The authors use 100 of each."""
     reward_form: Literal["airl", "positive", "negative"] = "airl"
     """The agent's reward, a function of the discriminator: airl, positive or negative."""
     discriminator_lr: Annotated[ScheduledFloat, Above(0)] = 1e-3

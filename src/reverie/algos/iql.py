@@ -130,7 +130,7 @@ class IQL(ModelFree):
         """Take one step of the value network, of the actor and the critics with the new values, and of the targets.
 
         The order follows the authors' code; the paper's Algorithm 1 extracts the policy afterwards. All networks
-        share the critics' encoder, as with ``share_encoder`` in jaxrl2's PixelIQLLearner.
+        share the critics' encoder, as with ``share_encoder`` in jaxrl2's PixelIQLLearner, here the target critics too.
         """
         o, (for_critic, for_others) = self.objective, self.encode(batch)
         q_value = o.action_value(for_others)
@@ -148,7 +148,11 @@ class IQL(ModelFree):
 
 @dataclass(frozen=True, kw_only=True)
 class IQLConfig(OfflineConfig, TDConfig):
-    """Settings of IQL, with the defaults of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code."""
+    """Settings of IQL, with the defaults of the paper for MuJoCo (section 5.1, appendix B) and of its authors' code.
+
+    For MuJoCo, their code also multiplies rewards by 1000 and divides them by the range of the dataset's returns: set
+    reward_scale = factor(1000 / range).
+    """
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
 

@@ -245,7 +245,8 @@ class OfflineConfig(Config):
     networks: NetworkConfig = field(default_factory=NetworkConfig)
     normalize_obs: NormalizeConfig | None = field(default_factory=Running)
     """Normalize vector observations, (x - mean) / std, over the whole dataset; none leaves them as they are.
-    The code of TD3+BC and of Decision Transformer normalizes, all others do not."""
+    The authors' code of TD3+BC, Decision Transformer and GAIL normalizes too, without a clip; that of others does
+    not."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,7 +123,8 @@ def initialize(mlp: ReluMLP, bound: float) -> None:
 class ReBRACConfig(OfflineConfig, TD3Config):
     """Settings of ReBRAC: the authors' for MuJoCo.
 
-    For AntMaze and Adroit, they use batches of 256 and other learning rates.
+    For AntMaze and Adroit, they use batches of 256 and other learning rates; for AntMaze also a discount of 0.999 and
+    rewards multiplied by 100.
     """
 
     batch_size: int = 1024

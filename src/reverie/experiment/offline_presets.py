@@ -14,7 +14,7 @@ DATA: Settings = {
     "updates": 1_000_000, "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 1000, "threads": 1,
     "env.id": "HalfCheetah-v5", "env.num": 1, "env.max_image_size": (84, 84), "replay.capacity": 1_000_000,
 }
-"""Common settings on MuJoCo: a million updates, as in the papers."""
+"""Common settings on MuJoCo: a million updates, as in the papers of TD3+BC, ReBRAC, IQL and FQL."""
 
 PENDULUM_DATA: Settings = DATA | {
     "updates": 20_000, "steps": 15_000, "eval_episodes": 20, "env.id": "Pendulum-v1", "replay.capacity": 100_000,
@@ -42,7 +42,8 @@ MINATAR_DATA: Settings = CHOICE_DATA | {
 
 ATARI_DATA: Settings = {
     "updates": 1_000_000, "steps": 1_000_000, "replay_ratio": 0.25, "learning_starts": 50_000, "env.num": 1,
-    **NATURE_ATARI, "replay.capacity": 1_000_000, "algo.batch_size": 32, "algo.networks.units": (512,),
+    **NATURE_ATARI, "env.fire_on_reset": True, "replay.capacity": 1_000_000, "algo.batch_size": 32,
+    "algo.networks.units": (512,),
 }
 """Data of Atari with the settings of Tianshou (examples/offline/atari_*.py, the same from 0.4.8 to 2.0.1).
 
@@ -72,7 +73,7 @@ TABLE: dict[str, Preset] = {
     "rlpd": Preset("sac",
         MODEL_FREE | {"experience": "mixed(0.5)", "steps": 250_000, "replay_ratio": 20.0, "learning_starts": 5000,
             "random_steps": 5000, "algo.num_critics": 10, "algo.num_target_critics": 2, "algo.policy_delay": 20,
-            "algo.entropy_backup": False, "algo.networks.critic_norm": "before_relu"},
+            "algo.target_entropy_scale": 0.5, "algo.networks.critic_norm": "before_relu"},
         "RLPD: SAC with data of MuJoCo and similar tasks, beside the environment: 250k steps.",
         cpu_changes={"steps": 20_000}),
     "bcq": Preset("bcq", DATA,
@@ -80,7 +81,9 @@ TABLE: dict[str, Preset] = {
         cpu_changes={"updates": 200_000, "steps": 200_000}),
     "cql": Preset("cql", DATA, "CQL on data of MuJoCo and similar tasks: 1M updates.",
         cpu_changes={"updates": 100_000, "steps": 100_000}),
-    "iql": Preset("iql", DATA, "IQL on data of MuJoCo and similar tasks: 1M updates (appendix B).", cpu_changes={}),
+    "iql": Preset("iql", DATA,
+        "IQL on data of MuJoCo and similar tasks: 1M updates (appendix B); the actor's learning rate is constant.",
+        cpu_changes={}),
     "crr": Preset("crr", DATA,
         "CRR on data of MuJoCo and similar tasks; as many updates as the other algorithms.", cpu_changes={}),
     "gail": Preset("gail", MODEL_FREE,
@@ -159,7 +162,7 @@ TABLE: dict[str, Preset] = {
         cpu_changes=_ATARI_DATA),
     "discrete_crr_atari": Preset("discrete_crr",
         ATARI_DATA | {"algo.actor_lr": 1e-4, "algo.critic_lr": 1e-4, "algo.target_update_interval": 500,
-            "algo.conservative_weight": 10.0},
+            "algo.conservative_weight": 20.0},
         "Discrete CRR on data of Atari, of four 84x84 gray frames (Tianshou: atari_crr.py).", env_prefixes="ALE/",
         cpu_changes=_ATARI_DATA),
 }
