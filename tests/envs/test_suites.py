@@ -15,7 +15,7 @@ from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.suites import register_suite
+from reverie.envs.suites import dm_control_view, register_suite
 
 
 def play(count=40, render=False, factory=None, **options):
@@ -167,11 +167,15 @@ def test_dm_control_vectors_and_pixels():
     assert env.action_spec.width == 1
     assert [t for t, step in enumerate(steps) if step.is_last] == [20]
     assert not any(step.is_terminal for step in steps)
-    size = {"render_kwargs": {"height": 48, "width": 64, "camera_id": 0}}
-    env, steps, frame = play(10, render=True, id="dm_control/cartpole-balance-v0", pixels="only", kwargs=size)
+    _, steps, frame = play(10, render=True, id="dm_control/cartpole-balance-v0", pixels="only", resize=(48, 64))
+    view = {"render_kwargs": {"height": 48, "width": 64, "camera_id": 0}}
+    env, same, _ = play(10, render=True, id="dm_control/cartpole-balance-v0", pixels="only", kwargs=view)
     assert env.obs_spec == {"image": image(48, 64, 3)}
     assert frame.shape == (48, 64, 3)
+    assert all(torch.equal(a.obs["image"], b.obs["image"]) for a, b in zip(steps, same, strict=True))
     assert len({step.obs["image"].numpy().tobytes() for step in steps}) == 10
+    assert dm_control_view("dm_control/quadruped-run-v0", None) == {"render_kwargs": {"camera_id": 2}}
+    assert dm_control_view("dm_control/CmuHumanoidRunWalls-v0", (64, 64)) == {}
 
 
 # The environments of reverie itself keep the returns that they document

@@ -26,7 +26,14 @@ from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
-from reverie.envs.suites import ENVPOOL, choose_renderer, register_suite, renderer_hint, unknown_env_error
+from reverie.envs.suites import (
+    ENVPOOL,
+    choose_renderer,
+    dm_control_view,
+    register_suite,
+    renderer_hint,
+    unknown_env_error,
+)
 from reverie.envs.wrapper_list import apply_wrappers
 from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces
 
@@ -205,6 +212,8 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     kwargs: dict[str, Any] = {} if config.max_episode_steps is None else {"max_episode_steps": -1}
     if name.startswith("ALE/") and config.frames_per_action > 1:
         kwargs["frameskip"] = 1
+    if drawing and name.startswith("dm_control/"):
+        kwargs |= dm_control_view(name, config.resize or config.max_image_size if config.pixels != "none" else None)
     kwargs |= config.kwargs
     try:
         return _make(name, kwargs, drawing and "render_mode" not in kwargs, required=config.pixels != "none")

@@ -8,6 +8,7 @@ import ctypes.util
 import difflib
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -277,6 +278,19 @@ def _function(egl: ctypes.CDLL, name: bytes, result: type) -> Callable[..., Any]
     if not address:
         raise AttributeError(name)
     return ctypes.CFUNCTYPE(result)(address)
+
+
+def dm_control_view(env_id: str, size: tuple[int, int] | None) -> dict[str, Any]:
+    """Return the arguments of an environment of dm_control's suite that choose a camera, and ``(height, width)``.
+
+    The default camera does not move, so bodies that walk leave the picture. Published results from pixels have camera
+    0, and 2 for the quadruped (github.com/danijar/dreamerv3, embodied/envs/dmc.py), and render at the learner's size.
+    """
+    domain = re.fullmatch(r"dm_control/(\w+)-\w+-v\d+", env_id)
+    if domain is None:  # locomotion and manipulation have cameras of their own
+        return {}
+    camera = {"camera_id": 2 if domain[1] == "quadruped" else 0}
+    return {"render_kwargs": camera | ({} if size is None else {"height": size[0], "width": size[1]})}
 
 
 def _forget_removed_fields() -> None:
