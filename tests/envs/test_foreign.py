@@ -204,7 +204,7 @@ def test_deepmind_lab(packages):
     env, steps = play(6, id="dmlab/contributed.dmlab30.rooms_watermaze")
     size = {"height": "64", "width": "64"}
     assert labs == [("contributed/dmlab30/rooms_watermaze", ["RGB_INTERLEAVED"], size, "hardware")]
-    assert env.action_spec.width == 9
+    assert env.action_spec.width == 15
     assert [int(step.obs["image"][0, 0, 0, 0]) for step in steps] == [3, 2, 1, 1, 3, 2]
     assert (steps[3].is_last.item(), steps[3].is_terminal.item()) == (True, False)
 

@@ -165,17 +165,19 @@ def minedojo(task: str, render_mode: str | None = None, **kwargs: Any) -> OldGym
 
 
 class Procgen(Adapter):
-    """ProcGen (Cobbe et al. 2020): images ``[64, 64, 3]``, 15 actions.
+    """ProcGen (Cobbe et al. 2020): images ``[64, 64, 3]``, or ``[512, 512, 3]`` if ``detailed``; 15 actions.
 
     ProcGen starts the next episode itself. It never returns the last observation of an episode: the previous
     observation is repeated instead.
     """
 
-    def __init__(self, name: str, render_mode: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, name: str, detailed: bool = False, render_mode: str | None = None, **kwargs: Any) -> None:
         self.render_mode: str | None = render_mode
-        self._kwargs = {"env_name": name, "num": 1, **kwargs}
+        self._kwargs = {"env_name": name, "num": 1, **({"render_mode": "rgb_array"} if detailed else {}), **kwargs}
         self._game: Any = None
-        self.observation_space: spaces.Box = spaces.Box(0, 255, (64, 64, 3), np.uint8)
+        self._detailed = detailed
+        side = 512 if detailed else 64
+        self.observation_space: spaces.Box = spaces.Box(0, 255, (side, side, 3), np.uint8)
         self.action_space: spaces.Discrete = spaces.Discrete(15)
 
     def _begin(self, seed: int | None) -> Reset:
@@ -185,15 +187,19 @@ class Procgen(Adapter):
             self._game = ProcgenGym3Env(**{"rand_seed": self._seed(), "num_threads": 0} | self._kwargs)
         elif not self._game.observe()[2][0]:
             self._game.act(np.array([-1]))  # ends the episode
-        self._image = self._game.observe()[1]["rgb"][0].copy()
+        self._image = self._draw()
         return self._image, {}
+
+    def _draw(self) -> np.ndarray:
+        images = self._game.get_info()[0]["rgb"] if self._detailed else self._game.observe()[1]["rgb"][0]
+        return np.array(images)
 
     def step(self, action: Any) -> Stepped:
         """Take ``action``; every episode end is a termination, since ProcGen does not mark its time limit."""
         self._game.act(np.array([action]))
-        reward, obs, first = self._game.observe()
+        reward, _, first = self._game.observe()
         if not first[0]:
-            self._image = obs["rgb"][0].copy()
+            self._image = self._draw()
         return self._image, float(reward[0]), bool(first[0]), False, {}
 
 
@@ -233,13 +239,15 @@ class Craftax(Adapter):
         return self._to_array(obs), float(reward), bool(done) and not late, late, {k: float(x) for k, x in info.items()}
 
 
-LAB_ACTIONS = ((0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (0, 0, -1, 0, 0), (0, 0, 1, 0, 0), (-20, 0, 0, 0, 0),
-               (20, 0, 0, 0, 0), (-20, 0, 0, 1, 0), (20, 0, 0, 1, 0), (0, 0, 0, 0, 1))  # fmt: skip
-"""Look, look up, strafe, move and fire (github.com/google-deepmind/scalable_agent, environments.py)."""
+LAB_ACTIONS = ((0, 0, 0, 1, 0), (0, 0, 0, -1, 0), (0, 0, -1, 0, 0), (0, 0, 1, 0, 0), (-10, 0, 0, 0, 0),
+               (10, 0, 0, 0, 0), (-60, 0, 0, 0, 0), (60, 0, 0, 0, 0), (0, 10, 0, 0, 0), (0, -10, 0, 0, 0),
+               (-10, 0, 0, 1, 0), (10, 0, 0, 1, 0), (-60, 0, 0, 1, 0), (60, 0, 0, 1, 0), (0, 0, 0, 0, 1))  # fmt: skip
+"""Look, look down, strafe, move and fire: the actions of PopArt (Hessel et al. 2019, arXiv:1809.04474), as in the code
+of DreamerV3 (github.com/danijar/dreamerv3, embodied/envs/dmlab.py)."""
 
 
 class DmLab(Adapter):
-    """A level of DeepMind Lab: images ``[height, width, 3]``, nine actions; ``frames`` frames for each action."""
+    """A level of DeepMind Lab: images ``[height, width, 3]``, 15 actions; ``frames`` frames for each action."""
 
     def __init__(
         self, level: str, height: int = 64, width: int = 64, frames: int = 4, renderer: str = "hardware",
@@ -265,8 +273,8 @@ class DmLab(Adapter):
 
         Levels end only at their time limit, so the end is a truncation; the last image is repeated.
         """
-        look, up, strafe, move, fire = LAB_ACTIONS[action]
-        reward = self._lab.step(np.array([look, up, strafe, move, fire, 0, 0], np.intc), num_steps=self._frames)
+        look, down, strafe, move, fire = LAB_ACTIONS[action]
+        reward = self._lab.step(np.array([look, down, strafe, move, fire, 0, 0], np.intc), num_steps=self._frames)
         if runs := self._lab.is_running():
             self._image = self._lab.observations()["RGB_INTERLEAVED"]
         return self._image, float(reward), False, not runs, {}

@@ -74,7 +74,7 @@ class ExperimentConfig(Config):
     """Updates made at once when learning starts, in addition to the ratio: 100 in DreamerV1's code."""
     train_freq: Annotated[int, AtLeast(1)] = 1
     """Env steps between two rounds of updates. A round makes all updates due by the ratio since the last round:
-    DreamerV1's 100 updates every 1000 steps are train_freq = 1000 with replay_ratio = 0.1."""
+    DreamerV1's 100 updates every 1000 frames, two for each action, are train_freq = 500 with replay_ratio = 0.2."""
     random_steps: Annotated[int, AtLeast(0)] = 0
     """Number of initial env steps with uniformly random actions."""
     seed: Annotated[int, AtLeast(0)] = 0

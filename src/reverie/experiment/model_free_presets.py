@@ -102,7 +102,7 @@ _ATARI: Settings = {
 """Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values by reverie."""
 
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
-"""PPO and A2C with the defaults of Stable-Baselines3."""
+"""PPO and A2C with the defaults of Stable-Baselines3 for vectors."""
 
 IMPALA: Settings = ON_POLICY | {"env.num": 8, "algo.batch_size": 8, "ratio_tolerance": 1.0}
 """IMPALA with a rollout of each environment in a batch; actors may be a batch ahead of the learner."""
@@ -127,14 +127,19 @@ ON_POLICY_MINIGRID: Settings = ON_POLICY | {
     "algo.epochs": 4, "algo.lr": 7e-4, "algo.entropy_coef": 0.01, "algo.networks.encoder": "minatar",
     "algo.networks.share_encoder": True,
 }
-"""MiniGrid and BabyAI: github.com/lcswillems/rl-starter-files, scripts/train.py; the network is MinAtar's."""
+"""MiniGrid and BabyAI: rollouts, batches and entropy of github.com/lcswillems/rl-starter-files, scripts/train.py.
+
+Its learning rate is 1e-3, its advantages are not standardized, and it clips values. The network is MinAtar's.
+"""
 
 ON_POLICY_ATARI: Settings = {
     "steps": 10_000_000, **NATURE_ATARI, "env.fire_on_reset": True, "algo.entropy_coef": 0.01,
     "algo.networks.share_encoder": True, "algo.networks.units": (512,), "algo.networks.activation": "relu",
 }
-"""Atari, 40M frames, as in OpenAI Baselines: Schulman et al. 2017, table 5, with another number of epochs and weight of
-the value loss, and Mnih et al. 2016. The layer of 512 units is not shared."""
+"""Atari, 40M frames, as in RL Baselines3 Zoo, but the layer of 512 units is not shared.
+
+OpenAI Baselines' PPO has a constant range of the ratio, clips values and halves their weight.
+"""
 
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", MODEL_FREE,
@@ -279,7 +284,8 @@ TABLE: dict[str, Preset] = {
             "algo.networks.activation": "relu"},
         "PPO on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/",
         cpu_changes={}),
-    "ppo_minigrid": Preset("ppo", ON_POLICY_MINIGRID, "PPO on MiniGrid and BabyAI; settings of their rl-starter-files.",
+    "ppo_minigrid": Preset("ppo", ON_POLICY_MINIGRID,
+        "PPO on MiniGrid and BabyAI; rollouts of their rl-starter-files, learning rate by reverie.",
         env_prefixes="MiniGrid- BabyAI-", cpu_changes={}),
     "ppo_mujoco": Preset("ppo", ON_POLICY_MUJOCO,
         "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalized.",
@@ -288,7 +294,7 @@ TABLE: dict[str, Preset] = {
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
-        "PPO on Atari, 40M frames: four 84x84 gray frames stacked; settings of OpenAI Baselines.", env_prefixes="ALE/",
+        "PPO on Atari, 40M frames: four 84x84 gray frames stacked; settings of RL Baselines3 Zoo.", env_prefixes="ALE/",
         cpu_changes={"steps": 400_000}),
     "impala": Preset("impala", IMPALA, "IMPALA with the paper's rollouts: 1M steps; --actors M adds actors.",
         cpu_changes={}),
