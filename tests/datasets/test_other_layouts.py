@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from d4rl_files import cat
+from d4rl_files import cat, columns
 from recordings import LIVED, check, expected, joined
 from reverie.core.errors import DataError
+from reverie.datasets import imitation
 from reverie.datasets.format_detection import open_reader
+from reverie.datasets.in_memory import data_path, open_in_memory
+from reverie.datasets.reader import ReadOptions
 from reverie.datasets.robomimic import RobomimicReader
 from reverie.datasets.validate import validate
 
@@ -36,6 +39,20 @@ def test_ogbench(tmp_path):
         assert reader.remarks() == ["left out: qpos"]
 
 
+def test_transitions_of_ogbench():
+    """Terminals mark where trajectories end; masks are 0 where the task succeeds, also within a trajectory."""
+    steps = columns()
+    done = steps["terminals"].astype(bool)
+    kept = {name: steps[name] for name in ("observations", "actions", "rewards", "next_observations")}
+    some = {"terminals": np.float32(done | steps["timeouts"]), "masks": np.float32(~done)}
+    with open_in_memory(data_path(kept | some), ReadOptions()) as reader:
+        check(reader, expected(LIVED))
+        assert reader.remarks() == []
+    some["terminals"][np.flatnonzero(done)[0]] = 0
+    with open_in_memory(data_path(kept | some), ReadOptions()) as reader:
+        check(reader, expected(LIVED))
+
+
 def test_stable_baselines_2(tmp_path):
     starts = np.concatenate([np.arange(e.steps) == 0 for e in LIVED])
     path = saved(tmp_path / "a.npz", obs=np.concatenate([e.observations[:-1] for e in LIVED]), actions=cat("actions"),
@@ -58,6 +75,10 @@ def trajectories(tmp_path):
 def test_imitation(tmp_path, trajectories):
     with open_reader(saved(tmp_path / "a.npz", **trajectories)) as reader:
         check(reader, expected(LIVED))
+        assert reader.remarks() == [imitation.NO_TRUNCATIONS]
+    ends = replace(LIVED[0], end="truncated")
+    with open_reader(tmp_path / "a.npz", ReadOptions(max_episode_steps=ends.steps)) as reader:
+        check(reader, expected([replace(e, end="truncated") if e.steps == ends.steps else e for e in LIVED]))
         assert reader.remarks() == []
     del trajectories["rews"]
     assert not open_reader(saved(tmp_path / "b.npz", **trajectories)).info().has_rewards

@@ -6,9 +6,10 @@ from gymnasium import spaces
 
 from formats import pydreamer_arrays as arrays
 from formats import save_npz as save
-from recordings import LIVED, Lived, check, expected
+from recordings import LIVED, Lived, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import pydreamer
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 
 
@@ -33,6 +34,13 @@ def test_a_piece_whose_beginning_is_lost(tmp_path):
     for _ in range(2):
         check(reader, kept)
         assert reader.remarks() == [pydreamer.FIRST_STEPS_MISSING]  # once, however often it is read
+
+
+def test_continuous_actions_are_in_units_of_the_environment(tmp_path):
+    """PyDreamer's wrappers scale none."""
+    path = save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
+    dataset = RecordedEpisodes(open_reader(str(path)), action_space=spaces.Box(-2, 2, (2,)))
+    assert (joined(dataset.parts())["action"] == np.float32(expected(LIVED)["action"]) / 2).all()
 
 
 def test_pictures_have_their_time_behind(tmp_path):

@@ -11,6 +11,7 @@ from formats import rotated, tianshou, transitions_of
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
+from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.tianshou_writer import write_tianshou
@@ -55,6 +56,26 @@ def test_tianshou_stacks_frames(tmp_path):
     seen = [row[0, 0].tolist() for row in found["obs"]]
     assert seen == [[10, 10, 10], [10, 10, 11], [10, 11, 12], [11, 12, 13], [11, 12, 13],
                     [20, 20, 20], [20, 20, 20], [30, 30, 30], [30, 30, 31], [30, 31, 32], [30, 31, 32]]  # fmt: skip
+
+
+def test_tianshou_stacks_frames_with_channels_first(tmp_path):
+    values = transitions_of(LIVED)
+    values["obs"] = np.random.default_rng(0).integers(0, 256, (14, 3, 8, 9), dtype=np.uint8)
+    del values["obs_next"]
+    path = tianshou(tmp_path / "a.hdf5", [(14, values, 13, 14)], next_obs=False, stack=2)
+    dataset = RecordedEpisodes(open_reader(str(path)))
+    image = np.concatenate([rows["obs/image"] for rows in dataset.parts()])[1]
+    assert (image == np.concatenate([values["obs"][0], values["obs"][1]]).transpose(1, 2, 0)).all()
+
+
+def test_noisy_outputs_of_a_policy_keep_its_bounds(tmp_path):
+    """Tianshou stores an action before it is clipped to [-1, 1] and scaled."""
+    values = transitions_of(LIVED)
+    values["act"] = np.linspace(-1.3, 1.3, 14, dtype=np.float32)[:, None]
+    path = tianshou(tmp_path / "a.hdf5", [(14, values, 13, 14)])
+    dataset = RecordedEpisodes(open_reader(str(path)), action_space=spaces.Box(-2, 2, (1,)))
+    rows = joined(dataset.parts())
+    assert (rows["action"][~rows["is_last"]] == values["act"].clip(-1, 1)).all()
 
 
 def test_tianshou_objects_are_refused_and_never_unpickled(tmp_path):

@@ -108,7 +108,7 @@ def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     """
     if isinstance(space, spaces.MultiBinary) or space.dtype.kind not in NUMBERS:
         return len(space.shape) == 3 and isinstance(space, spaces.MultiBinary)
-    if len(space.shape) == 4 and space.shape[-1] not in (1, 3, 4) and not _channels_first(space.shape[1:]):
+    if len(space.shape) == 4 and space.shape[-1] not in (1, 3, 4) and not has_channels_first(space.shape[1:]):
         return False
     if len(space.shape) in (3, 4) and space.dtype.kind == "f":
         return TINY <= float(space.high.max()) - float(space.low.min()) < SMALL
@@ -118,7 +118,7 @@ def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     return bool(gray and space.low.min() == 0 and space.high.max() == 255)
 
 
-def _channels_first(shape: tuple[int, ...]) -> bool:
+def has_channels_first(shape: tuple[int, ...]) -> bool:
     """Return whether ``shape`` reads as C, H, W: a usual channel count first, two larger sides, no such count last."""
     c, h, w = shape
     usual = c in (1, 3, 4) or (c <= 16 and min(h, w) >= 32)
@@ -131,7 +131,7 @@ def _image(space: spaces.Box, channel_axis: ChannelAxis) -> Conversion:
     rank, dtype = len(space.shape), "float32" if space.dtype.kind == "f" else "uint8"
     image_shape = space.shape if rank > 2 else (*space.shape, 1)
     frames = image_shape[0] if rank == 4 else 1
-    first = rank > 2 and (channel_axis == "first" or (channel_axis == "auto" and _channels_first(image_shape[-3:])))
+    first = rank > 2 and (channel_axis == "first" or (channel_axis == "auto" and has_channels_first(image_shape[-3:])))
     c, h, w = image_shape[-3:] if first else (image_shape[-1], *image_shape[-3:-1])
     part = ObsPart(kind="image", shape=(h, w, frames * c), dtype=dtype, low=low, high=high)
 

@@ -153,6 +153,13 @@ D4RL = Layout(
     {name: name for name in (*REQUIRED_COLUMNS[:2], "rewards", "terminals", *OPTIONAL_COLUMNS[1:])},
     REQUIRED_COLUMNS,
 )
+OGBENCH_TRANSITIONS = Layout(
+    "OGBench's transitions",
+    {name: name for name in ("observations", "actions", "rewards", "next_observations", "masks")}
+    | {"episode_terminals": "terminals"},
+    ("observations", "actions", "next_observations", "masks", "episode_terminals"),
+)
+"""As ``ogbench/utils.py: make_env_and_datasets`` returns them: ``masks`` is 0 where a step terminates."""
 
 
 class ColumnsReader(TransitionsReader):
@@ -167,10 +174,14 @@ class ColumnsReader(TransitionsReader):
 
     def __init__(self, path: Path, options: ReadOptions, layout: Layout = D4RL) -> None:
         super().__init__(path, options)
-        self.layout: Layout = layout
-        arrays = layout.arrays
         with self.file:
             names = self.names()
+            if layout is D4RL and {*OGBENCH_TRANSITIONS.arrays.values()} - {"rewards"} <= {*names}:
+                ends, masks = (to_bool_column(np.asarray(self.array(name)), name) for name in ("terminals", "masks"))
+                if (ends & masks).any():  # else ``terminals`` are terminal
+                    layout = OGBENCH_TRANSITIONS
+            self.layout: Layout = layout
+            arrays = layout.arrays
             if missing := [arrays[name] for name in layout.required if arrays[name] not in names]:
                 contents = f"{', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
                 expected = ", ".join(arrays[name] for name in layout.required)
@@ -232,6 +243,9 @@ class ColumnsReader(TransitionsReader):
                 end = self._flag("episode_terminals") | (end & ~terminal)
                 self.add_remark(EARLY_END_REMARK, int(np.count_nonzero(terminal & ~end)))
                 terminal = terminal & end
+            if "masks" in columns:
+                terminal = ~self._flag("masks")
+                end |= terminal
             if "episode_starts" in columns:
                 end |= np.append(self._flag("episode_starts")[1:], True)
                 self.add_remark(NO_TERMINALS, int("terminals" not in columns))

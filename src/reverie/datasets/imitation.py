@@ -8,7 +8,7 @@ except the first.
 | `obs` | `[steps + trajectories, ...]` | observations; each trajectory has one more than actions |
 | `acts` | `[steps, ...]` | actions |
 | `rews` | `[steps]` | rewards; optional |
-| `terminal` | `[trajectories]` | whether the trajectory terminated, instead of being cut |
+| `terminal` | `[trajectories]` | whether the trajectory is a whole episode, which may have ended at a time limit |
 | `indices` | `[trajectories - 1]` | where trajectories begin |
 | `infos` | `[steps]` | pickled objects; not used |
 """
@@ -28,6 +28,10 @@ from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, Tran
 
 ARRAYS = ("obs", "acts", "terminal", "indices")
 """Arrays that each file has."""
+NO_TRUNCATIONS = (
+    "whole episodes are treated as terminated: the files do not mark time limits. If episodes have one, pass "
+    "--data.max-episode-steps"
+)
 
 
 class ImitationReader(TransitionsReader):
@@ -39,6 +43,9 @@ class ImitationReader(TransitionsReader):
         super().__init__(path, options)
         with open_npz(path) as file:
             self.arrays: Rows = arrays_in(file, (*ARRAYS, *({"rews"} & set(file.files))))
+
+    def supports_option(self, option: str) -> bool:
+        return option == "max_episode_steps" or super().supports_option(option)
 
     def info(self) -> DatasetInfo:
         return self.infer_info(text={"trajectories": f"{len(self.arrays['terminal']):,}"})
@@ -66,6 +73,10 @@ class ImitationReader(TransitionsReader):
         end, is_terminal = np.zeros((2, action.shape[0]), bool)
         last = edges[1:][lengths > 0] - 1
         end[last], is_terminal[last] = True, terminal[lengths > 0]
+        if (limit := self.options.max_episode_steps) is None:
+            self.add_remark(NO_TRUNCATIONS, int(is_terminal.any()))
+        else:
+            is_terminal[last] &= lengths[lengths > 0] != limit
         index = np.arange(action.shape[0]) + np.repeat(np.arange(len(lengths)), lengths)
         return Transitions(
             obs={"obs": reorder(obs, index)},

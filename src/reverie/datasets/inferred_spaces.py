@@ -38,12 +38,12 @@ def nested_space(leaves: Mapping[str, Space], root: str) -> Space:
 
 
 def infer_obs_space(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Space:
-    """Return a space for observations of this shape and dtype: uint8 of 2 or 3 dimensions is an image.
+    """Return a space for observations of this shape and dtype: uint8 that looks like an image or a stack is one.
 
     All others are unbounded floats of the smallest dtype that represents the numbers.
     """
-    if dtype == np.uint8 and len(shape) in (2, 3):
-        return spaces.Box(0, 255, shape, np.uint8)
+    if dtype == np.uint8 and looks_like_image(image := spaces.Box(0, 255, shape, np.uint8)):
+        return image
     if dtype.kind not in "biuf":
         raise DataError(f"observations have dtype {dtype}: expected numbers.")
     return spaces.Box(-np.inf, np.inf, shape, np.result_type(np.float32, dtype).type)
@@ -107,7 +107,7 @@ def infer_action_space(
 
     Integers are discrete actions. Floats get the bounds [-1, 1] if these contain all of them, else the measured range,
     rounded to float32. ``blocks`` returns the actions in blocks, and is called several times. ``scaled``: the format
-    stores the policy's output, so that bounds of [-1, 1] do not count as measured.
+    stores the policy's output, whose bounds are [-1, 1]; with noise, it may be outside of them.
     """
     ranges = [(block.min(), block.max(), block.dtype) for block in blocks() if block.size]
     if not ranges:
@@ -124,7 +124,7 @@ def infer_action_space(
         return infer_action_space(finite, label, scaled=scaled)
     shape = next(block.shape[1:] for block in blocks() if block.size)
     dtype = np.result_type(np.float32, *{r[2] for r in ranges}).type
-    if not is_integer and low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5:
+    if not is_integer and (scaled or (low >= -1.0 - 1e-5 and high <= 1.0 + 1e-5)):
         return spaces.Box(-1.0, 1.0, shape, dtype), not scaled
     bounds = [(block.min(axis=0), block.max(axis=0)) for block in blocks() if block.size]
     lows, highs = np.min([e[0] for e in bounds], axis=0), np.max([e[1] for e in bounds], axis=0)

@@ -78,7 +78,7 @@ class PyDreamerReader(Reader):
         if self._one_hot:
             action = MeasuredAction(spaces.Discrete(first["action"].shape[-1]), False, False)
         else:
-            action = measured_action(self, self._actions, scaled=True)
+            action = measured_action(self, self._actions)
         text = {"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"}
         space, measured, numbered = action
         return DatasetInfo(

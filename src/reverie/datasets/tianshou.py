@@ -16,6 +16,7 @@ from gymnasium import spaces
 
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
+from reverie.core.obs_conversion import has_channels_first
 from reverie.datasets.hdf5 import Hdf5File, declared_fields
 from reverie.datasets.reader import DatasetInfo, ReadOptions, Space, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
@@ -145,13 +146,13 @@ def unscale(column: LazyColumn, space: Space) -> LazyColumn:
 def stack_frames(frames: LazyColumn, end: np.ndarray, count: int) -> LazyColumn:
     """Return the last ``count`` of the ``frames`` up to each transition, oldest first.
 
-    Images are stacked along their channels, ``[n, H, W, C * count]``, everything else along a new first axis,
-    ``[n, count, ...]``. At the beginning of an episode its first frame is repeated, as by ``env.frame_stack``. ``end``,
-    bool ``[n]``, marks the last transition of each episode.
+    Images are stacked along their channels, ``[n, H, W, C * count]``. Everything else, and images with their channels
+    first, is stacked along a new first axis, ``[n, count, ...]``. At the beginning of an episode its first frame is
+    repeated, as by ``env.frame_stack``. ``end``, bool ``[n]``, marks the last transition of each episode.
     """
     shape = frames.shape[1:]
-    image = len(shape) in (2, 3)
-    frame_shape = {2: (*shape, 1), 3: shape}.get(len(shape), (1, *shape))
+    image = len(shape) == 2 or (len(shape) == 3 and not has_channels_first(shape))
+    frame_shape = (*shape, 1)[: max(3, len(shape))] if image else (1, *shape)
     stack_shape = (*frame_shape[:-1], frame_shape[-1] * count) if image else (count, *shape)
     begins = np.zeros(len(end), np.int64)
     begins[1:] = np.where(end[:-1], np.arange(1, len(end)), 0)
