@@ -39,8 +39,9 @@ def test_a_piece_whose_beginning_is_lost(tmp_path):
 def test_continuous_actions_are_in_units_of_the_environment(tmp_path):
     """PyDreamer's wrappers scale none."""
     path = save(tmp_path / "npz", "ep000000_000004-r1-0014", arrays(LIVED))
-    dataset = RecordedEpisodes(open_reader(str(path)), action_space=spaces.Box(-2, 2, (2,)))
-    assert (joined(dataset.parts())["action"] == np.float32(expected(LIVED)["action"]) / 2).all()
+    action = np.float32(expected(LIVED)["action"])
+    dataset = RecordedEpisodes(open_reader(str(path)), action_space=spaces.Box(-2, 2, action.shape[1:]))
+    assert (joined(dataset.parts())["action"] == action / 2).all()
 
 
 def test_pictures_have_their_time_behind(tmp_path):
