@@ -284,12 +284,14 @@ class MinariHdf5Reader(MinariReader):
 
     def values(self, index: int, leaf: ArrayLeaf) -> np.ndarray:
         name = "/".join(leaf.path)
-        is_text, is_compressed = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
-        if not (is_text or is_compressed):
+        is_text, is_image = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
+        if not (is_text or is_image):
             return self.read_array(index, name)
         stored = self.file[f"episode_{index}/{name}"][()]
-        if is_compressed:
-            return decode_images([bytes(picture) for picture in stored])
+        if is_image:
+            if stored.ndim > 2:  # pixels: Minari before 0.5.3 did not compress, and its metadata do not say so
+                return np.asarray(stored)
+            return decode_images([bytes(image) for image in stored])
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in stored], object)
 
     def read_array(self, index: int, name: str) -> np.ndarray:
