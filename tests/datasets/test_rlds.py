@@ -61,7 +61,7 @@ def shard(folder, number, *records, split="train"):
 
 def test_episodes_become_rows(folder):
     images = np.random.default_rng(0).integers(0, 256, (7, 4, 5, 3), np.uint8)
-    shard(folder, 0, episode(images[:4], [0.5, 1.0, 2.0, 0.0], terminal=True))
+    shard(folder, 0, episode(images[:4], [0.5, 1.0, 2.0, np.nan], terminal=True))
     shard(folder, 1, episode(images[4:], [0.0, 0.0, 1.0], terminal=False))
     shard(folder, 0, episode(images[:3], [9.0, 9.0, 0.0], terminal=False), split="val")
     reader = open_reader(str(folder))

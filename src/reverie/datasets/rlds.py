@@ -10,6 +10,8 @@ row. The last step has the final observation alone::
     steps/is_terminal                 is_terminal     of the last row
     the last step has a reward        its observation is repeated as the final one: many robot datasets end so
 
+The reward of the last step may be undefined: 0 and NaN count as none.
+
 Source: github.com/google-research/rlds, "Dataset format"; github.com/tensorflow/datasets, core/example_serializer.py.
 """
 
@@ -148,7 +150,8 @@ class RLDSReader(Reader):
 
 def num_steps(episode: Rows) -> int:
     """Return the number of actions of an episode: one fewer than its steps, unless the last one has a reward."""
-    return len(episode["reward"]) - (not episode["reward"][-1])
+    last = episode["reward"][-1]
+    return len(episode["reward"]) - bool(last == 0 or np.isnan(last))
 
 
 def column_name(key: str) -> str:
