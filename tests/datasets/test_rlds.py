@@ -2,6 +2,8 @@
 
 import io
 import json
+import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
@@ -17,8 +19,8 @@ TENSOR = {"state": ([3], "float32"), "action": ([2], "float32"), "reward": ([], 
           "is_terminal": ([], "bool")}  # fmt: skip
 
 
-def described(shape, dtype):
-    return {"tensor": {"shape": {"dimensions": [str(n) for n in shape]} if shape else {}, "dtype": dtype}}
+def described(shape, dtype, kind="tensor", **more):
+    return {kind: {"shape": {"dimensions": [str(n) for n in shape]} if shape else {}, "dtype": dtype, **more}}
 
 
 def png(pixels):
@@ -42,16 +44,22 @@ def episode(images, rewards, *, terminal):
     }
 
 
-@pytest.fixture
-def folder(tmp_path):
+def describe(folder, **observation):
+    """Write the features of steps with these observations."""
     parts = {name: described(*TENSOR[name]) for name in TENSOR}
-    image = {"image": {"shape": {"dimensions": ["4", "5", "3"]}, "dtype": "uint8", "encodingFormat": "png"}}
-    parts["observation"] = {"featuresDict": {"features": {"state": parts.pop("state"), "image": image}}}
+    image = described([4, 5, 3], "uint8", "image", encodingFormat="png")
+    default = {"state": parts.pop("state"), "image": image}
+    parts["observation"] = {"featuresDict": {"features": default | observation}}
     parts["language_instruction"] = {"text": {}}
     steps = {"sequence": {"feature": {"featuresDict": {"features": parts}}, "length": "-1"}}
     metadata = {"featuresDict": {"features": {"file_path": {"text": {}}}}}
     features = {"featuresDict": {"features": {"steps": steps, "episode_metadata": metadata}}}
-    (tmp_path / "features.json").write_text(json.dumps(features))
+    (folder / "features.json").write_text(json.dumps(features))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    describe(tmp_path)
     return tmp_path
 
 
@@ -92,3 +100,55 @@ def test_a_shard_alone_and_damaged_ones(folder):
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(DataError, match="00000-of-00002 is incomplete"):
         open_reader(str(folder)).rows()
+
+
+@pytest.mark.parametrize(("encoding", "encode"), [("bytes", bytes), ("zlib", zlib.compress)])
+@pytest.mark.parametrize("size", [1, 3])
+def test_numbers_stored_as_bytes(tmp_path, encoding, encode, size):
+    describe(tmp_path, state=described([size], "float32", encoding=encoding))
+    states = np.arange(3 * size, dtype=np.float32).reshape(3, size)
+    record = episode(np.zeros((3, 4, 5, 3), np.uint8), [1.0, 2.0, 0.0], terminal=True)
+    record["steps/observation/state"] = [encode(state.tobytes()) for state in states]
+    shard(tmp_path, 0, record)
+    np.testing.assert_array_equal(joined(open_reader(str(tmp_path)).parts())["obs/state"], states)
+
+
+@pytest.mark.parametrize(("shape", "message"), [([3], "cannot be read"), ([-1], "expected fixed sizes")])
+def test_decompression_is_bounded(tmp_path, shape, message):
+    describe(tmp_path, state=described(shape, "uint8", encoding="zlib"))
+    record = episode(np.zeros((1, 4, 5, 3), np.uint8), [0.0], terminal=True)
+    record["steps/observation/state"] = [zlib.compress(bytes(2**24))]
+    shard(tmp_path, 0, record)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=f"episode 0: steps/observation/state.*{message}"):
+        list(open_reader(str(tmp_path)).parts())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+
+
+def test_images_become_as_declared(tmp_path):
+    kinds = {"gray": ([4, 5, 1], "uint8"), "color": ([4, 5, 3], "uint8"), "depth": ([4, 5, 1], "float32")}
+    describe(tmp_path, **{name: described(*kinds[name], "image") for name in kinds})
+    gray = np.random.default_rng(0).integers(0, 256, (3, 4, 5), np.uint8)
+    color = np.repeat(gray[..., None], 4, axis=-1)
+    depth = np.random.default_rng(1).normal(size=(3, 4, 5, 1)).astype(np.float32)
+    record = episode(gray, [1.0, 2.0, 0.0], terminal=True)
+    record |= {
+        "steps/observation/gray": [png(pixels) for pixels in color[..., :3]],
+        "steps/observation/color": [png(pixels) for pixels in color],
+        "steps/observation/depth": [png(pixels.view(np.uint8)) for pixels in depth],
+    }
+    shard(tmp_path, 0, record)
+    rows = joined(open_reader(str(tmp_path)).parts())
+    for name, truth in {
+        "image": color[..., :3],
+        "gray": gray[..., None],
+        "color": color[..., :3],
+        "depth": depth,
+    }.items():
+        np.testing.assert_array_equal(rows[f"obs/{name}"], truth)
+    record["steps/observation/gray"] = [png(pixels.astype(np.uint16)) for pixels in gray]
+    shard(tmp_path, 0, record)
+    with pytest.raises(DataError, match="the image has 16 bits, not 8 as declared"):
+        list(open_reader(str(tmp_path)).parts())

@@ -4,7 +4,7 @@ A record is one episode. A step has the reward and the discount that followed it
 row. The last step has the final observation alone::
 
     RLDS                              row
-    steps/observation[/...]           obs[/...]       numbers, and decoded images; texts are left out
+    steps/observation[/...]           obs[/...]       numbers, decoded if stored as bytes or images; texts are left out
     steps/action[/...]                action[/...]    zeros in the last row
     steps/reward                      reward          of the next row; without it, there are no rewards
     steps/is_terminal                 is_terminal     of the last row
@@ -12,7 +12,8 @@ row. The last step has the final observation alone::
 
 The reward of the last step may be undefined: 0 and NaN count as none.
 
-Source: github.com/google-research/rlds, "Dataset format"; github.com/tensorflow/datasets, core/example_serializer.py.
+Source: github.com/google-research/rlds, "Dataset format"; github.com/tensorflow/datasets, core/example_serializer.py,
+core/features/tensor_feature.py and image_feature.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -31,10 +33,12 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.types import FLAGS
 from reverie.datasets.inferred_spaces import infer_obs_space, measured_action, nested_space
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, reading
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, parse_tf_example
 
 FEATURES = "features.json"
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Pillow's mode for a number of 8-bit channels."""
 REWARDED_END = "the last step of an episode has a reward: its observation is repeated as the final one"
 
 
@@ -44,7 +48,7 @@ class Feature(NamedTuple):
     key: str
     shape: tuple[int, ...]  # -1: varies
     dtype: np.dtype[Any]
-    is_image: bool
+    encoding: str  # of the value of a step: "none" (numbers), "bytes", "zlib" or "image"
 
 
 class RLDSReader(Reader):
@@ -122,12 +126,20 @@ class RLDSReader(Reader):
         count = len(values.get("steps/is_last", values.get("steps/is_first", ())))
         episode: Rows = {"reward": np.zeros(count, np.float32), "is_terminal": np.zeros(count, bool)}
         for name in {*names, "reward", "is_terminal"} & self.features.keys():
-            key, shape, dtype, is_image = self.features[name]
+            feature = self.features[name]
+            key, shape, dtype, encoding = feature
             items = values.get(key, ())
-            if not count or len(items) != count * (1 if is_image else math.prod(shape)):
+            if encoding != "image" and min(shape, default=0) < 0:
+                raise DataError(f"{label}: {key} is declared with the shape {list(shape)}: expected fixed sizes.")
+            if not count or len(items) != count * (math.prod(shape) if encoding == "none" else 1):
                 raise DataError(f"{label}: {key} has {len(items):,} values for {count:,} steps of shape {list(shape)}.")
-            array = np.stack([decode_image(item) for item in items]) if is_image else np.asarray(items)
-            episode[name] = array.reshape(count, *(array.shape[1:] if is_image else shape)).astype(dtype, copy=False)
+            with reading(f"{label}: {key}"):
+                if encoding == "none":
+                    array = np.asarray(items).reshape(count, *shape)
+                else:
+                    decode = decode_image if encoding == "image" else decode_tensor
+                    array = np.stack([decode(item, feature) for item in items])
+                episode[name] = array.astype(dtype, copy=False)
         return episode
 
     def parts(self) -> Iterator[Rows]:
@@ -167,12 +179,30 @@ def iter_features(description: Mapping[str, Any], key: str) -> Iterator[tuple[st
     for kind in ("tensor", "image"):
         if (declared := description.get(kind)) and declared.get("dtype", "uint8") not in ("string", "object"):
             shape = tuple(int(size) for size in declared.get("shape", {}).get("dimensions", ()))
-            yield key, Feature(key, shape, np.dtype(declared.get("dtype", "uint8")), kind == "image")
+            encoding = "image" if kind == "image" else declared.get("encoding") or "none"
+            yield key, Feature(key, shape, np.dtype(declared.get("dtype", "uint8")), encoding)
 
 
-def decode_image(data: bytes) -> np.ndarray:
-    """Decode a PNG or JPEG file to ``[H, W, C]``."""
+def decode_tensor(data: bytes, feature: Feature) -> np.ndarray:
+    """Decode the bytes of a tensor to its declared shape and dtype; ValueError if their number differs."""
+    if feature.encoding == "zlib":
+        size = math.prod(feature.shape) * feature.dtype.itemsize
+        data = zlib.decompressobj().decompress(data, size + 1)  # a few bytes of a stranger can become gigabytes
+    return np.frombuffer(data, feature.dtype).reshape(feature.shape)
+
+
+def decode_image(data: bytes, feature: Feature) -> np.ndarray:
+    """Decode a PNG or JPEG file to ``[H, W, C]``; 8-bit images are converted to the declared number of channels.
+
+    The four bytes of a pixel of a float32 image are stored as RGBA.
+    """
     from PIL import Image
 
-    pixels = np.asarray(Image.open(io.BytesIO(data)))
-    return pixels if pixels.ndim == 3 else pixels[..., None]
+    image: Image.Image = Image.open(io.BytesIO(data))
+    if feature.dtype == np.uint8:
+        if image.mode[0] == "I":  # Pillow would clip the values, and NumPy wrap them
+            raise ValueError("the image has 16 bits, not 8 as declared")
+        image = image.convert(MODES.get(feature.shape[-1], image.mode))
+    pixels = np.asarray(image)
+    pixels = pixels if pixels.ndim == 3 else pixels[..., None]
+    return pixels.view(np.float32) if feature.dtype == np.float32 else pixels
