@@ -211,7 +211,11 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
 
 
 def decode_images(images: list[bytes]) -> np.ndarray:
-    """Decode images to uint8 ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale."""
+    """Decode images to ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale.
+
+    They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
+    """
     from PIL import Image
 
-    return np.stack([np.asarray(Image.open(io.BytesIO(image)), np.uint8) for image in images])
+    pixels = [np.asarray(Image.open(io.BytesIO(image))) for image in images]
+    return np.stack([array.astype(np.uint8) if array.dtype == np.bool_ else array for array in pixels])
