@@ -1,8 +1,10 @@
 """LeRobot datasets: steps, videos, tasks, and folders whose parts do not fit together."""
 
 import json
+import subprocess
 from dataclasses import replace
 
+import imageio_ffmpeg
 import numpy as np
 import pytest
 
@@ -112,3 +114,34 @@ def test_a_copy_has_the_same_rows_and_tasks(tmp_path):
     np.testing.assert_allclose(statistics["observation.state"]["std"], states.std(axis=0), rtol=1e-6)
     expected_mean = rows["obs/images.top"].mean(axis=(0, 1, 2)) / 255
     np.testing.assert_allclose(np.ravel(statistics[CAMERA]["mean"]), expected_mean, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pix_fmt", "info", "high", "scale"),
+    [
+        ("gray12le", {"is_depth_map": True, "video.shift": None}, 10, lambda depth: np.log(depth + 3.5)),
+        ("yuv420p12le", {"video.is_depth_map": True, "video.depth_max": 5, "video.use_log": False}, 5, np.asarray),
+    ],
+)
+def test_depth_videos_are_in_millimeters(tmp_path, pix_fmt, info, high, scale):
+    """The luma is a code of 12 bits, on a logarithmic scale or not."""
+    folder, count = lerobot(tmp_path / "d", 3), sum(e.steps for e in LIVED)
+    about = json.loads((folder / "meta/info.json").read_text())
+    about["features"][CAMERA] |= {"shape": [*SIDES, 1], "names": ["height", "width", "channels"], "info": info}
+    (folder / "meta/info.json").write_text(json.dumps(about))
+    depths, height, width = np.linspace(0.2, 4.8, count), *SIDES
+    codes = np.rint((scale(depths) - scale(0.01)) / (scale(high) - scale(0.01)) * 4095)
+    frames = np.full((count, height * (3 if "yuv" in pix_fmt else 2) // 2, width), 2048, "<u2")  # colors are neutral
+    frames[:, :height] = codes[:, None, None]
+    raw = ["-f", "rawvideo", "-pix_fmt", pix_fmt, "-s", f"{width}x{height}", "-r", "10", "-i", "-"]
+    coded = ["-c:v", "libx265", "-x265-params", "lossless=1:log-level=error:pools=1", "-pix_fmt", pix_fmt]
+    file = folder / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", *raw, *coded, str(file)]
+    subprocess.run(command, input=frames.tobytes(), check=True)
+    with open_reader(folder) as reader:
+        steps = reader.column("obs.images.top").read(0, count)
+        np.testing.assert_allclose(
+            steps, np.broadcast_to(1000 * depths[:, None, None, None], (count, *SIDES, 1)), atol=2
+        )
+        part = RecordedEpisodes(reader).obs_spec["images.top"]
+        assert (part.kind, part.low, part.high) == ("image", 10, 1000 * high)

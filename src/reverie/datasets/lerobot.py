@@ -2,7 +2,7 @@
 
 | feature | role |
 |---|---|
-| `observation.KEY` | observation `KEY`; images and videos are uint8 `[H, W, C]` |
+| `observation.KEY` | observation `KEY`; 8-bit images and videos are uint8 `[H, W, C]`, depth videos float32 in mm |
 | `action` | action |
 | `next.reward`, else `next.success` | reward; without both, there are no rewards |
 | `next.success`, else `next.done` | in the last step: whether the episode terminated |
@@ -26,7 +26,7 @@ from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
 from reverie.datasets.lerobot_metadata import ADVICE, INFO, LeRobotMetadata
-from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions
+from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions, Space
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
 from reverie.datasets.video_frames import VideoFrames
@@ -98,8 +98,8 @@ class LeRobotReader(TableReader):
         return LazyColumn(index.shape, np.dtype(object), read)
 
     def _video(self, key: str) -> LazyColumn:
-        shape = self.metadata.frame_shape(key)
-        frames = VideoFrames(shape, self.metadata.fps)
+        shape, depths = self.metadata.frame_shape(key), self.metadata.depths(key)
+        frames = VideoFrames(shape, self.metadata.fps, depths)
         self.cameras.append(frames)
         starts = [start for _, start, _ in self.episodes]
 
@@ -112,7 +112,7 @@ class LeRobotReader(TableReader):
                 parts.append(frames.read(file, offset + at - first, min(stop, last) - at))
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-        return LazyColumn((self.total, *shape), np.dtype(np.uint8), read)
+        return LazyColumn((self.total, *shape), np.dtype(np.uint8 if depths is None else np.float32), read)
 
     def close(self) -> None:
         for frames in self.cameras:
@@ -135,15 +135,21 @@ class LeRobotReader(TableReader):
 
     def info(self) -> DatasetInfo:
         columns, about = self.transitions.obs, self.metadata.about
-        leaves = {
-            name: self._task_space() if column.dtype == object else infer_obs_space(column.shape[1:], column.dtype)
-            for name, column in columns.items()
-        }
+        keys = {role.replace(".", "/", 1): name for role, name in self.roles.items()}
+        leaves = {name: self._obs_space(keys[name], column) for name, column in columns.items()}
         tasks, fps = "; ".join(self.metadata.tasks.values()), f"{self.metadata.fps:g}"
         text = {"robot": str(about.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
         text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})
+
+    def _obs_space(self, key: ColumnNames, column: LazyColumn) -> Space:
+        if column.dtype == object:
+            return self._task_space()
+        depths = self.metadata.depths(str(key)) if key in self.metadata.videos else None
+        if depths is not None:
+            return spaces.Box(depths[0], depths[-1], column.shape[1:], np.float32)
+        return infer_obs_space(column.shape[1:], column.dtype)
 
     def _task_space(self) -> spaces.Text:
         texts = self.metadata.tasks.values()

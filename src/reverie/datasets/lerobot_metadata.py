@@ -15,10 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.datasets.arrow import read_table
 from reverie.datasets.reader import natural_sort_key, reading
+from reverie.datasets.video_frames import DEPTH_CODES
 
 INFO = "meta/info.json"
 VIDEO_PATHS = {
@@ -28,6 +31,8 @@ VIDEO_PATHS = {
 """Paths of the videos, by the major version of the format."""
 OWN = "reverie"
 """Key in ``meta/info.json`` of what datasets written by reverie declare: environment, spaces, and names of columns."""
+DEPTH_SETTINGS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+"""Defaults of the settings of depth videos, in meters. Source: huggingface/lerobot, configs/video.py."""
 ADVICE = "Download or copy the dataset again."
 
 
@@ -84,6 +89,25 @@ class LeRobotMetadata:
         with reading(f"{self.path / INFO}, feature {key}"):
             a, b, c = map(int, feature["shape"])
         return (b, c, a) if str((feature.get("names") or [""])[0]).startswith("channel") else (a, b, c)
+
+    def depths(self, key: str) -> np.ndarray | None:
+        """Return the depth in millimeters of each 12-bit code of a depth video, float32 ``[4096]``; None for others.
+
+        Source: huggingface/lerobot, datasets/depth_utils.py, dequantize_depth, with its default unit.
+        """
+        feature = self.features[key]
+        with reading(f"{self.path / INFO}, feature {key}"):
+            info = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}
+            is_depth = info.get("is_depth_map") or info.get("video.is_depth_map")
+            if not is_depth or self.frame_shape(key)[2] != 1:
+                return None
+            stored = [(info.get(f"video.{name}"), default) for name, default in DEPTH_SETTINGS.items()]
+            low, high, shift, use_log = (float(default if value is None else value) for value, default in stored)
+            if use_log:
+                meters = np.geomspace(low + shift, high + shift, DEPTH_CODES) - shift
+            else:
+                meters = np.linspace(low, high, DEPTH_CODES)
+        return np.rint(1000 * meters).astype(np.float32)
 
     def locate(self, key: str, episode: int) -> tuple[Path, int]:
         """Return the video file of an episode, and the index of the episode's first frame."""
