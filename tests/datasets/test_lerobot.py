@@ -10,7 +10,7 @@ import pytest
 
 from lerobot_files import CAMERA, SIDES, frame, lerobot
 from recordings import LIVED, assert_same, expected, joined
-from reverie.core.errors import DataError, ReverieError
+from reverie.core.errors import ConfigError, DataError, ReverieError
 from reverie.datasets import transitions
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
@@ -145,3 +145,26 @@ def test_depth_videos_are_in_millimeters(tmp_path, pix_fmt, info, high, scale):
         )
         part = RecordedEpisodes(reader).obs_spec["images.top"]
         assert (part.kind, part.low, part.high) == ("image", 10, 1000 * high)
+
+
+def of_images(*shape):
+    images = np.random.default_rng(0).integers(0, 255, (6, *shape), np.uint8)
+    return {"observations": images, "actions": np.ones((6, 1)), "rewards": np.ones(6), "terminals": np.arange(6) == 5}
+
+
+@pytest.mark.parametrize(
+    ("shape", "stored"), [((16, 8), [16, 8, 1]), ((16, 8, 1), [16, 8, 1]), ((3, 16, 8), [16, 8, 3])]
+)
+def test_images_are_written_with_channels_last(tmp_path, shape, stored):
+    with open_reader(of_images(*shape)) as reader:
+        write_dataset(reader, str(tmp_path / "copy"), "lerobot")
+        about = json.loads((tmp_path / "copy/meta/info.json").read_text())
+        assert about["features"]["observation.image"]["shape"] == stored
+        with open_reader(tmp_path / "copy") as copy:
+            assert_same(joined(copy.parts()), joined(reader.parts()))
+
+
+def test_images_of_too_many_channels_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"1 to 4 channels, not observation\.image \(shape \[16, 8, 12\]\)"):
+        write_dataset(open_reader(of_images(16, 8, 12)), str(tmp_path / "copy"), "lerobot")
+    assert not (tmp_path / "copy").exists()

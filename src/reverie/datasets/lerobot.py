@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -89,7 +90,10 @@ class LeRobotReader(TableReader):
         name = self.roles[role]
         if name in self.metadata.videos:
             return self._video(str(name))
-        return self._texts(super().column(role)) if name == "task_index" else super().column(role)
+        column, shapes = super().column(role), self.metadata.own.get("shapes", {})
+        if name in shapes:
+            return in_recorded_shape(column, shapes[name])
+        return self._texts(column) if name == "task_index" else column
 
     def _texts(self, index: LazyColumn) -> LazyColumn:
         def read(start: int, stop: int) -> np.ndarray:
@@ -154,3 +158,14 @@ class LeRobotReader(TableReader):
     def _task_space(self) -> spaces.Text:
         texts = self.metadata.tasks.values()
         return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
+
+
+def in_recorded_shape(images: LazyColumn, shape: Sequence[int]) -> LazyColumn:
+    """Return decoded ``images``, ``[n, H, W]`` or ``[n, H, W, C]``, in the shape that reverie's writer recorded."""
+
+    def read(start: int, stop: int) -> np.ndarray:
+        values = images.read(start, stop)
+        is_moved = values.ndim == 4 and list(values.shape[1:]) != list(shape)
+        return (np.moveaxis(values, -1, 1) if is_moved else values).reshape(-1, *shape)
+
+    return LazyColumn((images.shape[0], *shape), images.dtype, read)

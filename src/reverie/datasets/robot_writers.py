@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import ConfigError
+from reverie.core.obs_conversion import has_channels_first
 from reverie.core.rows import Rows
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.lerobot_metadata import INFO, OWN
@@ -125,6 +126,8 @@ class LeRobotTables:
         self.features: dict[str, dict[str, Any]] = {}
         self.columns: dict[str, str] = {}
         """Column of reverie of each observation, by feature."""
+        self.shapes: dict[str, list[int]] = {}
+        """Recorded shape of each image, by feature."""
         self.statistics: dict[str, FeatureStatistics] = {}
         self.episodes: list[dict[str, Any]] = []
         self.tasks: dict[str, int] = {}
@@ -174,6 +177,9 @@ class LeRobotTables:
         frames["action"] = np.concatenate([rows["action"][:-1], rows["action"][-2:-1]])
         if self.info.has_rewards:
             frames["next.reward"] = np.append(rows["reward"][1:], 0).astype(np.float32)
+        images = {feature: values for feature, values in frames.items() if is_images(values)}
+        self.shapes |= {feature: list(values.shape[1:]) for feature, values in images.items()}
+        frames |= {feature: to_channels_last(values, feature) for feature, values in images.items()}
         return frames | {"next.done": rows["is_terminal"]}
 
     def close(self) -> None:
@@ -191,7 +197,8 @@ class LeRobotTables:
             "chunks_size": 1000, "data_files_size_in_mb": FILE_BYTES // 1_000_000, "video_files_size_in_mb": 200,
             "fps": fps, "splits": {"train": f"0:{len(self.episodes)}"},
             "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet", "video_path": None,
-            "features": self.features, OWN: {"columns": self.columns, **declarations(self.info)},
+            "features": self.features,
+            OWN: {"columns": self.columns, "shapes": self.shapes, **declarations(self.info)},
         }  # fmt: skip
         statistics = {name: numbers.to_json() for name, numbers in self.statistics.items()}
         episodes, parquet = self.folder / "meta/episodes/chunk-000", self.arrow.parquet
@@ -218,7 +225,7 @@ class FeatureStatistics:
         """Add values ``[n, ...]``."""
         numbers = values.reshape(len(values), -1).astype(np.float64)
         if is_images(values):
-            numbers, self.shape = values.reshape(-1, values.shape[3] if values.ndim == 4 else 1) / 255, (-1, 1, 1)
+            numbers, self.shape = values.reshape(-1, values.shape[3]) / 255, (-1, 1, 1)
         self.count += len(numbers)
         self.sums = self.sums + np.stack([numbers.sum(0), np.square(numbers).sum(0)])
         self.low, self.high = np.minimum(self.low, numbers.min(0)), np.maximum(self.high, numbers.max(0))
@@ -237,11 +244,26 @@ def feature_name(column: str, values: np.ndarray) -> str:
     return f"observation.{key.replace('/', '.')}"
 
 
+def to_channels_last(values: np.ndarray, feature: str) -> np.ndarray:
+    """Return images ``[n, H, W]``, ``[n, C, H, W]`` or ``[n, H, W, C]`` as ``[n, H, W, C]``, as LeRobot needs them.
+
+    Raises:
+        ConfigError: PNG cannot store their number of channels.
+    """
+    images = values[..., None] if values.ndim == 3 else values
+    if images.ndim == 4 and has_channels_first(images.shape[1:]):
+        images = np.moveaxis(images, 1, -1)
+    if images.ndim != 4 or images.shape[-1] > 4:
+        problem = f"can only store images of 1 to 4 channels, not {feature} (shape {list(values.shape[1:])})"
+        raise ConfigError(f"LeRobot datasets {problem}. {MINARI_ADVICE}.")
+    return images
+
+
 def describe_feature(values: np.ndarray) -> dict[str, Any]:
     """Return the entry of a feature ``[n, ...]`` in the metadata."""
     shape = list(values.shape[1:]) or [1]
     if is_images(values):
-        return {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"][: len(shape)]}
+        return {"dtype": "image", "shape": shape, "names": ["height", "width", "channels"]}
     return {"dtype": str(values.dtype), "shape": shape, "names": None}
 
 
@@ -254,6 +276,6 @@ def encode_column(arrow: Any, values: np.ndarray) -> Any:
     pictures = []
     for value in values:
         file = io.BytesIO()
-        Image.fromarray(value).save(file, "PNG")
+        Image.fromarray(value[..., 0] if value.shape[-1] == 1 else value).save(file, "PNG")
         pictures.append({"bytes": file.getvalue(), "path": None})
     return arrow.array(pictures, arrow.struct({"bytes": arrow.binary(), "path": arrow.string()}))
