@@ -3,6 +3,8 @@
 import io
 import json
 import zipfile
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 import gymnasium
@@ -27,6 +29,30 @@ class Masked(gymnasium.Wrapper):
 
     def action_masks(self):
         return np.array([True, self.unwrapped.state[0] > 0])
+
+
+def edited(name, folder, data, weights, variables=None):
+    """A copy of a saved zip file with some ``data`` and ``weights`` changed, those of None left out."""
+    with zipfile.ZipFile(SAVED / f"{name}.zip") as archive:
+        files = {part: archive.read(part) for part in ("data", "policy.pth", "pytorch_variables.pth")}
+    files["data"] = json.dumps(json.loads(files["data"]) | data)
+    weights = torch.load(io.BytesIO(files["policy.pth"]), weights_only=True) | weights
+    tensors = {"policy.pth": {name: tensor for name, tensor in weights.items() if tensor is not None}}
+    for part, content in (tensors | ({"pytorch_variables.pth": variables} if variables else {})).items():
+        torch.save(content, buffer := io.BytesIO())
+        files[part] = buffer.getvalue()
+    with zipfile.ZipFile(folder / "edited.zip", "w") as archive:
+        for part, content in files.items():
+            archive.writestr(part, content)
+    return folder / "edited.zip"
+
+
+def critic(number, *widths):
+    """The weights of a critic of Pendulum and of its target."""
+    names = [f"{net}.qf{number}" for net in ("critic", "critic_target")]
+    layers = list(enumerate(pairwise((4, *widths, 1))))
+    weights = {f"{name}.{2 * i}.weight": torch.full((o, n), 0.1) for name in names for i, (n, o) in layers}
+    return weights | {f"{name}.{2 * i}.bias": torch.zeros(o) for name in names for i, (_, o) in layers}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -99,3 +125,53 @@ def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):
             archive.writestr(name, buffer.getvalue())
     with pytest.raises(DataError, match="is not a Stable-Baselines3 agent"):
         import_sb3(tmp_path / "x.zip", "CartPole-v1")
+
+
+SCALED = {"policy_kwargs": {"features_extractor_class": "<class '__main__.Scaled'>"}}
+UNSORTED = {"observation_space": {"spaces": "{'b': Box(-1.0, 1.0, (2,), float32), 'a': Discrete(2)}"}}
+OLD = {"observation_space": {"spaces": "OrderedDict([('b', Box(-1.0, 1.0, (2,), float32)), ('a', Discrete(2))])"}}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "weights", "told"),
+    [
+        ("ppo_cartpole", {}, ["features_extractor.net.bias"], r"^features extractor features_extractor.net.bias: exp"),
+        ("ppo_cartpole", SCALED, [], r"^features extractor <class '__main__.Scaled'>: expected networks that read the"),
+        ("dqn_cartpole", {}, ["q_net.norm.bias"], r"^weights q_net.norm.bias: reverie's dqn has none of that name"),
+        ("ppo_cartpole", UNSORTED, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
+        ("ppo_cartpole", OLD, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
+        ("a2c_cartpole", {"cg_max_steps": 15}, [], "^this is an agent of TRPO: expected PPO, A2C, SAC"),
+        ("sac_pendulum", {"top_quantiles_to_drop_per_net": 2}, [], "^this is an agent of TQC: expected PPO, A2C"),
+        ("sac_pendulum", {"policy_delay": 3}, [], "^this is an agent of CrossQ: expected PPO, A2C, SAC"),
+    ],
+)
+def test_what_would_act_otherwise_here_is_refused(name, data, weights, told, tmp_path):
+    file = edited(name, tmp_path, data, {weight: torch.zeros(4) for weight in weights})
+    with pytest.raises(ConfigError, match=told):
+        import_sb3(file, "Pendulum-v1" if "pendulum" in name else "CartPole-v1", run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+ONE = dict.fromkeys(critic(1, 8, 6))
+ALPHA = {"ent_coef_tensor": torch.tensor(0.2)}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "weights", "variables", "settings"),
+    [
+        ("sac_pendulum", {}, {}, ALPHA, {"temperature_lr": 0.0, "num_critics": 2}),
+        ("sac_pendulum", {}, critic(2, 8, 6), None, {"temperature_lr": 3e-4, "num_critics": 3}),
+        ("sac_pendulum", {}, ONE, None, {"algorithm": "sac", "num_critics": 1}),
+        ("sac_pendulum", {}, critic(0, 9, 7) | critic(1, 9, 7), None, {"networks.critic_units": (9, 7)}),
+        ("td3_pendulum", {}, critic(2, 8, 6), None, {"num_critics": 3}),
+        ("td3_pendulum", {}, ONE, None, {"algorithm": "td3", "policy_delay": 2, "target_noise_clip": 0.5}),
+        ("ddpg_pendulum", {}, critic(0, 9), None, {"algorithm": "ddpg", "networks.critic_units": (9,)}),
+        ("ddpg_pendulum", {}, critic(1, 8), None, {"algorithm": "td3", "policy_delay": 1, "target_noise_clip": 0}),
+    ],
+)
+def test_networks_and_settings_are_those_of_the_file(name, data, weights, variables, settings, tmp_path):
+    file = edited(name, tmp_path, data, weights, variables)
+    agent = reverie.load(import_sb3(file, "CartPole-v1" if "lstm" in name else "Pendulum-v1", run=tmp_path / "run"))
+    assert {setting: attrgetter(setting)(agent.config.algo) for setting in settings} == settings
+    if variables:
+        assert float(agent.algo.objective.temperature) == pytest.approx(0.2)

@@ -11,7 +11,7 @@ import math
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,17 @@ POLICY_LAYER_NAMES = {
 }  # fmt: skip
 """Name prefixes of the policy's layers."""
 
+NOT_IMPORTED = {
+    "TRPO": {"cg_max_steps"}, "TQC": {"top_quantiles_to_drop_per_net"}, "CrossQ": {"ent_coef", "policy_delay"},
+}  # fmt: skip
+"""Algorithms whose weights have the names of another's: the settings that only they have, together."""
+EXPECTED = (
+    "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with MLPs. Import "
+    "an agent of one of these."
+)
+EXTRACTORS = [f"<class 'stable_baselines3.common.torch_layers.{name}Extractor'>" for name in ("Flatten", "Combined")]
+"""Features extractors that only concatenate the observations, unless they have weights, for images."""
+
 
 @dataclass(frozen=True)
 class SB3Archive:
@@ -70,6 +81,8 @@ class SB3Archive:
     data: Mapping[str, Any]
     weights: Mapping[str, Tensor]
     variables: Mapping[str, Tensor]
+    read: set[str] = field(default_factory=set)
+    """Names of the weights that were read."""
 
     @classmethod
     def load(cls, file: Path | str) -> SB3Archive:
@@ -88,33 +101,74 @@ class SB3Archive:
     @property
     def algorithm(self) -> str:
         """The reverie algorithm."""
+        for name, settings in NOT_IMPORTED.items():
+            if settings <= self.data.keys():
+                raise ConfigError(f"this is an agent of {name}: {EXPECTED}")
         names, prefixes = self.weights.keys(), {name.partition(".")[0] for name in self.weights}
         if "mlp_extractor" in prefixes:
             return "ppo" if "clip_range" in self.data else "a2c"
-        if any(name.startswith("actor.latent_pi") for name in names) and "critic.qf1.0.weight" in names:
+        if any(name.startswith("actor.latent_pi") for name in names):
             return "sac"
         if any(name.startswith("actor.mu") for name in names):
-            return "td3" if "critic.qf1.0.weight" in names else "ddpg"
+            is_ddpg = self.data.get("policy_delay") == 1 and self.data.get("target_noise_clip") == 0
+            return "ddpg" if is_ddpg and self.num_critics == 1 else "td3"
         if algorithm := {"q_net": "dqn", "quantile_net": "qr_dqn"}.get(min(prefixes, default="")):
             return algorithm
-        raise ConfigError(
-            f"weights of {', '.join(sorted(prefixes))}: expected weights of PPO, A2C, SAC, TD3, DDPG or DQN, or of "
-            "sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with MLPs."
-        )
+        raise ConfigError(f"weights of {', '.join(sorted(prefixes))}: {EXPECTED}")
+
+    @property
+    def num_critics(self) -> int:
+        """Number of critics of actions."""
+        return sum(re.fullmatch(r"critic\.qf\d+\.0\.weight", name) is not None for name in self.weights)
+
+    def tensor(self, name: str) -> Tensor:
+        """Return the weights ``name``, and note that they were read."""
+        self.read.add(name)
+        return self.weights[name]
+
+    def check_all_read(self) -> None:
+        """Raise ConfigError if there are weights that were not read: without them, the agent can act differently."""
+        if unread := sorted(self.weights.keys() - self.read):
+            raise ConfigError(
+                f"weights {unread[0]}: reverie's {self.algorithm} has none of that name. Expected the networks of "
+                "MlpPolicy: import an agent without changes to them."
+            )
 
     def layers(self, prefix: str, *last: str) -> Layers:
         """Return the linear layers ``prefix.0``, ``prefix.2`` ..., then the layers named ``last``."""
         matches = (re.fullmatch(rf"{re.escape(prefix)}\.(\d+)\.weight", name) for name in self.weights)
         numbers = sorted(int(match[1]) for match in matches if match)
         names = [*(f"{prefix}.{number}" for number in numbers), *last]
-        return [(self.weights[f"{name}.weight"].float(), self.weights[f"{name}.bias"].float()) for name in names]
+        return [(self.tensor(f"{name}.weight").float(), self.tensor(f"{name}.bias").float()) for name in names]
+
+    def policy_kwarg(self, name: str) -> str:
+        """Return the text of a class in ``policy_kwargs``, ``<class 'module.Name'>``; "" for the policy's default."""
+        kwargs = self.data.get("policy_kwargs")
+        return str(kwargs.get(name, "")) if isinstance(kwargs, dict) else ""
 
     @property
     def activation(self) -> str:
         """Class name of the activation; "" for the algorithm's default."""
-        kwargs = self.data.get("policy_kwargs")
-        match = re.search(r"\.(\w+)'>", str(kwargs.get("activation_fn", ""))) if isinstance(kwargs, dict) else None
+        match = re.search(r"\.(\w+)'>", self.policy_kwarg("activation_fn"))
         return match[1] if match else ""
+
+    def check_inputs(self) -> None:
+        """Raise ConfigError unless the networks read the observations themselves, concatenated in reverie's order."""
+        chosen = self.policy_kwarg("features_extractor_class")
+        weights = [name for name in self.weights if "features_extractor" in name]
+        if weights or chosen not in ("", *EXTRACTORS):
+            raise ConfigError(
+                f"features extractor {chosen or weights[0]}: expected networks that read the observations themselves. "
+                "Import an agent of MlpPolicy without features_extractor_class."
+            )
+        space: Any = self.data.get("observation_space") or {}
+        # a Dict's spaces are a text: "{'a': Box(...), ...}", or "OrderedDict([('a', Box(...)), ...])" of old versions
+        keys = re.findall(r"'([^']*)'[:,] \w+\(", str(space.get("spaces")))
+        if keys != sorted(keys):
+            raise ConfigError(
+                f"observation_space = Dict with the keys {', '.join(keys)}: expected sorted keys, the order in which "
+                "reverie concatenates. Import an agent that was trained on sorted keys."
+            )
 
 
 def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, **options: Any) -> Path:
@@ -122,7 +176,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
 
     Args:
         file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN with
-            MLPs (``MlpPolicy``). Nothing is unpickled.
+            MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
         env: the agent's environment: an id in Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: a new folder under ``runs/``.
         **options: other settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
@@ -150,6 +204,7 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad():
         WEIGHT_COPIERS[name](archive, learner, obs, action)
+    archive.check_all_read()
     Checkpoints(folder.checkpoints).save(int(archive.data.get("num_timesteps", 0)), {"algo": learner})
     write_json(folder.spec, spec_to_dict(obs, action))
     write_saved_config(folder.config, saved_settings(config, env_source))
@@ -161,6 +216,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
     data, changes = archive.data, dict[str, Any]()
     if data.get("use_sde"):
         raise ConfigError("use_sde = True: reverie does not support state-dependent exploration.")
+    archive.check_inputs()
     for name_in_sb3, setting in SETTINGS[name].items():
         value = data.get(name_in_sb3)
         if isinstance(value, int | float):
@@ -174,6 +230,8 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
         changes["networks.activation"] = activation.lower()
     elif activation != "ReLU":
         raise ConfigError(f"activation_fn = {activation}: expected ReLU, or Tanh for PPO and A2C.")
+    if archive.num_critics:
+        changes |= _critics(archive, name)
     if "lstm_actor.weight_hh_l0" in archive.weights:
         changes |= _memory(archive, changes["rollout"])
     if name == "ppo" and (clip := re.search(r"val=([\d.e-]+)", str(data["clip_range"]))):
@@ -181,6 +239,17 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
     config: Any = algorithm_config(name)()
     merged: AlgorithmConfig = config.merge(changes)
     return merged
+
+
+def _critics(archive: SB3Archive, name: str) -> dict[str, Any]:
+    """Return the settings of critics of actions, and of a constant temperature."""
+    units = tuple(len(bias) for _, bias in archive.layers("critic.qf0")[:-1])
+    changes: dict[str, Any] = {"networks.critic_units": units}
+    if name != "ddpg":
+        changes["num_critics"] = archive.num_critics
+    if "ent_coef_tensor" in archive.variables:
+        changes["temperature_lr"] = 0.0
+    return changes
 
 
 def _memory(archive: SB3Archive, rollout: int) -> dict[str, Any]:
@@ -219,17 +288,18 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
         half, middle = (torch.from_numpy(x).float() for x in (high / 2 - low / 2, high / 2 + low / 2))
         weight, bias = actor[-1]
         actor[-1] = (weight / half[:, None], (bias - middle) / half)
-        network.actor.log_std.copy_(archive.weights["log_std"] - half.log())
+        network.actor.log_std.copy_(archive.tensor("log_std") - half.log())
     copy_weights(network.actor.body, actor)
     for branch, lstm in ((network.actor, "lstm_actor"), (network.critic, "lstm_critic")):
         for number, cell in enumerate(branch.memory.cells if branch.memory is not None else ()):
             for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-                getattr(cell, kind).copy_(archive.weights[f"{lstm}.{kind}_l{number}"])
+                getattr(cell, kind).copy_(archive.tensor(f"{lstm}.{kind}_l{number}"))
     value = archive.layers("mlp_extractor.value_net", "value_net")
     same = [len(bias) for _, bias in value] == list(network.critic.body.layout.widths[1:])
     if same and "critic.weight" not in archive.weights:
         copy_weights(network.critic.body, value)
     else:
+        archive.read.update(("critic.weight", "critic.bias"))  # of the value network too
         logger.warning(
             "its value network has a different architecture from its policy, which reverie does not support: the "
             "value network is re-initialized"
