@@ -167,6 +167,8 @@ ALPHA = {"ent_coef_tensor": torch.tensor(0.2)}
         ("td3_pendulum", {}, ONE, None, {"algorithm": "td3", "policy_delay": 2, "target_noise_clip": 0.5}),
         ("ddpg_pendulum", {}, critic(0, 9), None, {"algorithm": "ddpg", "networks.critic_units": (9,)}),
         ("ddpg_pendulum", {}, critic(1, 8), None, {"algorithm": "td3", "policy_delay": 1, "target_noise_clip": 0}),
+        ("ppo_lstm", {"batch_size": 8}, {}, None, {"batch_length": 8}),
+        ("ppo_lstm", {"batch_size": 50, "n_steps": 100}, {}, None, {"batch_length": 10}),
     ],
 )
 def test_networks_and_settings_are_those_of_the_file(name, data, weights, variables, settings, tmp_path):

@@ -233,7 +233,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
     if archive.num_critics:
         changes |= _critics(archive, name)
     if "lstm_actor.weight_hh_l0" in archive.weights:
-        changes |= _memory(archive, changes["rollout"])
+        changes |= _memory(archive, math.gcd(changes["rollout"], changes["batch_size"]))
     if name == "ppo" and (clip := re.search(r"val=([\d.e-]+)", str(data["clip_range"]))):
         changes["clip_range"] = float(clip[1])
     config: Any = algorithm_config(name)()
@@ -252,13 +252,16 @@ def _critics(archive: SB3Archive, name: str) -> dict[str, Any]:
     return changes
 
 
-def _memory(archive: SB3Archive, rollout: int) -> dict[str, Any]:
-    """Return the settings of an LSTM; the sequence length is reverie's, since Stable-Baselines3 uses whole episodes."""
+def _memory(archive: SB3Archive, rows: int) -> dict[str, Any]:
+    """Return the settings of an LSTM; the sequence length is reverie's, since Stable-Baselines3 uses whole episodes.
+
+    ``rows``: a number that the sequence length must divide.
+    """
     layers = sum(name.startswith("lstm_actor.weight_hh_l") for name in archive.weights)
     return {
         "networks.memory": f"lstm({archive.weights['lstm_actor.weight_hh_l0'].shape[1]}, {layers})",
         "networks.critic_memory": "separate" if "lstm_critic.weight_hh_l0" in archive.weights else "shared",
-        "batch_length": math.gcd(16, rollout),
+        "batch_length": max(length for length in range(1, 17) if rows % length == 0),
     }
 
 
