@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 from reverie.core.errors import EnvError
 from reverie.envs.check import run_env_check
@@ -276,8 +277,9 @@ def test_random_actions_are_those_that_masks_allow(how):
     assert "masks" not in run_env_check(Walk, EnvConfig(), 10).measurements
 
 
-def test_settings_change_what_is_seen():
-    report = run_env_check(None, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
+@pytest.mark.parametrize("env", [None, CartPoleEnv])
+def test_settings_change_what_is_seen(env):
+    report = run_env_check(env, EnvConfig(id="CartPole-v1", pixels="only", resize=(16, 24)), 50)
     assert {key: part.shape for key, part in report.obs_spec.items()} == {"image": (16, 24, 3)}
     assert (
         run_env_check(None, EnvConfig(id="Blackjack-v1", exclude_keys="1"), 50).measurements["learners_ignore"] == "1"

@@ -88,6 +88,8 @@ def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Find
         findings.spaces = env.observation_space, env.action_space
         return CheckingWrapper(env, findings)
 
+    if factory is not None:  # ``_call_factory`` reads from the signature whether there is a ``render_mode``
+        functools.update_wrapper(raw, factory, updated=())
     return make_flat(config, raw, 0, render=False)
 
 
