@@ -81,7 +81,8 @@ def test_no_ops_and_repeats_of_atari_are_those_of_the_option():
 
 
 def test_repeats_multiply():
-    assert EnvConfig(wrappers=("action_repeat(2)", "action_repeat(times=3)"), action_repeat=2).frames_per_action == 12
+    wrappers = ("action_repeat(2)", "action_repeat(pool=1, times=3)")
+    assert EnvConfig(wrappers=wrappers, action_repeat=2).frames_per_action == 12
 
 
 @pytest.mark.parametrize(

@@ -256,5 +256,5 @@ def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
 def count_action_repeats(entries: tuple[str, ...]) -> int:
     """Return how many times the wrappers in ``entries`` repeat each action."""
     calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
-    arguments = [[*call.args, *call.kwargs.values()] for call in calls]
-    return math.prod(times for times, *_ in arguments)
+    bind = inspect.signature(ActionRepeat).bind
+    return math.prod(bind(None, *call.args, **call.kwargs).arguments["times"] for call in calls)
