@@ -22,7 +22,7 @@ BOTH = spaces.Dict({"eye": IMAGES, "place": spaces.Discrete(3, start=1)})
 
 
 class Brighter(Images):  # a wrapper of a user's
-    def __init__(self, env, by=5):
+    def __init__(self, env, by: int = 5):
         self.by = by
         super().__init__(env, by=by)
 
@@ -133,6 +133,14 @@ def test_rewards_in_the_order_of_the_list():
         ("resize(84)", r"'resize\(84\)': missing a required argument: 'width'. Its settings: height, width"),
         ("crop(topp=3)", "unexpected keyword argument 'topp'. Did you mean 'top'"),
         ("gymnasium.wrappers:ClipReward(mn_reward=3)", "Did you mean 'min_reward' or"),
+        ("action_repeat(0)", r"'action_repeat\(0\)': times = 0: expected at least 1"),
+        ("action_repeat(2.5)", r"times = 2.5 \(float\): expected int"),
+        ("time_limit('x')", r"max_episode_steps = 'x' \(str\): expected int"),
+        ("reward_scale('x')", r"by = 'x' \(str\): expected float"),
+        ("normalize(0, std=[[1, 0]])", "std = 0: expected a finite number above 0"),
+        ("crop(top=-1)", "top = -1: expected at least 0"),
+        ("crop(bottom=2, top=2)", "top = 2, bottom = 2, .*: expected fewer than the 4 x 6 pixels"),
+        (f"{__name__}:Brighter('x')", r"by = 'x' \(str\): expected int"),
         ("one_hot", "expected discrete parts among the observations, but found only Box"),
         ("no_ops(3)", "action 0 to be NOOP"),
         ("rescale_action(-1.0, 1.0)", "TypeError: RescaleAction requires a Box"),

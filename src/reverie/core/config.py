@@ -41,7 +41,7 @@ class Config:
             value = getattr(self, name)
             if hint == ScheduledFloat and isinstance(value, list | tuple):
                 object.__setattr__(self, name, value := PiecewiseLinear.from_points(value, name))
-            _check_type(value, hint, name)
+            check_type(value, hint, name)
             for bound in bounds:
                 bound.check(name, value)
 
@@ -188,14 +188,18 @@ def _declared_fields(cls: type[Any]) -> dict[str, tuple[Any, tuple[Bound, ...]]]
         except NameError:  # a class in a function, or in executed text: its types cannot be resolved
             hints = {}
         for name in annotations:
-            hint = hints.get(name, Any)
-            bounds = tuple(bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
-            plain = typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+            plain, bounds = split_hint(hints.get(name, Any))
             declarations[name] = plain, bounds or declarations.get(name, (plain, ()))[1]
     return {field.name: declarations[field.name] for field in dataclasses.fields(cls)}
 
 
-def _check_type(value: Any, hint: Any, setting_name: str) -> None:
+def split_hint(hint: Any) -> tuple[Any, tuple[Bound, ...]]:
+    """Return the type and the bounds in ``hint``: ``int`` and ``AtLeast(1)`` for ``Annotated[int, AtLeast(1)]``."""
+    bounds = tuple(bound for bound in getattr(hint, "__metadata__", ()) if isinstance(bound, Bound))
+    return typing.get_args(hint)[0] if hasattr(hint, "__metadata__") else hint, bounds
+
+
+def check_type(value: Any, hint: Any, setting_name: str) -> None:
     """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` matches its type."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
     if has_build_method(value) or not all(map(_is_checked, options)):

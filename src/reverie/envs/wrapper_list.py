@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces, wrappers
 from gymnasium.utils import RecordConstructorArgs
 
-from reverie.core.bounds import AtLeast
-from reverie.core.config import parse_call
+from reverie.core.bounds import Above, AtLeast, Finite
+from reverie.core.config import check_type, parse_call, split_hint
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
 from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.imports import import_object
@@ -101,7 +101,7 @@ class Grayscale(Images):
 class Resize(Images):
     """Resizes images to ``height`` and ``width`` in pixels, like ``env.resize``."""
 
-    def __init__(self, env: Env, height: int, width: int) -> None:
+    def __init__(self, env: Env, height: Annotated[int, AtLeast(1)], width: Annotated[int, AtLeast(1)]) -> None:
         self._size = height, width
         super().__init__(env, height=height, width=width)
 
@@ -109,16 +109,21 @@ class Resize(Images):
         return resize(image, self._size)
 
 
+Pixels = Annotated[int, AtLeast(0)]
+
+
 class Crop(Images):
     """Crops this many pixels from each side of images."""
 
-    def __init__(self, env: Env, top: int = 0, bottom: int = 0, left: int = 0, right: int = 0) -> None:
-        AtLeast(0).check("top, bottom, left, right", (top, bottom, left, right))
+    def __init__(self, env: Env, top: Pixels = 0, bottom: Pixels = 0, left: Pixels = 0, right: Pixels = 0) -> None:
         self._cut = top, bottom, left, right
         super().__init__(env, top=top, bottom=bottom, left=left, right=right)
 
     def image(self, image: np.ndarray) -> np.ndarray:
         (height, width, _), (top, bottom, left, right) = image.shape, self._cut
+        if top + bottom >= height or left + right >= width:
+            cut = f"top = {top}, bottom = {bottom}, left = {left}, right = {right}"
+            raise ConfigError(f"{cut}: expected fewer than the {height} x {width} pixels (height x width) of an image.")
         return image[top : height - bottom, left : width - right]
 
 
@@ -142,7 +147,7 @@ class NormalizeFixed(LeafWrapper):
 
     expected = "vectors"
 
-    def __init__(self, env: Env, mean: Any, std: Any) -> None:
+    def __init__(self, env: Env, mean: Annotated[Any, Finite()], std: Annotated[Any, Above(0)]) -> None:
         self._mean, self._std = (np.asarray(number, np.float64) for number in (mean, std))
         super().__init__(env, mean=mean, std=std)
 
@@ -160,7 +165,7 @@ class NormalizeFixed(LeafWrapper):
 class ScaleReward(gymnasium.RewardWrapper[Any, Any], RecordConstructorArgs):
     """Multiplies rewards ``by`` a number."""
 
-    def __init__(self, env: Env, by: float) -> None:
+    def __init__(self, env: Env, by: Annotated[float, Finite()]) -> None:
         RecordConstructorArgs.__init__(self, by=by)
         gymnasium.RewardWrapper.__init__(self, env)
         self._by = by
@@ -224,7 +229,7 @@ def parse_wrapper(text: str) -> WrapperCall:
 def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
     parameters = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
     try:
-        inspect.signature(kind).bind(None, *call.args, **call.kwargs)
+        given = inspect.signature(kind).bind(None, *call.args, **call.kwargs).arguments
     except TypeError as error:
         unknown = [name for name in call.kwargs if name not in parameters]
         near = next((hint for name in unknown if (hint := did_you_mean(name, parameters))), "")
@@ -233,6 +238,28 @@ def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
         raise ConfigError(
             f"{call.error_prefix}: {error}.{near} {has}{NORMALIZE_ADVICE if kind is NormalizeFixed else ''}"
         ) from None
+    hints = _hints(kind)
+    for name, parameter in parameters.items():
+        if name in given and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            hint, bounds = split_hint(hints.get(name, Any))
+            try:
+                check_type(given[name], hint, name)
+                for bound in bounds:
+                    bound.check(name, _flat(given[name]))
+            except ConfigError as error:
+                raise ConfigError(f"{call.error_prefix}: {error}") from None
+
+
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind.__init__, include_extras=True)
+    except Exception:  # any error: an annotation of a user's class can be invalid, or imported only for type checkers
+        return {}
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    """Return the items of nested lists."""
+    return tuple(x for item in value for x in _flat(item)) if isinstance(value, list | tuple) else (value,)
 
 
 def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:

@@ -7,13 +7,14 @@ import traceback
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 
+from reverie.core.bounds import AtLeast
 from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.core.specs import ObsPart
@@ -133,7 +134,7 @@ def _meanings(env: Env, settings: str) -> list[str]:
 class NoopReset(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Starts each episode with 0 to ``most`` no-op actions; their number is drawn from a separate generator."""
 
-    def __init__(self, env: Env, most: int) -> None:
+    def __init__(self, env: Env, most: Annotated[int, AtLeast(0)]) -> None:
         RecordConstructorArgs.__init__(self, most=most)
         gymnasium.Wrapper.__init__(self, env)
         _meanings(env, "env.noop_max")
@@ -159,7 +160,7 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
     sprites on every other frame only.
     """
 
-    def __init__(self, env: Env, times: int, pool: int = 1) -> None:
+    def __init__(self, env: Env, times: Annotated[int, AtLeast(1)], pool: Annotated[int, AtLeast(1)] = 1) -> None:
         RecordConstructorArgs.__init__(self, times=times, pool=pool)
         gymnasium.Wrapper.__init__(self, env)
         self._times, self._pool = times, pool
