@@ -71,6 +71,21 @@ def test_a_short_name_does_what_the_option_of_that_name_does(wrappers, options):
     assert ends == others
 
 
+@pytest.mark.parametrize(
+    ("box", "axis", "wrapper", "options"),
+    [
+        (spaces.Box(0, 255, (3, 64, 80), np.uint8), "first", "resize(32, 32)", {"resize": (32, 32)}),
+        (spaces.Box(0, 255, (3, 64, 80), np.uint8), "first", "grayscale", {"grayscale": True}),
+        (spaces.Box(0, 255, (3, 64, 80), np.uint8), "first", "crop", {}),
+        (spaces.Box(0, 1, (4, 64, 80)), "last", "resize(32, 32)", {"resize": (32, 32)}),
+    ],
+)
+def test_wrappers_of_images_read_the_channel_axis_of_the_settings(box, axis, wrapper, options):
+    obs = [{"eye": box.sample(), "place": 1} for _ in range(5)]
+    common = {"space": spaces.Dict({"eye": box, "place": spaces.Discrete(3)}), "obs": obs, "channel_axis": axis}
+    np.testing.assert_array_equal(play(wrapper, **common)[0]["eye"], play(**options, **common)[0]["eye"])
+
+
 def test_no_ops_and_repeats_of_atari_are_those_of_the_option():
     common = {"id": "ALE/Pong-v5", "count": 30, "kwargs": {"repeat_action_probability": 0.0}}
     none = play(**common)[0]["image"]

@@ -131,7 +131,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
     check_spaces(base_env)
     env = _grid_view(base_env, config) if config.full_view or config.map_view else base_env
-    env = apply_wrappers(env, config.wrappers)
+    env = apply_wrappers(env, config.wrappers, config.channel_axis)
     check_spaces(env)
     if config.noop_max:
         env = NoopReset(env, config.noop_max)

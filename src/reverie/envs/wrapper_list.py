@@ -17,9 +17,9 @@ from reverie.core.config import check_type, parse_call, split_hint
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
 from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.imports import import_object
-from reverie.core.obs_conversion import conversion, looks_like_image
+from reverie.core.obs_conversion import ChannelAxis, conversion, looks_like_image
 from reverie.core.spaces import Space, children, get_at_path, iter_leaves, map_leaves
-from reverie.envs.wrappers import ActionRepeat, NoopReset
+from reverie.envs.wrappers import ActionRepeat, NoopReset, wrapper_stack
 
 Env = gymnasium.Env[Any, Any]
 
@@ -71,14 +71,30 @@ class LeafWrapper(gymnasium.ObservationWrapper[Any, Any, Any], RecordConstructor
     restore = snapshot
 
 
+class WithChannelAxis(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Tells the image wrappers around it the setting ``env.channel_axis``."""
+
+    def __init__(self, env: Env, channel_axis: ChannelAxis) -> None:
+        RecordConstructorArgs.__init__(self, channel_axis=channel_axis)
+        gymnasium.Wrapper.__init__(self, env)
+        self.channel_axis: ChannelAxis = channel_axis
+
+
 class Images(LeafWrapper):
-    """Transforms images, which become ``[H, W, C]``."""
+    """Transforms images, which become ``[H, W, C]``, or ``[C, H, W]`` if ``env.channel_axis`` is ``first``."""
 
     def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
-        part, encode, _ = conversion(leaf, "auto")
-        shape = self.image(np.zeros(part.shape, part.dtype)).shape
+        axes = [layer.channel_axis for layer in wrapper_stack(self.env) if isinstance(layer, WithChannelAxis)]
+        axis: ChannelAxis = axes[0] if axes else "auto"
+        part, encode, _ = conversion(leaf, axis)
+
+        def change(image: np.ndarray) -> np.ndarray:
+            image = self.image(image)
+            return np.moveaxis(image, -1, 0) if axis == "first" else image
+
+        shape = change(np.zeros(part.shape, part.dtype)).shape
         dtype = np.dtype(part.dtype).type
-        return spaces.Box(dtype(part.low), dtype(part.high), shape, dtype), lambda value: self.image(encode(value, 0))
+        return spaces.Box(dtype(part.low), dtype(part.high), shape, dtype), lambda value: change(encode(value, 0))
 
     def image(self, image: np.ndarray) -> np.ndarray:
         """Return the transformed ``image`` ``[H, W, C]``."""
@@ -262,8 +278,9 @@ def _flat(value: Any) -> tuple[Any, ...]:
     return tuple(x for item in value for x in _flat(item)) if isinstance(value, list | tuple) else (value,)
 
 
-def apply_wrappers(env: Env, entries: tuple[str, ...]) -> Env:
+def apply_wrappers(env: Env, entries: tuple[str, ...], channel_axis: ChannelAxis) -> Env:
     """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost."""
+    env = WithChannelAxis(env, channel_axis) if entries and channel_axis != "auto" else env
     for call in map(parse_wrapper, entries):
         kind = SHORT.get(call.name) or import_object(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
         _check_settings(call, kind)
