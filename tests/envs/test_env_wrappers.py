@@ -78,9 +78,13 @@ def test_a_short_name_does_what_the_option_of_that_name_does(wrappers, options):
         (spaces.Box(0, 255, (3, 64, 80), np.uint8), "first", "grayscale", {"grayscale": True}),
         (spaces.Box(0, 255, (3, 64, 80), np.uint8), "first", "crop", {}),
         (spaces.Box(0, 1, (4, 64, 80)), "last", "resize(32, 32)", {"resize": (32, 32)}),
+        (spaces.Box(0, 1, (10, 10, 7), bool), "auto", "stack(4)", {"frame_stack": 4}),
+        (spaces.Box(0, 1, (7, 10, 10)), "first", "stack(4)", {"frame_stack": 4}),
+        (spaces.Box(0, 255, (9, 8), np.uint8), "auto", "stack(2)", {"frame_stack": 2}),
+        (spaces.Box(0, 1, (2, 6, 6, 3)), "auto", "stack(2)", {"frame_stack": 2}),
     ],
 )
-def test_wrappers_of_images_read_the_channel_axis_of_the_settings(box, axis, wrapper, options):
+def test_wrappers_read_images_like_the_options(box, axis, wrapper, options):
     obs = [{"eye": box.sample(), "place": 1} for _ in range(5)]
     common = {"space": spaces.Dict({"eye": box, "place": spaces.Discrete(3)}), "obs": obs, "channel_axis": axis}
     np.testing.assert_array_equal(play(wrapper, **common)[0]["eye"], play(**options, **common)[0]["eye"])

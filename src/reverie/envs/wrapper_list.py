@@ -83,22 +83,56 @@ class WithChannelAxis(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorAr
 class Images(LeafWrapper):
     """Transforms images, which become ``[H, W, C]``, or ``[C, H, W]`` if ``env.channel_axis`` is ``first``."""
 
+    lead = 0
+    """Number of axes before those of an image."""
+
     def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         axes = [layer.channel_axis for layer in wrapper_stack(self.env) if isinstance(layer, WithChannelAxis)]
         axis: ChannelAxis = axes[0] if axes else "auto"
-        part, encode, _ = conversion(leaf, axis)
+        part, encode, _ = conversion(_frame(leaf) if self.lead else leaf, axis)
 
         def change(image: np.ndarray) -> np.ndarray:
             image = self.image(image)
             return np.moveaxis(image, -1, 0) if axis == "first" else image
 
-        shape = change(np.zeros(part.shape, part.dtype)).shape
+        shape = change(np.zeros((*leaf.shape[: self.lead], *part.shape), part.dtype)).shape
         dtype = np.dtype(part.dtype).type
-        return spaces.Box(dtype(part.low), dtype(part.high), shape, dtype), lambda value: change(encode(value, 0))
+        box = spaces.Box(dtype(part.low), dtype(part.high), shape, dtype)
+        return box, lambda value: change(encode(value, self.lead))
 
     def image(self, image: np.ndarray) -> np.ndarray:
         """Return the transformed ``image`` ``[H, W, C]``."""
         raise NotImplementedError
+
+
+def _frame(stack: Any) -> spaces.Box:
+    """Return the space of one frame of a ``stack`` ``[N, *frame.shape]``."""
+    return spaces.Box(stack.low[0], stack.high[0], stack.shape[1:], stack.dtype)
+
+
+def _is_image_stack(leaf: Space) -> bool:
+    """Return whether ``leaf`` is a stack of images that learners would not read as one."""
+    if not isinstance(leaf, spaces.Box) or len(leaf.shape) < 3 or not looks_like_image(_frame(leaf)):
+        return False
+    return len(leaf.shape) != 4 or not looks_like_image(leaf)
+
+
+class FramesAsChannels(Images):
+    """Joins the channels of the images that ``stack`` stacks, like ``env.frame_stack``.
+
+    Stacks ``[N, H, W, C]`` that learners read as such stay as they are: ``[H, W, N * C]`` can look like channels first.
+    """
+
+    lead = 1
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+
+    def applies_to(self, leaf: Space) -> bool:
+        return _is_image_stack(leaf)
+
+    def image(self, image: np.ndarray) -> np.ndarray:
+        return np.concatenate(image, axis=-1)
 
 
 class Grayscale(Images):
@@ -289,6 +323,8 @@ def apply_wrappers(env: Env, entries: tuple[str, ...], channel_axis: ChannelAxis
             raise ConfigError(f"{call.error_prefix}: {problem}{NORMALIZE_ADVICE}")
         try:
             env = kind(env, *call.args, **call.kwargs)
+            if call.name == "stack" and any(_is_image_stack(leaf) for _, leaf in iter_leaves(env.observation_space)):
+                env = FramesAsChannels(env)
         except Exception as error:  # any error: the class can be a user's
             if isinstance(error, ConfigError):
                 raise ConfigError(f"{call.error_prefix}: {error}") from error
