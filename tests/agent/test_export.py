@@ -19,7 +19,7 @@ from reverie.agent.export import export
 from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
-from reverie.core.errors import RunError
+from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Step
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
@@ -172,11 +172,8 @@ def test_a_file_runs_without_this_library_and_without_pytorch(tmp_path):
     """The example plays CartPole as the agent does; the other format needs PyTorch alone."""
     trained = tmp_path / "run"
     reverie.train("dqn", env="CartPole-v1", run=trained, steps=100, learning_starts=50, eval_episodes=1)
-    for format, suffix in (("onnx", ".onnx"), ("torch", ".pt2")):
-        assert (
-            main(["export", str(trained), "--format", format, "--out", str(tmp_path / f"p{suffix}"), "--steps", "50"])
-            == 0
-        )
+    for suffix in (".onnx", ".pt2"):
+        assert main(["export", str(trained), "--out", str(tmp_path / f"p{suffix}"), "--steps", "50"]) == 0
     about = json.loads((tmp_path / "p.json").read_text())
     assert about["compared"]["differing"] == 0
     example = Path(__file__).parents[2] / "examples" / "play_onnx.py"
@@ -274,3 +271,8 @@ def test_a_place_that_cannot_be_written(trained, tmp_path, place):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write"):
         export(trained, tmp_path / place)
+
+
+def test_a_format_that_contradicts_the_suffix_is_refused(trained, tmp_path):
+    with pytest.raises(ConfigError, match=r"format = 'torch' contradicts the file .*q\.onnx: expected \.pt2"):
+        export(trained, tmp_path / "q.onnx", format="torch")

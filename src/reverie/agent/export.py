@@ -12,7 +12,8 @@ from reverie.agent.policy_file import ExportReport, Format, export_policy
 
 def export(
     agent: Agent | Path | str, out: Path | str | None = None, *,
-    format: Format = "onnx", deterministic: bool = True, batch: int | None = None, steps: int = 1000, **loading: Any,
+    format: Format | None = None, deterministic: bool = True, batch: int | None = None, steps: int = 1000,
+    **loading: Any,
 ) -> ExportReport:  # fmt: skip
     """Export the policy of an agent to a file that runs without reverie, and compare the file with the agent.
 
@@ -22,7 +23,8 @@ def export(
     Args:
         agent: the agent, or its run for :func:`reverie.load`.
         out: the file. None: ``policy.onnx`` or ``policy.pt2`` in the run folder.
-        format: ``onnx`` for ONNX Runtime and other runtimes, ``torch`` for ``torch.export.load``.
+        format: ``onnx`` for ONNX Runtime and other runtimes, ``torch`` for ``torch.export.load``. None: ``torch`` if
+            ``out`` ends in ``.pt2``, else ``onnx``.
         deterministic: take the most likely actions. False: sample actions, with noise as an input.
         batch: N, the number of observations per call. None: any number if the policy has no memory, else 1.
         steps: number of env steps in which the file is compared with the agent; on random observations if the
@@ -30,7 +32,7 @@ def export(
         loading: ``env``, ``checkpoint`` and other arguments of :func:`reverie.load`, if ``agent`` is a run.
 
     Raises:
-        ConfigError: the ``format`` is unknown, or a package is not installed.
+        ConfigError: the ``format`` is unknown or contradicts ``out``, or a package is not installed.
         RunError: the run does not exist, the file cannot be written, or the file acts differently from the agent. Then
             nothing is written.
     """

@@ -35,7 +35,7 @@ from reverie.log.artifacts import missing_package_error
 from reverie.nn.preprocess import inspect_policy
 
 Format = Literal["onnx", "torch"]
-SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
+SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
 MAX_TIE_SHARE = 0.005
 """Fraction of steps that may differ, where rounding decides between two almost equally good classes."""
 FAKE_EPISODE_STEPS = 50
@@ -70,10 +70,10 @@ class ExportReport:
 
 def export_policy(
     player: Player, out: Path | str | None = None, *,
-    format: Format = "onnx", deterministic: bool = True, batch: int | None = None, steps: int = 1000,
+    format: Format | None = None, deterministic: bool = True, batch: int | None = None, steps: int = 1000,
 ) -> ExportReport:  # fmt: skip
     """Export the policy of a player to a file, and compare the file with the player: see :func:`reverie.export`."""
-    check_choice("format", format, SUFFIXES)
+    format = choose_format(format, out)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
@@ -88,6 +88,17 @@ def export_policy(
         report, function = _write_checked(player, plain, deterministic, batch, file, part, format, steps)
         write_json(report.metadata_file, export_metadata(player, function, format, deterministic, report))
     return report
+
+
+def choose_format(format: Format | None, out: Path | str | None) -> Format:
+    """Return ``format``, or if it is None the format that the suffix of ``out`` names, or else ``onnx``."""
+    named = next((name for name, suffix in SUFFIXES.items() if Path(out or "").suffix == suffix), None)
+    if format is None:
+        return named or "onnx"
+    check_choice("format", format, SUFFIXES)
+    if named not in (None, format):
+        raise ConfigError(f"format = '{format}' contradicts the file {out}: expected {SUFFIXES[format]}. Omit format.")
+    return format
 
 
 def _write_checked(

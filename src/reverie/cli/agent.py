@@ -164,8 +164,9 @@ class ExtractCommand(RunOptions):
 class ExportCommand(RunOptions, EnvOverride):
     """Export a policy to a file that runs without reverie, and compare the file with the agent."""
 
-    format: Literal["onnx", "torch"] = "onnx"
-    """onnx for ONNX Runtime and other runtimes; torch for torch.export.load."""
+    format: Literal["onnx", "torch"] | None = None
+    """onnx for ONNX Runtime and other runtimes; torch for torch.export.load. None: torch if --out ends in .pt2, else
+    onnx."""
     out: Path | None = None
     """Output file; a JSON file next to it describes its inputs and outputs. None: policy.onnx or policy.pt2 in the run
     folder."""
