@@ -127,6 +127,8 @@ def test_a_preset_may_name_the_environment(commanded, capsys):
     assert commanded[0].env.id.startswith("MiniGrid-")
     main(["train", "dreamer_v2", "--preset", "pydreamer_minerl"])
     assert "in which environment?" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"in which environment\?.* in Python reverie\.train\('dqn', 'CartPole-v1'\)"):
+        api.train("dqn", steps=60)
 
 
 def test_learning_starts_within_a_short_run(asked, commanded, capsys, said):
@@ -412,7 +414,7 @@ def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str
 def test_a_size_is_of_any_algorithm_that_has_some() -> None:
     own = DreamerV3Config(horizon=7)
     for given in (own, ExperimentConfig(algo=own)):
-        assert settings_of(given, size="nano").algo == with_size("nano", own)
+        assert settings_of(given, env="CartPole-v1", size="nano").algo == with_size("nano", own)
     assert settings_of("dreamer_v3", preset="atari", size="nano").algo == with_size("nano", PRESETS["atari"]().algo)
     with pytest.raises(ConfigError, match="has no named sizes"):
         settings_of(WHOLE, size="nano")

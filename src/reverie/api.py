@@ -83,8 +83,8 @@ def train(
         algorithm: a name such as ``"dreamer_v3"``; an ``AlgorithmConfig``, which replaces the ``algo`` settings of
             preset and files; or an ``ExperimentConfig``, which replaces preset and files.
         env: an id in Gymnasium's registry, a function that makes an environment, or an instance. With ``data`` only,
-            the environment is used for evaluation. None: the environment named in the dataset. ``"none"``: no
-            environment; estimate the return from the data.
+            the environment is used for evaluation. None: the environment that the dataset, the preset, the files or
+            the run to continue name. ``"none"``: no environment; estimate the return from the data.
         steps: env steps of the run: decisions of the policy, summed over all environments.
         seed: seed of all random generators.
         envs: environments stepped together; 1 if ``env`` is an instance. Short for ``env.num``.

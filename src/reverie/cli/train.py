@@ -26,9 +26,8 @@ from reverie.distributed.ray_learners import ClusterRequest, train_on_ray
 from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import run_seeds
 from reverie.distributed.tune import run_tuning
-from reverie.envs.config import EnvConfig
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import SUITES, env_of_settings, merge_layers, named_sections, read_settings
+from reverie.experiment.config_layers import merge_layers, missing_input_question, named_sections
 from reverie.experiment.resolve import complete_settings
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
@@ -85,7 +84,10 @@ def parse_and_train(
         if (value := getattr(parsed.common, name)) != getattr(defaults, name)
     }
     config = parsed.experiment.merge(changed | {"preset": config.preset})
-    if ask := missing_input_question(first, options, config):
+    if ask := missing_input_question(
+        options.algorithm, config, env=bool(options.env), preset=first.get("preset"), files=options.config,
+        run=options.run,
+    ):  # fmt: skip
         return print_error(ask, 2)
     # Only the first learner prints this, not the process that starts the learners; trials of a search start their own.
     common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.cluster
@@ -156,23 +158,6 @@ def with_run_algorithm(options: CommonOptions, *, has_algorithm: bool) -> Common
             "Python: reverie.train(..., run=...)."
         )
     return replace(options, algorithm=saved.algorithm)
-
-
-def missing_input_question(first: dict[str, str], options: CommonOptions, config: ExperimentConfig) -> str:
-    """Return an error that asks for the environment or the data, if nothing names them; else ""."""
-    preset = first.get("preset")
-    of_preset = preset in SUITES.values() or (preset and config.env.id != EnvConfig().id)
-    run = options.resume or (options.run is not None and RunFolder.from_path(options.run).config.is_file())
-    in_files = any(env_of_settings(read_settings(path, options.algorithm)) for path in options.config)
-    if options.env or config.data.path or run or of_preset or in_files:
-        return ""
-    ask = f"reverie train {options.algorithm}"
-    if config.algo.needs_data:
-        return f"{options.algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`."
-    kinds = config.algo.action_kinds
-    first_env, second_env = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
-    second_env = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else second_env
-    return f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`."
 
 
 def train_one(config: ExperimentConfig, options: CommonOptions) -> int:

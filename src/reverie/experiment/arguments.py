@@ -17,7 +17,7 @@ from reverie.datasets.in_memory import data_path
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
-from reverie.experiment.config_layers import merge_layers, overlay, with_network_size
+from reverie.experiment.config_layers import merge_layers, missing_input_question, overlay, with_network_size
 from reverie.experiment.resolve import complete_settings, with_explicit
 from reverie.run.callback import import_callback
 
@@ -47,6 +47,10 @@ def resolve_settings(
     if isinstance(env, gymnasium.Env):
         settings = settings.merge({"env.num": 1, "env.vectorization": "sync"})  # presets may set several
     settings = overlay(settings, values)
+    if not isinstance(algorithm, ExperimentConfig):
+        named = env is not None or "env.id" in flatten(values) or isinstance(values.get("env"), EnvConfig)
+        if ask := missing_input_question(settings.name, settings, env=named, preset=preset, files=files, run=run):
+            raise ConfigError(ask)
     if isinstance(env, gymnasium.Env) and settings.env.num != 1:
         raise ConfigError(
             f"envs = {settings.env.num}: an environment instance is a single environment. Remove envs, or pass a "

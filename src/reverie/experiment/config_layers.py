@@ -212,6 +212,35 @@ def env_of_settings(values: Mapping[str, Any]) -> str | None:
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
 
+def missing_input_question(
+    algorithm: str, config: ExperimentConfig, *, env: bool, preset: str | None, files: Sequence[Path | str],
+    run: Path | str | None,
+) -> str:  # fmt: skip
+    """Return an error that asks for the environment or the data, if nothing names them; else "".
+
+    ``env``: whether the user has named the environment. ``config``: the merged settings.
+    """
+    of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
+    continues = run is not None and RunFolder.from_path(run).config.is_file()
+    if env or config.data.path or continues or of_preset:
+        return ""
+    if any(env_of_settings(read_settings(Path(path), algorithm)) for path in files):
+        return ""
+    ask = f"reverie train {algorithm}"
+    if config.algo.needs_data:
+        return (
+            f"{algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`, in Python "
+            f"reverie.train('{algorithm}', data='PATH')."
+        )
+    kinds = config.algo.action_kinds
+    first_env, second_env = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
+    second_env = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else second_env
+    return (
+        f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`, in Python "
+        f"reverie.train('{algorithm}', '{first_env}')."
+    )
+
+
 def default_config(algorithm: str) -> ExperimentConfig:
     """Return the defaults of an algorithm, without a preset."""
     algo = algorithm_config(algorithm)()
