@@ -105,6 +105,8 @@ def test_storage_and_folders_hold_agents_and_overwrite_nothing(place, trained, t
     assert f"{there}  dreamer_v3 in CartPole-v1" in capsys.readouterr().out
     assert reverie.pull(there, "here") == Path("here")
     assert played(reverie.load("here")) == played(reverie.load(trained))
+    assert main(["info", "here"]) == 0
+    assert re.search(r"^updates +-\nepisodes +-$", capsys.readouterr().out, re.MULTILINE)  # those are not shared
     with pytest.raises(ConfigError, match="but no pushed agent: choose another destination"):
         reverie.push(trained, str(shutil.copytree(trained, tmp_path / "another")))
 

@@ -223,7 +223,8 @@ class InfoCommand:
         intact = [path for path in checkpoints.paths() if path.name not in problems]
         if intact and step_from_name(intact[-1]) >= newest.get("step", 0):  # the log can end earlier, or be damaged
             clock = read_checkpoint(intact[-1], ["clock"], verified=True)["clock"]
-            newest |= {"step": step_from_name(intact[-1])} | {f"counters/{name}": clock[name] for name in COUNTERS}
+            newest |= {"step": step_from_name(intact[-1])}
+            newest |= {f"counters/{name}": clock.get(name) for name in COUNTERS}  # a shared agent has no counts
         step = newest.get("step", 0)
         unit = "updates" if settings.get("experience") == "offline" else "steps"
         facts = {
@@ -231,8 +232,7 @@ class InfoCommand:
             "algorithm": saved.algorithm,
             "environment": saved.env + (f" x {settings.get('env', {}).get('num')}" if unit == "steps" else ""),
             "progress": f"{step:,} of {settings.get(unit, 0):,} {'env steps' if unit == 'steps' else unit}",
-            "updates": f"{int(newest.get('counters/updates', 0)):,}",
-            "episodes": f"{int(newest.get('counters/episodes', 0)):,}",
+            **{name: count_text(newest.get(f"counters/{name}", 0)) for name in COUNTERS},
             "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
             "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
             **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
@@ -247,6 +247,11 @@ class InfoCommand:
         videos = [("video", path) for path in sorted(folder.videos.glob("[!.]*.mp4"))]
         dreams = [("dream", path) for path in sorted(folder.dream.glob("[!.]*.*"))]
         print_files([*folder.files().items(), *videos, *dreams])
+
+
+def count_text(count: float | None) -> str:
+    """Return a count with separators of thousands; "-" if it is unknown."""
+    return "-" if count is None else f"{int(count):,}"
 
 
 def evaluation_line(file: Path, logged: float | None) -> str:
