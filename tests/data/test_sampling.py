@@ -27,6 +27,11 @@ def some_life(fractions, crosses, batch=200, rows=60, free=False, **more):
     return life
 
 
+def test_one_way_of_sampling_is_needed():
+    with pytest.raises(ConfigError, match=r"replay\.fractions = .*: all are 0"):
+        ReplayConfig().merge({"fractions.uniform": 0})
+
+
 def windows_of(life):
     """The handles of all windows, oldest first."""
     return sorted(t * life.streams + i for i, t in life.valid())

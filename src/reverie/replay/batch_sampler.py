@@ -43,6 +43,11 @@ class FractionsConfig(Config):
     episode_ends: Annotated[float, AtLeast(0)] = 0.0
     """Fraction drawn with a preference for ends of episodes."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.normalize():
+            raise ConfigError(f"replay.fractions = {self.to_dict()}: all are 0. Set at least one above 0.")
+
     def normalize(self) -> dict[str, float]:
         """Return the fractions above 0, normalized to sum to 1."""
         values = self.to_dict()
