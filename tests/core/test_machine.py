@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from reverie.core import hardware
+from reverie.core.errors import ConfigError
 from reverie.core.hardware import choose_device
 from reverie.core.openmp import POLICY, SPIN, SPIN_ITERATIONS, limit_openmp_spinning
 
@@ -26,6 +27,12 @@ def test_triton_is_loaded_before_environments_but_never_behind_mesa(monkeypatch,
             importlib.import_module("triton")
     else:
         assert sys.modules["triton"].__file__ == str(tmp_path / "triton.py")
+
+
+@pytest.mark.parametrize("name", ["cud", "cuda:x", "cuda:-1", ""])
+def test_a_device_is_written_as_pytorch_does(name):
+    with pytest.raises(ConfigError, match=f"device = '{name}': expected auto, cpu, cuda or cuda:<number>"):
+        choose_device(name)
 
 
 @pytest.mark.parametrize("said", [{SPIN: "7"}, {POLICY: "active"}, {POLICY: ""}])

@@ -22,6 +22,7 @@ from reverie.core.errors import ConfigError, count_noun
 
 def choose_device(name: str) -> str:
     """Return ``name``, ``auto`` replaced by ``cuda`` or ``cpu``. Call it before environments: it loads Triton."""
+    check_device_name(name)
     count = num_gpus()
     if name == "auto":
         name = "cuda" if count else "cpu"
@@ -30,6 +31,12 @@ def choose_device(name: str) -> str:
         raise ConfigError(f"device = '{name}': PyTorch sees {count_noun(count, 'CUDA device')} here. Use auto or cpu.")
     load_triton()
     return name
+
+
+def check_device_name(name: str) -> None:
+    """Raise ConfigError unless ``name`` is written like a device. It may not exist on this machine."""
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"device = '{name}': expected auto, cpu, cuda or cuda:<number>.")
 
 
 def num_gpus() -> int:

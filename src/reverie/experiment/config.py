@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +14,7 @@ from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
+from reverie.core.hardware import check_device_name
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.in_memory import OBJECT, data_path, split_paths
@@ -163,8 +163,7 @@ class ExperimentConfig(Config):
             )
         if self.init_modules and self.init_from is None:
             raise ConfigError(f"init_modules = {self.init_modules}: no run to load them from. Set init_from too.")
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise ConfigError(f"device = '{self.device}': expected auto, cpu, cuda or cuda:<number>.")
+        check_device_name(self.device)
         if "num" in self.eval_env_overrides:
             raise ConfigError(f"eval_env.num = {self.eval_env_overrides['num']}: set eval_envs = N instead.")
         _ = self.eval_env_config  # its settings are checked when they are created
