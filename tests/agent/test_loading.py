@@ -20,6 +20,8 @@ from tiny import CONFIG, settings
 def test_load_without_a_run_or_a_checkpoint(trained, copied):
     with pytest.raises(RunError, match=r"there is no such folder\. Did you mean 'cartpole'"):
         load(trained.parent / "cartpol")
+    with pytest.raises(RunError, match=r"config\.yaml is a file: expected a run folder"):
+        load(trained / "config.yaml")
     shutil.rmtree(copied / "checkpoints")
     with pytest.raises(RunError, match="has no checkpoint yet"):
         load(copied)

@@ -66,6 +66,8 @@ def check_links(folder: Path) -> None:
     could redirect writes to other files.
     """
     root = os.path.realpath(folder)
+    if os.path.isfile(root):
+        raise RunError(f"{folder} is a file: expected a run folder. Pass the folder that contains its config.yaml.")
     for entry in _entries(root):
         if entry.is_symlink():
             target = os.path.realpath(entry.path)
