@@ -327,7 +327,8 @@ def test_recorded_episodes_are_read_from_the_data(folder):
 @pytest.mark.parametrize(
     ("where", "flags", "error"),
     [("dqn", ["--checkpoint", "step-1"], "no checkpoint"), ("dqn", ["--env", "Missing-v3"], "Missing"),
-     (".", ["--checkpoint", "best"], "folder of runs")],
+     (".", ["--checkpoint", "best"], "folder of runs"), ("dqn", ["--data", "nothere"], "nothere"),
+     ("dqn", ["--port", "70000"], "port = 70000: expected a number in [0, 65535]")],
 )  # fmt: skip
 def test_a_wrong_option_fails_in_the_terminal(folder, capsys, where, flags, error):
     from reverie.cli import main

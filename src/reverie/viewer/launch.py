@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from reverie.core.bounds import Within
 from reverie.core.errors import ConfigError
 
 try:
@@ -28,9 +29,12 @@ class ViewerServer:
 
     def __init__(self, run: Path, options: Mapping[str, Any], data: str | None, port: int) -> None:
         """``options`` of :func:`reverie.load`; ``port``: 0 is any free one, which also replaces one in use."""
+        Within("[0, 65535]").check("port", port)
         viewer, token = Viewer(run, options, data), secrets.token_urlsafe(16)
-        if viewer.single:
-            viewer.agent(".", None)  # raises the error of a wrong option here, not in the browser
+        if viewer.single:  # raise the error of a wrong option here, not in the browser
+            agent = viewer.agent(".", None)
+            if data is not None:
+                agent.load_episode(0, data)
         elif options.get("checkpoint"):
             raise ConfigError(f"checkpoint: {run} is a folder of runs. Pass one of them.")
         self._socket = bind_loopback_socket(port)
