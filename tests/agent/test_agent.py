@@ -137,6 +137,13 @@ def test_what_does_not_fit_is_named(trained, obs, message):
         load(trained).act(obs)
 
 
+def test_a_number_of_episodes_is_whole(trained):
+    agent = load(trained)
+    assert len(agent.evaluate(1.0).scores) == 1
+    with pytest.raises(ConfigError, match=r"episodes = 1\.5"):
+        agent.evaluate(1.5)
+
+
 # ---------------------------------------------------------------- many at once, and what agents tell
 
 SEEN = spaces.Dict(

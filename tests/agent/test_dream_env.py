@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
@@ -244,6 +245,8 @@ def test_what_cannot_be_dreamt_is_said(nano, tmp_path):
     ]:
         with pytest.raises(error, match=message):
             reverie.dream_env(agent, **settings)
+    with pytest.raises(ResetNeeded, match="call reset"):
+        reverie.dream_env(agent).step(0)
     few = {**FEW, "replay": {"store_path": "none"}}
     reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=tmp_path / "rowless", **few)
     with pytest.raises(DataError, match=r"start = 'replay': .* contains no dataset.*start = 'prior'"):

@@ -22,6 +22,8 @@ def test_load_without_a_run_or_a_checkpoint(trained, copied):
         load(trained.parent / "cartpol")
     with pytest.raises(RunError, match=r"config\.yaml is a file: expected a run folder"):
         load(trained / "config.yaml")
+    newest = load(trained)
+    assert load(trained, checkpoint=newest.step).checkpoint == newest.checkpoint
     shutil.rmtree(copied / "checkpoints")
     with pytest.raises(RunError, match="has no checkpoint yet"):
         load(copied)

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
@@ -114,8 +115,10 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
 
         Raises:
             DataError: an action is not in ``single_action_space``.
+            ResetNeeded: the dreams have not begun.
         """
-        assert self._latent is not None
+        if self._latent is None:
+            raise ResetNeeded("step() was called before reset(): call reset() to begin the dreams.")
         flat, begins = torch.from_numpy(self.agent.flatten_actions(actions, self.num_envs)), self._ended  # [N, A]
         with self._use_dream_rng():
             latent = self._rssm.imagine(self._latent, flat.to(self._learner.device))

@@ -9,6 +9,7 @@ import numpy as np
 
 from reverie.agent.player import Player, policy_mode
 from reverie.core.bounds import AtLeast
+from reverie.core.config import coerce
 from reverie.core.errors import RunError
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
@@ -25,6 +26,7 @@ def evaluate_agent(
     deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
+    episodes = coerce(episodes, int, "episodes")
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
     AtLeast(1).check("max_episode_steps", max_episode_steps)

@@ -43,7 +43,7 @@ SPACES_ALONE = (
 
 def load(
     run: Path | str, *, env: EnvLike | Mapping[str, Any] | None = None, algo: AlgorithmConfig | None = None,
-    checkpoint: Path | str | None = None, device: str = "auto", trust_code: bool = False,
+    checkpoint: Path | str | int | None = None, device: str = "auto", trust_code: bool = False,
 ) -> Agent:  # fmt: skip
     """Load the agent of a run.
 
@@ -58,7 +58,8 @@ def load(
             run may have no environment. If the environment is not installed, a subclass of ``gymnasium.Env`` that
             defines the spaces is enough for :meth:`Agent.act`.
         algo: the config with which the run was trained, if it contained Python objects, such as a custom encoder.
-        checkpoint: name of a folder in ``checkpoints/``, "best", or a path. None: the newest intact checkpoint.
+        checkpoint: name of a folder in ``checkpoints/``, its step, "best", or a path. None: the newest intact
+            checkpoint.
         device: where networks compute: "cpu", "cuda", "cuda:1", or "auto" for a GPU if there is one.
         trust_code: import modules that the run names and that belong to no installed package, such as a module in this
             folder.

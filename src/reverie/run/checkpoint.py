@@ -145,18 +145,19 @@ class Checkpoints:
             "backup, move them away to start over, or choose another run folder."
         )
 
-    def select(self, name: Path | str | None) -> Path:
+    def select(self, name: Path | str | int | None) -> Path:
         """Return the checkpoint called ``name``, as :meth:`find` does; None: the newest intact checkpoint."""
         path = self.find(name) if name is not None else self.latest()
         if path is None:
             raise RunError(f"{self.folder.parent} has no checkpoint yet. Train until the first one is saved.")
         return path
 
-    def find(self, name: Path | str) -> Path:
-        """Return the checkpoint called ``name`` in this folder, or at that path; ``best``: the checkpoint marked best.
+    def find(self, name: Path | str | int) -> Path:
+        """Return the checkpoint called ``name`` in this folder, at that path, or at that step; ``best``: the best one.
 
         A name alone is never looked up in the working directory, where another run's checkpoint may be called the same.
         """
+        name = checkpoint_name(name) if isinstance(name, int) else name
         names = sorted(path.name for path in self.folder.glob("*-*") if path.is_dir() and path.name[0] != ".")
         listed = f" Available: {', '.join(names)}." if names else " The folder has no checkpoints yet."
         if str(name) == "best" and (best := self.best()) is not None:
