@@ -5,8 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -22,6 +25,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.format_detection import open_reader
+from reverie.distributed.actor_collector import DEATHS, ActorCollector, ActorHandle
 from reverie.distributed.actor_connection import (
     FAILED,
     HEADER,
@@ -130,6 +134,14 @@ def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"actor 0 failed before its first step: .*no license"):
         reverie.train("dqn", run=tmp_path, steps=100,
                       **(QUICK | {"env": elsewhere_missing, "actors": 1}))  # fmt: skip
+
+
+def test_an_actor_that_always_dies_at_its_start_may_come_from_a_script() -> None:
+    link: Any = SimpleNamespace(end=lambda deadline: "its process died (exit code 1)")
+    collector: Any = None
+    lane = ActorHandle(0, link, deaths=deque([time.monotonic()] * 2, DEATHS))
+    with pytest.raises(RunError, match=r"exit code 1\)\. It died during .*`if __name__ == .*, or use actors = 0\.$"):
+        ActorCollector.restart_actor(collector, lane, Failure("", False))
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from reverie.distributed.local_actors import PATIENCE, PUBLISH_TIME_SHARE, Local
 from reverie.distributed.ray_actors import RayActorConnection, RayActors
 from reverie.distributed.ray_learners import PLACEMENT_VAR
 from reverie.envs.make import MakeEnv
+from reverie.envs.worker import STARTUP_ADVICE
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
 from reverie.replay.persistent import PersistentReplay
@@ -256,7 +257,8 @@ class ActorCollector:
         if often or failure.is_permanent or (failure.text and not lane.has_sent_rows):
             early = "" if lane.has_sent_rows else " before its first step"
             times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
-            raise RunError(f"actor {lane.number} failed{times}: {why}")
+            advice = "" if failure.text or lane.has_sent_rows else f".{STARTUP_ADVICE.format('actors = 0')}"
+            raise RunError(f"actor {lane.number} failed{times}: {why}{advice}")
         logger.warning(f"actor {lane.number} is restarted, with new episodes: {why.splitlines()[-1]}")
         self.start(lane)
 

@@ -35,7 +35,7 @@ MIN_WAIT = 1.0
 """Minimum seconds to wait for a worker after its timeout: it may have been suspended together with this process."""
 STARTUP_ADVICE = (
     ' It died during start-up: a script that starts worker processes must do so under `if __name__ == "__main__":`, '
-    "or use env.vectorization = 'sync'."
+    "or use {}."
 )
 STEP = struct.Struct("<cqd??")
 """A step, or the answer to it: ``STEP_MARK``, the turn, the reward, terminated, truncated."""
@@ -189,7 +189,7 @@ class WorkerSlot(Slot):
         code = self.process.exitcode
         self.stop(0.0)
         memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
-        start = "" if self._made else STARTUP_ADVICE
+        start = "" if self._made else STARTUP_ADVICE.format("env.vectorization = 'sync'")
         return EnvError(
             f"the worker process of environment {self._number} died (exit code {code}); its output, if any, is above."
             f"{memory}{start}"
