@@ -119,7 +119,8 @@ def test_a_search_finds_what_is_good_and_ends_what_is_not(cast: list[Actor]) -> 
 
 @pytest.mark.usefixtures("acted")
 def test_a_search_for_the_lowest_number_prunes_and_sorts_by_it(cast: list[Actor]) -> None:
-    result = tune.run_tuning(CONFIG.merge({"score_metric": "eval/cost:min"}), SPACE, trials=16, jobs=1, run="found")
+    config = CONFIG.merge({"score_metric": "eval/cost:min", "env.log_info": ["cost"]})
+    result = tune.run_tuning(config, SPACE, trials=16, jobs=1, run="found")
     found = [trial.score for trial in result.trials if trial.state == "finished"]
     assert found == sorted(found)
     assert result.best.score == min(-actor.score for actor in cast) < 0.3

@@ -203,9 +203,10 @@ def costing(costs: list[float]) -> Any:
     return played
 
 
-COSTS = QUICK.merge(
-    {"schedule.eval_every": 20, "eval_episodes": 1, "steps": 50, "score_metric": "eval/cost:min", "env.num": 1}
-)
+COSTS = QUICK.merge({
+    "schedule.eval_every": 20, "eval_episodes": 1, "steps": 50, "score_metric": "eval/cost:min", "env.num": 1,
+    "eval_env": {"log_info": ["cost"]},
+})  # fmt: skip
 
 
 def best_step(run: Path) -> int:
@@ -259,6 +260,10 @@ def test_a_score_that_nothing_logs_is_told_when_an_evaluation_could_be_lost(
     assert best_step(tmp_path) == 20
     train(COSTS.merge({"steps": 90}), env=Walk, run=tmp_path)
     assert best_step(tmp_path) == 60
+    nothing = COSTS.merge({"score_metric": "eval/csot", "eval_env": None})  # adds to what evaluations log
+    with pytest.raises(ConfigError, match=r"score_metric = eval/csot: .*eval/score_iqm_low, .*eval/success_rate;"):
+        train(nothing, env=Walk, run=tmp_path / "new")
+    assert not (tmp_path / "new").exists()
     for wrong in ("", "eval/cost:least", "eval/cost:"):
         with pytest.raises(ConfigError, match="expected the name of an evaluation metric"):
             COSTS.merge({"score_metric": wrong})

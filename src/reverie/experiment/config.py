@@ -24,7 +24,7 @@ from reverie.replay.config import ReplayConfig
 from reverie.replay.persistent import absolute_store_path
 from reverie.replay.sources import Experience, Mixed, experience_from_fraction
 from reverie.run.callback import parse_callback
-from reverie.run.evaluate import ScoreMetric
+from reverie.run.evaluate import Evaluation, ScoreMetric
 from reverie.run.schedule import Schedule, parse_period
 
 DEFAULT_REPLAY_RATIO = 0.5
@@ -287,6 +287,7 @@ class ExperimentConfig(Config):
             raise ConfigError(f"experience = {self.experience.to_text()}, but there is {data_text}.")
         self.algo.check_data(recorded=recorded, collected=not self.offline)
         self._check_on_policy()
+        self._check_score_metric()
         if self.actors:
             self._check_actors()
         if self.patience is not None and not self.scores_during_training:
@@ -317,6 +318,21 @@ class ExperimentConfig(Config):
                     f"{name} = {value} has no effect: {self.name} learns from whole rollouts of its own policy, as "
                     "set by algo.rollout, algo.batch_size and algo.epochs. Remove this option."
                 )
+
+    def _check_score_metric(self) -> None:
+        """Raise ConfigError if no evaluation can log the score metric."""
+        name = ScoreMetric.parse(self.score_metric).name
+        names = ["eval/score", "eval/success_rate"]
+        if name in names or name.startswith(("heldout/", "estimate/")):
+            return  # the names of losses and estimates are known later
+        if name.startswith("eval/") and self.eval_env_config.log_info:
+            return
+        names = sorted({*names, *Evaluation(scores=[0.0] * 10, lengths=[1] * 10, mode="eval").metrics()})
+        if name not in names:
+            raise ConfigError(
+                f"score_metric = {self.score_metric}: evaluations do not log '{name}'. Choose one of "
+                f"{', '.join(names)}; env.log_info adds values of the environment's info."
+            )
 
     def _check_actors(self) -> None:
         """Raise ConfigError if another setting is incompatible with actors."""
