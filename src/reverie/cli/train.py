@@ -85,8 +85,8 @@ def parse_and_train(
     }
     config = parsed.experiment.merge(changed | {"preset": config.preset})
     if ask := missing_input_question(
-        options.algorithm, config, env=bool(options.env), preset=first.get("preset"), files=options.config,
-        run=options.run,
+        options.algorithm, config, env=bool(options.env or options.resume), preset=first.get("preset"),
+        files=options.config, run=options.run,
     ):  # fmt: skip
         return print_error(ask, 2)
     # Only the first learner prints this, not the process that starts the learners; trials of a search start their own.

@@ -218,7 +218,7 @@ def missing_input_question(
 ) -> str:  # fmt: skip
     """Return an error that asks for the environment or the data, if nothing names them; else "".
 
-    ``env``: whether the user has named the environment. ``config``: the merged settings.
+    ``env``: whether the user has named the environment, or a run to resume. ``config``: the merged settings.
     """
     of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
     continues = run is not None and RunFolder.from_path(run).config.is_file()
