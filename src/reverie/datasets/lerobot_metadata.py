@@ -31,7 +31,7 @@ VIDEO_PATHS = {
 """Paths of the videos, by the major version of the format."""
 OWN = "reverie"
 """Key in ``meta/info.json`` of what reverie declares: environment, spaces, names of columns, shapes of images."""
-DEPTH_SETTINGS = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
+DEPTH_SETTINGS: dict[str, float] = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 """Defaults of the settings of depth videos, in meters. Source: huggingface/lerobot, configs/video.py."""
 ADVICE = "Download or copy the dataset again."
 
