@@ -73,9 +73,9 @@ def main() -> int:
             row = done.result()
             row["solved"] = row["mean"] >= SOLVED and row["seconds"] <= LIMIT
             table["rows"] = sorted([*table["rows"], row], key=lambda r: r["seed"])
-            print(json.dumps(row), flush=True)
             table["solved"] = f"{sum(r['solved'] for r in table['rows'])} of {len(table['rows'])}"
             save(args.out, table)
+            print(json.dumps(row), flush=True)
     print(table["solved"], "solved;", args.out)
     return 0
 

@@ -120,8 +120,8 @@ def main() -> int:
     }  # fmt: skip
     for seed in sorted(set(range(1, args.seeds + 1)) - {row["seed"] for row in rows}):
         rows.append(row_of(args.env, seed, work))
-        print(json.dumps(rows[-1]), flush=True)
         save(out, table)
+        print(json.dumps(rows[-1]), flush=True)
     return 0
 
 

@@ -194,10 +194,10 @@ def main() -> int:
                 print(done.exception(), file=sys.stderr, flush=True)
                 continue
             rows = sorted([*rows, done.result()], key=lambda r: (r["task"], r["algorithm"], r["seed"]))
+            save(args.out, {"machine": host, "summary": summary(rows), "rows": rows})
             print(
                 json.dumps({k: v for k, v in done.result().items() if k not in ("curve", "cells", "made")}), flush=True
             )
-            save(args.out, {"machine": host, "summary": summary(rows), "rows": rows})
     return 0
 
 

@@ -79,8 +79,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only:
             table[name] = measure(name, Path(folder))
-            print(name, json.dumps(table[name]), flush=True)
             save(args.out, table)
+            print(name, json.dumps(table[name]), flush=True)
     return 0
 
 

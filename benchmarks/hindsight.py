@@ -138,12 +138,12 @@ def main() -> int:
         jobs = [pool.submit(child, Path(__file__), *words, *run) for run in runs]
         for done in as_completed(jobs):
             row = done.result()
-            print(json.dumps(row), flush=True)
             rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
             rows = [old for old in rows if any(old[key] != row[key] for key in ("env", "system", "seed"))]
             rows = sorted([*rows, row], key=lambda r: (r["env"], r["system"], r["seed"]))
             machine = describe_machine(torch.device("cpu")) | {"stable_baselines3": version("stable-baselines3")}
             save(args.out, {"machine": machine, "rows": rows})
+            print(json.dumps(row), flush=True)
     return 0
 
 

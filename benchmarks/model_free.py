@@ -144,8 +144,8 @@ def main() -> int:
             "summary": summary(rows),
             "learning": rows,
         }
-        print(json.dumps({k: v for k, v in row.items() if k != "curve"}), flush=True)
         save(args.out, table)
+        print(json.dumps({k: v for k, v in row.items() if k != "curve"}), flush=True)
     return 0
 
 

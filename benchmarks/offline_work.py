@@ -99,9 +99,9 @@ def collect(
             failed += 1
             print(error, flush=True)
             continue
-        print(json.dumps(row), flush=True)
         table = {"machine": here, "rows": merged(rows_in(out), row, names)}  # others may write as well
         save(out, table)
+        print(json.dumps(row), flush=True)
     return failed
 
 

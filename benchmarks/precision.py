@@ -85,8 +85,8 @@ def main() -> int:
         for (precision, seed), points in zip(jobs, results, strict=True):
             curves[precision][str(seed)] = points
         table["tasks"][task] = judged(curves) | {"curves": curves}
-        print(task, json.dumps(judged(curves)), flush=True)
         save(args.out, table)
+        print(task, json.dumps(judged(curves)), flush=True)
     return 0
 
 
