@@ -264,6 +264,18 @@ def test_a_variant_begins_with_the_networks_that_fit(tmp_path):
         assert torch.equal(found["world.rssm.gates.weight"], had["world.rssm.gates.weight"])
 
 
+@pytest.mark.parametrize(("name", "anew"), [("r2dreamer", "world.decoder, optimizers"), ("plan2explore_v3", "")])
+def test_a_dreamer_begins_with_its_networks_in_a_variant_of_it(name, anew, tmp_path):
+    small = {k: v for k, v in SMALL.items() if "networks" not in k} | {"replay_ratio": 0, "steps": 40, "size": "nano"}
+    small |= {"env": "CartPole-v1", "algo.batch_length": 8}
+    reverie.train(name, run=tmp_path / "variant", **small)
+    with logged() as said:
+        reverie.train("dreamer_v3", run=tmp_path / "v3", init_from=str(tmp_path / "variant"), **small)
+    assert [line for line in said if "re-initialized" in line] == [f"re-initialized: {anew}"] * bool(anew)
+    had, found = model(tmp_path / "variant"), model(tmp_path / "v3")
+    assert torch.equal(found["world.rssm.gates.weight"], had["world.rssm.gates.weight"])
+
+
 def test_what_a_run_learns_from_stays_what_it_was(data, tmp_path):
     alone = tmp_path / "alone"
     train(alone, data=data, updates=10, env="Pendulum-v1", **{"experience": "offline"})

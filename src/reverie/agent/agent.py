@@ -85,7 +85,7 @@ class Agent(Player):
     def observe(self, batch: Batch, *, seed: int | None = None) -> ModelState:
         """Return the world model's state after the rows of a batch ``[B, T]``.
 
-        The batch contains beginnings of episodes: ``agent.load_episode(0).rows(0, 20)``, or your own episodes
+        The batch contains beginnings of episodes: ``agent.load_episode(0).slice_time(0, 20)``, or your own episodes
         (:meth:`make_episode`). If it starts later in an episode, the model observes it as if it were the beginning.
         ``seed``: for sampling the latents; None: derived from the run's seed.
 

@@ -261,7 +261,7 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
               each dream. Recorded rows are limited to 64 windows of 64 rows, without the first 8 rows of a window that
               starts within an episode.
             - ``horizon``: env steps after which a dream is truncated. None: the imagination horizon of training, 15 by
-              default; in longer dreams, prediction errors accumulate.
+              default, for TD-MPC2 3; in longer dreams, prediction errors accumulate.
             - ``observations``: "decoded"; or "latent", the features (h, z) ``[F]``, without the decoder.
             - ``ends``: "sampled": terminate with the predicted probability; "likely": terminate where this probability
               is at least 0.5, which can be late if the model is uncertain over several steps.

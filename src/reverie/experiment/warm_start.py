@@ -48,7 +48,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     if not folder.config.is_file():
         raise RunError(f"init_from = '{init_path}': expected a run folder, or a checkpoint in one.")
     saved, parts = read_saved_config(folder.path).algorithm, None
-    if config.init_modules or not is_compatible_start(type(config.algo), saved):
+    if config.init_modules or not same_algorithm(saved, config.name):
         has_same_vectors = vector_keys(read_spec(folder) or spec) == vector_keys(spec)
         parts = PartialLoad(learner, config, saved, statistics=has_same_vectors)
     changes = spec_changes(folder, spec)
@@ -60,7 +60,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     checkpoints = Checkpoints(folder.checkpoints)
     path = checkpoints.select(init_path.name if inside else None)
     checkpoints.load(path, {"algo": parts or MatchingNetworks(learner)})
-    if parts is not None:
+    if parts is not None and not parts.is_whole:
         names = ", ".join(common_prefixes(parts.taken, parts.anew))
         logger.info(f"starting with parts of the agent of {path}: {names}")
         logger.info(f"re-initialized: {', '.join([*common_prefixes(parts.anew, parts.taken), 'optimizers'])}")
@@ -79,7 +79,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
 
 
 def is_compatible_start(config: type[AlgorithmConfig], saved: str) -> bool:
-    """Return whether a run of ``saved`` has all parts of ``config``'s learner, such as Plan2Explore for DreamerV2."""
+    """Return whether a run of ``saved`` can have all parts of ``config``'s learner, as Plan2Explore has DreamerV2's."""
     name = algorithm_name(config)
     return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
 
@@ -101,9 +101,13 @@ class MatchingNetworks:
         current = self.state_dict()["model"]
         if problem := normalization_mismatch(current, state["model"]):
             raise RunError(f"init_from: {problem}.")
-        modules = {name.partition(".")[0] for name in current}
-        model = {name: value for name, value in state["model"].items() if name.partition(".")[0] in modules}
-        self.learner.load_state_dict({**state, "model": model})
+        self.learner.load_state_dict({**state, "model": common_networks(current, state["model"])})
+
+
+def common_networks(model: State, source: State) -> State:
+    """Return the entries of ``source`` in networks that ``model`` has too."""
+    modules = {name.partition(".")[0] for name in model}
+    return {name: value for name, value in source.items() if name.partition(".")[0] in modules}
 
 
 class PartialLoad:
@@ -111,7 +115,8 @@ class PartialLoad:
 
     With ``init_modules`` it loads those whose names match from the beginning. Otherwise, if one algorithm derives from
     the other, it loads everything that matches; if not, the actor, which must match, and the observation normalization
-    statistics. Target networks are copied from loaded networks.
+    statistics. Target networks are copied from loaded networks. A checkpoint with all networks of the learner, such as
+    one of Plan2Explore for DreamerV2, is loaded with its optimizers.
     """
 
     def __init__(self, learner: Algorithm, config: ExperimentConfig, saved: str, *, statistics: bool = True) -> None:
@@ -132,6 +137,8 @@ class PartialLoad:
         """Names of the re-initialized parameters and buffers."""
         self.remarks: list[str] = []
         """Requested parts that do not match, and their possible problems."""
+        self.is_whole: bool = False
+        """Whether the checkpoint has all networks, so that the optimizers were loaded too."""
         both = learner.named_parameters(remove_duplicate=False), learner.named_buffers(remove_duplicate=False)
         self.tensors: set[str] = {name for named in both for name, _ in named}
         config_class = source = type(config.algo)
@@ -145,6 +152,11 @@ class PartialLoad:
     def load_state_dict(self, state: State) -> None:
         """Load the matching parts of another learner's state, or raise RunError."""
         current = self.state_dict()
+        if not self.patterns and is_compatible_start(type(self.config.algo), self.saved):
+            source = common_networks(current["model"], state["model"])
+            self.is_whole = not shape_differences(current["model"], source, self.tensors)
+            if self.is_whole:
+                return MatchingNetworks(self.learner).load_state_dict(state)
         model, source = current["model"], {self._to_own_name(name): value for name, value in state["model"].items()}
         normalized = normalization_mismatch(model, source)
         if not self.statistics:

@@ -75,7 +75,7 @@ def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
 
 
 def row_errors(agent: Agent, real: RealRow, predictions: Predictions, number: int) -> dict[str, float | None]:
-    """Return the error of each observation in its units (``dreaming.error_unit``), and of reward and cont.
+    """Return the error of each observation in its units (``dream_report.error_unit``), and of reward and cont.
 
     Row 0 has no reward.
     """
