@@ -48,7 +48,7 @@ METHODS = {
     name: Method(name)
     for name in ("sac", "tqc", "crossq", "xqc", "td3", "ppo", "dqn", "qr_dqn", "discrete_sac", "tdmpc2", "dreamer_v3")
 } | {name: Method("sac", {"preset": name}) for name in ("redq", "droq", "simba")}
-CONTINUOUS, IMAGES = ("sac", "td3", "ppo"), ("dqn", "qr_dqn", "ppo")  # those that one core trains in an hour
+CONTINUOUS, IMAGES = ("sac", "td3", "ppo"), ("dqn", "ppo")  # of those that one core trains in an hour
 
 
 class Task(NamedTuple):
@@ -64,11 +64,11 @@ TASKS = {
     "cheetah": Task("HalfCheetah-v5", 100_000, (*CONTINUOUS, "sb3_ppo")),
     "hopper": Task("Hopper-v5", 100_000, (*CONTINUOUS, "sb3_ppo", "sb3_sac", "sb3_td3")),
     "walker": Task("Walker2d-v5", 100_000, (*CONTINUOUS, "sb3_ppo")),
-    "walker_walk": Task("dm_control/walker-walk-v0", 50_000, CONTINUOUS, TWICE),
+    "walker_walk": Task("dm_control/walker-walk-v0", 50_000, (*CONTINUOUS, "tdmpc2"), TWICE),
     "cheetah_run": Task("dm_control/cheetah-run-v0", 50_000, CONTINUOUS, TWICE),
     "reacher_easy": Task("dm_control/reacher-easy-v0", 50_000, (*CONTINUOUS, "sb3_sac", "sb3_td3"), TWICE),
-    "breakout": Task("MinAtar/Breakout-v1", 100_000, (*IMAGES, "discrete_sac", "sb3_ppo", "sb3_dqn", "sb3_qr_dqn")),
-    "asterix": Task("MinAtar/Asterix-v1", 100_000, (*IMAGES, "sb3_dqn", "sb3_qr_dqn")),
+    "breakout": Task("MinAtar/Breakout-v1", 100_000, (*IMAGES, "qr_dqn", "sb3_ppo", "sb3_dqn", "sb3_qr_dqn")),
+    "asterix": Task("MinAtar/Asterix-v1", 100_000, (*IMAGES, "qr_dqn", "sb3_dqn", "sb3_qr_dqn")),
     "door_key": Task("MiniGrid-DoorKey-6x6-v0", 100_000, IMAGES),
     "key_corridor": Task("MiniGrid-KeyCorridorS3R1-v0", 100_000, IMAGES),
 }
