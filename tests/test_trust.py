@@ -367,7 +367,9 @@ def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
 @pytest.mark.parametrize(
     "algorithm", ["evil:Algo", "os:system", "reverie.distributed.run_processes:Child", "walk:Tool"]
 )
-@pytest.mark.parametrize("command", ["eval .", "push . pushed", "train dqn --init-from . --run new --env CartPole-v1"])
+@pytest.mark.parametrize(
+    "command", ["eval .", "push . pushed", "train dqn --init-from . --run new --env CartPole-v1 --steps 100"]
+)
 def test_no_algorithm_of_a_run_is_a_strangers(command, algorithm, got):
     code, said = got(command, {"env": {"id": "CartPole-v1"}}, algorithm=algorithm)
     assert code == 1
