@@ -22,7 +22,7 @@ TITLES = {
 def method_name(method: str) -> str:
     """`sb3_sac` is SAC of Stable-Baselines3."""
     name = method.removeprefix("sb3_")
-    return f"`{name}`" if name == method else f"Stable-Baselines3, {name.upper()}"
+    return f"`{name}`" if name == method else f"Stable-Baselines3, {name.upper().replace('_', '-')}"
 
 
 def efficiency_table(result: Mapping[str, Any]) -> list[str]:
