@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import base64
+import gc
 import logging
 import os
 import shutil
@@ -45,6 +46,14 @@ def _no_home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture
+def _no_collection():
+    """Garbage of other tests is not collected deep in a recursion, where its finalizers would fail."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 DOT = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")

@@ -254,7 +254,7 @@ def test_a_folder_of_several_runs_names_them(tmp_path, monkeypatch, capsys, word
 
 
 @pytest.fixture
-def strange(trained, tmp_path, monkeypatch, capsys):
+def strange(trained, tmp_path, monkeypatch, capsys, _no_collection):
     """Run a command on a copy of a run that ``change`` has changed; nothing outside changes, and all ends."""
     run, outside = tmp_path / "run", tmp_path / "outside"
     shutil.copytree(trained, run)

@@ -134,6 +134,7 @@ def test_no_code_of_others_runs(trained, tmp_path, monkeypatch):
     assert (Path("got/harm.py").exists(), Path("harmed").exists()) == (False, False)
 
 
+@pytest.mark.usefixtures("_no_collection")
 @pytest.mark.parametrize("content", [b"{", b"[]", b"3", b"[" * 99_999, b'{"algorithm": [1], "env": {}, "score": null}'])
 def test_a_damaged_description_hides_no_other_agent(content, tmp_path, capsys):
     for name, text in {"bad": content, "good": b'{"algorithm": "dqn", "env": "Walk-v0"}'}.items():

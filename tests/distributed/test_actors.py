@@ -232,6 +232,7 @@ def test_blocks_arrive_in_order_and_their_memory_is_used_again() -> None:
     ],
     ids=["empty", "noise", "slot", "turns", "episodes", "nested", "failure"],
 )
+@pytest.mark.usefixtures("_no_collection")
 def test_an_actor_whose_message_is_damaged_is_lost(message: bytes) -> None:
     line = wire()
     line.far.send_bytes(message)
