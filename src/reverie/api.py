@@ -31,12 +31,10 @@ from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.experiment.arguments import resolve_settings
-from reverie.experiment.build import build, with_forecast
+from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.config_layers import SUITES
-from reverie.experiment.describe import check_long_run
-from reverie.experiment.env_advice import advise, estimate_hours
-from reverie.experiment.resolve import resolve_env, saved_settings, with_chosen, with_initial_settings
+from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
@@ -153,7 +151,7 @@ def train(
 def train_config(
     config: ExperimentConfig, env: EnvLike | None = None, run: Path | str | None = None, *,
     eval_env: MakeEnv | gymnasium.Env[Any, Any] | None = None, sinks: Sequence[Sink] = (),
-    callbacks: Sequence[Callback] = (), confirm: Callable[[str], bool] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> TrainResult:  # fmt: skip
     """Train with the settings ``config``, in a new run folder or continuing an existing run.
 
@@ -165,8 +163,6 @@ def train_config(
         eval_env: a function that makes the evaluation environment, or an instance, instead of ``config.eval_env``.
         sinks: additional destinations of the metrics; they are closed at the end.
         callbacks: called after the callbacks that ``config`` names.
-        confirm: asked whether to begin a run that is forecast to take more than 12 hours (None: a warning is logged) or
-            hardly more memory than is available (None: it is refused).
     """
     with join_learners(config) as team:
         if team.rank:
@@ -201,12 +197,8 @@ def train_config(
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
-                confirm=confirm,
             )  # fmt: skip
-            experiment = with_forecast(experiment) if start is None and team.count == 1 else experiment
-            check_long_run(experiment, confirm)
-            run_settings = with_chosen(continued, experiment.config).validate()
-            return make_learner_experiment(experiment, run_settings, team, folder.path)
+            return make_learner_experiment(experiment, continued.validate(), team, folder.path)
 
         @contextlib.contextmanager
         def open_outputs(experiment: Any, last_values: Mapping[str, float] | None) -> Iterator[Sequence[Sink]]:
@@ -354,7 +346,6 @@ def check_env(
     env_options: EnvConfig | Mapping[str, Any] | None = None,
     steps: int = 2_000,
     worker: bool = False,
-    estimate_time: bool = False,
     watch: Callable[[int], object] = id,
 ) -> EnvReport:
     """Play random episodes as training would; report faults of an environment, and how learners see it.
@@ -366,7 +357,6 @@ def check_env(
         env_options: settings of the environment, such as ``{"pixels": "only"}``.
         steps: steps to play, for at most about 10 seconds, or until the first episode ends if that is later.
         worker: also play in a worker process; scripts then need ``if __name__ == "__main__":``.
-        estimate_time: measure the learner for a few seconds to forecast the duration of a run.
         watch: called with the number of steps played so far.
 
     Raises:
@@ -387,14 +377,4 @@ def check_env(
     settings.algo.check_actions(spec)
     if not report.ok:
         return report
-    notes, changes = advise(settings, report.measurements)
-    settings = settings.merge(changes)
-    report = dataclasses.replace(
-        report, findings=(*report.findings, *notes), algorithm=settings.name, changes=changes, run_steps=settings.steps
-    )
-    if not estimate_time:
-        return report
-    try:
-        return dataclasses.replace(report, estimated_hours=estimate_hours(settings, report))
-    except ConfigError as error:
-        return dataclasses.replace(report, memory_problem=str(error))
+    return dataclasses.replace(report, algorithm=settings.name)

@@ -1,4 +1,4 @@
-"""``reverie bench``: the speed of a learner on this machine, and a forecast of a run's duration."""
+"""``reverie bench``: the speed of a learner on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCommand:
-    """Measure the speed of a learner on this machine, and forecast the duration of a run.
+    """Measure the speed of a learner on this machine.
 
     Observations come from an environment, or are random values of a given shape.
     """
@@ -48,8 +48,6 @@ class BenchCommand:
     """Precision of the networks. None: the preset's."""
     envs: int | None = None
     """Number of environments stepped together. None: the preset's."""
-    steps: int | None = None
-    """Env steps of the run to forecast. None: the preset's."""
     threads: int | None = None
     """CPU threads that PyTorch may use. 0: PyTorch's own choice. None: the preset's."""
     device: str = "auto"
@@ -69,7 +67,7 @@ class BenchCommand:
     def __call__(self) -> None:
         config = settings(self)
         report = run_benchmark(self, config)
-        print_sections({"learner": learner_lines(report), "machine": machine_lines(report), "a run": run_lines(report)})
+        print_sections({"learner": learner_lines(report), "machine": machine_lines(report)})
         if self.json is not None:
             from reverie.core.files import disk_errors_as_run_error, write_json
 
@@ -79,7 +77,6 @@ class BenchCommand:
                 "share": report.matrix_rate_share,
                 "settings": config.to_dict(),
             }
-            values["forecast"]["hours"] = report.forecast.hours
             with disk_errors_as_run_error(self.json):
                 write_json(self.json, values)
 
@@ -101,7 +98,7 @@ def settings(options: BenchCommand) -> ExperimentConfig:
     config = merge_layers(
         options.algorithm, env=options.env or None, preset=preset, size=options.size, device=options.device
     )
-    changes: dict[str, Any] = {"device": options.device, "steps": options.steps, "threads": options.threads}
+    changes: dict[str, Any] = {"device": options.device, "threads": options.threads}
     changes |= {"env.num": options.envs, "algo.precision": options.precision}
     if options.batch:
         changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, options.batch.split("x")), strict=True))
@@ -113,19 +110,17 @@ def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Run the benchmark that ``options`` ask for."""
     from reverie.core.hardware import choose_device
     from reverie.experiment import bench
-    from reverie.experiment.memory import fit_default_length
 
     print_kernel_problem(choose_device(config.device))
     if options.has_shape:
         print(f"measuring {options.algorithm} on random data ...", flush=True)
         specs = specs_from_flags(options)
-        return bench.benchmark(fit_default_length(config, *specs)[0], *specs)
+        return bench.benchmark(config, *specs)
     from reverie.envs.slot_vector_env import make_vector_env
 
     env = make_vector_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
-        config, _ = fit_default_length(config, env.obs_spec, env.action_spec)
         return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()
@@ -166,6 +161,8 @@ def learner_lines(report: Report) -> list[Line]:
         *(("decision", format_seconds(ms / 1e3), f"for {count_noun(n, 'env')}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
+    if report.env_steps_per_s is not None:
+        lines.append(("environments", f"{report.env_steps_per_s:,.0f} steps/s", "on their own"))
     if speed.device_peak_gb is not None:
         lines.append(("GPU memory", f"{speed.device_peak_gb:.2f} GB", "peak"))
     return lines
@@ -187,24 +184,6 @@ def machine_lines(report: Report) -> list[Line]:
     return lines
 
 
-def run_lines(report: Report) -> list[Line]:
-    """Return the lines about the duration of a run."""
-    run = report.forecast
-    parts = f"updates {format_forecast(run.updates_h)}, decisions {format_forecast(run.acting_h)}"
-    parts += ", environments unknown" if run.envs_h is None else f", environments {format_forecast(run.envs_h)}"
-    lines = [("env steps", f"{run.env_steps:,}", f"{count_noun(run.updates, 'update')}")]
-    if run.env_steps_per_s is not None:
-        lines.append(("environments", f"{run.env_steps_per_s:,.0f} steps/s", "on their own"))
-    return [*lines, ("time", format_forecast(run.hours), parts)]
-
-
 def format_seconds(value: float) -> str:
     """Format a time below about a minute."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"
-
-
-def format_forecast(value: float) -> str:
-    """Format a time from seconds to weeks."""
-    if value * 60 < 1:
-        return format_seconds(value * 3600)
-    return f"{value:,.1f} h" if value >= 1 else f"{value * 60:.1f} min"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from reverie.cli.agent import progress_bar
-from reverie.cli.bench import format_forecast
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import TrustOption, iter_flags, parse, to_flag
+from reverie.cli.parsing import TrustOption, iter_flags, parse
 from reverie.core.discover import version
 from reverie.core.errors import short_repr
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
@@ -41,8 +40,6 @@ class CheckEnvCommand(TrustOption):
     """Steps to play, for at most about 10 seconds, or until the first episode ends if that is later."""
     worker: bool = True
     """Also play in a worker process."""
-    estimate_time: bool = True
-    """Measure the learner for a few seconds to forecast the duration of a run."""
     json: Path | None = None
     """Also write the report to this JSON file."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -66,24 +63,14 @@ def check_env_command(args: list[str]) -> int:
     usual = CheckEnvCommand(id=args[0], env=merge_layers(named, env=args[0], files=files).env)
     options = parse(CheckEnvCommand, args, "check-env", default=usual)
     print(f"checking {options.id} ...", flush=True)
-    arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker", "estimate_time")}
+    arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}
     with progress_bar("playing", options.steps, "steps") as watch:
         report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
     print_report(report, options.env)
-    if report.memory_problem:
-        print(f"\n{report.memory_problem}")
-    elif report.algorithm:
+    if report.algorithm:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
-        words += [text for path, value in report.changes.items() for text in (to_flag(path), f"{value}")]
         print(f"\nStart with:\n  {shlex.join(['reverie', 'train', report.algorithm, '--env', options.id, *words])}")
-    if report.estimated_hours is not None:
-        hours = format_forecast(report.estimated_hours)
-        print(f"  It takes about {hours} on this machine for {report.run_steps:,} steps, without evaluations.")
-    if report.algorithm and not report.memory_problem and (returns := report.measurements["returns"]):
-        print(
-            f"  The mean return should rise above {format_fact(sum(returns) / len(returns))}, that of random actions."
-        )
     if options.json is not None:
         from reverie.core.files import disk_errors_as_run_error, write_json
 

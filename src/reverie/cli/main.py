@@ -27,7 +27,7 @@ COMMANDS = {
     "export": ("agent", "export a trained policy to a file for ONNX Runtime or PyTorch"),
     "data": ("data", "inspect, check, convert, subsample, record and download datasets"),
     "check-env": ("check", "check an environment: its faults, how learners see it, which algorithms suit it"),
-    "bench": ("bench", "measure the speed of this machine, and forecast the duration of a run"),
+    "bench": ("bench", "measure the speed of a learner on this machine"),
     "list": ("runs", "list all algorithms, sizes and presets; or the agents at a location, such as hf://USER"),
     "info": ("runs", "describe a run: its settings, progress, results and files"),
     "tune": ("train", "search for good settings, with Optuna or in a grid"),

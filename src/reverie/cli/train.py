@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from reverie.agent.diagnosis import explain_failure
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
@@ -66,6 +64,7 @@ def parse_and_train(
     config = merge_layers(
         options.algorithm, env=options.env or None, preset=first.get("preset"), size=options.size, files=options.config,
         data=data | ({"data.path": options.data} if options.data else {}), device=first.get("device"), run=options.run,
+        steps=int(text) if (text := first.get("steps", "")).replace("_", "").isdigit() else None,
     )  # fmt: skip
     if {"-h", "--help"} & {*args}:
         print(help_screen(options, config, has_algorithm=has_algorithm))
@@ -162,7 +161,7 @@ def with_run_algorithm(options: CommonOptions, *, has_algorithm: bool) -> Common
 
 def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
-    result = train_config(config, run=options.run, confirm=make_confirm(options))
+    result = train_config(config, run=options.run)
     if launcher_rank():  # the first learner reports how the run ended
         return 0 if result.signal is None else 128 + result.signal
     position = "" if config.offline else f"at env step {result.env_steps:,} "
@@ -170,8 +169,6 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     print_line(f"\n{result.reason} {position}after {count_noun(result.updates, 'update')}{stop_reason}")
     if result.evaluation is not None:
         print(score_line(result.evaluation))
-        if reasons := explain_failure(result):
-            print_line(reasons)
     if result.estimate is not None:
         print(result.estimate.format())
     print_files(result.files, options.run or Path())
@@ -179,16 +176,6 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
         return 0
     print_line(f"Continue with: reverie train --resume {shlex.quote(str(relative_like(result.run, options.run)))}")
     return 128 + result.signal
-
-
-def make_confirm(options: CommonOptions) -> Callable[[str], bool]:
-    """Return what asks whether to begin a long run."""
-    return (lambda text: True) if options.yes else ask
-
-
-def ask(text: str) -> bool:
-    """Ask in the terminal whether to begin all the same; without a terminal the answer is no."""
-    return sys.stdin.isatty() and input(f"{text}. Begin it all the same? [y/N] ").strip().lower() in ("y", "yes")
 
 
 def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
@@ -202,7 +189,6 @@ def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int
         jobs=options.jobs,
         run=options.run,
         request=cluster_request(options),
-        confirm=make_confirm(options),
     )
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
@@ -283,7 +269,6 @@ def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
         seeds=seeds,
         space_name=source,
         request=cluster_request(options),
-        confirm=make_confirm(options),
         **search_options,
     )
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}

@@ -41,9 +41,6 @@ class CommonOptions(TrustOption):
     under runs/."""
     resume: Path | None = None
     """Run to continue: the same as --run, but the run must exist."""
-    yes: bool = False
-    """Begin, without a question, a run that is forecast to take more than 12 hours or hardly more memory than is
-    available."""
     seeds: str | None = None
     """Number of seeds, or a list such as 1,5,7. A number counts up from --seed. Each seed is a separate run; the scores
     are aggregated. Repeat the command to continue unfinished seeds."""

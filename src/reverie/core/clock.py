@@ -171,6 +171,19 @@ class Clock:
         return self.max_seconds is not None and self.seconds + self.reserved_seconds >= self.max_seconds
 
     @property
+    def progress(self) -> float:
+        """Part of the run that is over: of its length, or of its time if that is more."""
+        by_length = self.position / self.length
+        if self.max_seconds is None:
+            return min(1.0, by_length)
+        return min(1.0, max(by_length, self.seconds / max(1e-9, self.max_seconds - self.reserved_seconds)))
+
+    @property
+    def schedule_position(self) -> int:
+        """Position of schedules in ``unit``. With a time limit they follow ``progress``, and so end with the run."""
+        return self.position if self.max_seconds is None else max(self.position, int(self.progress * self.length))
+
+    @property
     def done(self) -> bool:
         """Whether the run has reached its length or its time limit, or ``stop`` is set."""
         return self.stop or self.position >= self.length or self.out_of_time

@@ -187,7 +187,6 @@ FLAG_SYNONYMS = {
     r"obs-size": "vector",
     r"action-size": "action",
     r"num-actions": "classes",
-    r"estimate-time": "forecast",
 }
 """Patterns of settings, written as flags, and their names in other libraries."""
 

@@ -185,15 +185,14 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
 
 
 def member_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
-    """Return the settings of a run with its number of learners, and at least one environment and thread for each."""
+    """Return the settings of a run with its number of learners, and at least one environment for each."""
     if team.count == 1:
         return config
     if splits_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
         of = " of each actor" if config.actors else ""
         logger.info(f"{count_noun(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         config = config.merge({"env.num": team.count})
-    local_count = int(os.environ.get("LOCAL_WORLD_SIZE", str(team.count)))
-    return config.merge({"threads": config.threads or max(1, num_cores() // local_count), "learners": team.count})
+    return config.merge({"learners": team.count})
 
 
 def splits_envs(config: ExperimentConfig, count: int) -> bool:
@@ -220,6 +219,8 @@ def learner_settings(config: ExperimentConfig, team: LearnerGroup) -> Experiment
             "random_steps": config.random_steps if config.actors else -(-config.random_steps // n),
             "train_ratio": None if config.train_ratio is None else config.train_ratio / n,
         }
+    local_count = int(os.environ.get("LOCAL_WORLD_SIZE", str(n)))
+    changes["threads"] = config.threads or max(1, num_cores() // local_count)
     changes["replay.store_path"] = (
         store_path if store_path in ("auto", "none") else f"{store_path.rstrip('/')}/rank-{team.rank}"
     )

@@ -143,7 +143,7 @@ class LearnerExperiment(Experiment):
             self.team.training = True
         super().begin()
 
-    def describe(self) -> None:
+    def describe(self, folder: Path) -> None:
         if (n := self.team.count) > 1:
             envs = count_noun(self.config.env.num, "environment")
             if isinstance(feed := local_collector(self.collector), ActorCollector):
@@ -152,7 +152,7 @@ class LearnerExperiment(Experiment):
                 f"{n} learners, each in its own process, with {self.algo.window.batch} of the "
                 f"{n * self.algo.window.batch} windows of a batch and its own {envs}; each:"
             )
-        super().describe()
+        super().describe(folder)
 
 
 def local_collector(collector: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import signal
 import subprocess
@@ -16,23 +15,17 @@ from pathlib import Path
 
 import torch
 
-from reverie.core.errors import RunError, count_noun
+from reverie.core.errors import RunError
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.hardware import choose_device, num_cores
 from reverie.core.logger import logger
-from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.core.signals import PARENT_PID_VAR, SIGNALS
 from reverie.distributed.ray_learners import ClusterRequest, cluster, learner_resources, missing_resources
-from reverie.experiment.build import build, with_forecast
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.describe import LONG_HOURS, confirm_long_run, format_hours, hour_text
-from reverie.experiment.resolve import OPEN, with_chosen
 from reverie.log.console import RunProgress, RunsDisplay, RunState
 from reverie.run.folder import RunFolder
 from reverie.run.signal_handling import collect_signals
 
-SHORT_RUN_STEPS = 1000
-"""Maximum length of a run that is too short to be forecast."""
 POLL = 0.2
 """Seconds between two polls of the child processes."""
 
@@ -124,32 +117,6 @@ def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> It
         from reverie.distributed.ray_tune import train_placed  # imports Ray, which cluster() has prepared
 
         yield functools.partial(train_placed, resources=requested), room
-
-
-def forecast_runs(
-    config: ExperimentConfig, count: int, name: str, jobs: int, confirm: Callable[[str], bool] | None
-) -> ExperimentConfig:
-    """Forecast ``count`` runs, ``jobs`` at a time, by timing the learner of one; return the settings of all.
-
-    Those of a run with ``hours`` are chosen here, the same for all. RunError if ``confirm`` refuses runs of more than
-    12 hours. ``name``: what a run is called.
-    """
-    if config.hours is None and config.length < SHORT_RUN_STEPS:
-        return config
-    with preserve_rng_state(), preserve_num_threads():
-        experiment = with_forecast(build(config, confirm=confirm))
-        experiment.close()
-    if config.hours is not None:
-        config = with_chosen(config, experiment.config).merge({"explicit": OPEN})
-    if experiment.forecast is not None:
-        hours = experiment.forecast.hours * math.ceil(count / jobs)
-        parallel_text = f", {min(jobs, count)} at a time" if jobs > 1 else ""
-        text = f"{count_noun(count, name)} take about {format_hours(hours)} on this machine{parallel_text}"
-        if hours > LONG_HOURS:
-            confirm_long_run(f"{text}; {hour_text(config, hours)}", confirm)
-        else:
-            logger.info(text)
-    return config
 
 
 def extra_import_paths() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,13 +25,11 @@ from reverie.distributed.run_processes import (
     RunQueue,
     SeedRun,
     Train,
-    forecast_runs,
     make_trainer,
-    num_parallel_runs,
     train_runs,
 )
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.resolve import resolve_env, saved_settings, with_chosen_before, with_initial_settings
+from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
 from reverie.log.console import RunsDisplay
 from reverie.run.folder import (
@@ -77,12 +75,10 @@ def run_seeds(
     jobs: int = 0,
     run: Path | str | None = None,
     request: ClusterRequest | None = None,
-    confirm: Callable[[str], bool] | None = None,
 ) -> SeedsResult:
     """Train each of ``seeds`` like ``reverie train --seed``; see :func:`reverie.train_seeds`.
 
     ``config.seed`` is ignored. ``request``: a Ray cluster with the folder at the same path. None: this machine.
-    ``confirm``: see :func:`reverie.api.train_config`; asked once, about all seeds.
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
@@ -93,10 +89,8 @@ def run_seeds(
     check_writable(path)
     if contains_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
-        config = with_chosen_before(with_initial_settings(config, before, path), before)
+        config = with_initial_settings(config, before, path)
     over = read_finished(seeds_files(path)["aggregate"])
-    if before is None and request is None:
-        config = forecast_runs(config, len(seeds), "seed", jobs or num_parallel_runs(config), confirm)
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
@@ -156,7 +150,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
 
     def command(run: SeedRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
-        return ["train", config.name, *settings, "--yes", *["--trust-code"] * is_trusting()]
+        return ["train", config.name, *settings, *["--trust-code"] * is_trusting()]
 
     def on_end(run: SeedRun) -> None:
         if run.state == "finished" and "eval/score" in run.values:

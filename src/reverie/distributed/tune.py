@@ -8,7 +8,7 @@ import io
 import math
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -26,15 +26,13 @@ from reverie.distributed.run_processes import (
     RunQueue,
     SeedRun,
     Train,
-    forecast_runs,
     make_trainer,
-    num_parallel_runs,
     train_runs,
 )
 from reverie.distributed.search_space import Dimension, read_space
 from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.experiment.resolve import resolve_env, with_chosen_before
+from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.jsonl import FINAL
 from reverie.run.evaluate import ScoreMetric
@@ -92,7 +90,7 @@ class TuneResult:
 def run_tuning(
     config: ExperimentConfig, space: Mapping[str, Any], *, trials: int, grid: bool = False,
     seeds: Sequence[int] | None = None, jobs: int = 0, prune: bool = True, run: Path | str | None = None,
-    space_name: str = "space", request: ClusterRequest | None = None, confirm: Callable[[str], bool] | None = None,
+    space_name: str = "space", request: ClusterRequest | None = None,
 ) -> TuneResult:  # fmt: skip
     """Search for the settings with the best final evaluation, or continue an existing search.
 
@@ -100,8 +98,8 @@ def run_tuning(
     their evaluations during training (Li et al. 2020, ASHA). No combination is tried twice. ``grid``: try the whole
     space instead, without pruning. ``seeds``: seeds of each trial, whose scores are averaged; None: one run per trial,
     with ``config.seed``. ``space_name``: for errors. ``request``: a Ray cluster with the folder at the same path; None:
-    this machine. ``confirm``: see :func:`reverie.api.train_config`; asked once, about all trials. For the other
-    arguments see :func:`reverie.tune`.
+    this machine. For the other arguments see
+    :func:`reverie.tune`.
     """
     try:
         import optuna  # optional
@@ -127,11 +125,7 @@ def run_tuning(
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
     path = path if request is None else path.absolute()  # the working directory of a node can differ
     check_writable(path)
-    if saved := read_search_settings(path, config):
-        config = with_chosen_before(config, saved)
-    elif request is None:
-        count = num_trials(dimensions, trials, grid) * (1 if seeds is None else len(seeds))
-        config = forecast_runs(config, count, "run", jobs or num_parallel_runs(config), confirm)
+    saved = read_search_settings(path, config)
     if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / NUM_RUNGS**2))})
         logger.info(
@@ -264,7 +258,6 @@ class Search:
             *seed,
             "--run",
             str(seed_run.run),
-            "--yes",
             *["--trust-code"] * is_trusting(),
         ]
 

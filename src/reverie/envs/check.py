@@ -62,14 +62,6 @@ class EnvReport:
     """Algorithms for these actions: ``online``, and ``offline`` for learning from a dataset."""
     algorithm: str = ""
     """The algorithm to start with; "" if there are faults."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """Settings to start with, other than the defaults, by path: the findings say why."""
-    run_steps: int = 0
-    """Env steps of a run of this algorithm."""
-    estimated_hours: float | None = None
-    """Forecast hours of a run on this machine, without evaluations; None if no estimate was requested."""
-    memory_problem: str = ""
-    """Why such a run does not fit into memory, with a command that does; "" if it fits."""
 
     @property
     def ok(self) -> bool:

@@ -52,17 +52,7 @@ note unsaved: its state cannot be saved in mid-episode{error}: a resumed run tru
 note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
     learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude_keys
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
-note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions find another one. Reward
-    progress on the way, or explore without reward first: plan2explore
-note rare: only {count:,} of {steps:,} rewards were not 0: learning may begin late. Reward progress on the way
-note scale: observations are far from 1 in typical size ({values}), so networks learn slowly. Set algo.normalize_obs =
-    running
-note hindsight: it is a goal environment, and compute_reward returns the rewards of its steps. Set replay.hindsight =
-    future, so that learning also uses goals that episodes achieve by chance
-note rewards: rewards are far from 1 in typical size ({value:.3g}), so values are learned slowly. Set algo.reward_scale
-    = return_std
-note discount: rewards are sparse and episodes last up to {steps:,} steps, but with algo.{name} = {now:g} rewards count
-    for about {horizon:.0f} steps. Set algo.{name} = {value:g}
+note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions reach another one
 """
 TEXTS = {name: (kind, text) for kind, name, text in re.findall(r"^(\w+) (\w+): (.*(?:\n +.*)*)", _TEXTS, re.M)}
 """Severity and text of each finding, by its name."""

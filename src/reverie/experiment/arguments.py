@@ -18,7 +18,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, env_name
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
 from reverie.experiment.config_layers import merge_layers, missing_input_question, overlay, with_network_size
-from reverie.experiment.resolve import complete_settings, with_explicit
+from reverie.experiment.resolve import complete_settings
 from reverie.run.callback import import_callback
 
 
@@ -56,11 +56,8 @@ def resolve_settings(
             f"envs = {settings.env.num}: an environment instance is a single environment. Remove envs, or pass a "
             "function that creates environments instead of the instance."
         )
-    explicit = [*flatten(values), *["size"] * (size is not None), *["env"] * isinstance(env, gymnasium.Env)]
-    explicit += ["algo"] * isinstance(algorithm, AlgorithmConfig)
     if not isinstance(algorithm, ExperimentConfig):
-        return complete_settings(settings, explicit)
-    settings = with_explicit(settings, explicit)
+        return complete_settings(settings, list(flatten(values)))
     unnamed = env is None and settings.offline and settings.env.id == EnvConfig().id
     return settings.merge({"env.id": DATASET_ENV}) if unnamed else settings
 
@@ -103,5 +100,6 @@ def base_settings(
         has_env_object=env is not None and not isinstance(env, str),
         algo=algo,
         device=overrides.get("device"),
+        steps=overrides.get("steps"),
         run=run,
     )

@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -27,13 +27,10 @@ from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.envs.make import EnvLike
-from reverie.experiment.bench import MAX_SECONDS, Forecast, forecast, measure_cost, thread_choices
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
 from reverie.experiment.environments import EnvMakers, ProbedEnv, open_environments, plays, probe_env
 from reverie.experiment.goals import relabel_goals
-from reverie.experiment.hours import fit_hours
-from reverie.experiment.memory import check_fits_memory, fit_default_length
 from reverie.experiment.offline import (
     OfflineRows,
     make_heldout_metrics,
@@ -56,10 +53,10 @@ from reverie.run.evaluate import Evaluation, ScoreMetric, episode_limit, evaluat
 from reverie.run.folder import SavedConfig
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
 
+EVALUATION_SHARE = 0.05
+"""Share of a run's hours that the evaluation at the end has, until an earlier one has been timed."""
 MAX_VIDEO_SIDE = 256
 """Maximum length of the longer side of evaluation videos during training, in pixels."""
-SHORT_RUN_UPDATES = 200
-"""Maximum updates of a run that is too short to time its learner first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +90,6 @@ class Experiment(Trainable):
     """The environment passed by the user."""
     user_eval_env: EnvLike | None = None
     """The evaluation environment passed by the user."""
-    forecast: Forecast | None = None
-    """Forecast duration of the run, if measured."""
     goal_env: gymnasium.Env[Any, Any] | None = None
     """The environment that computes the rewards of relabeled goals; None if there is none."""
     remarked: set[str] = field(default_factory=set)
@@ -182,8 +177,8 @@ class Experiment(Trainable):
     def load_initial(self) -> None:
         load_initial(self.algo, self.config, self.spec)
 
-    def describe(self) -> None:
-        for line in describe_experiment(self):
+    def describe(self, folder: Path) -> None:
+        for line in describe_experiment(self, folder):
             logger.info(line)
 
     def no_update_reason(self) -> str:
@@ -218,7 +213,7 @@ class OnlineRows(NamedTuple):
 def build(
     config: ExperimentConfig, env: EnvLike | None = None, *, eval_env: EnvLike | None = None, start: int = 0,
     rank: int = 0, run: Path | None = None, estimates: Callable[..., Any] | None = None,
-    actors: Callable[..., Any] | None = None, confirm: Callable[[str], bool] | None = None,
+    actors: Callable[..., Any] | None = None,
 ) -> Experiment:  # fmt: skip
     """Build everything that ``config`` enables; other parts are None. Writes nothing.
 
@@ -232,7 +227,6 @@ def build(
         estimates: the class of the estimator of an offline run without an environment.
         actors: builds the collector of ``config.actors`` processes: ``distributed/actor_collector.py:
             build_actor_collector``.
-        confirm: asked whether to begin a run that may take more memory than is available. None: it is refused.
 
     Raises:
         ReverieError: settings contradict each other, the dataset cannot be read or does not match the environment, or
@@ -247,7 +241,6 @@ def build(
     device, seeds = set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
     heldout: Callable[[], Mapping[str, float]] | None = None
-    run_forecast: Forecast | None = None
     with contextlib.ExitStack() as undo:
         envs = open_environments(config, makers, seeds["env"], undo, new=start == 0)
         recorded = open_run_dataset(config, probed, envs, undo) if config.offline_fraction else None
@@ -255,14 +248,6 @@ def build(
         assert learned is not None
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
-        choices = (config.unit, "replay_ratio", "size")
-        if start == 0 and config.hours is not None and any(map(config.is_open, choices)):
-            config, run_forecast = fit_hours(
-                config, learned.obs_spec, learned.action_spec, envs.evaluation, device, started, confirm
-            )
-        elif start == 0 and device == "cpu":
-            config, counted = fit_default_length(config, learned.obs_spec, learned.action_spec)
-            check_fits_memory(config, learned.obs_spec, learned.action_spec, counted, confirm)
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
         clock, meter = make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
@@ -289,7 +274,7 @@ def build(
         env=envs.training, eval_env=envs.evaluation, reopen_user_env=envs.reopen,
         replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,
-        estimator=offline.estimator, heldout=heldout, forecast=run_forecast, goal_env=goal_env,
+        estimator=offline.estimator, heldout=heldout, goal_env=goal_env,
         source=sources[0] if len(sources) == 1 else MixedSource(*sources),
         schedule=config.schedule, log_episodes=config.log_episodes, score=ScoreMetric.parse(config.score_metric),
         stop_score=config.stop_score if config.scores_during_training else None, patience=config.patience,
@@ -299,14 +284,15 @@ def build(
 
 def make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) -> Clock:
     """Return the clock of the run, whose position ``algo`` sees. ``seconds``: how many of the hours have passed."""
+    max_seconds = None if config.hours is None else max(1.0, 3600 * config.hours - seconds)
     clock = Clock(
         length=config.length, unit=config.unit, tolerance=config.tolerance, train_freq=config.train_freq,
         replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
         on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
         learning_starts=1 if config.offline or config.algo.on_policy else max(1, config.learning_starts),
-        max_seconds=None if config.hours is None else max(1.0, 3600 * config.hours - seconds),
+        max_seconds=max_seconds, reserved_seconds=EVALUATION_SHARE * (max_seconds or 0.0),
     )  # fmt: skip
-    algo.position = lambda: clock.position
+    algo.position = lambda: clock.schedule_position
     return clock
 
 
@@ -327,6 +313,7 @@ def build_collection(
     collector = Collector(
         env, algo.policy, replay, seed=seeds["collector"], random_steps=config.random_steps,
         running_statistics=algo.running_statistics, exact=lambda: store is not None and store.exact,
+        schedule_position=None if clock.max_seconds is None else lambda: clock.schedule_position,
     )  # fmt: skip
     if isinstance(replay, RolloutBuffer):
         assert isinstance(algo, OnPolicy)
@@ -337,25 +324,6 @@ def build_collection(
             )
         replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step
     return replay, collector, store
-
-
-def with_forecast(experiment: Experiment) -> Experiment:
-    """Forecast the duration of a run on a CPU, unless it is short; if ``threads`` is 0, set the faster number.
-
-    The evaluation environments are stepped: each evaluation resets them.
-    """
-    config, algo, choices = experiment.config, experiment.algo, thread_choices(experiment.config)
-    is_short = config.planned_counts(algo.window)[0] < SHORT_RUN_UPDATES
-    if algo.device.type != "cpu" or is_short or experiment.forecast is not None:
-        return experiment
-    logger.info(f"timing updates and env steps, for {MAX_SECONDS:g} seconds at most")
-    env = None if config.offline else experiment.eval_env
-    cost = measure_cost(config, experiment.obs_spec, experiment.action_spec, choices, env)
-    if cost is None:
-        return experiment
-    torch.set_num_threads(cost.threads)
-    config = config if len(choices) == 1 else config.merge({"threads": cost.threads})
-    return replace(experiment, config=config, forecast=forecast(config, algo.window, cost))
 
 
 def set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:

@@ -44,8 +44,6 @@ class ExperimentConfig(Config):
     """Preset to start from; `reverie list` names them. Default: the preset for the environment's suite. Without a GPU:
     cpu, the same preset with smaller networks and a shorter run. In Python this only records the origin of the
     settings."""
-    explicit: tuple[str, ...] = field(default=(), compare=False)
-    """Settings that the machine does not choose, such as steps: those that flags, files or Python set."""
     experience: Experience | None = None
     """online, offline or mixed(0.5): learn from collected rows, from a dataset, or from both. The number is the
     fraction of each batch from the dataset, rounded to whole windows. None: online without data; with data offline, or
@@ -55,8 +53,8 @@ class ExperimentConfig(Config):
     updates: Annotated[int, AtLeast(1)] = 100_000
     """Gradient updates of an offline run, which has no env steps."""
     hours: Annotated[float | None, Above(0)] = None
-    """Hours that the run takes. Its length, its replay ratio and the size of its networks are chosen by a forecast on
-    this machine, unless you set them; it ends in time, with the final evaluation. None: no limit."""
+    """Hours after which the run ends at the latest, with its final evaluation. Schedules, such as those of learning
+    rates and exploration, then follow the larger part of steps and of time. None: no limit."""
     replay_ratio: Annotated[float | None, AtLeast(0)] = None
     """Replay ratio: gradient updates per env step. None: from train_ratio, or else 0.5."""
     train_ratio: Annotated[float | None, AtLeast(0)] = None
@@ -100,8 +98,9 @@ class ExperimentConfig(Config):
     square root of n, with warmup over the first 10 % of the run. The log lists the changes."""
     device: str = "auto"
     """Device: cpu, cuda, cuda:1 or auto, a GPU if there is one."""
-    threads: Annotated[int, AtLeast(0)] = 0
-    """CPU threads for PyTorch. 0: one or all, by a short measurement; a continued run keeps the result."""
+    threads: Annotated[int, AtLeast(0)] = 1
+    """CPU threads for PyTorch. 1 is fastest for small networks; large world models on images gain from more. 0: one for
+    each core."""
     eval_episodes: Annotated[int, AtLeast(0)] = 10
     """Episodes of each evaluation, during training and at the end. 0: no evaluations."""
     eval_episode_steps: Annotated[int | None, AtLeast(1)] = None
@@ -241,10 +240,6 @@ class ExperimentConfig(Config):
         return self.env.merge({"terminal_on_life_loss": False, "clip_reward": "none"}).merge(
             self.eval_env_overrides, "eval_env"
         )
-
-    def is_open(self, *names: str) -> bool:
-        """Return whether the machine may choose these settings: the user has set none of them."""
-        return not set(names) & set(self.explicit)
 
     def exploration_step(self, step: int) -> int:
         """Return the position of exploration schedules in env steps, at ``step`` of the run, for sampled actions.

@@ -1,4 +1,4 @@
-"""The layers of settings: a preset or an existing run, then files, then explicit options."""
+"""The layers of settings: a preset or an existing run, then files, then options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.config import flatten, nest
+from reverie.core.config import nest
 from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.hardware import num_gpus
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
+from reverie.experiment.preset import Settings
 from reverie.experiment.presets import CPU_SUFFIX, check_not_preset, preset_advice
 from reverie.experiment.presets import TABLE as TABLE
-from reverie.experiment.resolve import dataset_env_id, with_explicit
+from reverie.experiment.resolve import dataset_env_id
 from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
 
 SUITES = {
@@ -46,12 +47,12 @@ def preset_name(algorithm: str, env: str) -> str | None:
 
 
 def base_config(
-    algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto"
+    algorithm: str, env: str | None = None, preset: str | None = None, device: str = "auto", steps: int | None = None
 ) -> ExperimentConfig:
     """Return the lowest layer of settings: the named preset, or the environment's preset.
 
     Without a GPU, or if ``device`` is cpu, the environment's preset includes its CPU changes. The preset "cpu" does so
-    on any machine. ``env``: "" if the environment is unknown.
+    on any machine. ``env``: "" if the environment is unknown. ``steps``: env steps of the run; None: the preset's.
     """
     check_not_preset(algorithm)
     config_class = algorithm_config(algorithm)
@@ -63,7 +64,7 @@ def base_config(
     else:
         name = preset.replace("-", "_")
     if name is None:
-        return default_config(algorithm)
+        return with_steps(default_config(algorithm), steps)
     plain = name.removesuffix(CPU_SUFFIX)
     if plain not in PRESETS:
         names = ["cpu", *PRESETS]
@@ -71,20 +72,38 @@ def base_config(
     config = PRESETS[plain]().merge({"preset": name})
     if type(config.algo) is not config_class:  # a subclass is another algorithm
         raise ConfigError(f"preset '{name}' is not for {algorithm}. {preset_advice(name)}")
-    return overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
+    config = overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
+    return with_steps(config, steps, TABLE[plain].from_steps)
+
+
+def with_steps(
+    config: ExperimentConfig, steps: int | None, from_steps: Callable[[int], Settings] | None = None
+) -> ExperimentConfig:
+    """Return the preset ``config`` with settings that follow the env ``steps`` of the run; None: the preset's.
+
+    Besides the preset's formulas ``from_steps``, learning and random actions end within a quarter of the run.
+    """
+    config = config if steps is None else config.merge({"steps": steps})
+    config = config if from_steps is None else overlay(config, from_steps(config.steps))
+    if config.algo.on_policy:
+        return config
+    limit = max(1, config.steps // 4)
+    names = ("learning_starts", "random_steps")
+    return config.merge({name: min(getattr(config, name), limit) for name in names})
 
 
 def merge_layers(
     algorithm: str, *, env: str | None = None, preset: str | None = None, size: str | None = None,
     files: Sequence[Path | str] = (), data: Mapping[str, Any] | None = None, has_env_object: bool = False,
     algo: AlgorithmConfig | None = None, device: str | None = None, run: Path | str | None = None,
+    steps: int | None = None,
 ) -> ExperimentConfig:  # fmt: skip
     """Merge the preset, then the YAML files in order, then the size and the environment's id.
 
     ``data``: the dataset settings of later layers, as ``{"data.path": ...}``, and ``experience``. If no environment is
     named, the dataset's environment determines the preset, and an offline run is evaluated in it. ``has_env_object``:
     the user's function makes the environment, so a preset's arguments for ``gymnasium.make`` are dropped. ``algo``:
-    replaces the preset's ``algo`` settings. ``device``: the device of later layers. ``run``: the run folder; its
+    replaces the preset's ``algo`` settings. ``device``, ``steps``: those of later layers. ``run``: the run folder; its
     settings replace the preset, unless ``preset`` names one.
     """
     settings = [(Path(file), read_settings(Path(file), algorithm)) for file in files]
@@ -94,7 +113,7 @@ def merge_layers(
     is_open = preset is None and not is_complete
     if is_open and (continued := _of_run(run, algorithm, named=bool(env or named))) is not None:
         changes = ({} if algo is None else {"algo": algo}) | ({"env.id": env} if env else {})
-        config = with_explicit(_with(settings, continued).merge(changes), ["env.num"])
+        config = _with(settings, continued).merge(changes)
         return config if size is None else with_network_size(config, size)
     for path, values in () if algo is None else settings:
         if any(name.partition(".")[0] == "algo" for name, value in values.items() if value != {}):
@@ -102,15 +121,21 @@ def merge_layers(
                 f"{path} sets options of the algorithm, but algorithm is a configuration, which sets all of them. Pass "
                 "the algorithm's name to use the file, or remove them from the file."
             )
-    layers = [_recorded(run, algorithm), *(values for _, values in settings), {"preset": preset, "device": device}]
-    explicit = {name: value for values in layers for name in ("preset", "device") if (value := values.get(name))}
-    preset, device = explicit.get("preset"), explicit.get("device", "auto")
+    layers = [
+        _recorded(run, algorithm),
+        *(values for _, values in settings),
+        {"preset": preset, "device": device, "steps": steps},
+    ]
+    chosen_by = {
+        name: value for values in layers for name in ("preset", "device", "steps") if (value := values.get(name))
+    }
+    preset, device, steps = chosen_by.get("preset"), chosen_by.get("device", "auto"), chosen_by.get("steps")
     silent = env == NO_ENV  # the dataset's environment determines the preset, even without evaluations
-    chosen = base_config(algorithm, None if silent else env or (named[-1] if named else None), preset, device)
+    chosen = base_config(algorithm, None if silent else env or (named[-1] if named else None), preset, device, steps)
     config = _with(settings, chosen.merge({"env.kwargs": {}}) if has_env_object else chosen)
     recorded = config.merge(data or {})
     if recorded.data.path and not preset and (silent or not (env or named)):
-        chosen = base_config(algorithm, dataset_env_id(recorded.data), device=device)
+        chosen = base_config(algorithm, dataset_env_id(recorded.data), device=device, steps=steps)
         config = _with(settings, chosen)
     if algo is not None:
         config = config.merge({"algo": algo})
@@ -152,8 +177,6 @@ def _with(settings: Sequence[tuple[Path, dict[str, Any]]], config: ExperimentCon
             config = overlay(config, values)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
-        names = flatten(values).keys() - {"learning_starts", "random_steps"}  # these follow the length
-        config = config if "explicit" in values else with_explicit(config, names)
     return config
 
 

@@ -63,12 +63,12 @@ _V1 = _EARLIER | {"algo.kl": "free_nats(1.0)"}
 _PYDREAMER: Settings = _V2 | {"algo.encoder.outputs": 64, "algo.probe.optim.lr": 1e-3}
 _FEW_MODELS: Settings = {"algo.ensemble.num_models": 5, "algo.ensemble.head.layers": 2}
 
-V3: Settings = {"steps": 1_000_000, "train_ratio": 512, "env.num": 1}
+V3: Settings = {"threads": 0, "steps": 1_000_000, "train_ratio": 512, "env.num": 1}
 """DreamerV3 on any environment."""
 
 V2: Settings = {
-    "steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 10_000, "learning_starts": 10_000, "env.num": 1,
-    "replay.capacity": 2_000_000,
+    "threads": 0, "steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 10_000, "learning_starts": 10_000,
+    "env.num": 1, "replay.capacity": 2_000_000,
 }
 """DreamerV2: prefill and "train every"; steps by reverie."""
 
@@ -81,15 +81,15 @@ V2_DMC: Settings = V2 | {
 }
 """DreamerV2 on DeepMind Control, from states or from pixels."""
 
-WORKERS: Settings = {"env.num": 16, "env.vectorization": "async"}
+WORKERS: Settings = {"threads": 0, "env.num": 16, "env.vectorization": "async"}
 PIXELS: Settings = {"env.pixels": "only", "env.resize": (64, 64)}
 DMC: Settings = {"env.id": "dm_control/walker-walk-v0", **WORKERS}
 MINIGRID: Settings = {"steps": 500_000, "train_ratio": 512, "env.id": "MiniGrid-DoorKey-5x5-v0", "env.num": 4}
 MINATAR: Settings = {"steps": 2_000_000, "train_ratio": 128, "env.id": "MinAtar/Breakout-v1", "env.num": 8}
 
 ATARI: Settings = {
-    "env.id": "ALE/Pong-v5", "env.num": 1, "env.resize": (64, 64), "env.action_repeat": 4, "env.pool_frames": 2,
-    "env.noop_max": 30, "env.max_episode_steps": 27_000,
+    "threads": 0, "env.id": "ALE/Pong-v5", "env.num": 1, "env.resize": (64, 64), "env.action_repeat": 4,
+    "env.pool_frames": 2, "env.noop_max": 30, "env.max_episode_steps": 27_000,
     "env.kwargs": {"repeat_action_probability": 0.25, "full_action_space": True},
 }
 """Atari with sticky actions and all 18 actions."""
@@ -97,12 +97,15 @@ ATARI: Settings = {
 ATARI_100K: Settings = ATARI | {"env.kwargs": {"repeat_action_probability": 0.0, "full_action_space": False}}
 """Atari without sticky actions, with the game's own actions."""
 
-V1: Settings = {"steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500, "env.num": 1}
+V1: Settings = {
+    "threads": 0, "steps": 1_000_000, "replay_ratio": 1 / 5, "random_steps": 2500, "learning_starts": 2500,
+    "env.num": 1,
+}
 """DreamerV1; steps by reverie."""
 
 PYDREAMER: Settings = {
-    "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000, "env.num": 8,
-    "env.vectorization": "async", "replay.capacity": 10_000_000, "replay.sequential": True,
+    "threads": 0, "steps": 100_000_000, "replay_ratio": 1 / 20, "random_steps": 50_000, "learning_starts": 50_000,
+    "env.num": 8, "env.vectorization": "async", "replay.capacity": 10_000_000, "replay.sequential": True,
     "replay.reset_interval": 200, "algo.carry_state": True, "algo.batch_size": 32, "algo.batch_length": 48,
     "algo.reward_transform": "identity", "algo.return_estimator": "next_reward", "algo.discount": 0.995,
     "algo.entropy_coef": 3e-3, "algo.actor_gradient": "reinforce",
@@ -124,8 +127,8 @@ R2_DMC: Settings = {"size": "12m", "train_ratio": 512, "replay.capacity": 500_00
 """R2-Dreamer on DeepMind Control, from states or from pixels."""
 
 TDMPC2: Settings = {
-    "size": "5m", "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 2500, "random_steps": 2500, "env.num": 1,
-    "replay.capacity": 1_000_000, "algo.episodic": True,
+    "threads": 0, "size": "5m", "steps": 1_000_000, "replay_ratio": 1.0, "learning_starts": 2500, "random_steps": 2500,
+    "env.num": 1, "replay.capacity": 1_000_000, "algo.episodic": True,
 }
 """TD-MPC2 in any environment; the number of steps, and terminating episodes, by reverie."""
 
@@ -154,7 +157,7 @@ TABLE: dict[str, Preset] = {
         cpu_changes=_CPU),
     "plan2explore_v3": Preset("plan2explore_v3", {"size": "12m"} | V3,
         "Plan2Explore on DreamerV3 at 12M parameters, for any environment; ensemble's settings by reverie.",
-        cpu_changes=_CPU | _FEW_MODELS),
+        cpu_changes=_CPU | _FEW_MODELS | {"replay_ratio": 0.2}),
     "cartpole": Preset("dreamer_v3", {"size": "nano"} | CARTPOLE,
         "CartPole-v1 solved in minutes on two CPU cores; settings by reverie.", env_prefixes="CartPole-"),
     "demo": Preset("dreamer_v3", {"size": "nano"} | DEMO,
@@ -173,7 +176,8 @@ TABLE: dict[str, Preset] = {
     "dmc_vision": Preset("dreamer_v3", {"size": "200m", "steps": 1_100_000, "train_ratio": 256, **DMC, **PIXELS},
         "DeepMind Control from 64x64 pixels, 1M steps (configs.yaml: dmc_vision).", cpu_changes=_CPU_IMAGES),
     "crafter": Preset("dreamer_v3",
-        {"size": "200m", "steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1", "env.num": 1},
+        {"threads": 0, "size": "200m", "steps": 1_100_000, "train_ratio": 512, "env.id": "CrafterReward-v1",
+            "env.num": 1},
         "Crafter, 1M steps (configs.yaml: crafter).", env_prefixes="Crafter", cpu_changes=_CPU_IMAGES),
     "procgen": Preset("dreamer_v3",
         {"size": "200m", "steps": 110_000_000, "train_ratio": 64, "env.id": "procgen-coinrun-v0", **WORKERS,

@@ -96,7 +96,7 @@ RAINBOW: Settings = {
 """The parts of Rainbow that are settings of C51: Hessel et al. 2018, table 1."""
 
 _ATARI: Settings = {
-    "steps": 400_000, "learning_starts": 10_000, "random_steps": 10_000, "replay.capacity": 100_000,
+    "steps": 200_000, "learning_starts": 10_000, "random_steps": 10_000, "replay.capacity": 100_000,
     "algo.target_update_interval": 1000, "algo.exploration": "epsilon_greedy(1.0, 0.05, 100000)",
 }
 """Changes of Atari's presets for a machine without a GPU: about an hour on two cores; values by reverie."""
@@ -143,11 +143,14 @@ OpenAI Baselines' PPO has a constant range of the ratio, clips values and halves
 
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", MODEL_FREE,
-        "DDPG on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
+        "DDPG on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
+        cpu_changes={"steps": 300_000}),
     "td3": Preset("td3", MODEL_FREE,
-        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); number of random steps by reverie.", cpu_changes={}),
+        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); number of random steps by reverie.",
+        cpu_changes={"steps": 300_000}),
     "sac": Preset("sac", MODEL_FREE,
-        "SAC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
+        "SAC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
+        cpu_changes={"steps": 200_000}),
     "redq": Preset("sac", HIGH_RATIO | {"algo.num_critics": 10},
         "REDQ: SAC with ten critics and 20 updates per env step on MuJoCo and similar tasks: 300k steps.",
         cpu_changes={"steps": 20_000}),
@@ -165,9 +168,10 @@ TABLE: dict[str, Preset] = {
     "sac_ae": Preset("sac_ae", DMC_PIXELS,
         "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
     "tqc": Preset("tqc", MODEL_FREE,
-        "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.", cpu_changes={}),
+        "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
+        cpu_changes={"steps": 100_000}),
     "crossq": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},
-        "CrossQ on MuJoCo and similar tasks: 1M steps.", cpu_changes={"steps": 100_000}),
+        "CrossQ on MuJoCo and similar tasks: 1M steps.", cpu_changes={"steps": 50_000}),
     "simba": Preset("sac",
         MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000,
             "algo.normalize_obs": "running", "algo.networks.body": "simba", "algo.networks.units": (128,),
@@ -176,21 +180,21 @@ TABLE: dict[str, Preset] = {
             "algo.decoupled_weight_decay": 0.01, "algo.discount": 0.995},
         "SimBa: SAC with residual networks and two updates per env step on MuJoCo and similar tasks: 1M steps; "
         "ln sigma is bounded as in SAC.",
-        cpu_changes={"steps": 50_000}),
+        cpu_changes={"steps": 20_000}),
     "simba_v2": Preset("simba_v2",
         MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995,
             "algo.actor_lr": [[0, 1e-4], [1e6, 5e-5]], "algo.critic_lr": [[0, 1e-4], [1e6, 5e-5]],
             "algo.temperature_lr": [[0, 1e-4], [1e6, 5e-5]]},
         "SimbaV2: networks on the unit sphere on MuJoCo and similar tasks: 1M steps; the authors make as many updates "
         "per env step as the action is repeated.",
-        cpu_changes={"steps": 50_000}),
+        cpu_changes={"steps": 20_000}),
     # The authors' schedule counts updates of the actor, a third of the critics', so its rate decays by a third as much.
     "xqc": Preset("xqc",
         MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000, "algo.discount": 0.995,
             "algo.critic_lr": [[0, 3e-4], [1e6, 3e-5]], "algo.actor_lr": [[0, 3e-4], [1e6, 2.1e-4]],
             "algo.temperature_lr": [[0, 3e-4], [1e6, 2.1e-4]]},
         "XQC: batch norm, weights of norm 1 and two updates per env step, on MuJoCo and similar tasks: 1M steps.",
-        cpu_changes={"steps": 50_000}),
+        cpu_changes={"steps": 20_000}),
     "ddpg_pendulum": Preset("ddpg", PENDULUM, "DDPG on Pendulum-v1: minutes on one CPU core; settings by reverie.",
         env_prefixes="Pendulum-"),
     "td3_pendulum": Preset("td3", PENDULUM, "TD3 on Pendulum-v1: minutes on one CPU core; settings by reverie.",
@@ -204,7 +208,7 @@ TABLE: dict[str, Preset] = {
             "random_steps": 1000, "replay.capacity": 100_000},
         "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}),
     "qr_dqn": Preset("qr_dqn", SMALL_VALUES,
-        "QR-DQN for small problems with discrete actions; settings by reverie.", cpu_changes={}),
+        "QR-DQN for small problems with discrete actions; settings by reverie.", cpu_changes={"steps": 400_000}),
     # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
     # had reached 500.
     "dqn_cartpole": Preset("dqn", CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128},
@@ -215,7 +219,7 @@ TABLE: dict[str, Preset] = {
         "C51 for small problems with discrete actions and returns from -10 to 10; settings by reverie.",
         cpu_changes={}),
     "iqn": Preset("iqn", SMALL_VALUES,
-        "IQN for small problems with discrete actions; settings by reverie.", cpu_changes={}),
+        "IQN for small problems with discrete actions; settings by reverie.", cpu_changes={"steps": 100_000}),
     "c51_cartpole": Preset("c51", CARTPOLE_VALUES | {"algo.v_min": 0.0, "algo.v_max": 100.0},
         "C51 on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "iqn_cartpole": Preset("iqn", CARTPOLE_VALUES,
@@ -228,7 +232,7 @@ TABLE: dict[str, Preset] = {
         "C51 on MinAtar, with its authors' network; bounds of returns by reverie.", env_prefixes="MinAtar/",
         cpu_changes={}),
     "iqn_minatar": Preset("iqn", MINATAR_VALUES, "IQN on MinAtar, with its authors' network.",
-        env_prefixes="MinAtar/", cpu_changes={}),
+        env_prefixes="MinAtar/", cpu_changes={"steps": 300_000}),
     "rainbow_minatar": Preset("c51",
         MINATAR_VALUES | RAINBOW | {"algo.v_min": 0.0, "algo.v_max": 50.0},
         "Rainbow on MinAtar, with its authors' network; bounds of returns by reverie.", cpu_changes={}),
@@ -252,14 +256,14 @@ TABLE: dict[str, Preset] = {
             "algo.num_target_quantiles": 64},
         "IQN on Atari, 200M frames: four 84x84 gray frames (Dabney et al. 2018, as in Dopamine).",
         env_prefixes="ALE/",
-        cpu_changes=_ATARI | {"algo.num_quantiles": 8, "algo.num_target_quantiles": 8}),
+        cpu_changes=_ATARI | {"steps": 50_000, "algo.num_quantiles": 8, "algo.num_target_quantiles": 8}),
     "rainbow": Preset("c51",
         ATARI_VALUES | RAINBOW | {"learning_starts": 20_000, "random_steps": 20_000, "algo.lr": 6.25e-5,
             "algo.adam_eps": 1.5e-4, "algo.target_update_interval": 2000,
             "replay.priority.beta_anneal_windows": 400_000_000},
         "Rainbow on Atari, 200M frames: four 84x84 gray frames (Hessel et al. 2018, table 1).",
         cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}
-            | {"replay.priority.beta_anneal_windows": 3_200_000}),
+            | {"steps": 60_000, "replay.priority.beta_anneal_windows": 3_200_000}),
     "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps.", cpu_changes={}),
     "ppo_cartpole": Preset("ppo",
         ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,

@@ -1,9 +1,8 @@
-"""Random data and random play for measurements: observations, batches, and an environment of a learner's shapes."""
+"""Random data and random play for measurements: observations, batches, and the rate of an environment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -15,9 +14,6 @@ from reverie.core.protocols import Env
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Step
 from reverie.run.collect import random_flat_actions
-
-MAX_TURNS = 2_000
-"""Turns of the loop within which the replay should hold a window."""
 
 
 def random_part(part: ObsPart, *lead: int) -> Tensor:
@@ -63,37 +59,12 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
     return learner.prepare_rollout(rows).map(lambda x: x[:num_windows]) if isinstance(learner, OnPolicy) else rows
 
 
-class NoiseEnv:
-    """Environments whose steps take no time: the same random row, again and again."""
-
-    max_episode_steps = None
-
-    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, envs: int) -> None:
-        self.obs_spec: ObsSpec = obs_spec
-        self.action_spec: ActionSpec = action_spec
-        self.num_envs: int = envs
-        self.exact_rewards: Sequence[float] = ()
-        self.episode_info: dict[int, dict[str, float]] = {}
-        self._step = noise_step(obs_spec, envs)
-
-    def reset(self, seed: int | None = None) -> Step:
-        """Return the row."""
-        return self._step
-
-    def send(self, action: Tensor) -> None:
-        """Take no time."""
-
-    def receive(self) -> Step:
-        """Return the row."""
-        return self._step
-
-
-def env_rate(env: Env, seconds: float = 2.0, timer: Callable[[], float] = time.perf_counter) -> float:
-    """Return the env steps per second, by ``timer``, of ``env`` under random actions, summed over its environments."""
+def env_rate(env: Env, seconds: float = 2.0) -> float:
+    """Return the env steps per second of ``env`` under random actions, summed over its environments."""
     rng = np.random.default_rng(0)
     step, num_steps = env.reset(0), 0
-    started, begin = time.perf_counter(), timer()
+    started = time.perf_counter()
     while time.perf_counter() - started < seconds or num_steps == 0:
         num_steps += len(step) - int(step.is_last.sum())
         step = env.step(random_flat_actions(env.action_spec, env.num_envs, rng, step.obs.get(MASK_KEY)))
-    return num_steps / max(1e-9, timer() - begin)
+    return num_steps / max(1e-9, time.perf_counter() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 Settings = dict[str, Any]
@@ -19,3 +20,5 @@ class Preset(NamedTuple):
     """Prefixes of the environment ids for which it is the default, separated by spaces."""
     cpu_changes: Settings | None = None
     """Changes for a machine without a GPU: smaller networks, shorter runs. None: no changes."""
+    from_steps: Callable[[int], Settings] | None = None
+    """Returns settings that follow the planned env steps of the run. None: there are none."""

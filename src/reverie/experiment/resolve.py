@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from reverie.algos.on_policy import OnPolicyConfig
 from reverie.core.config import Choice, Config
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
-from reverie.core.hardware import num_cores
 from reverie.core.logger import logger
 from reverie.datasets.dataset import DatasetConfig, open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
@@ -88,7 +85,7 @@ def dataset_env_id(data: DatasetConfig) -> str:
 
 
 def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> ExperimentConfig:
-    """Return ``config`` with the initial settings of the run in ``path`` and, unless set, its ``threads``.
+    """Return ``config`` with the initial settings of the run in ``path``.
 
     RunError if ``config`` differs from them, or has another kind of experience than ``before``, the run's settings so
     far: a checkpoint contains positions in the replay, in the dataset or in both, and cannot switch between these.
@@ -124,16 +121,7 @@ def with_initial_settings(config: ExperimentConfig, before: Mapping[str, Any], p
             f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run cannot "
             f"switch between actors and no actors. Or start a new run with its agent: --init-from {path}."
         )
-    return config.merge({**initial, "threads": config.threads or before.get("threads", 0)})
-
-
-def with_chosen_before(config: ExperimentConfig, before: Mapping[str, Any]) -> ExperimentConfig:
-    """Return ``config`` with what was chosen for the same hours ``before``, but for what the user has set now."""
-    if config.hours is None or before.get("hours") != config.hours:
-        return config
-    chosen = {name: before[name] for name in CHOSEN if config.is_open(name)}
-    chosen |= {"algo": before["algo"]} if config.is_open("size") else {}
-    return config.merge(chosen | {"explicit": OPEN})
+    return config.merge(initial)
 
 
 def absolute_locations(locations: Any) -> list[str]:
@@ -142,70 +130,20 @@ def absolute_locations(locations: Any) -> list[str]:
     return [absolute_store_path(path) for path in paths]
 
 
-def with_explicit(config: ExperimentConfig, names: Collection[str]) -> ExperimentConfig:
-    """Return ``config`` with the settings ``names``, or those below one of them, recorded as set by the user."""
-    tops = {name.partition(".")[0] for name in names if "." not in name}
-    explicit = {name for name in OPEN if name in names or name.partition(".")[0] in tops}
-    explicit |= {"size"} if "algo" in tops else set()
-    return config.merge({"explicit": sorted({*config.explicit, *explicit})})
-
-
-def complete_settings(config: ExperimentConfig, explicit: Collection[str]) -> ExperimentConfig:
-    """Return ``config`` with the names of the user's ``explicit`` settings, and what follows from them.
-
-    ConfigError if they leave no time to learn, or have no effect.
-    """
+def complete_settings(config: ExperimentConfig, names: Collection[str]) -> ExperimentConfig:
+    """Return ``config``; ConfigError if the settings ``names``, which the user has set, have no effect."""
     other_unit = "steps" if config.offline else "updates"
-    if other_unit in explicit and config.unit not in explicit:
+    if other_unit in names and config.unit not in names:
         kind = "on a dataset alone" if config.offline else "that collects rows"
         raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
-    config = with_explicit(config, explicit)
-    if "hours" in explicit and config.hours is not None and config.learners > 1:
+    if config.hours is not None and config.learners > 1:
         raise ConfigError(f"hours = {config.hours:g} with learners = {config.learners}: set {config.unit} instead.")
-    return fit_learning_starts(fit_num_envs(config))
-
-
-MAX_ENVS, MIN_ROLLOUT = 16, 128
-"""Most environments that :func:`fit_num_envs` chooses, and time steps of a rollout that it does not shorten."""
-
-
-def fit_num_envs(config: ExperimentConfig) -> ExperimentConfig:
-    """Return ``config`` with as many environments as cores, as a power of 2, for an on-policy learner without a GPU.
-
-    Rollouts keep their number of rows. A preset with several environments, or the user's own settings, stay.
-    """
-    is_open = config.env.num == 1 and config.is_open("env.num", "algo.rollout", "algo.batch_length")
-    if not is_open or not config.preset.endswith("+cpu") or not isinstance(config.algo, OnPolicyConfig):
-        return config
-    num, rollout = min(MAX_ENVS, 2 ** int(math.log2(num_cores()))), config.algo.rollout
-    return config.merge({"env.num": num, "algo.rollout": max(rollout // num, min(rollout, MIN_ROLLOUT))})
-
-
-def fit_learning_starts(config: ExperimentConfig) -> ExperimentConfig:
-    """Return ``config`` with ``learning_starts`` lowered to a quarter of the run, if it would exceed half of it."""
-    starts, steps = config.learning_starts, config.steps
-    if config.offline or config.algo.on_policy or 2 * starts <= steps or 0 in (config.replay_ratio, config.train_ratio):
-        return config
-    if not config.is_open("learning_starts"):
-        if starts < steps:
-            return config
+    learns_later = (
+        not config.offline and not config.algo.on_policy and 0 not in (config.replay_ratio, config.train_ratio)
+    )
+    if learns_later and config.learning_starts >= config.steps:
         raise ConfigError(
-            f"learning_starts = {starts}: the run has only {steps:,} env steps, so it would learn nothing. Lower it, "
-            "or increase steps."
+            f"learning_starts = {config.learning_starts}: the run has only {config.steps:,} env steps, so it would "
+            "learn nothing. Lower it, or increase steps."
         )
-    soon = max(1, steps // 4)
-    logger.info(f"learning starts after {soon:,} env steps, not {starts:,}: the run has only {steps:,}")
-    random = min(config.random_steps, soon) if config.is_open("random_steps") else config.random_steps
-    return config.merge({"learning_starts": soon, "random_steps": random})
-
-
-CHOSEN = ("threads", "steps", "updates", "replay_ratio", "train_ratio", "learning_starts", "random_steps")
-"""Settings that :func:`build` may choose by the machine, besides those of the algorithm."""
-OPEN = (*CHOSEN, "size", "algo.batch_size", "algo.batch_length", "algo.rollout", "env.num")
-"""Settings that the machine chooses unless the user sets them."""
-
-
-def with_chosen(config: ExperimentConfig, built: ExperimentConfig) -> ExperimentConfig:
-    """Return ``config`` with what was chosen by the machine when it was ``built``."""
-    config = config.merge({name: getattr(built, name) for name in CHOSEN})
-    return config if built.learners > 1 else config.merge({"algo": built.algo})
+    return config

@@ -128,14 +128,17 @@ class Collector:
     def __init__(
         self, env: Env, policy: Policy[Any], sink: RowSink, *, seed: int | None = None, random_steps: int = 0,
         running_statistics: RunningStatistics | None = None, exact: Callable[[], bool] = lambda: True,
+        schedule_position: Callable[[], int] | None = None,
     ) -> None:  # fmt: skip
         """Reset ``env`` with ``seed``, which also seeds random actions.
 
         ``random_steps``: initial env steps with uniformly random actions. ``running_statistics``: updated with every
         row before the policy acts on it. ``exact``: whether the rows loaded from a checkpoint equal the saved rows, so
-        that episodes can continue.
+        that episodes can continue. ``schedule_position``: returns the env steps that exploration schedules follow;
+        None: those that the policy has taken.
         """
         self.exact = exact
+        self.schedule_position = schedule_position
         self._saved: State = {}
         self.env = env
         self.policy = policy
@@ -200,6 +203,8 @@ class Collector:
             self.running_statistics.update_statistics(step)
             self._watched = True
         random = self.env_steps < self.random_steps
+        if self.schedule_position is not None and isinstance(self.policy, Annealed):
+            self.state = self.policy.advance_schedule(self.state, self.schedule_position())
         action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
         if random:
             action = to_executed_action(

@@ -111,7 +111,7 @@ class MetricsLog:
         """Return the seconds since the last entry by task, and the policy's exploration parameters."""
         spent = dict(self.seconds)
         self.seconds.update(dict.fromkeys(self.seconds, 0.0))
-        amount = None if self.collector is None else self.exploration(self.clock.env_steps)
+        amount = None if self.collector is None else self.exploration(self.clock.schedule_position)
         return spent if amount is None else {**spent, "train/exploration": amount}
 
     def _rates(self) -> dict[str, float]:

@@ -75,7 +75,7 @@ def run_experiment(
             if experiment.store is not None:
                 experiment.store.check_writable()  # a run that is rejected here leaves no files behind
             experiment.load_initial()
-        experiment.describe()
+        experiment.describe(folder.path)
         if not begun:
             create_run_folder(folder, stack)
         life.write_settings(anew=newest is None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -86,8 +87,8 @@ class Trainable(Protocol):
     def load_initial(self) -> None:
         """Load the agent of another run, if the settings name one."""
 
-    def describe(self) -> None:
-        """Log a summary of the training run, and the assumptions about the data."""
+    def describe(self, folder: Path) -> None:
+        """Log a summary of the training run in ``folder``, and the assumptions about the data."""
 
     def no_update_reason(self) -> str:
         """Return why a finished run has made no update; "" if it made any, or its settings ask for none."""
