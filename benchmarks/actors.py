@@ -32,7 +32,7 @@ from peers.installed import WHERE, installed
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import merge_layers
+from reverie.experiment.settings import Request, merge_layers
 from reverie.run.loop import train_loop
 
 ROUNDS = 3
@@ -72,7 +72,7 @@ class Last:
 
 def measure(case: str, way: str) -> dict[str, Any]:
     """Return env steps and updates a second, and how old the policy was that acted."""
-    config: ExperimentConfig = merge_layers("sac", env=CASES[case]).merge(QUIET | WAYS[way])
+    config: ExperimentConfig = merge_layers(Request(algorithm="sac", env=CASES[case])).merge(QUIET | WAYS[way])
     with tempfile.TemporaryDirectory() as folder:
         experiment = build(
             config, Sleeping if case == "sleeping" else None, run=Path(folder), actors=build_actor_collector

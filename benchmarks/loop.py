@@ -29,7 +29,7 @@ from reverie.core.specs import EXTRAS
 from reverie.core.types import Batch
 from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import merge_layers
+from reverie.experiment.settings import Request, merge_layers
 from reverie.log.meter import DeviceMeter
 from reverie.log.sinks import LogOutputs
 from reverie.run import loop as loop
@@ -137,7 +137,9 @@ def count_updates(watch: Stopwatch, experiment: Experiment, updates: int) -> Cou
 def measure(case: str) -> dict[str, Any]:
     """Milliseconds of each part for an update, and the share of all that is not the update."""
     layers, changes, updates = CASES[case]
-    config: ExperimentConfig = merge_layers(**{"algorithm": "dreamer_v3", **layers}).merge({**changes, **QUIET})
+    config: ExperimentConfig = merge_layers(Request(**{"algorithm": "dreamer_v3", **layers})).merge(
+        {**changes, **QUIET}
+    )
     experiment, meter, watch = build(config), DeviceMeter(), Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         outputs = LogOutputs(path=Path(folder), title=case, settings=config.to_dict(), export=export_checkpoint)

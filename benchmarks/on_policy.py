@@ -45,7 +45,7 @@ from reverie.algos.ppo import PPO
 from reverie.core.openmp import limit_openmp_spinning
 from reverie.envs.make import make_gym
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import merge_layers
+from reverie.experiment.settings import Request, merge_layers
 from reverie.log.aggregate import aggregate_intervals, nan_to_none
 from reverie.replay.rollout import RolloutBuffer
 
@@ -237,7 +237,7 @@ class Runs:
 
 def resolved(task: Task) -> ExperimentConfig:
     """All settings of ours."""
-    return merge_layers(task.algo, env=task.env).merge(task.own)
+    return merge_layers(Request(algorithm=task.algo, env=task.env)).merge(task.own)
 
 
 def mark(system: str, task: Task) -> str:

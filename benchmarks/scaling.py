@@ -39,7 +39,7 @@ from reverie.distributed.ray_learners import PLACEMENT_VAR
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import merge_layers
+from reverie.experiment.settings import Request, merge_layers
 from reverie.run.collect import Collector
 from reverie.run.loop import train_loop
 
@@ -62,7 +62,7 @@ NETWORK = 1.25e9
 def settings(case: str, **more: Any) -> ExperimentConfig:
     """The settings of a case."""
     name, env, own = CASES[case]
-    config: ExperimentConfig = merge_layers(name, env=env).merge(QUIET | own | more)
+    config: ExperimentConfig = merge_layers(Request(algorithm=name, env=env)).merge(QUIET | own | more)
     return config
 
 

@@ -24,7 +24,7 @@ from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed.actor_collector import build_actor_collector
-from reverie.distributed.launch import learner_settings
+from reverie.distributed.launch import learner_share
 from reverie.distributed.learners import make_learner_experiment
 from reverie.distributed.team import LearnerGroup
 from reverie.experiment.build import build
@@ -175,9 +175,8 @@ def test_callbacks_cannot_reach_environments_of_other_processes(tmp_path: Path) 
             experiment.callback_env("training")
     assert acted.callback_env("evaluation") is acted.eval_env
     several.team.rank = 1
-    learner_settings(
-        settings(patience=3, schedule__eval_every=20, env__num=2), several.team
-    ).validate()  # evaluates nothing itself
+    patient = settings(patience=3, schedule__eval_every=20, env__num=2)
+    patient.merge(learner_share(patient, several.team)).validate()  # evaluates nothing itself
 
 
 def test_two_trainings_at_once_are_refused(tmp_path: Path, said: list[str]) -> None:

@@ -27,7 +27,7 @@ from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithm_config, algorithms
 from reverie.envs.config import EnvConfig
-from reverie.experiment.config_layers import merge_layers
+from reverie.experiment.settings import Request, merge_layers
 from reverie.kernels import compiler
 from tiny import SETTINGS
 
@@ -55,7 +55,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (["iql"], "reverie train iql --data PATH"),
 ])  # fmt: skip
 def test_a_run_without_an_environment_asks_for_it(args: list[str], question: str, capsys: Captured) -> None:
-    assert main(["train", *args, "--steps", "9"]) == 2
+    assert main(["train", *args, "--steps", "9"]) == 1
     said = capsys.readouterr().err
     assert (question in said, said.count("\n")) == (True, 1)
 
@@ -137,7 +137,7 @@ def test_help_of_train_is_one_screen_of_settings_that_the_algorithm_has(name, ca
     assert (len(lines) <= 47, max(map(len, lines)) <= 80) == (True, True)
     assert name or all(known in text for known in algorithms())
     shown = {*re.findall(r"^  --([\w.-]+)", text, re.MULTILINE)}
-    config = merge_layers(name or "dreamer_v3")
+    config = merge_layers(Request(algorithm=name or "dreamer_v3"))
     rates = {flag for flag in dataclass_flags(config) if re.fullmatch(r"algo\.(optim\.)?([a-z]+-)?lr", flag)}
     assert {"env", "seed", "run", "algo.batch-size", "wandb", "schedule.eval-every", *rates} <= shown
     assert shown <= {*dataclass_flags(CommonOptions()), *dataclass_flags(config)}

@@ -39,7 +39,8 @@ from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.suites import SUITES
 from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import ON_CPU, PRESETS, preset_name
+from reverie.experiment.presets import ON_CPU, preset_name
+from reverie.experiment.settings import PRESETS
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 

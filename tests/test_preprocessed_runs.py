@@ -15,7 +15,7 @@ from reverie.api import train_config as train
 from reverie.core.errors import ConfigError
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import base_config
+from reverie.experiment.settings import Request, merge_layers
 from reverie.run.checkpoint import Checkpoints, read_checkpoint
 from reverie.run.collect import to_executed_action
 from reverie.store.store import ReplayStore
@@ -31,7 +31,7 @@ ENVS = {"td3": "reverie/Match-v0", "discrete_sac": "reverie/Look-v0"}
 
 def settings(name: str, **more: Any) -> ExperimentConfig:
     depth = {"algo.networks.encoder": "dreamer(depth=2)"} if name == "discrete_sac" else {}
-    return base_config(name, ENVS[name]).merge(SMALL | {"env.id": ENVS[name]} | depth | more)
+    return merge_layers(Request(algorithm=name, env=ENVS[name])).merge(SMALL | {"env.id": ENVS[name]} | depth | more)
 
 
 def learned(run: Path) -> dict[str, torch.Tensor]:
@@ -127,7 +127,7 @@ def test_priorities_are_written_and_weights_are_learned_from() -> None:
     """What an update says of a window is its priority from then on; its loss counts as much as its weight says."""
     more = {"replay.fractions.uniform": 0, "replay.fractions.priority": 1, "replay.online_queue": False,
             "env.id": "reverie/Match-v0", "algo.frame_stack": 3, "algo.frame_stack_keys": ".*"}  # fmt: skip
-    built = build(base_config("sac", "reverie/Match-v0").merge(SMALL | more))
+    built = build(merge_layers(Request(algorithm="sac", env="reverie/Match-v0")).merge(SMALL | more))
     while len(built.replay) < 40:
         built.collector.collect()
     priorities = built.replay.batch_sampler.priorities

@@ -17,10 +17,10 @@ from reverie.cli import train as commands
 from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
-from reverie.experiment import config_layers
-from reverie.experiment.arguments import resolve_settings
+from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import ON_CPU, PRESETS, SUITES, TABLE, merge_layers, overlay, preset_name
+from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
+from reverie.experiment.settings import PRESETS, Request, overlay, resolve
 from reverie.replay.sources import Mixed
 from tiny import SETTINGS
 
@@ -31,8 +31,14 @@ NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of GPUs that presets find, as the only entry."""
     found = [1]
-    monkeypatch.setattr(config_layers, "num_gpus", lambda: found[0])
+    monkeypatch.setattr(settings, "num_gpus", lambda: found[0])
     return found
+
+
+def merge_layers(algorithm: str, data: Any = None, device: str = "auto", **layers: Any) -> ExperimentConfig:
+    """The settings of a request, with nothing checked."""
+    overrides = (data or {}) | ({} if device == "auto" else {"device": device})
+    return settings.merge_layers(Request(algorithm=algorithm, overrides=overrides, **layers))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -82,7 +88,7 @@ def test_without_a_gpu_runs_are_short(gpus: list[int], algorithm: str, env: str,
     on_request = merge_layers(algorithm, env=env, preset="cpu"), merge_layers(algorithm, env=env, device="cpu")
     gpus[0] = 0
     config, plain = merge_layers(algorithm, env=env), name.removesuffix("+cpu")
-    assert (config.preset, *on_request) == (name, config, config)
+    assert (config.preset, *on_request) == (name, config, config.merge({"device": "cpu"}))
     assert merge_layers(algorithm, env=env, device="cuda").preset == published.preset == plain
     assert merge_layers(algorithm, env=env, preset=plain) == published
     kept = ("id", "resize", "grayscale", "action_repeat", "pool_frames", "max_episode_steps", "kwargs")
@@ -181,11 +187,13 @@ def recorded(folder: Path, env: str | None) -> Path:
 def test_the_environment_of_the_data_chooses(tmp_path: Path) -> None:
     data = {"data.path": str(recorded(tmp_path / "pendulum", "Pendulum-v1"))}
     own, none = {"env.id": "auto"}, {"env.id": "none"}
-    assert merge_layers("cql", data=data) == PRESETS["cql_pendulum"]().merge(own)
-    assert merge_layers("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none)
-    assert merge_layers("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own)
-    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]().merge({"env.id": "HalfCheetah-v5"})
-    assert merge_layers("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own)
+    assert merge_layers("cql", data=data) == PRESETS["cql_pendulum"]().merge(own | data)
+    assert merge_layers("cql", data=data, env="none") == PRESETS["cql_pendulum"]().merge(none | data)
+    assert merge_layers("cql", data=data, preset="cql") == PRESETS["cql"]().merge(own | data)
+    assert merge_layers("cql", data=data, env="HalfCheetah-v5") == PRESETS["cql"]().merge(
+        {"env.id": "HalfCheetah-v5"} | data
+    )
+    assert merge_layers("dreamer_v3", data=data) == PRESETS["dreamer_v3"]().merge(own | data)
 
 
 @pytest.mark.parametrize(("algorithm", "preset"), [("dqn", "qr_dqn"), ("td3", "td3_bc"), ("sac", "cql")])
@@ -197,7 +205,7 @@ def test_a_preset_of_a_subclass_is_another_algorithms(algorithm: str, preset: st
 def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) -> None:
     path = recorded(tmp_path / "cheetah", "HalfCheetah-v5")
     data, env = {"data.path": str(path)}, {"env.id": "Pendulum-v1"}
-    assert merge_layers("iql", data=data, env="Pendulum-v1") == PRESETS["iql_pendulum"]().merge(env)
+    assert merge_layers("iql", data=data, env="Pendulum-v1") == PRESETS["iql_pendulum"]().merge(env | data)
     (tmp_path / "a.yaml").write_text(f"data: {{path: {path}}}\nalgo.beta: 2.0\n")
     found = merge_layers("iql", files=[tmp_path / "a.yaml"], env="Pendulum-v1")
     assert found == PRESETS["iql_pendulum"]().merge({"data.path": str(path), "algo.beta": 2.0} | env)
@@ -209,7 +217,8 @@ def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) ->
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
     for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
         for name in ("dreamer_v3", "dqn"):
-            assert merge_layers(name, data={"data.path": str(path)}) == PRESETS[name]().merge({"env.id": "auto"})
+            data = {"data.path": str(path)}
+            assert merge_layers(name, data=data) == PRESETS[name]().merge({"env.id": "auto"} | data)
     assert merge_layers("dreamer_v3") == PRESETS["cartpole"]()
 
 
@@ -375,7 +384,7 @@ WHOLE = ExperimentConfig(algo=OBJECT, steps=77)
 
 def settings_of(algorithm: Any, **given: Any) -> ExperimentConfig:
     named = {name: given.pop(name, None) for name in ("env", "size", "preset")}
-    return resolve_settings(algorithm, named["env"], named["size"], named["preset"], given.pop("config", ()), given)
+    return resolve(api.make_request(algorithm, **named, config=given.pop("config", ()), overrides=given))
 
 
 @pytest.fixture
@@ -405,7 +414,7 @@ def test_an_algorithm_of_python_takes_the_other_settings_of_presets_and_files(fi
 
 def test_a_whole_experiment_of_python_takes_no_lower_layers(files: dict[str, str]) -> None:
     found = settings_of(WHOLE, env="Acrobot-v1", seed=3)
-    assert found == WHOLE.merge({"env.id": "Acrobot-v1", "seed": 3})
+    assert found == WHOLE.merge({"env.id": "Acrobot-v1", "seed": 3, "experience": "online"})
     for given in ({"preset": "dqn_cartpole"}, {"preset": "nonsense"}, {"config": files["run"]}, {"config": "no.yaml"}):
         with pytest.raises(ConfigError, match="an ExperimentConfig was passed"):
             settings_of(WHOLE, **given)

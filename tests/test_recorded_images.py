@@ -20,9 +20,9 @@ from reverie.datasets.dataset_env import dataset_env_config
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
-from reverie.experiment.config_layers import merge_layers
 from reverie.experiment.describe import motionless
 from reverie.experiment.offline import stacks_in
+from reverie.experiment.settings import Request, merge_layers
 
 SPACE = spaces.Dict({
     "image": spaces.Box(0, 255, (84, 84, 3), np.uint8),
@@ -162,7 +162,7 @@ def test_rows_of_our_own(was: dict[str, Any], asked: dict[str, Any], shape: tupl
 def test_single_images_are_stacked_by_the_presets_of_atari_and_else_remarked_on() -> None:
     image = {"image": ObsPart(kind="image", shape=(84, 84, 1), dtype="uint8")}
     for name in ("bc", "discrete_bcq", "discrete_cql", "discrete_crr"):
-        config = merge_layers(name, env="ALE/Pong-v5")
+        config = merge_layers(Request(algorithm=name, env="ALE/Pong-v5"))
         assert (config.preset.removesuffix("+cpu"), config.algo.frame_stack) == (f"{name}_atari", 4)  # type: ignore[attr-defined]
         assert not motionless(config, image)
         assert "a single image (image)" in motionless(config.merge({"algo.frame_stack": 1}), image)

@@ -36,7 +36,7 @@ from reverie.envs.make import spec_to_json
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.offline import write_returns
-from reverie.experiment.resolve import resolve_env
+from reverie.experiment.settings import with_dataset_env
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage
@@ -213,7 +213,7 @@ def test_a_look_at_the_agent_leaves_the_final_evaluation_done(pendulum: Path, tm
 def test_bounds_of_actions_are_those_of_the_environment(pendulum: Path) -> None:
     """What was recorded as 2 is the largest action there, and 1 to the policy."""
     config = ExperimentConfig().merge({"data.path": str(pendulum), "env.id": "Pendulum-v1", "device": "cpu"})
-    with contextlib.closing(build(resolve_env(config, None))) as experiment, h5py.File(pendulum) as file:
+    with contextlib.closing(build(with_dataset_env(config, None))) as experiment, h5py.File(pendulum) as file:
         found = experiment.dataset.column("action")[:40, 0]
         np.testing.assert_allclose(found, file["actions"][:40, 0] / 2, rtol=1e-6)
         assert experiment.action_spec.parts["action"].high == (2.0,)

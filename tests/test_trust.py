@@ -36,7 +36,7 @@ from reverie.core.imports import (
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
-from reverie.experiment.resolve import resolve_env
+from reverie.experiment.settings import with_dataset_env
 from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, SavedConfig, write_saved_config
 from reverie.run.manifest import MANIFEST, manifest_bytes, manifest_entry
@@ -85,7 +85,7 @@ def test_a_dataset_does_not_choose_code(stranger, capsys, said):
         assert "stranger" not in sys.modules
     assert "--trust-code" in "".join(capsys.readouterr())
     learner = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path="d"), env=EnvConfig(id=DATASET_ENV))
-    assert resolve_env(learner, None).env.id == NO_ENV
+    assert with_dataset_env(learner, None).env.id == NO_ENV
     assert "stranger" not in sys.modules
     assert "--trust-code" in said[0]
     main(["data", "validate", "d", "--trust-code"])

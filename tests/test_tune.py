@@ -18,14 +18,14 @@ from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed import run_processes, search_space
-from reverie.experiment.config_layers import merge_layers
+from reverie.experiment.settings import Request, merge_layers
 from reverie.log.jsonl import JsonlSink
 from tiny import SETTINGS
 
 pytest.importorskip("optuna")
 tune = importlib.import_module("reverie.distributed.tune")
 SPACE = {"algo.lr": {"low": "1e-5", "high": 1e-2, "log": True}, "algo.networks.units": {"choices": [[8], [16, 16]]}}
-CONFIG = merge_layers("dqn", env="CartPole-v1").merge({
+CONFIG = merge_layers(Request(algorithm="dqn", env="CartPole-v1")).merge({
     "steps": 900, "schedule.eval_every": 100, "learning_starts": 20, "eval_episodes": 2, "threads": 1,
     "console": False, "tensorboard": False,
 })  # fmt: skip

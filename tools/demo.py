@@ -21,7 +21,7 @@ from reverie.agent.dream_report import dream
 from reverie.agent.evaluating import evaluate_run
 from reverie.cli.output import print_files
 from reverie.core.errors import ReverieError, count_noun
-from reverie.experiment.config_layers import PRESETS
+from reverie.experiment.settings import PRESETS
 from reverie.run.result import TrainResult
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20

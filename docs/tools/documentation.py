@@ -322,7 +322,7 @@ def link(found: re.Match[str]) -> str:
 def settings_note(name: str) -> str:
     """Return what the columns of the table of settings are."""
     from reverie.core.discover import algorithm_config
-    from reverie.experiment.config_layers import TABLE
+    from reverie.experiment.presets import TABLE
 
     config = algorithm_config(name)
     kinds = [config, *(kind for kind in config.__bases__ if "Settings that" in (kind.__doc__ or ""))]
@@ -334,7 +334,8 @@ def settings_note(name: str) -> str:
 
 def settings_table(config: Any, name: str) -> list[str]:
     """Return a table of all settings of an algorithm, with what its presets make of them."""
-    from reverie.experiment.config_layers import PRESETS, TABLE
+    from reverie.experiment.presets import TABLE
+    from reverie.experiment.settings import PRESETS
 
     presets = {preset: flat(PRESETS[preset]().algo) for preset, one in TABLE.items() if one.algorithm == name}
     lines = ["| setting | default | in presets | meaning |", "|---|---|---|---|"]
@@ -484,7 +485,8 @@ def settings() -> str:
 def presets() -> str:
     """Return the page of all presets, and of what changes without a GPU."""
     from reverie.envs.config import EnvConfig
-    from reverie.experiment.config_layers import CPU_SUFFIX, ON_CPU, PRESETS, TABLE, overlay
+    from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, TABLE
+    from reverie.experiment.settings import PRESETS, overlay
 
     lines, small = [PRESETS_HEAD], [ON_CPU_HEAD]
     for name, one in TABLE.items():

@@ -22,7 +22,7 @@ from reverie.core.protocols import Sink
 from reverie.core.seeding import preserve_num_threads, preserve_rng_state
 from reverie.datasets.in_memory import DataLike
 from reverie.distributed.actor_collector import build_actor_collector
-from reverie.distributed.launch import apply_scale_rules, join_learners, learner_settings, log_rules, member_settings
+from reverie.distributed.launch import join_learners, learner_share, log_rules, member_changes, scaled_hyperparameters
 from reverie.distributed.learners import LearnerExperiment, learner_folder, make_learner_experiment, run_follower
 from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import SeedsResult, run_seeds
@@ -30,11 +30,10 @@ from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
-from reverie.experiment.arguments import resolve_settings
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import SUITES
-from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
+from reverie.experiment.presets import SUITES
+from reverie.experiment.settings import Request, initial_settings, resolve, saved_settings
 from reverie.log.artifacts import download_run
 from reverie.log.sinks import TRACKERS, LogOutputs
 from reverie.log.trackers import check_installed
@@ -141,11 +140,23 @@ def train(
     env_object = None if env is None or isinstance(env, str) else env
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else download_run(run)
-    settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
+    settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
     with training_lock(), preserve_rng_state(), preserve_num_threads():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
         )
+
+
+def make_request(
+    algorithm: str | AlgorithmConfig | ExperimentConfig, env: EnvLike | None, size: str | None, preset: str | None,
+    config: Path | str | Sequence[Path | str] | None, overrides: Mapping[str, Any], run: Path | str | None = None,
+) -> Request:  # fmt: skip
+    """Return the arguments that :func:`train` and others share as one object."""
+    files = [config] if isinstance(config, str | Path) else config or ()
+    path = None if run is None else Path(run)
+    return Request(
+        algorithm=algorithm, env=env, size=size, preset=preset, files=[*map(Path, files)], run=path, overrides=overrides
+    )
 
 
 def train_config(
@@ -181,7 +192,7 @@ def train_config(
         run_callbacks = [] if team.rank else [*map(make_callback, config.callbacks), *callbacks]
         folder = None if run is None else RunFolder.from_path(run)
         before = read_saved_config(folder.path).experiment if folder is not None and folder.config.is_file() else None
-        config = member_settings(resolve_env(config, env, before), team)
+        config = config.merge(member_changes(config, team))
         log_rules(config, team.count)
         folder = folder or RunFolder.from_path(new_path(config.task_label, config.name))
         folder, before = team.broadcast_object((folder, before))
@@ -192,8 +203,9 @@ def train_config(
                 team.broadcast_object(("build", start))
             continued = config
             if start is not None and before is not None:
-                continued = with_initial_settings(config, before, folder.path)
-            settings = learner_settings(apply_scale_rules(continued, team.count), team)
+                continued = config.merge(initial_settings(config, before, folder.path))
+            scaled = continued.merge(scaled_hyperparameters(continued, team.count))
+            settings = scaled.merge(learner_share(scaled, team))
             experiment = build(
                 settings, env, eval_env=eval_env, start=start or 0, rank=team.rank,
                 run=learner_folder(folder.path, team.rank), estimates=OffPolicyEstimator, actors=build_actor_collector,
@@ -275,7 +287,7 @@ def train_seeds(
             f"env = {env_name(env)}: each seed runs in its own process, which cannot receive a Python object. Register "
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
-    settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
+    settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
     return run_seeds(settings, list_seeds(seeds, settings.seed), jobs=jobs, run=run)
 
 
@@ -317,7 +329,7 @@ def tune(
         ReverieError: settings contradict each other, the package optuna is missing, no trial could start, or the folder
             contains another search.
     """
-    settings = resolve_settings(algorithm, env, size, preset, config, overrides, run)
+    settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
     values: Mapping[str, Any] | None = None
     if isinstance(space, str | Path):
         values, space_name = read_space_file(Path(space)), str(space)
@@ -364,7 +376,7 @@ def check_env(
     """
     options = {} if env_options is None else {"env_options": env_options}
     with silence_logger():
-        settings = resolve_settings(algorithm or USUAL, env, None, None, config, options)
+        settings = resolve(make_request(algorithm or USUAL, env, None, None, config, options))
     report = run_env_check(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
@@ -373,7 +385,7 @@ def check_env(
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in QUICK if name in report.algorithms["online"]), USUAL)
         with silence_logger():
-            settings = resolve_settings(name, env, None, None, config, options)
+            settings = resolve(make_request(name, env, None, None, config, options))
     settings.algo.check_actions(spec)
     if not report.ok:
         return report

@@ -20,7 +20,7 @@ from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import base_config
+from reverie.experiment.settings import make_preset
 from reverie.nn.exploration import EpsilonGreedy
 from tiny import NETWORKS
 
@@ -64,7 +64,7 @@ def test_an_agent_is_told_of_actions_of_any_space(trained):
 def test_drawn_actions_have_the_exploration_that_training_ended_with(tmp_path):
     small = {"steps": 40, "learning_starts": 20, "replay_ratio": 0.1, "eval_episodes": 0, "replay.capacity": 40}
     networks = {"algo.networks.units": (4,), "algo.batch_size": 4, "algo.exploration": EpsilonGreedy(1.0, 0.0, 40)}
-    config = base_config("dqn", "CartPole-v1").merge(
+    config = make_preset("dqn_cartpole").merge(
         small | networks | {"console": False, "tensorboard": False, "threads": 1}
     )
     train(config, run=tmp_path / "run")

@@ -21,7 +21,7 @@ from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import InstanceWrapper, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.experiment.resolve import resolve_env
+from reverie.experiment.settings import with_dataset_env
 
 minari = pytest.importorskip("minari")
 
@@ -151,5 +151,5 @@ def test_wrappers_of_the_environment_make_it_another_task(tmp_path, settings, to
     assert report.is_valid
     assert any("no episodes were replayed" in one and ":ClipReward" in one for one in report.remarks)
     config = ExperimentConfig(algo=BCConfig(), data=DatasetConfig(path=path), env=EnvConfig(id="auto"))
-    assert resolve_env(config, None).env.id == NO_ENV
+    assert with_dataset_env(config, None).env.id == NO_ENV
     assert "no evaluations: the dataset was recorded in MountainCar-v0 with the wrappers gymnasium" in said[-1]

@@ -32,7 +32,7 @@ from reverie.datasets.dataset_env import dataset_env_config
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.validate import validate
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
-from reverie.experiment.resolve import resolve_env
+from reverie.experiment.settings import with_dataset_env
 from reverie.store import zarr
 from reverie.store.local_objects import LocalObjects
 
@@ -440,4 +440,4 @@ def test_an_environment_of_ones_own_is_found_again(forget, tmp_path, capsys):
         found = minari.MinariDataset(tmp_path / name / "data").recover_environment()
         assert (found.spec.id, found.unwrapped.first) == ("Walk-v0", 1.0)
     config = ExperimentConfig(algo=BCConfig()).merge({"data.path": str(tmp_path / "recorded"), "env.id": DATASET_ENV})
-    assert resolve_env(config, None).env.id == "walk_module:Walk-v0"
+    assert with_dataset_env(config, None).env.id == "walk_module:Walk-v0"

@@ -25,7 +25,7 @@ from reverie.core.bounds import PiecewiseLinear
 from reverie.core.errors import ConfigError
 from reverie.core.seeding import derived_seeds
 from reverie.core.signals import SIGNALS
-from reverie.distributed.launch import apply_scale_rules, check_divisible, log_rules, open_store
+from reverie.distributed.launch import check_divisible, log_rules, open_store, scaled_hyperparameters
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
@@ -273,7 +273,7 @@ def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
     config = ExperimentConfig(steps=1000, scale_hyperparameters=True, algo=DQNConfig(batch_size=32, lr=1e-3)).merge(
         {"env.num": 2}
     )
-    found = apply_scale_rules(config, 4)
+    found = config.merge(scaled_hyperparameters(config, 4))
     log_rules(config, 4)
     assert (found.algo.batch_size, found.env.num) == (128, 8)
     assert found.algo.lr == PiecewiseLinear(((0.0, 0.0), (100.0, 2e-3)))
@@ -281,7 +281,7 @@ def test_rllibs_rules_scale_batches_environments_and_learning_rates(said):
         "scale_hyperparameters for 4 learners: env.num: 2 -> 8; algo.batch_size: 32 -> 128; "
         "algo.lr: 0.001 -> [[0.0, 0.0], [100.0, 0.002]]"
     ]
-    assert apply_scale_rules(config.merge({"scale_hyperparameters": False}), 4).algo.lr == 1e-3
+    assert scaled_hyperparameters(config.merge({"scale_hyperparameters": False}), 4) == {}
     sac = ExperimentConfig(scale_hyperparameters=True, algo=SACConfig(temperature_lr=0.0, actor_lr=[[0, 1], [5, 2]]))
-    found = apply_scale_rules(sac, 4).algo
+    found = sac.merge(scaled_hyperparameters(sac, 4)).algo
     assert (found.actor_lr.to_list(), found.temperature_lr) == ([[0.0, 2.0], [5.0, 4.0]], 0.0)

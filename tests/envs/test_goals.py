@@ -13,7 +13,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import BitFlip
 from reverie.envs.goals import GOALS, GoalFunction, call_on_rows
 from reverie.experiment.build import build
-from reverie.experiment.config_layers import base_config
+from reverie.experiment.settings import Request, merge_layers
 
 
 class Shaped(BitFlip):  # its reward is not only of goals
@@ -115,7 +115,9 @@ def test_methods_that_take_one_goal_get_one():
     ],
 )
 def test_hindsight_is_refused_where_it_has_no_meaning(algorithm, env, settings, said):
-    config = base_config(algorithm).merge({"replay.hindsight": "future", "device": "cpu", "threads": 1, **settings})
+    config = merge_layers(Request(algorithm=algorithm)).merge(
+        {"replay.hindsight": "future", "device": "cpu", "threads": 1, **settings}
+    )
     if isinstance(env, str):
         config, env = config.merge({"env.id": env}), None
     with pytest.raises(ConfigError, match=said):

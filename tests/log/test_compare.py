@@ -11,7 +11,7 @@ from logs import logged
 import reverie
 from reverie.cli import main
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.resolve import saved_settings
+from reverie.experiment.settings import saved_settings
 from reverie.log import plot
 from reverie.log.style import save_figure
 from reverie.run.folder import RunFolder, write_saved_config

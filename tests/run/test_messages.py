@@ -15,8 +15,8 @@ from reverie.core.types import Window
 from reverie.distributed import run_processes
 from reverie.experiment.bench import Cost, forecast
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import make_preset
 from reverie.experiment.describe import describe_forecast
+from reverie.experiment.settings import make_preset
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.resolve import saved_settings
+from reverie.experiment.settings import saved_settings
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, new_path, write_saved_config

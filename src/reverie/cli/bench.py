@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.core.specs import ActionSpec, ObsPart
     from reverie.experiment.bench import Report
     from reverie.experiment.config import ExperimentConfig
+    from reverie.experiment.settings import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,9 @@ class BenchCommand:
         return bool(self.image) or self.obs_size is not None
 
     def __call__(self) -> None:
-        config = settings(self)
+        from reverie.experiment.settings import merge_layers  # imports torch
+
+        config = merge_layers(make_request(self))
         report = run_benchmark(self, config)
         print_sections({"learner": learner_lines(report), "machine": machine_lines(report)})
         if self.json is not None:
@@ -88,22 +91,20 @@ def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
-def settings(options: BenchCommand) -> ExperimentConfig:
-    """Return the settings that ``reverie train`` would have with the same arguments."""
-    from reverie.experiment.config_layers import PRESETS, merge_layers
-    from reverie.experiment.resolve import complete_settings
+def make_request(options: BenchCommand) -> Request:
+    """Return what ``reverie train`` would be asked with the same arguments."""
+    from reverie.experiment.settings import PRESETS, Request
 
     algorithm = options.algorithm.replace("-", "_")
     preset = algorithm if options.has_shape and options.preset is None and algorithm in PRESETS else options.preset
-    config = merge_layers(
-        options.algorithm, env=options.env or None, preset=preset, size=options.size, device=options.device
-    )
     changes: dict[str, Any] = {"device": options.device, "threads": options.threads}
     changes |= {"env.num": options.envs, "algo.precision": options.precision}
     if options.batch:
         changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, options.batch.split("x")), strict=True))
-    config = config.merge({key: value for key, value in changes.items() if value is not None})
-    return complete_settings(config, {name for name in changes if changes[name] is not None})
+    changes = {key: value for key, value in changes.items() if value is not None}
+    return Request(
+        algorithm=options.algorithm, env=options.env or None, preset=preset, size=options.size, overrides=changes
+    )
 
 
 def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:

@@ -56,11 +56,11 @@ def check_env_command(args: list[str]) -> int:
 
         check_id(args[0])
     from reverie.api import USUAL, check_env  # imports torch
-    from reverie.experiment.config_layers import merge_layers
+    from reverie.experiment.settings import Request, merge_layers
 
     flags = dict(iter_flags(args))
     files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
-    usual = CheckEnvCommand(id=args[0], env=merge_layers(named, env=args[0], files=files).env)
+    usual = CheckEnvCommand(id=args[0], env=merge_layers(Request(algorithm=named, env=args[0], files=files)).env)
     options = parse(CheckEnvCommand, args, "check-env", default=usual)
     print(f"checking {options.id} ...", flush=True)
     arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}

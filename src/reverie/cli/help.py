@@ -25,7 +25,7 @@ from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.logger import wrap_words
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
-from reverie.experiment.config_layers import TABLE
+from reverie.experiment.presets import TABLE
 from reverie.replay.sources import experience_from_fraction
 
 FLAG_GROUPS = {

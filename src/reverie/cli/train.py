@@ -25,8 +25,7 @@ from reverie.distributed.search_space import read_space_file
 from reverie.distributed.seeds import run_seeds
 from reverie.distributed.tune import run_tuning
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.config_layers import merge_layers, missing_input_question, named_sections
-from reverie.experiment.resolve import complete_settings
+from reverie.experiment.settings import Request, complete, merge_layers, named_sections
 from reverie.log.aggregate import format_seeds_table
 from reverie.run.callback import import_callback
 from reverie.run.folder import RunFolder, new_path, read_saved_config
@@ -60,12 +59,14 @@ def parse_and_train(
     if options.configs:
         options = replace(options, config=named_sections(options.configs, options.config))
     first = {name: words[0] for name, words in flags.items() if words}
-    data = {path: first[path] for path in ("data.reader", "experience") if path in first}
-    config = merge_layers(
-        options.algorithm, env=options.env or None, preset=first.get("preset"), size=options.size, files=options.config,
-        data=data | ({"data.path": options.data} if options.data else {}), device=first.get("device"), run=options.run,
-        steps=int(text) if (text := first.get("steps", "")).replace("_", "").isdigit() else None,
+    early: dict[str, Any] = {path: first[path] for path in ("data.reader", "experience", "device") if path in first}
+    early |= {"data.path": options.data} if options.data else {}
+    early |= {"steps": int(text)} if (text := first.get("steps", "")).replace("_", "").isdigit() else {}
+    request = Request(
+        algorithm=options.algorithm, env=options.env or None, size=options.size, preset=first.get("preset"),
+        files=options.config, run=options.run, overrides=early,
     )  # fmt: skip
+    config = merge_layers(request)
     if {"-h", "--help"} & {*args}:
         print(help_screen(options, config, has_algorithm=has_algorithm))
         return 0
@@ -83,17 +84,12 @@ def parse_and_train(
         if (value := getattr(parsed.common, name)) != getattr(defaults, name)
     }
     config = parsed.experiment.merge(changed | {"preset": config.preset})
-    if ask := missing_input_question(
-        options.algorithm, config, env=bool(options.env or options.resume), preset=first.get("preset"),
-        files=options.config, run=options.run,
-    ):  # fmt: skip
-        return print_error(ask, 2)
     # Only the first learner prints this, not the process that starts the learners; trials of a search start their own.
     common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.cluster
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silence_logger(starts or launcher_rank() > 0):
-        config = complete_settings(config, {SHORT.get(name, name).replace("-", "_") for name in flags})
+        config = complete(config, request, {SHORT.get(name, name).replace("-", "_") for name in flags})
     if refused := placement_error(common, config.learners):
         return print_error(refused, 2)
     if starts:

@@ -159,7 +159,7 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
     ``local_count`` of the learners are on this machine. Each learner has a share of the batch and of the environments,
     and on GPUs its own GPU.
     """
-    config = apply_scale_rules(config, count)
+    config = config.merge(scaled_hyperparameters(config, count))
     if config.algo.batch_size % count and not whole_rollouts(config):
         raise ConfigError(
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same share of a "
@@ -184,15 +184,16 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
         )
 
 
-def member_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
-    """Return the settings of a run with its number of learners, and at least one environment for each."""
+def member_changes(config: ExperimentConfig, team: LearnerGroup) -> dict[str, Any]:
+    """Return the changes of a run by its number of learners: each has at least one environment."""
     if team.count == 1:
-        return config
+        return {}
+    changes: dict[str, Any] = {"learners": team.count}
     if splits_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
         of = " of each actor" if config.actors else ""
         logger.info(f"{count_noun(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
-        config = config.merge({"env.num": team.count})
-    return config.merge({"learners": team.count})
+        changes["env.num"] = team.count
+    return changes
 
 
 def splits_envs(config: ExperimentConfig, count: int) -> bool:
@@ -205,11 +206,11 @@ def whole_rollouts(config: ExperimentConfig) -> bool:
     return config.algo.on_policy and config.algo.batch_size == 1
 
 
-def learner_settings(config: ExperimentConfig, team: LearnerGroup) -> ExperimentConfig:
-    """Return the settings of one learner: its share of the run's settings."""
+def learner_share(config: ExperimentConfig, team: LearnerGroup) -> dict[str, Any]:
+    """Return the changes of a run's settings for one learner: its share of batches, rows, environments and threads."""
     n = team.count
     if n == 1:
-        return config
+        return {}
     room, store_path = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store_path
     changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
     if not config.algo.on_policy:
@@ -233,33 +234,34 @@ def learner_settings(config: ExperimentConfig, team: LearnerGroup) -> Experiment
         changes |= {"device": local, "replay.device": "cpu" if config.replay.device == "cpu" else local}
     if team.rank:
         changes |= {"eval_episodes": 0, "patience": None}
-    return config.merge(changes)
+    return changes
 
 
 # ---------------------------------------------------------------- RLlib's rules, as in its tuned DreamerV3 examples
 
 
-def apply_scale_rules(config: ExperimentConfig, count: int) -> ExperimentConfig:
-    """Return the settings for ``count`` learners, changed by ``scale_hyperparameters`` if it is set.
+def scaled_hyperparameters(config: ExperimentConfig, count: int) -> dict[str, Any]:
+    """Return the changes of settings for ``count`` learners by ``scale_hyperparameters``, if it is set.
 
     Batch sizes and environments are multiplied by n, learning rates by the square root of n. Learning rates that are
     not schedules get a warmup over the first 10 % of the run.
     """
     if not config.scale_hyperparameters:
-        return config
-    changes = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
+        return {}
+    changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
     if not config.offline:
         changes["env.num"] = config.env.num * count
     rates = {
         path: with_warmup(rate, count**0.5, config.length) for path, rate in iter_learning_rates(config.algo, "algo")
     }
-    return config.merge({**changes, **rates})
+    return {**changes, **rates}
 
 
 def log_rules(config: ExperimentConfig, count: int) -> None:
     """Log the changes by ``scale_hyperparameters``, if it is set."""
     if config.scale_hyperparameters:
-        lines = settings_changes(config.to_dict(), apply_scale_rules(config, count).to_dict())
+        scaled = config.merge(scaled_hyperparameters(config, count))
+        lines = settings_changes(config.to_dict(), scaled.to_dict())
         logger.info(f"scale_hyperparameters for {count_noun(count, 'learner')}: {'; '.join(lines)}")
 
 

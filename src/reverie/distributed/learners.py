@@ -30,7 +30,7 @@ from reverie.distributed.actor_replays import MultiReplayStores
 from reverie.distributed.team import SAVE, GroupWatch, LearnerGroup, SharedCollector, SharedSource
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.resolve import saved_settings
+from reverie.experiment.settings import saved_settings
 from reverie.replay.persistent import PersistentReplay
 from reverie.run import loop as training
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, write_checkpoint

@@ -29,7 +29,7 @@ from reverie.distributed.run_processes import (
     train_runs,
 )
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.resolve import resolve_env, saved_settings, with_initial_settings
+from reverie.experiment.settings import initial_settings, saved_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate
 from reverie.log.console import RunsDisplay
 from reverie.run.folder import (
@@ -82,14 +82,13 @@ def run_seeds(
     """
     check_seeds(config, seeds, jobs)
     check_local(run or "", "run")
-    config = resolve_env(config, None)
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
     path = path if request is None else path.absolute()  # the working directory of a node can differ
     shared, before = seeds_files(path)["settings"], None
     check_writable(path)
     if contains_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
-        config = with_initial_settings(config, before, path)
+        config = config.merge(initial_settings(config, before, path))
     over = read_finished(seeds_files(path)["aggregate"])
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]

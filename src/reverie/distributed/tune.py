@@ -32,7 +32,6 @@ from reverie.distributed.run_processes import (
 from reverie.distributed.search_space import Dimension, read_space
 from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.experiment.resolve import resolve_env
 from reverie.log.console import JsonlTail, RunsDisplay
 from reverie.log.jsonl import FINAL
 from reverie.run.evaluate import ScoreMetric
@@ -119,7 +118,6 @@ def run_tuning(
             "values. Pass a list of values, or a step between low and high."
         )
     prune = prune and not grid
-    config = resolve_env(config, None)
     if not config.eval_episodes or config.env.id == NO_ENV:
         raise ConfigError("A search compares evaluations: it needs --eval-episodes above 0, and an environment.")
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")

@@ -38,7 +38,7 @@ from reverie.experiment.offline import (
     read_heldout_data,
     read_offline_rows,
 )
-from reverie.experiment.resolve import saved_settings
+from reverie.experiment.settings import saved_settings
 from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink

@@ -33,7 +33,9 @@ END_OF_SCHEDULES = 10**15
 NO_ENV = "none"
 """Environment id of a run without an environment."""
 DATASET_ENV = "auto"
-"""Placeholder id for the environment named in the dataset, until ``resolve_env``."""
+"""Placeholder id for the environment named in the dataset, until ``settings.py: with_dataset_env``."""
+WITHOUT_ENV = {"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0}
+"""Settings of a run without an environment and without evaluations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,6 +292,8 @@ class ExperimentConfig(Config):
                 f"patience = {self.patience} counts evaluations during training, but there are none: set "
                 "schedule.eval_every, with eval_episodes above 0 or held-out data."
             )
+        if self.hours is not None and self.learners > 1:
+            raise ConfigError(f"hours = {self.hours:g} with learners = {self.learners}: set {self.unit} instead.")
         if self.heldout_fraction and (self.heldout_data or not recorded):
             problem = "heldout_data is set too: set one" if self.heldout_data else "there is no dataset: set data.path"
             raise ConfigError(f"heldout_fraction = {self.heldout_fraction:g}, but {problem}.")
@@ -348,10 +352,6 @@ class ExperimentConfig(Config):
         }
         if reason := next((reason for reason, is_set in refused.items() if is_set), ""):
             raise ConfigError(f"actors = {self.actors}, {reason}. Remove one of the two options.")
-
-    def without_env(self) -> ExperimentConfig:
-        """Return a copy without an environment and without evaluations."""
-        return self.merge({"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0})
 
 
 def _absolute(path: str) -> str:

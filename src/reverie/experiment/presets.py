@@ -8,6 +8,12 @@ from reverie.experiment import model_based_presets, model_free_presets, offline_
 
 TABLE = model_based_presets.TABLE | model_free_presets.TABLE | offline_presets.TABLE
 """All presets by name."""
+SUITES = {
+    f"{preset.algorithm}: {start}": name for name, preset in TABLE.items() for start in preset.env_prefixes.split()
+}
+"""Default preset by ``algorithm: prefix`` of environment ids."""
+ON_CPU = {name: preset.cpu_changes for name, preset in TABLE.items() if preset.cpu_changes is not None}
+"""Changes of presets for machines without a GPU."""
 CPU_SUFFIX = "+cpu"
 """Suffix of the name of a preset with its CPU changes: minigrid+cpu."""
 
@@ -23,3 +29,10 @@ def preset_advice(name: str) -> str:
     """Return how to use the preset ``name`` in both interfaces."""
     algorithm = TABLE[name.removesuffix(CPU_SUFFIX)].algorithm
     return f"Use `reverie train {algorithm} --preset {name}`, in Python reverie.train('{algorithm}', preset='{name}')."
+
+
+def preset_name(algorithm: str, env: str) -> str | None:
+    """Return the preset's name for an algorithm on an environment; None if the algorithm has no preset."""
+    key = f"{algorithm}: {env.rpartition(':')[2]}-"  # "CartPole", which Gymnasium accepts, also has the prefix
+    default = algorithm if algorithm in TABLE else None
+    return next((name for start, name in SUITES.items() if key.startswith(start)), default)

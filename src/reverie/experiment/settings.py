@@ -1,0 +1,516 @@
+"""Resolve the settings of a run: defaults, preset, saved run, files, arguments or flags, the later layer wins."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from reverie.algos.settings import AlgorithmConfig
+from reverie.core.config import Choice, Config, flatten, nest
+from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
+from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError, did_you_mean, short_repr
+from reverie.core.hardware import num_gpus
+from reverie.core.logger import logger
+from reverie.datasets.dataset import DatasetConfig, dataset_settings, open_recorded
+from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.in_memory import data_path
+from reverie.envs.config import EnvConfig
+from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
+from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
+from reverie.experiment.preset import Settings
+from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
+from reverie.replay.persistent import absolute_store_path
+from reverie.run.callback import import_callback
+from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What the user asks to train: the arguments of :func:`reverie.train`, or the flags of ``reverie train``."""
+
+    algorithm: str | AlgorithmConfig | ExperimentConfig
+    """A name; settings of an algorithm, which replace those of preset and files; or all settings but ``overrides``."""
+    env: EnvLike | None = None
+    """None: the environment that a layer or the dataset names."""
+    size: str | None = None
+    preset: str | None = None
+    """None: the preset of the environment's suite."""
+    files: Sequence[Path] = ()
+    """YAML files with settings, the later one wins."""
+    run: Path | None = None
+    """The run folder. A run of this algorithm there gives the settings below the files, unless ``preset`` is set."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Values by path of a setting, or nested: the highest layer."""
+
+    @property
+    def algorithm_name(self) -> str:
+        """Name of the algorithm."""
+        if isinstance(self.algorithm, str):
+            return self.algorithm
+        return self.algorithm.name if isinstance(self.algorithm, ExperimentConfig) else self.algorithm.algorithm
+
+    @property
+    def env_id(self) -> str | None:
+        """Id of the environment, or the name of what makes it; None if the arguments name none."""
+        return None if self.env is None else env_name(self.env)
+
+
+class Layer(NamedTuple):
+    """Values of settings, and where they come from."""
+
+    source: str
+    """Begins the text of errors; "" for arguments and flags, whose errors name the setting alone."""
+    values: Mapping[str, Any]
+
+    def apply(self, config: ExperimentConfig) -> ExperimentConfig:
+        """Return ``config`` with these values; ConfigError names the source."""
+        try:
+            return overlay(config, self.values)
+        except ConfigError as error:
+            raise ConfigError(f"{self.source}: {error}" if self.source else str(error)) from None
+
+
+def resolve(request: Request) -> ExperimentConfig:
+    """Return the settings of a run: merge all layers, open the dataset if nothing names an environment, and check.
+
+    Raises:
+        ConfigError: settings contradict each other, or nothing names an environment or data.
+    """
+    return complete(merge_layers(request), request)
+
+
+def merge_layers(request: Request) -> ExperimentConfig:
+    """Merge the layers of ``request``, lowest first; ConfigError names the layer. Contradictions stay."""
+    check_callback_names(request.overrides.get("callbacks") or ())
+    if isinstance(request.algorithm, ExperimentConfig):
+        check_no_lower_layers(request)
+    overrides = expand_short_names(request.overrides)
+    files = [Layer(str(path), read_settings(Path(path), request.algorithm_name)) for path in request.files]
+    config = with_preset(request, files, overrides)
+    preset = config.preset
+    for layer in files:
+        config = layer.apply(config)
+    if isinstance(request.algorithm, AlgorithmConfig):
+        config = config.merge({"algo": request.algorithm})
+    if isinstance(options := overrides.get("env"), EnvConfig) and options.id == EnvConfig().id:
+        overrides["env"] = options.replace("id", request.env_id or config.env.id)
+    values: dict[str, Any] = {"size": request.size} | ({} if request.env_id is None else {"env.id": request.env_id})
+    if isinstance(request.env, gymnasium.Env):
+        values |= {"env.num": 1, "env.vectorization": "sync"}  # presets may set several
+    values["preset"] = preset  # its full name; a file may call it cpu
+    return Layer("", overrides).apply(Layer("", values).apply(config))
+
+
+def complete(config: ExperimentConfig, request: Request, flags: Collection[str] = ()) -> ExperimentConfig:
+    """Return the merged settings ``config`` of ``request`` with the dataset's environment; ConfigError if they clash.
+
+    ``flags``: paths of settings that flags set, besides the overrides.
+    """
+    names = {*flags, *flatten(expand_short_names(request.overrides))}
+    if not isinstance(request.algorithm, ExperimentConfig):
+        if question := missing_input_question(request, config):
+            raise ConfigError(question)
+        check_length(config, names)
+    if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
+        raise ConfigError(
+            f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
+            "function that creates environments instead of the instance."
+        )
+    if isinstance(request.algorithm, ExperimentConfig) and config.offline and config.env.id == EnvConfig().id:
+        config = config if request.env is not None else config.merge({"env.id": DATASET_ENV})
+    return with_dataset_env(config, request.env, request.run)
+
+
+def check_length(config: ExperimentConfig, names: Collection[str]) -> None:
+    """Raise ConfigError if the run is too short to learn, or if ``names``, which the user has set, have no effect."""
+    other_unit = "steps" if config.offline else "updates"
+    if other_unit in names and config.unit not in names:
+        kind = "on a dataset alone" if config.offline else "that collects rows"
+        raise ConfigError(f"{other_unit} has no effect on a run {kind}. Set its length with {config.unit}.")
+    has_replay = not config.offline and not config.algo.on_policy
+    if has_replay and config.learning_starts >= config.steps and 0 not in (config.replay_ratio, config.train_ratio):
+        raise ConfigError(
+            f"learning_starts = {config.learning_starts}: the run has only {config.steps:,} env steps, so it would "
+            "learn nothing. Lower it, or increase steps."
+        )
+
+
+def check_callback_names(callbacks: Sequence[Any]) -> None:
+    """Raise ConfigError unless the callbacks are named as ``module:Class``, and can be imported."""
+    if objects := [callback for callback in callbacks if not isinstance(callback, str)]:
+        raise ConfigError(
+            f"callbacks = {short_repr(objects)}: each run has its own process, which cannot receive a Python object. "
+            "Name the class: 'module:Class(setting=value)'."
+        )
+    for text in callbacks:
+        import_callback(text)
+
+
+def expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``overrides`` with short names replaced by paths of settings."""
+    values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
+    if "data" in values and not isinstance(data := values["data"], DatasetConfig):
+        values["data"] = dataset_settings(data)
+    return values | ({"data.path": data_path(values["data.path"])} if "data.path" in values else {})
+
+
+# ---------------------------------------------------------------- the lowest layers: preset, or saved run
+
+
+def default_config(algorithm: str) -> ExperimentConfig:
+    """Return the defaults of an algorithm, without a preset."""
+    algo = algorithm_config(algorithm)()
+    assert isinstance(algo, AlgorithmConfig)
+    return ExperimentConfig(algo=algo)
+
+
+def make_preset(name: str, steps: int | None = None) -> ExperimentConfig:
+    """Return the settings of a preset, such as ``sac`` or ``sac+cpu``, for a run of ``steps``; None: its number.
+
+    Besides the formulas of the preset, learning starts, and random actions end, within a quarter of the run.
+    """
+    plain = name.removesuffix(CPU_SUFFIX)
+    preset = TABLE[plain]
+    config = overlay(default_config(preset.algorithm), preset.settings | {"preset": name})
+    config = overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
+    config = config if steps is None else config.merge({"steps": steps})
+    return overlay(config, settings_from_steps(config, preset.from_steps))
+
+
+PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(make_preset, name) for name in TABLE}
+"""A function for each preset that returns its settings."""
+
+
+def settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], Settings] | None = None) -> Settings:
+    """Return the settings that follow the env steps of a run with the preset ``config``, by its own formulas first."""
+    limit, names = max(1, config.steps // 4), ("learning_starts", "random_steps")
+    values = {} if from_steps is None else from_steps(config.steps)
+    if config.algo.on_policy:
+        return values
+    return values | {name: min(values.get(name, getattr(config, name)), limit) for name in names}
+
+
+def with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> ExperimentConfig:
+    """Return the layer below the files: a whole configuration, the saved run, or a preset."""
+    if isinstance(request.algorithm, ExperimentConfig):
+        return request.algorithm
+    if (saved := saved_run_layer(request, files)) is not None:
+        return saved.apply(default_config(request.algorithm_name))
+    if isinstance(request.algorithm, AlgorithmConfig):
+        check_no_algorithm_settings(files)
+    layers = [recorded_preset(request), *(layer.values for layer in files), overrides, {"preset": request.preset}]
+    chosen = {name: value for layer in layers for name in ("preset", "device", "steps") if (value := layer.get(name))}
+    named = [name for layer in files if (name := env_of_settings(layer.values)) is not None]
+    env, data = request.env_id or (named[-1] if named else None), data_settings(files, overrides)
+    env_of_preset = None if env == NO_ENV else env
+    if data.path and "preset" not in chosen and env_of_preset is None:
+        env_of_preset = dataset_env_id(data)
+    name = choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
+    if name is not None:
+        config = make_preset(name, chosen.get("steps"))
+    else:
+        config = default_config(request.algorithm_name).merge({"steps": chosen["steps"]} if "steps" in chosen else {})
+        config = config.merge(settings_from_steps(config))
+    if request.env is not None and not isinstance(request.env, str):
+        config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
+    return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
+
+
+def choose_preset(algorithm: str, env: str | None, preset: str | None, device: str) -> str | None:
+    """Return the name of the preset that the user names, or of the environment's preset; None if there is none.
+
+    Without a GPU, or if ``device`` is cpu, the environment's preset has its CPU changes. The preset "cpu" has them on
+    any machine. ``env``: "" if the environment is unknown.
+    """
+    check_not_preset(algorithm)
+    config_class = algorithm_config(algorithm)
+    algorithm = algorithm_name(config_class)
+    if preset in (None, "cpu"):
+        name = preset_name(algorithm, EnvConfig().id if env is None else env)
+        small = preset == "cpu" or device == "cpu" or (device == "auto" and not num_gpus())
+        return f"{name}{CPU_SUFFIX}" if small and name in ON_CPU else name
+    name = preset.replace("-", "_")
+    plain, names = name.removesuffix(CPU_SUFFIX), ["cpu", *TABLE]
+    if plain not in TABLE:
+        raise ConfigError(f"unknown preset '{preset}'.{did_you_mean(plain, names)} Available: {', '.join(names)}.")
+    if algorithm_config(TABLE[plain].algorithm) is not config_class:  # a subclass is another algorithm
+        raise ConfigError(f"preset '{name}' is not for {algorithm}. {preset_advice(name)}")
+    return name
+
+
+def check_no_lower_layers(request: Request) -> None:
+    """Raise ConfigError if a preset or files would be below a whole configuration, which replaces them."""
+    if lower := request.preset or ", ".join(map(str, request.files)):
+        raise ConfigError(
+            f"{lower}: an ExperimentConfig was passed, which already sets all options. Pass the algorithm's name "
+            "to use presets and files, or override single options: reverie.train(experiment, steps=1000)."
+        )
+
+
+def check_no_algorithm_settings(files: Sequence[Layer]) -> None:
+    """Raise ConfigError if a file has settings of the algorithm, which a configuration replaces."""
+    for path, values in files:
+        if any(name.partition(".")[0] == "algo" for name, value in values.items() if value != {}):
+            raise ConfigError(
+                f"{path} sets options of the algorithm, but algorithm is a configuration, which sets all of them. Pass "
+                "the algorithm's name to use the file, or remove them from the file."
+            )
+
+
+def saved_run_layer(request: Request, files: Sequence[Layer]) -> Layer | None:
+    """Return what a run of this algorithm in ``request.run`` has saved; None if there is none.
+
+    A preset that the user names replaces it, and so does a file with all settings.
+    """
+    names = {field.name for field in fields(ExperimentConfig)} - {"seed"}
+    is_replaced = request.preset is not None or any(names <= layer.values.keys() for layer in files)
+    if request.run is None or is_replaced or not RunFolder.from_path(request.run).config.is_file():
+        return None
+    folder = RunFolder.from_path(request.run)
+    saved = read_saved_config(folder.path)
+    if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, request.algorithm_name):
+        return None
+    is_named = request.env is not None or any(env_of_settings(layer.values) is not None for layer in files)
+    check_module_names(saved, f"the run {request.run}", *(["env"] if is_named else []))
+    return Layer(str(folder.config), saved.experiment)
+
+
+def recorded_preset(request: Request) -> dict[str, Any]:
+    """Return the preset of the run, or of the seeds, in the run folder; {} if there is no run of the algorithm."""
+    names = ("config.yaml", "settings.yaml")
+    files = [path for name in names if request.run is not None and (path := Path(request.run, name)).is_file()]
+    values = read_yaml(files[0]) if files else {}
+    same = values.get("algorithm") == request.algorithm_name.replace("-", "_")
+    return {"preset": values["experiment"].get("preset")} if same and values.get("experiment") else {}
+
+
+# ---------------------------------------------------------------- files and values
+
+
+def overlay(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
+    """Return ``config`` with ``values`` applied, ``size`` first. Either update ratio replaces the other."""
+    values = dict(values)
+    if (size := values.pop("size", None)) is not None:
+        module = importlib.import_module(type(config.algo).__module__)
+        if not hasattr(module, "with_size"):
+            raise ConfigError(f"size = '{size}': {algorithm_name(type(config.algo))} has no named sizes.")
+        config = config.merge({"algo": module.with_size(size, config.algo)})
+    if any(values.get(name) is not None for name in ("replay_ratio", "train_ratio")):
+        config = config.merge({"replay_ratio": None, "train_ratio": None})
+    return config.merge(values)
+
+
+def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the named sections of ``files`` as ``FILE#NAME``, in the order of ``names``, then in that of the files.
+
+    Without ``files``, sections of ``config/*.yaml`` in the working directory.
+    """
+    paths = list(files) or sorted(Path("config").glob("*.y*ml"))
+    available = {path: [str(name) for name in read_yaml(path)] for path in paths}
+    for name in names:
+        if not any(name in inside for inside in available.values()):
+            every = list(dict.fromkeys(name for inside in available.values() for name in inside))
+            raise ConfigError(
+                f"no section '{name}' in {', '.join(map(str, paths)) or 'config/*.yaml'}.{did_you_mean(name, every)} "
+                f"Available: {', '.join(every) or 'none'}."
+            )
+    return tuple(Path(f"{path}#{name}") for name in names for path, inside in available.items() if name in inside)
+
+
+def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
+    """Return the settings in a YAML file, which can be the config.yaml of a run, or a part of one.
+
+    ``FILE#NAME`` is the section below ``NAME`` of a file. ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
+    """
+    file, mark, section = str(path).rpartition("#")
+    if mark and not path.exists():
+        (path,) = named_sections([section], [Path(file)])
+        values = read_yaml(Path(file))[section] or {}
+    else:
+        values = read_yaml(path)
+    custom = values.get("custom")
+    if "experiment" in values:
+        if unexpected := values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"}:
+            raise ConfigError(
+                f"{path}: {', '.join(sorted(unexpected))} next to 'experiment:'. Move all options below 'experiment:'."
+            )
+        saved, schema = str(values.get("algorithm", algorithm)), values.get("schema", SCHEMA)
+        if not isinstance(schema, int) or schema > SCHEMA or not same_algorithm(saved, algorithm):
+            raise ConfigError(
+                f"{path} contains settings of {saved}, schema {schema}: expected {algorithm}, schema <= {SCHEMA}."
+            )
+        values = values["experiment"]
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{path} contains a {type(values).__name__}: expected a mapping from options to values.")
+    env = values.get("env")
+    values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
+    named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
+    check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=named), path)
+    return values
+
+
+def env_of_settings(values: Mapping[str, Any]) -> str | None:
+    """Return the environment id in the settings of a file, in either notation; None if there is none."""
+    env = values.get("env")
+    return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
+
+
+def data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
+    """Return the settings of the dataset in the layers above the preset; presets have none."""
+    config = ExperimentConfig()
+    for source, values in (*files, Layer("", overrides)):
+        of_data = {name: value for name, value in values.items() if name.partition(".")[0] == "data"}
+        config = Layer(source, of_data).apply(config)
+    return config.data
+
+
+def missing_input_question(request: Request, config: ExperimentConfig) -> str:
+    """Return an error that asks for the environment or the data, if nothing names them; else "".
+
+    ``config``: the merged settings.
+    """
+    overrides, algorithm, preset = expand_short_names(request.overrides), request.algorithm_name, request.preset
+    of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
+    is_named = request.env or "env.id" in flatten(overrides) or isinstance(overrides.get("env"), EnvConfig)
+    continues = request.run is not None and RunFolder.from_path(request.run).config.is_file()
+    if is_named or config.data.path or continues or of_preset:
+        return ""
+    if any(env_of_settings(read_settings(Path(path), algorithm)) for path in request.files):
+        return ""
+    ask = f"reverie train {algorithm}"
+    if config.algo.needs_data:
+        return (
+            f"{algorithm} learns from recorded data: which? Try `{ask} --data PATH` or `--data minari:NAME`, in Python "
+            f"reverie.train('{algorithm}', data='PATH')."
+        )
+    kinds = config.algo.action_kinds
+    first_env, second_env = ("CartPole-v1", "ALE/Pong-v5") if "discrete" in kinds else ("Pendulum-v1", "HalfCheetah-v5")
+    second_env = "Pendulum-v1" if {"discrete", "continuous"} <= kinds else second_env
+    return (
+        f"in which environment? Try `{ask} --env {first_env}` or `{ask} --env {second_env}`, in Python "
+        f"reverie.train('{algorithm}', '{first_env}')."
+    )
+
+
+# ---------------------------------------------------------------- the dataset's environment
+
+
+def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: Path | None = None) -> ExperimentConfig:
+    """Return ``config`` with its environment filled in: an offline run is evaluated in the dataset's environment.
+
+    ``env``: an environment passed from Python. ``run``: the run folder. A run there keeps its environment unless
+    another is named.
+    """
+    config = config.validate()
+    if not config.offline or (env is not None and not isinstance(env, str)):
+        return config
+    if run is not None and RunFolder.from_path(run).config.is_file() and config.env.id == DATASET_ENV:
+        before = read_saved_config(RunFolder.from_path(run).path).experiment
+        check_module_names(SavedConfig(algorithm="", experiment={"env": before["env"]}), "the run")
+        config = config.merge({"env": dict(before["env"])})
+    if config.env.id != DATASET_ENV:
+        return config.merge(WITHOUT_ENV) if config.env.id == NO_ENV else config
+    with contextlib.closing(open_recorded(config.data, config.env)) as recorded:
+        info = recorded.about
+    if not info.env:
+        logger.info("no evaluations: the dataset does not name its environment. Pass --env ID to evaluate in one")
+        return config.merge(WITHOUT_ENV)
+    try:
+        env_config = dataset_env_config(info, config.env)
+        close_quietly(make_dataset_env(info, config.env))
+    except EnvError as error:
+        logger.info(f"no evaluations: {error}")
+        return config.merge(WITHOUT_ENV)
+    return config.merge({"env": env_config.to_dict()})
+
+
+def dataset_env_id(data: DatasetConfig) -> str:
+    """Return the environment id that a dataset names.
+
+    "" if it names none or cannot be read (reading it reports why).
+    """
+    try:
+        with open_reader(data.path, data) as reader:
+            return reader.env_id()
+    except ReverieError:
+        return ""
+
+
+# ---------------------------------------------------------------- what a run saves, and keeps when it continues
+
+
+def saved_settings(config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None = None) -> SavedConfig:
+    """Return the content of config.yaml, with names (``module:name``) of the objects that a file cannot contain."""
+    envs = {"env": env, "eval_env": eval_env}
+    objects = {name: value for name, value in envs.items() if not isinstance(value, str | None)}
+    custom = {name: entry_point_name(value) or env_name(value) for name, value in objects.items()}
+    custom |= dict(_foreign(config.algo, type(config.algo)(), "algo"))
+    return SavedConfig(algorithm=config.name, experiment=config.to_dict(), custom=custom)
+
+
+def _foreign(value: Any, default: Any, key_path: str) -> Mapping[str, str]:
+    """Return the paths below ``key_path`` at which ``value`` has another class than ``default``, and that class."""
+    if value is None or (isinstance(value, Choice) and value.is_importable()):
+        return {}  # a file contains its kind and its values
+    if type(value) is not type(default) and (isinstance(default, Config) or isinstance(value, Config)):
+        return {key_path: f"{type(value).__module__}:{type(value).__qualname__}"}
+    if not isinstance(value, Config):
+        return {}
+    out: dict[str, str] = {}
+    for name in value.__dataclass_fields__:
+        out |= _foreign(getattr(value, name), getattr(default, name), f"{key_path}.{name}")
+    return out
+
+
+def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the settings with which the run in ``path`` has begun, and which stay when it continues with ``config``.
+
+    RunError if ``config`` differs from them, or has another kind of experience than ``before``, the run's settings so
+    far: a checkpoint contains positions in the replay, in the dataset or in both, and cannot switch between these.
+    """
+    initial = {
+        "init_from": before.get("init_from"),
+        "replay.init_from": tuple(before.get("replay", {}).get("init_from", ())),
+    }
+    initial["init_modules"] = before.get("init_modules", ())
+    current = {
+        "init_from": config.init_from,
+        "replay.init_from": config.replay.init_from,
+        "init_modules": config.init_modules,
+    }
+    for name, value in current.items():
+        if value and absolute_locations(value) != absolute_locations(initial[name]):
+            raise RunError(
+                f"{name} = {value!r} applies only to a new run, but {path} started with {name} = {initial[name]!r}. "
+                "Remove this option to continue that run, or choose another --run to start a new one."
+            )
+    learned = {name: before[name] for name in ("experience", "data") if name in before}
+    check_module_names(SavedConfig(algorithm="", experiment=learned), f"the run {path}")
+    was = config.merge(learned)
+    if was.offline != config.offline or (config.offline_fraction and not was.offline_fraction):
+        kinds = "a dataset alone" if was.offline else "a dataset and collected rows"
+        raise RunError(
+            f"{path} was trained on {kinds if was.offline_fraction else 'collected rows'}, which cannot change when it "
+            "continues. "
+            f"To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
+        )
+    if bool(config.actors) != bool(before.get("actors", 0)):
+        raise RunError(
+            f"actors = {config.actors}, but {path} was trained with actors = {before.get('actors', 0)}: a run cannot "
+            f"switch between actors and no actors. Or start a new run with its agent: --init-from {path}."
+        )
+    return initial
+
+
+def absolute_locations(locations: Any) -> list[str]:
+    """Return one or several paths or URLs as absolute locations; [] for None."""
+    paths = [locations] if isinstance(locations, str) else locations or ()
+    return [absolute_store_path(path) for path in paths]
