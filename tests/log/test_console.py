@@ -14,6 +14,7 @@ from reverie.core.clock import Watch
 from reverie.log.console import (
     ConsoleSink,
     JsonlTail,
+    RecentReturn,
     RunProgress,
     RunsDisplay,
     SpeedMeter,
@@ -31,6 +32,7 @@ class Clock:
     unit: str = "steps"
     position: int = 0
     updates: int = 0
+    episodes: int = 0
     seconds: float = 0.0
     max_seconds: float | None = None
     watch: Watch = field(default_factory=Watch)
@@ -53,7 +55,7 @@ VALUES = {"episode/score": 21.5, "loss/dyn": 1.25, "loss/policy": -0.0101, "trai
 
 def test_lines_are_aligned_and_hold_what_matters():
     stream, clock = io.StringIO(), Clock()
-    sink = ConsoleSink(clock, "dreamer_v3 on CartPole-v1", stream)
+    sink = ConsoleSink(clock, "dreamer_v3 on CartPole-v1", stream, lambda: clock.seconds)
     for step in (100, 200_000):
         clock.position, clock.updates, clock.seconds = step, step // 2, step / 10
         sink.write(VALUES, step)
@@ -78,9 +80,20 @@ def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():
     sink.close()
     lines = stream.getvalue().splitlines()[1:]
     assert [line.split()[1] for line in lines if "step" not in line] == ["0", "12", "20", "24"]
-    assert max(map(len, lines)) <= 100
-    assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "%)"]  # losses; then no room
-    assert lines[4].endswith(" 7.25 (6 to 1234)")
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[-1] for line in lines if "step" in line] == ["critic", "%]"]  # losses; then no room
+    assert lines[4].endswith(" 7.25 [6, 1234]")
+
+
+def test_the_return_is_that_of_the_last_hundred_episodes_however_few_an_entry_has():
+    recent = RecentReturn(episodes=7)
+    assert recent.text() == "-"
+    for score, total in ((0.0, 9), (1.0, 10), (None, 10), (0.5, 14)):
+        recent.add({"counters/episodes": total} | ({} if score is None else {"episode/score": score}))
+    assert recent.text() == format_number((2 * 0.0 + 1 * 1.0 + 4 * 0.5) / 7)
+    for total in (111, 112, 210):
+        recent.add({"counters/episodes": total, "episode/score": total / 100})
+    assert recent.text() == format_number((1 * 1.12 + 98 * 2.1 + 97 * 1.11) / 196)
 
 
 def test_terminal_gets_a_panel():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -28,10 +29,40 @@ LINES_PER_HEADER = 25
 LINE_PERIOD, RUN_LINE_PERIOD = 60.0, 30.0
 """Seconds between two lines if the output is not a terminal: of a single run, except for evaluations; of each of
 several runs."""
-COLUMNS = 100
+COLUMNS = 80
 """Width of the lines of a run."""
-IQM, IQM_WIDTH = "IQM (95 %)", 26
-"""Name and width of the column for an interquartile mean with its interval: three numbers of up to seven characters."""
+IQM = "IQM [95 %]"
+WIDTHS = dict.fromkeys(("time", "updates", "steps/s", "left", "return", "eval"), 7) | {"step": 8, IQM: 23}
+"""Widths of columns; others have at least 9 characters. ``IQM`` has three numbers of up to six."""
+RETURN_EPISODES = 100
+"""Episodes in a mean return: as in Stable-Baselines3's ``ep_rew_mean``."""
+
+
+class RecentReturn:
+    """The mean return of the last ``RETURN_EPISODES`` training episodes, in whole log entries.
+
+    An entry has the mean of the episodes since the entry before it: a few, of which short ones can be the best ones.
+    """
+
+    def __init__(self, episodes: float = 0) -> None:
+        """``episodes``: number of earlier episodes, which are not known."""
+        self._total = episodes
+        self._entries: deque[tuple[float, float]] = deque()  # mean return, number of episodes
+
+    def add(self, values: Mapping[str, float]) -> None:
+        """Add a log entry; without a counter of episodes, as if it had one episode."""
+        if "episode/score" not in values:
+            return
+        total = values.get("counters/episodes", self._total + 1)
+        self._entries.append((values["episode/score"], max(1.0, total - self._total)))
+        self._total = total
+        while sum(count for _, count in self._entries) - self._entries[0][1] >= RETURN_EPISODES:
+            self._entries.popleft()
+
+    def text(self) -> str:
+        """Return the mean as text, ``-`` before the first episode."""
+        total = sum(count for _, count in self._entries)
+        return format_number(sum(score * count for score, count in self._entries) / total if total else None)
 
 
 class SpeedMeter:
@@ -80,7 +111,7 @@ class SpeedMeter:
 
 
 class ConsoleSink:
-    """Shows a run: on a terminal a panel, redrawn four times a second; else lines of at most 100 columns.
+    """Shows a run: on a terminal a panel, redrawn four times a second; else lines of at most 80 columns.
 
     The panel has progress, rate, time left, scores and losses. Each evaluation gets a line; other entries get one line
     a minute.
@@ -92,8 +123,9 @@ class ConsoleSink:
         """``stream``: default standard output."""
         self._clock, self._title, self._time_fn = clock, title, time_fn
         self._stream = sys.stdout if stream is None else stream
-        self._speed = SpeedMeter(clock)
+        self._speed = SpeedMeter(clock, time_fn)
         self._latest: dict[str, float] = {}
+        self._return = RecentReturn(clock.episodes)
         self._columns: list[str] = []
         self._lines, self._last = 0, -math.inf
         self._unshown: int | None = None
@@ -111,6 +143,7 @@ class ConsoleSink:
         if not (new := scalars(values)):
             return
         self._latest.update(new)
+        self._return.add(new)
         if any(name.startswith(("eval/", "estimate/")) for name in new) or self._time_fn() - self._last >= LINE_PERIOD:
             self._print(step)
         else:
@@ -137,7 +170,7 @@ class ConsoleSink:
         row = {"time": format_duration(clock.seconds)} | ({"step": f"{step:,}"} if unit == "steps" else {})
         rate, time_left = self._speed.rate_text(), self._speed.time_left_text()
         row |= {"updates": f"{clock.updates:,}", f"{unit}/s": rate, "left": time_left}
-        row |= {"return": format_number(self._latest.get("episode/score")), "eval": self._score()}
+        row |= {"return": self._return.text(), "eval": self._score()}
         row |= self._occasional_metrics()
         for name, value in self._losses().items():
             if len(self._line(row, row)) + 1 + _column_width(name) <= COLUMNS:
@@ -161,7 +194,7 @@ class ConsoleSink:
         latest, cells = self._latest, {}
         if "eval/score_iqm" in latest:
             ends = [format_number(latest.get(f"eval/score_iqm_{end}")) for end in ("low", "high")]
-            interval = f" ({ends[0]} to {ends[1]})" if "-" not in ends else ""
+            interval = f" [{ends[0]}, {ends[1]}]" if "-" not in ends else ""
             cells[IQM] = format_number(latest["eval/score_iqm"]) + interval
         if "estimate/return" in latest:
             cells["estimated by FQE"] = format_number(latest["estimate/return"])
@@ -196,7 +229,7 @@ class ConsoleSink:
 
     def _tables(self) -> Columns:
         get = self._latest.get
-        run = {"return": format_number(get("episode/score")), "episode length": format_number(get("episode/length"))}
+        run = {"return": self._return.text(), "episode length": format_number(get("episode/length"))}
         run |= {"evaluation": self._score(), **self._occasional_metrics()}
         run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
         run |= {"elapsed": format_duration(self._clock.seconds)}
@@ -209,7 +242,7 @@ def above_echo(panel: Panel, notice: str = "") -> Group:
 
 
 def _column_width(name: str) -> int:
-    return IQM_WIDTH if name == IQM else max(9, len(name))
+    return WIDTHS.get(name, max(9, len(name)))
 
 
 def _table(cells: dict[str, str]) -> Table:
@@ -266,6 +299,7 @@ class RunProgress:
         self.tail: JsonlTail = JsonlTail(metrics)
         self.speed: SpeedMeter | None = None
         self.values: dict[str, float] = {}
+        self.recent_return: RecentReturn = RecentReturn()
         self.read()
 
     def __repr__(self) -> str:
@@ -290,7 +324,9 @@ class RunProgress:
         """Read new entries."""
         rows = self.tail.read()
         for row in rows:
-            self.values.update({name: value for name, value in row.items() if value is not None})
+            known = {name: value for name, value in row.items() if value is not None}
+            self.values.update(known)
+            self.recent_return.add(known)
         if rows and self.state == "running" and self.speed is None:
             self.speed = SpeedMeter(self)
 
@@ -298,7 +334,7 @@ class RunProgress:
         """Return the cells of its line by name."""
         get = self.values.get
         cells = {"done": format_share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
-        cells |= {"return": format_number(get("episode/score")), "eval": format_number(get("eval/score"))}
+        cells |= {"return": self.recent_return.text(), "eval": format_number(get("eval/score"))}
         speed = self.speed
         rate, time_left = (speed.rate_text(), speed.time_left_text()) if speed is not None else ("-", "-")
         return cells | {"rate": rate, "left": time_left}
