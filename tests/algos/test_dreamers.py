@@ -138,6 +138,22 @@ def test_dreams_are_in_the_units_of_the_environment(name):
     assert set(agent.report(rows)) == {"report/image"}
 
 
+@most
+def test_a_first_row_is_dreamt_from_its_most_likely_state_whatever_is_drawn(name):
+    agent, kind = made(name)
+    rows = batch(agent, kind).slice_time(0, 1)
+    rows.is_first[:] = True
+    torch.manual_seed(0)
+    first, second, post = agent.dream(rows, 1), agent.dream(rows, 1), agent.world.observe(rows)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+    named, stoch = agent.world.rssm.stats_by_name(post.stats), first["inside/stoch"].float()
+    if "mean" in named:
+        torch.testing.assert_close(stoch[..., 0], named["mean"])
+    else:
+        assert torch.equal(stoch.argmax(-1), named["logits"].argmax(-1))
+        assert torch.equal(stoch.sum(-1), torch.ones_like(stoch[..., 0]))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every
 def test_graphs_of_a_gpu_learn_what_updates_learn(name):

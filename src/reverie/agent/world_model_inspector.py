@@ -188,17 +188,25 @@ class WorldModelInspector:
     @torch.no_grad()
     def divergence(self, step: Step, state: Context) -> dict[str, float]:
         """Return KL[posterior | prior] of a row and both entropies, in nats, if states are sampled."""
-        world, latent = self.world, state.latent
         if not self.draws:
             return {}
-        device = latent.deter.device
-        embed = world.embed(step.obs_on(device), step.reward.to(device), step.is_terminal.to(device))
-        outputs = world.rssm.posterior(torch.cat([latent.deter, embed.to(latent.deter.dtype)], -1))
-        kind, posterior = self._distribution(world.rssm.stats(outputs))
-        _, prior = self._distribution(world.rssm.p(latent.deter))
+        kind, posterior = self._distribution(self._posterior(step, state.latent))
+        _, prior = self._distribution(self.world.rssm.p(state.latent.deter))
         values = {"kl": kind.kl(posterior, prior), "posterior_entropy": kind.entropy(posterior)}
         values["prior_entropy"] = kind.entropy(prior)
         return {name: float(value[0]) for name, value in values.items()}
+
+    @torch.no_grad()
+    def most_likely(self, step: Step, state: Context) -> Latent:
+        """Return the most likely state ``[1, ...]`` of a row, from the state that a policy has drawn there."""
+        latent = state.latent
+        return self.world.rssm.most_likely(latent, self._posterior(step, latent)) if self.draws else latent
+
+    def _posterior(self, step: Step, latent: Latent) -> Tensor:
+        """Return the posterior's statistics ``[1, S, n]`` of a row."""
+        world, device = self.world, latent.deter.device
+        embed = world.embed(step.obs_on(device), step.reward.to(device), step.is_terminal.to(device))
+        return world.rssm.q(latent.deter, embed.to(latent.deter.dtype))
 
     def _distribution(self, stats: Tensor) -> tuple[Categorical | Gaussian, Tensor]:
         """Return the kind of z, and its statistics."""
@@ -286,7 +294,8 @@ def observe(player: Player, batch: Batch, seed: int | None = None) -> ModelState
     """Return the world model's state after rows ``[B, T]``: see ``Agent.observe``."""
     world = require_world_model(player).world
     with torch.no_grad(), seeded_rng(default_seed(player, seed)):
-        latent = world.observe(batch.to(player.algo.device)).latent  # [B, T, ...]
+        post = world.observe(batch.to(player.algo.device))
+    latent = world.rssm.most_likely(post.latent, post.stats)  # [B, T, ...]
     return ModelState(to_numpy(latent.deter[:, -1]), to_numpy(latent.stoch[:, -1]))
 
 

@@ -157,6 +157,7 @@ class Dreamer(Algorithm):
     def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
         """Observe ``context`` rows of a batch ``[B, T]``, and imagine the rest under its actions.
 
+        The states of observed rows are the most likely ones; imagined states are samples.
         Nothing is trained, and no latent is stored. To imagine under other actions, replace ``batch.action``. With n
         additional actions, ``[B, T + n, A]``, n more rows are imagined; the action of the batch's last row then counts
         too.
@@ -185,7 +186,8 @@ class Dreamer(Algorithm):
                 "imagine. Actions are one-hot where they are discrete, and in [-1, 1] where they are continuous."
             )
         batch = batch.to(self.device)
-        latent = self.world.observe(batch.slice_time(0, context)).latent  # [B, context, ...]
+        post = self.world.observe(batch.slice_time(0, context))
+        latent = self.world.rssm.most_likely(post.latent, post.stats)  # [B, context, ...]
         actions = batch.action[:, context - 1 : -1]  # [B, T - context, A]
         if actions.shape[1]:
             unseen = open_loop(self.world.rssm, latent.map(lambda x: x[:, -1]), actions)

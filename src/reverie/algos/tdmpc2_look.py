@@ -86,6 +86,9 @@ class LatentWorld:
     def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
         return {}  # there are no distributions
 
+    def most_likely(self, latent: Latent, stats: Tensor) -> Latent:
+        return latent
+
     def observe(self, batch: Batch, context: Context | None = None) -> Posterior:
         """Encode rows ``[B, T]``; the reward of each is predicted from the row before it."""
         p, obs = self.learner.preprocess, batch.obs

@@ -107,6 +107,19 @@ class StateSpaceModel(nn.Module, ABC):
     def stats_by_name(self, stats: Tensor) -> dict[str, Tensor]:
         """Return the statistics of z's distribution, as :meth:`p` gives them, by name."""
 
+    def most_likely(self, latent: Latent, stats: Tensor) -> Latent:
+        """Return latents ``[..., D]`` with the most likely z instead of a sample, by its statistics ``[..., S, n]``.
+
+        In the first row of an episode z alone has all the information, so a posterior of several nats gives samples
+        that are reconstructed as other rows.
+        """
+        named = self.stats_by_name(stats)
+        if "mean" in named:
+            return latent._replace(stoch=named["mean"].unsqueeze(-1).to(latent.stoch.dtype))
+        logits = named["logits"]  # [..., S, C]
+        z = nn.functional.one_hot(logits.argmax(-1), logits.shape[-1])
+        return latent._replace(stoch=z.to(latent.stoch.dtype))
+
     @property
     def feature_width(self) -> int:
         """F = D + S*C, the width of :attr:`Latent.feature`."""

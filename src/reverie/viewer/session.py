@@ -134,14 +134,15 @@ class Session:
         facts["terminal"] = bool(step.is_terminal[0])
         vectors = {key: step.obs[key][0].flatten() for key in vector_names(self.agent)}
         facts["numbers"] = {key: x.tolist() for key, x in vectors.items() if len(x) <= MAX_SHOWN_NUMBERS}
-        predictions = None
+        latent = predictions = None
         if self.inspector is not None:
-            predictions = split_rows(self.inspector.predict([after.latent]))[0]
+            latent = self.inspector.most_likely(step, after)
+            predictions = split_rows(self.inspector.predict([latent]))[0]
             facts |= {"value": float(predictions[f"{INTERNAL_PREFIX}value"]), "policy": predictions["policy"].tolist()}
             facts |= self.inspector.divergence(step, after)
         else:
             facts |= model_free_values(self.agent, step, state, after, proposed)
-        return RealRow(step, after, to_executed_action(proposed, step), picture, facts, predictions)
+        return RealRow(step, after, to_executed_action(proposed, step), picture, facts, latent, predictions)
 
     def _catch_up(self, at: int) -> None:
         """Replay the same seed and actions up to row ``at``, if the environment is at another row."""
@@ -202,7 +203,8 @@ class Session:
         line, row = self.timeline, len(self.timeline.dream)
         if row < line.context and row < len(line.real) and not line.edits:
             real_row = line.real[row]
-            line.dream.append(DreamRow(real_row.state.latent, "seen", real_row.predictions or {}))
+            assert real_row.latent is not None
+            line.dream.append(DreamRow(real_row.latent, "seen", real_row.predictions or {}))
             return
         self._imagine(1)
 

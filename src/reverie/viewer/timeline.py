@@ -27,7 +27,8 @@ class RealRow:
     policy_action: Tensor  # [1, A]
     picture: bytes | None
     values: dict[str, Any]  # shown on the page
-    predictions: Predictions | None  # of the networks, from the state after the row
+    latent: Latent | None  # the most likely state after the row; the policy's is a sample
+    predictions: Predictions | None  # of the networks, from ``latent``
 
 
 @dataclass
