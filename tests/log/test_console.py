@@ -37,6 +37,10 @@ class Clock:
     max_seconds: float | None = None
     watch: Watch = field(default_factory=Watch)
 
+    @property
+    def progress(self) -> float:
+        return self.position / self.length
+
 
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
@@ -66,6 +70,18 @@ def test_lines_are_aligned_and_hold_what_matters():
     assert len(header) == len(first) == len(second)
     time, step, *_, score, evaluated, dyn, policy = second.split()
     assert (time, step, score, evaluated, dyn, policy) == ("5:33:20", "200,000", "21.5", "-", "1.25", "-0.010")
+
+
+@pytest.mark.parametrize(("length", "warnings"), [(400_000, 0), (500_000, 1)])
+def test_a_long_run_warns_once_a_minute_after_learning_began(length, warnings, said):
+    """At ten steps a second, of which 500,000 take 14 hours."""
+    clock, now, stream = Clock(length=length), [0.0], io.StringIO()
+    sink = ConsoleSink(clock, "t", stream, time_fn=lambda: now[0])
+    for second in range(0, 200, 2):
+        now[0], clock.position, clock.updates = second, 10 * second, max(0, second - 50)
+        sink.write({"loss/critic": 1.0}, clock.position)
+        assert not said or second >= 110
+    assert ["Ctrl-C stops the run and saves it" in line for line in said] == [True] * warnings
 
 
 def test_a_pipe_gets_a_line_a_minute_and_those_of_evaluations():

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reverie.core.files import LARGEST_LOG, open_file
-from reverie.core.logger import print_line, survive_broken_pipe
+from reverie.core.logger import logger, print_line, survive_broken_pipe
 from reverie.log.jsonl import Values, parse_entry, scalars
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ LINES_PER_HEADER = 25
 LINE_PERIOD, RUN_LINE_PERIOD = 60.0, 30.0
 """Seconds between two lines if the output is not a terminal: of a single run, except for evaluations; of each of
 several runs."""
+LONG_HOURS = 12.0
+"""Hours left above which a run warns, once."""
 COLUMNS = 80
 """Width of the lines of a run."""
 IQM = "IQM [95 %]"
@@ -76,11 +78,14 @@ class SpeedMeter:
         self._marks: list[tuple[float, int]] = [(time_fn(), clock.position)]
         self._phase = (False, clock.updates > 0)  # whether steps, and updates, were made
         self._rate = 0.0  # the last one known
+        self._learning_since: float | None = None
 
     def rate(self) -> float:
         """Return steps per second."""
         seconds, steps = self._time_fn(), self._clock.position
         phase = (self._phase[0] or steps > self._marks[0][1], self._clock.updates > 0)
+        if phase[1] and self._learning_since is None:
+            self._learning_since = seconds
         if phase != self._phase:
             self._phase, self._marks = phase, [(seconds, steps)]
             return self._rate
@@ -96,15 +101,25 @@ class SpeedMeter:
         """Return the rate as text, ``-`` while it is unknown."""
         return format_number(self.rate() or None)
 
-    def time_left_text(self) -> str:
-        """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
+    @property
+    def learning_seconds(self) -> float:
+        """Seconds since the first update of this process."""
+        return 0.0 if self._learning_since is None else self._time_fn() - self._learning_since
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds left, or None while they are unknown."""
         rate = self.rate()
         if rate <= 0:
-            return "-"
+            return None
         left = (self._clock.length - self._clock.position) / rate
         if not isinstance(self._clock, RunProgress) and self._clock.max_seconds is not None:
             left = min(left, max(0.0, self._clock.max_seconds - self._clock.seconds))
-        return format_duration(left)
+        return left
+
+    def time_left_text(self) -> str:
+        """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
+        left = self.seconds_left()
+        return "-" if left is None else format_duration(left)
 
 
 # ---------------------------------------------------------------- one run
@@ -129,7 +144,7 @@ class ConsoleSink:
         self._columns: list[str] = []
         self._lines, self._last = 0, -math.inf
         self._unshown: int | None = None
-        self._closed = False
+        self._closed = self._is_checked = False
         self._live: Live | None = None
         if self._stream.isatty():
             self._live = Live(get_renderable=self._view, console=Console(file=self._stream), refresh_per_second=4)
@@ -144,10 +159,23 @@ class ConsoleSink:
             return
         self._latest.update(new)
         self._return.add(new)
+        self._warn_of_long_run()
         if any(name.startswith(("eval/", "estimate/")) for name in new) or self._time_fn() - self._last >= LINE_PERIOD:
             self._print(step)
         else:
             self._unshown = step
+
+    def _warn_of_long_run(self) -> None:
+        """Warn once, a minute after learning began, if more than ``LONG_HOURS`` are left."""
+        left = self._speed.seconds_left()
+        if self._is_checked or left is None or self._speed.learning_seconds < LINE_PERIOD:
+            return
+        self._is_checked = True
+        if left > 3600 * LONG_HOURS:
+            logger.warning(
+                f"about {left / 3600:,.0f} hours are left. Ctrl-C stops the run and saves it; --resume continues it, "
+                f"also with fewer {self._clock.unit}"
+            )
 
     def close(self) -> None:
         """Print the newest entry if it was not due; draw the panel once more, and release the terminal."""
@@ -217,9 +245,9 @@ class ConsoleSink:
         row.add_column(ratio=1)
         for _ in range(3):
             row.add_column(justify="right", no_wrap=True)
-        bar = ProgressBar(total=max(1, length), completed=min(steps, length))
+        bar = ProgressBar(total=1.0, completed=self._clock.progress)
         if not self._closed:
-            count = f"{format_share(steps, length)}  {steps:,} / {length:,} {unit}"
+            count = f"{self._clock.progress:.0%}  {steps:,} / {length:,} {unit}"
             row.add_row(bar, count, f"{self._speed.rate_text()} {unit}/s", f"{self._speed.time_left_text()} left")
         elif steps >= length:
             row.add_row(bar, f"{steps:,} {unit}", "", "done")
