@@ -50,9 +50,9 @@ def learn(name: str, args: argparse.Namespace) -> dict[str, Any]:
         if name == "cql":
             data = str(Path(folder) / "data")
             made = [*program, "train", "sac", "--env", env, "--device", "cpu", "--run", data, "--steps", "2000"]
-            subprocess.run([*made, "--eval-episodes", "0", "--yes"], capture_output=True, check=True)
+            subprocess.run([*made, "--eval-episodes", "0"], capture_output=True, check=True)
             command += ["--data", data]
-        said = [interrupted([*command, "--yes"], limit) for limit in seconds]
+        said = [interrupted(command, limit) for limit in seconds]
         ended = subprocess.run(
             [*program, "eval", run, "--episodes", "10", "--device", args.device],
             capture_output=True, text=True, check=False,

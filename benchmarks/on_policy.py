@@ -13,8 +13,8 @@ those of Stable-Baselines3 alone.
 the file has with the same settings, so a part can be done today and the rest tomorrow: `--first 3` begins at seed 3.
 Tasks that need memory have other algorithms beside PPO, with and without it. `speed`: shorter runs of all in turn, with
 `--threads 2` also with two threads; medians over the rounds, and ratios of runs of one round. An update is a minibatch
-with its sampling. Times are of the whole process without its start, ours also without the forecast before a run, of
-5 seconds at most. Rows of tasks that were not measured stay as they are.
+with its sampling. Times are of the whole process without its start. Rows of tasks that were not measured
+stay as they are.
 """
 
 from __future__ import annotations
@@ -172,7 +172,6 @@ def ours(task: Task, seed: int, steps: int, episodes: int) -> Numbers:
     learning.watch(PPO, "update")
     train = reverie.train
     make_gym(resolved(task).env, None, False).close()  # what is imported once is no part of a long run
-    reverie.api.with_forecast = lambda experiment: experiment  # nor are the seconds of its forecast
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         wall, cpu = time.perf_counter(), time.process_time()

@@ -90,8 +90,7 @@ def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) 
     assert main(["check-env", *words]) == 0
     text = capsys.readouterr().out
     for said in ("observation          vector (4,)", "max episode steps    50", "qr_dqn", "no faults, no warnings",
-                 "reverie train dqn --env CartPole-v1 --env.max-episode-steps 50", "It takes about",
-                 "The mean return should rise above"):  # fmt: skip
+                 "reverie train dqn --env CartPole-v1 --env.max-episode-steps 50"):  # fmt: skip
         assert said in text
     found = json.loads(Path("found.json").read_text())
     facts = found["measurements"]
@@ -101,7 +100,6 @@ def test_check_env_of_a_sound_environment_ends_with_a_command(capsys: Captured) 
         50,
         True,
     )
-    assert 0.0 < found["estimated_hours"] < 24.0
     assert "dqn" in found["algorithms"]["online"]
 
 
@@ -335,7 +333,6 @@ def odd(elsewhere: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
     (elsewhere / "odd_env_module.py").write_text(ODD)
     monkeypatch.syspath_prepend(str(elsewhere))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setattr("reverie.cli.train.explain_failure", lambda *_: "")  # it would misbehave there, too
     return ["train", "dreamer_v3", "--env", "odd_env_module:Odd-v0", "--config", str(tiny), "--run", "x", "--envs", "1"]
 
 
@@ -371,8 +368,7 @@ def test_a_second_signal_ends_a_run_at_once_with_its_number(odd: list[str]) -> N
 @pytest.mark.usefixtures("heard")
 def test_a_closed_terminal_ends_a_run_kindly(odd: list[str]) -> None:
     """The system tells the process, and all that it writes from then on fails: it saves all the same."""
-    command = [sys.executable, "-m", "reverie", *odd, "--yes", "--steps", "100000000", "--schedule.save-every", "1h"]
-    command += ["--replay-ratio", "0"]  # such a run is not timed before it begins
+    command = [sys.executable, "-m", "reverie", *odd, "--steps", "100000000", "--schedule.save-every", "1h"]
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(command[0], [*command, "--schedule.log-every", "1"])

@@ -102,8 +102,7 @@ def floors(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     seen, apply_floor = [], CQLObjective.apply_floor
 
     def looked_at(self: CQLObjective, values: torch.Tensor, batch: Batch) -> Any:
-        if not batch.action.is_meta:  # no forecast of memory
-            seen.append(batch.extras["return"].clone())
+        seen.append(batch.extras["return"].clone())
         return apply_floor(self, values, batch)
 
     monkeypatch.setattr(CQLObjective, "apply_floor", looked_at)
@@ -266,8 +265,7 @@ def test_imitation_knows_which_rows_are_the_experts(pendulum, tmp_path, monkeypa
     experts, judge = [], gail.DiscriminatorObjective.forward
 
     def judged(self, expert, agent):
-        if not expert.reward.is_meta:  # no forecast of memory
-            experts.append((len(expert.reward), len(agent.reward)))
+        experts.append((len(expert.reward), len(agent.reward)))
         return judge(self, expert, agent)
 
     monkeypatch.setattr(gail.DiscriminatorObjective, "forward", judged)

@@ -111,3 +111,14 @@ def test_done_by_steps_by_updates_and_by_request():
     stopped = Clock(length=10)
     stopped.stop = True
     assert stopped.done
+
+
+def test_schedules_follow_the_larger_part_of_steps_and_of_time():
+    clock = Clock(length=100, env_steps=10, max_seconds=60.0, reserved_seconds=10.0)
+    endless = Clock(length=100, env_steps=10)
+    clock.watch.started = endless.watch.started = 0.0  # long ago
+    assert (clock.schedule_position, endless.schedule_position) == (100, 10)
+    clock.seconds_before = 25.0 - clock.watch.total_seconds(0.0)
+    assert 50 <= clock.schedule_position < 100
+    clock.env_steps = 99
+    assert clock.schedule_position == 99

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-import reverie
 from reverie.core.errors import ConfigError
 from reverie.core.obs_codec import ObsCodec
 from reverie.envs.check import run_env_check
@@ -60,12 +59,6 @@ def test_goal_environments_are_recognized(env, said):
     texts = [finding.text for finding in report.findings if finding.name == "goals"]
     assert len(texts) == bool(said)
     assert all(text.startswith(said) for text in texts)
-
-
-def test_hindsight_is_recommended_where_it_can_be_used():
-    report = reverie.check_env(BitFlip, steps=100)
-    assert (report.algorithm, report.changes["replay.hindsight"]) == ("dqn", "future")
-    assert "replay.hindsight" not in reverie.check_env(BitFlip, algorithm="dreamer_v3", steps=100).changes
 
 
 def test_goals_are_computed_with_as_the_environment_shows_them():

@@ -5,27 +5,24 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import reverie
-from reverie.agent.loading import load
+from reverie.algos.dqn import DQN
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.api import train_config as train
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
-from reverie.core.types import Batch
-from reverie.experiment import bench
-from reverie.experiment import build as build_module
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
-from reverie.run.folder import read_saved_config
+from reverie.nn import exploration
 from tiny import FEW, SETTINGS, settings
 
 
@@ -116,30 +113,6 @@ def test_nothing_is_created_before_everything_was_checked(tmp_path: Path, more: 
     assert not list(tmp_path.iterdir())
 
 
-def test_timing_the_learner_first_changes_nothing_but_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]
-) -> None:
-    def weights(name: str, **more: Any) -> dict[str, Any]:
-        torch.set_num_threads(2)
-        said.clear()
-        train(settings(eval_episodes=0, **more), run=tmp_path / name)
-        assert any(" take about 1 min besides the environment" in line for line in said) == (name == "timed")
-        torch.set_num_threads(1)
-        return dict(load(tmp_path / name).algo.state_dict()["model"])
-
-    def timed(learner: DreamerV3, batch: Batch, *_: Any) -> tuple[float, float]:
-        learner.update(batch)
-        return 0.01, 1.0
-
-    monkeypatch.setattr(bench, "update_seconds", timed)
-    plain = weights("plain", steps=60, threads=1)
-    monkeypatch.setattr(build_module, "SHORT_RUN_UPDATES", 0)
-    after = weights("timed", steps=60)
-    assert all(torch.equal(plain[key], after[key]) for key in plain)
-    train(settings(steps=70, eval_episodes=0), run=tmp_path / "timed")
-    assert read_saved_config(tmp_path / "timed").experiment["threads"] == 1
-
-
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("elsewhere"))])
 @pytest.mark.parametrize("at", [15, 63])
 def test_a_folder_that_is_gone_ends_the_run_with_an_error_and_its_agent_saved(
@@ -160,12 +133,39 @@ def test_a_folder_that_is_gone_ends_the_run_with_an_error_and_its_agent_saved(
     assert reverie.load(run, env=Gone).step >= 60 or at < 60
 
 
-def test_a_run_of_hours_has_the_steps_that_fit_and_ends_in_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+class Watched(CartPoleEnv):
+    """A step takes a second on the watch ``now``, in training and in evaluations."""
+
+    now: ClassVar[list[float]] = [0.0]
+
+    def step(self, action: Any) -> Any:
+        self.now[0] += 1.0
+        return super().step(action)
+
+
+HOURS = {"envs": 1, "env.max_episode_steps": 20, "learning_starts": 16, "algo.lr": [[0, 1e-3], [9000, 1e-4]],
+         "algo.exploration": "epsilon_greedy(1.0, 0.1, 9000)", "eval_episodes": 2, "schedule.eval_every": "100s",
+         "console": False, "tensorboard": False}  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "is_ended_by_time"), [(10_000, True), (100, False)])
+def test_a_run_of_hours_ends_in_time_and_its_schedules_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, is_ended_by_time: bool
 ) -> None:
-    monkeypatch.setattr(bench, "MAX_SECONDS", 0.5)
-    config = settings(hours=0.001, steps=5_000_000, eval_episodes=1, console=False)
-    result = train(config, run=tmp_path / "run")
-    saved = read_saved_config(tmp_path / "run").experiment
-    assert saved["hours"] == 0.001
-    assert 1 <= result.env_steps <= saved["steps"] + 4 < 5_000_000
+    rates, chances, now = list[float](), list[float](), Watched.now
+    update, choose = DQN.update, exploration.epsilon_greedy
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(DQN, "update", lambda dqn, b: (update(dqn, b), rates.append(float(dqn._ramps[0][1])))[0])
+    monkeypatch.setattr(
+        exploration, "epsilon_greedy", lambda *choice: (chances.append(float(choice[2])), choose(*choice))[1]
+    )
+    started, run = now[0], tmp_path / "run"
+    result = reverie.train("dqn", env=Watched, run=run, steps=steps, hours=0.25, **HOURS)
+    assert (result.env_steps < steps) == is_ended_by_time
+    assert now[0] - started < 900
+    assert result.evaluation is not None
+    assert (run / "checkpoints" / "best").exists()
+    progress = 1.0 if is_ended_by_time else steps / 10_000  # 9000 steps of schedules are later
+    assert (chances[-1], rates[-1]) == (
+        pytest.approx(max(0.1, 1 - progress), abs=0.01), pytest.approx(max(1e-4, 1e-3 * (1 - progress)), rel=0.02)
+    )  # fmt: skip
