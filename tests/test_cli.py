@@ -271,7 +271,7 @@ def test_flags_win_over_files_and_dashes_are_underscores(elsewhere: Path, tiny: 
 
 
 def test_a_new_folder_is_named_after_what_runs_there(elsewhere: Path, tiny: Path) -> None:
-    args = ["train", "--config", str(tiny), "--steps", "20", "--eval-episodes", "0", "--size", "nano"]
+    args = ["train", "--config", str(tiny), "--steps", "21", "--eval-episodes", "0", "--size", "nano"]
     assert main([*args, "--env", "CartPole-v1"]) == 0
     assert main([*args, "--env", "CartPole-v1"]) == 0
     names = sorted(path.name for path in (elsewhere / "runs").iterdir())
@@ -455,11 +455,10 @@ def test_eval_and_record_in_another_environment(trained: Path, tmp_path: Path, c
     assert re.search("number +1 with 3 steps", shown)
 
 
-def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: Path, capsys: Captured) -> None:
+def test_evaluations_of_training_in_another_environment(elsewhere: Path, tiny: Path) -> None:
     args = ["train", "dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--eval-env.max-episode-steps", "4"]
     assert main([*args, "--run", "x", "--eval-env", "{kwargs: {sutton_barto_reward: true}}"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["score"]["mean"] == 0.0
-    assert "CartPole-v1 {'sutton_barto_reward': True}" in capsys.readouterr().out
     assert main(["eval", "x", "--episodes", "1", "--max-episode-steps", "6"]) == 0
     assert json.loads((elsewhere / "x" / "eval.json").read_text())["lengths"] == [6]
     assert main(["train", "--resume", "x", "--eval-env", "none", "--steps", "200"]) == 0

@@ -168,22 +168,24 @@ class Machine:
             monkeypatch.setattr(time, name, lambda now=now: speed * now())
 
 
-@pytest.mark.parametrize(("algorithm", "env", "steps"), [
-    ("sac", "MountainCarContinuous-v0", 60),
-    ("dqn", "Acrobot-v1", 100),
-    ("ppo", "CartPole-v1", 300),
-    ("dreamer_v3", "Acrobot-v1", 60),
-])  # fmt: skip
-def test_the_same_command_trains_the_same_on_any_machine(algorithm, env, steps, tmp_path, gpus):
-    gpus[0], texts = 0, set()
+def test_the_same_command_trains_the_same_on_any_machine(tmp_path, gpus, monkeypatch):
+    gpus[0], settings, texts, train = 0, list[list[ExperimentConfig]](), set(), commands.train_config
+    tasks = {"sac": "MountainCarContinuous-v0", "ppo": "Acrobot-v1", "dreamer_v3": "Acrobot-v1", "dqn": "CartPole-v1"}
     for cores, speed in ((2, 100.0), (64, 0.01)):
+        run, configs = str(tmp_path / str(cores)), list[ExperimentConfig]()
+        monkeypatch.setattr(
+            commands, "train_config", lambda config, configs=configs, **_: (configs.append(config), 1 / 0)
+        )
         with pytest.MonkeyPatch.context() as patch:
             Machine(patch, cores, speed)
-            run = str(tmp_path / str(cores))
-            words = ["--env", env, "--steps", str(steps), "--run", run, "--eval-episodes", "0", "--device", "cpu"]
-            assert main(["train", algorithm, *words]) == 0
+            for algorithm, env in tasks.items():
+                with pytest.raises(ZeroDivisionError):
+                    main(["train", algorithm, "--env", env])
+            monkeypatch.setattr(commands, "train_config", train)
+            assert main(["train", "dqn", "--env", "CartPole-v1", "--steps", "100", "--run", run]) == 0
+        settings.append(configs)
         texts.add(Path(run, "config.yaml").read_text().replace(run, "RUN"))
-    assert len(texts) == 1
+    assert (settings[0], len(texts)) == (settings[1], 1)
 
 
 @pytest.mark.parametrize(("algorithm", "values"), [
