@@ -13,7 +13,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
-from reverie.cli.bench import BenchCommand, settings, specs_from_flags
+from reverie.cli.bench import BenchCommand, make_request, specs_from_flags
 from reverie.core import hardware
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
@@ -23,6 +23,7 @@ from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.noise import env_rate, noise_batch
+from reverie.experiment.settings import merge_layers
 from tiny import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}
@@ -56,6 +57,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "CPU_SIZES", (32,))
     monkeypatch.setattr(bench, "benchmark", functools.partial(bench.benchmark, seconds=0.01))
     monkeypatch.setattr(bench, "env_rate", functools.partial(env_rate, seconds=0.01))
+
+
+def settings_of(command: BenchCommand) -> ExperimentConfig:
+    """The settings that are measured."""
+    return merge_layers(make_request(command))
 
 
 def weights(*modules: torch.nn.Module) -> int:
@@ -156,11 +162,11 @@ def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.Ca
 
 
 def test_settings_are_those_that_train_would_have() -> None:
-    assert settings(BenchCommand(obs_size=3)).algo == DreamerV3Config()  # not those of some environment
-    named = settings(BenchCommand(env="CartPole-v1"))
-    assert (named.env.num, named.algo) == (4, settings(BenchCommand(preset="cartpole")).algo)
+    assert settings_of(BenchCommand(obs_size=3)).algo == DreamerV3Config()  # not those of some environment
+    named = settings_of(BenchCommand(env="CartPole-v1"))
+    assert (named.env.num, named.algo) == (4, settings_of(BenchCommand(preset="cartpole")).algo)
     said = BenchCommand(image="8x8x3", batch="2x4", precision="bfloat16", envs=5, threads=3, size="1m")
-    config = settings(said)
+    config = settings_of(said)
     assert (config.algo.batch_size, config.algo.batch_length, config.algo.precision) == (2, 4, "bfloat16")
     assert (config.env.num, config.threads, config.algo.rssm) == (5, 3, with_size("1m").rssm)
 

@@ -276,9 +276,7 @@ def test_the_children_know_the_settings_from_a_file(stage: type[Actor]) -> None:
     words = ["--config", "all/settings.yaml", "--seed", "4", "--run", "all/seed-4"]
     assert stage.cast[0].command == ["train", "dreamer_v3", *words]
     content = yaml.safe_load(Path("all/settings.yaml").read_text())
-    assert ExperimentConfig().merge(content["experiment"] | {"seed": 4}) == CONFIG.merge(
-        {"seed": 4, "experience": "online"}
-    )
+    assert ExperimentConfig().merge(content["experiment"] | {"seed": 4}) == CONFIG.merge({"seed": 4})
 
 
 @pytest.mark.parametrize(
