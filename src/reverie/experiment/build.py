@@ -98,8 +98,8 @@ class Experiment(Trainable):
     def evaluate(self, which: EvaluationPurpose, mode: Mode = "eval") -> Evaluation:
         """Play whole episodes, without changing the training's random generators.
 
-        ``which`` selects the seed; only mode ``eval`` films. The episodes are played in the evaluation environments, or, only after training, in
-        the user's single instance, whose running episode is lost.
+        ``which`` selects the seed; only mode ``eval`` films. The episodes are played in the evaluation environments,
+        or, only after training, in the user's single instance, whose running episode is lost.
         """
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
         env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
@@ -108,7 +108,8 @@ class Experiment(Trainable):
             films = self.config.eval_video and mode == "eval"
             evaluation = evaluate(
                 env, self.algo.policy, episodes, mode, shrink_frame if films else None, seed=seed,
-                env_steps=self.clock.env_steps, most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
+                env_steps=self.clock.env_steps,
+                most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
             )  # fmt: skip
         if evaluation.cut_off and (which == "test" or not self.remarked):
             remark = "their scores, marked *, include only these steps"
@@ -130,8 +131,8 @@ class Experiment(Trainable):
         if which == "test" and self.config.algo.samples_actions:
             sampled = self.evaluate(which, "explore")
             if evaluation.differs_from(sampled):
-                logger.info(f"mean return {evaluation.score:.2f} with the most likely actions, {sampled.score:.2f} with "
-                            "sampled ones, which agents choose with deterministic=False")  # fmt: skip
+                scores = f"{evaluation.score:.2f} with the most likely actions, {sampled.score:.2f} with sampled ones"
+                logger.info(f"mean return {scores}, which agents choose with deterministic=False")
         return evaluation
 
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
