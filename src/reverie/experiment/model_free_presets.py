@@ -6,6 +6,23 @@ from reverie.experiment.preset import Preset, Settings
 
 # fmt: off
 
+MUJOCO = (
+    "HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
+    "InvertedDoublePendulum- HumanoidStandup-"
+)
+"""Prefixes of the ids of MuJoCo's tasks."""
+
+
+def short_starts(steps: int) -> Settings:
+    """Random actions for a twentieth of the run, but for 100 to 10,000 env steps, then learning."""
+    return dict.fromkeys(("learning_starts", "random_steps"), min(10_000, max(100, steps // 20)))
+
+
+def short_exploration(steps: int) -> Settings:
+    """The same, and random actions that become rare over a tenth of the run, but over at most 50,000 env steps."""
+    return short_starts(steps) | {"algo.exploration": f"epsilon_greedy(1.0, 0.05, {max(1, min(50_000, steps // 10))})"}
+
+
 NATURE_ATARI: Settings = {
     "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30,
     "env.terminal_on_life_loss": True, "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign",
@@ -23,6 +40,12 @@ MODEL_FREE: Settings = {
 """Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first.
 
 For such small networks two threads are slower than one."""
+
+CONTROL: Settings = MODEL_FREE | {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
+"""The same for environments that nobody has tuned for, whose observations and rewards may have any scale."""
+
+SOFT_CONTROL: Settings = CONTROL | {"algo.temperature": 0.02}
+"""SAC for them: rewards over the standard deviation of returns are small, and so is the weight of the entropy."""
 
 DMC_PIXELS: Settings = {
     "steps": 500_000, "replay_ratio": 1.0, "learning_starts": 1000, "random_steps": 1000, "env.num": 1,
@@ -142,15 +165,23 @@ OpenAI Baselines' PPO has a constant range of the ratio, clips values and halves
 """
 
 TABLE: dict[str, Preset] = {
-    "ddpg": Preset("ddpg", MODEL_FREE,
-        "DDPG on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
-        cpu_changes={"steps": 300_000}),
-    "td3": Preset("td3", MODEL_FREE,
-        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); number of random steps by reverie.",
-        cpu_changes={"steps": 300_000}),
-    "sac": Preset("sac", MODEL_FREE,
-        "SAC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
-        cpu_changes={"steps": 200_000}),
+    "ddpg": Preset("ddpg", CONTROL, "DDPG for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 300_000}, from_steps=short_starts),
+    "td3": Preset("td3",
+        CONTROL | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.exploration": "gaussian(0.3)"},
+        "TD3 for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 300_000}, from_steps=short_starts),
+    "sac": Preset("sac", SOFT_CONTROL, "SAC for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 200_000}, from_steps=short_starts),
+    "ddpg_mujoco": Preset("ddpg", MODEL_FREE,
+        "DDPG on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 300_000}),
+    "td3_mujoco": Preset("td3", MODEL_FREE,
+        "TD3 on MuJoCo and DeepMind Control: 1M steps (section 6.1); number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 300_000}),
+    "sac_mujoco": Preset("sac", MODEL_FREE,
+        "SAC on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 200_000}),
     "redq": Preset("sac", HIGH_RATIO | {"algo.num_critics": 10},
         "REDQ: SAC with ten critics and 20 updates per env step on MuJoCo and similar tasks: 300k steps.",
         cpu_changes={"steps": 20_000}),
@@ -167,11 +198,16 @@ TABLE: dict[str, Preset] = {
         cpu_changes=_PIXELS),
     "sac_ae": Preset("sac_ae", DMC_PIXELS,
         "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
-    "tqc": Preset("tqc", MODEL_FREE,
-        "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
-        cpu_changes={"steps": 100_000}),
-    "crossq": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},
-        "CrossQ on MuJoCo and similar tasks: 1M steps.", cpu_changes={"steps": 50_000}),
+    "tqc": Preset("tqc", SOFT_CONTROL, "TQC for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 100_000}, from_steps=short_starts),
+    "crossq": Preset("crossq", SOFT_CONTROL, "CrossQ for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 50_000}, from_steps=short_starts),
+    "tqc_mujoco": Preset("tqc", MODEL_FREE,
+        "TQC on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 100_000}),
+    "crossq_mujoco": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},
+        "CrossQ on MuJoCo and DeepMind Control: 1M steps.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 50_000}),
     "simba": Preset("sac",
         MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000,
             "algo.normalize_obs": "running", "algo.networks.body": "simba", "algo.networks.units": (128,),
@@ -293,8 +329,7 @@ TABLE: dict[str, Preset] = {
         env_prefixes="MiniGrid- BabyAI-", cpu_changes={}),
     "ppo_mujoco": Preset("ppo", ON_POLICY_MUJOCO,
         "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalized.",
-        env_prefixes="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
-             "InvertedDoublePendulum- HumanoidStandup-", cpu_changes={}),
+        env_prefixes=MUJOCO, cpu_changes={}),
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
