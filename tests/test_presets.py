@@ -75,7 +75,8 @@ def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     assert preset_name(algorithm, env) == name
     config = merge_layers(algorithm, env=env)
-    assert config == PRESETS[name]().merge({"env.id": env})
+    formula, expected = TABLE[name].from_steps, PRESETS[name]().merge({"env.id": env})
+    assert config == (expected if formula is None else overlay(expected, formula(expected.steps)))
     assert set(SUITES.values()) | set(ON_CPU) <= set(PRESETS)
 
 
