@@ -44,7 +44,13 @@ For such small networks two threads are slower than one."""
 CONTROL: Settings = MODEL_FREE | {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
 """The same for environments that nobody has tuned for, whose observations and rewards may have any scale."""
 
-SOFT_CONTROL: Settings = CONTROL | {"algo.temperature": 0.02}
+_FAST_AT_FIRST = [[0, 1e-3], [2e5, 3e-4]]
+"""A learning rate for short runs, which becomes the published one in long ones."""
+
+SOFT_CONTROL: Settings = CONTROL | {
+    "algo.temperature": 0.02, "algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
+    "algo.temperature_lr": _FAST_AT_FIRST,
+}
 """SAC for them: rewards over the standard deviation of returns are small, and so is the weight of the entropy."""
 
 DMC_PIXELS: Settings = {
@@ -173,7 +179,8 @@ TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", CONTROL, "DDPG for any task with continuous actions; settings by reverie.",
         cpu_changes={"steps": 300_000}, from_steps=short_starts),
     "td3": Preset("td3",
-        CONTROL | {"algo.actor_lr": 1e-3, "algo.critic_lr": 1e-3, "algo.exploration": "gaussian(0.3)"},
+        CONTROL | {"algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
+            "algo.exploration": "gaussian(0.3)"},
         "TD3 for any task with continuous actions; settings by reverie.",
         cpu_changes={"steps": 300_000}, from_steps=short_starts),
     "sac": Preset("sac", SOFT_CONTROL, "SAC for any task with continuous actions; settings by reverie.",
