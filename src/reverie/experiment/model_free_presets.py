@@ -41,8 +41,11 @@ MODEL_FREE: Settings = {
 
 For such small networks two threads are slower than one."""
 
-CONTROL: Settings = MODEL_FREE | {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
-"""The same for environments that nobody has tuned for, whose observations and rewards may have any scale."""
+ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
+"""For environments that nobody has tuned for, whose observations and rewards may have any scale."""
+
+CONTROL: Settings = MODEL_FREE | ANY_SCALE
+"""DDPG, TD3 and SAC in such environments."""
 
 _FAST_AT_FIRST = [[0, 1e-3], [2e5, 3e-4]]
 """A learning rate for short runs, which becomes the published one in long ones."""
@@ -51,7 +54,7 @@ SOFT_CONTROL: Settings = CONTROL | {
     "algo.temperature": 0.02, "algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
     "algo.temperature_lr": _FAST_AT_FIRST,
 }
-"""SAC for them: rewards over the standard deviation of returns are small, and so is the weight of the entropy."""
+"""SAC in such environments: rewards over the standard deviation of returns are small, and so is the weight of the entropy."""
 
 DMC_PIXELS: Settings = {
     "steps": 500_000, "replay_ratio": 1.0, "learning_starts": 1000, "random_steps": 1000, "env.num": 1,
@@ -133,10 +136,8 @@ _ATARI: Settings = {
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3 for vectors."""
 
-ON_POLICY_DEFAULT: Settings = ON_POLICY | {
-    "env.num": 8, "algo.normalize_obs": "running", "algo.reward_scale": "return_std",
-}
-"""The same for environments that nobody has tuned for, whose observations and rewards may have any scale."""
+ON_POLICY_ANY: Settings = ON_POLICY | ANY_SCALE | {"env.num": 8}
+"""PPO and A2C in environments that nobody has tuned for."""
 
 IMPALA: Settings = ON_POLICY | {"env.num": 8, "algo.batch_size": 8, "ratio_tolerance": 1.0}
 """IMPALA with a rollout of each environment in a batch; actors may be a batch ahead of the learner."""
@@ -250,12 +251,12 @@ TABLE: dict[str, Preset] = {
         env_prefixes="Pendulum-"),
     "sac_pendulum": Preset("sac", PENDULUM | {"algo.temperature_lr": 1e-3},
         "SAC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
-    "dqn": Preset("dqn", SMALL_VALUES, "DQN for small problems with discrete actions; settings by reverie.",
+    "dqn": Preset("dqn", SMALL_VALUES | ANY_SCALE, "DQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={}, from_steps=short_exploration),
     "discrete_sac": Preset("discrete_sac",
         SOFT_CONTROL | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "replay.capacity": 100_000},
         "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}, from_steps=short_starts),
-    "qr_dqn": Preset("qr_dqn", SMALL_VALUES,
+    "qr_dqn": Preset("qr_dqn", SMALL_VALUES | ANY_SCALE,
         "QR-DQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={"steps": 400_000}, from_steps=short_exploration),
     # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
@@ -264,10 +265,10 @@ TABLE: dict[str, Preset] = {
         "DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.num_quantiles": 32},
         "QR-DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
-    "c51": Preset("c51", SMALL_VALUES,
-        "C51 for small problems with discrete actions and returns from -10 to 10; settings by reverie.",
+    "c51": Preset("c51", SMALL_VALUES | ANY_SCALE | {"algo.reward_scale": "return_std(10, 10)"},
+        "C51 for small problems with discrete actions; scales returns to -10 to 10; settings by reverie.",
         cpu_changes={}, from_steps=short_exploration),
-    "iqn": Preset("iqn", SMALL_VALUES,
+    "iqn": Preset("iqn", SMALL_VALUES | ANY_SCALE,
         "IQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={"steps": 100_000}, from_steps=short_exploration),
     "c51_cartpole": Preset("c51", CARTPOLE_VALUES | {"algo.v_min": 0.0, "algo.v_max": 100.0},
@@ -317,7 +318,7 @@ TABLE: dict[str, Preset] = {
         cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}
             | {"steps": 60_000, "replay.priority.beta_anneal_windows": 3_200_000}),
     # With normalized inputs and 3e-4, two of two seeds learned nothing in benchmarks/tasks/robot.py; with 1e-3 all did.
-    "ppo": Preset("ppo", ON_POLICY_DEFAULT | {"algo.rollout": 256, "algo.lr": [[0, 1e-3], [1e6, 1e-4]]},
+    "ppo": Preset("ppo", ON_POLICY_ANY | {"algo.rollout": 256, "algo.lr": [[0, 1e-3], [1e6, 1e-4]]},
         "PPO for any task; settings by reverie.", cpu_changes={}),
     "ppo_cartpole": Preset("ppo",
         ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,
@@ -363,7 +364,7 @@ TABLE: dict[str, Preset] = {
             "algo.networks.activation": "relu"},
         "IMPALA on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/",
         cpu_changes={}),
-    "a2c": Preset("a2c", ON_POLICY_DEFAULT, "A2C for any task; settings by reverie.", cpu_changes={}),
+    "a2c": Preset("a2c", ON_POLICY_ANY, "A2C for any task; settings by reverie.", cpu_changes={}),
     "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
         "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", env_prefixes="CartPole-"),
     "a2c_atari": Preset("a2c",
