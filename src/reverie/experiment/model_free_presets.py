@@ -54,7 +54,7 @@ SOFT_CONTROL: Settings = CONTROL | {
     "algo.temperature": 0.02, "algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
     "algo.temperature_lr": _FAST_AT_FIRST,
 }
-"""SAC in such environments: rewards over the standard deviation of returns are small, and so is the weight of the entropy."""
+"""SAC in such environments: scaled rewards are small, and so is the weight of the entropy."""
 
 DMC_PIXELS: Settings = {
     "steps": 500_000, "replay_ratio": 1.0, "learning_starts": 1000, "random_steps": 1000, "env.num": 1,
