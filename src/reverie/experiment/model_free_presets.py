@@ -41,8 +41,11 @@ MODEL_FREE: Settings = {
 
 For such small networks two threads are slower than one."""
 
-ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
-"""For environments that nobody has tuned for, whose observations and rewards may have any scale."""
+ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)"}
+"""For environments that nobody has tuned for, whose observations and rewards may have any scale.
+
+With returns of deviation 1, the reward of a single step is often smaller than the errors of the critic.
+"""
 
 CONTROL: Settings = MODEL_FREE | ANY_SCALE
 """DDPG, TD3 and SAC in such environments."""
@@ -317,7 +320,6 @@ TABLE: dict[str, Preset] = {
         "Rainbow on Atari, 200M frames: four 84x84 gray frames (Hessel et al. 2018, table 1).",
         cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}
             | {"steps": 60_000, "replay.priority.beta_anneal_windows": 3_200_000}),
-    # With normalized inputs and 3e-4, two of two seeds learned nothing in benchmarks/tasks/robot.py; with 1e-3 all did.
     "ppo": Preset("ppo", ON_POLICY_ANY | {"algo.rollout": 256, "algo.lr": [[0, 1e-3], [1e6, 1e-4]]},
         "PPO for any task; settings by reverie.", cpu_changes={}),
     "ppo_cartpole": Preset("ppo",

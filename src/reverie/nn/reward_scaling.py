@@ -148,7 +148,7 @@ def add_returns(
 
 
 class ReturnScaler(HostBuffers):
-    """Scales rewards so that the returns of all rows so far have the standard deviation ``std``; as if 1 while it is 0."""
+    """Scales rewards so that the returns of all rows so far have the standard deviation ``std``; 0 counts as 1."""
 
     on_host: ClassVar[tuple[str, ...]] = ("returns", "largest")
     factor: Tensor
