@@ -272,7 +272,7 @@ def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) ->
 
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
     for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
-        for name in ("dreamer_v3", "dqn"):
+        for name in ("dreamer_v3", "sac"):
             data = {"data.path": str(path)}
             assert merge_layers(name, data=data) == PRESETS[name]().merge({"env.id": "auto"} | data)
     assert merge_layers("dreamer_v3") == PRESETS["cartpole"]()
