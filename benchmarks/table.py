@@ -19,6 +19,7 @@ from typing import Any
 
 from agreement import agreement_table
 from control import control_table
+from defaults_table import defaults_table
 from efficiency_table import efficiency_table
 from gpu_table import gpu_table
 from offline_table import estimates_table, offline_peers_table, offline_table
@@ -354,6 +355,7 @@ TABLES: dict[str, Callable[[Result], list[str]]] = {
     "estimates": lambda result: estimates_table(result["rows"]),
     "agreement": agreement_table,
     "sample_efficiency": efficiency_table,
+    "defaults": defaults_table,
 }
 """Each table by its name, which is that of its result file."""
 

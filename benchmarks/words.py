@@ -9,7 +9,7 @@ def digits(value: float | None, unit: str = "") -> str:
     """Two or three digits, or a dash."""
     if value is None:
         return "-"
-    places = 0 if value >= 100 else 1 if value >= 10 else 2
+    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:,.{places}f}{unit}"
 
 

@@ -24,6 +24,7 @@ from reverie.experiment.build import Experiment, build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
 from reverie.log.meter import DeviceMeter
+from reverie.run.evaluate import Evaluation
 from reverie.run.loop import train_loop as loop
 from shared_generators import Lucky, Paying, Shared
 from tiny import FEW, settings
@@ -180,6 +181,20 @@ def test_evaluations_are_filmed(tmp_path: Path, said: list[str]) -> None:
     assert not any("eval_video" in line for line in said)
     reverie.train("td3", env=Paying, run=tmp_path / "dark", **film)
     assert any("eval_video = True, but this environment cannot render" in line for line in said)
+
+
+def test_the_end_tells_of_sampled_actions_that_score_differently(tmp_path, monkeypatch, said):
+    scores, modes = {"eval": [0.0] * 6, "explore": [1.0] * 6}, []
+
+    def evaluate(env, policy, episodes, mode, *args, **kwargs):
+        modes.append(mode)
+        return Evaluation(scores=scores[mode], lengths=[1] * 6, mode=mode)
+
+    monkeypatch.setattr("reverie.experiment.build.evaluate", evaluate)
+    for algorithm in ("sac", "td3"):
+        reverie.train(algorithm, env=Paying, run=tmp_path / algorithm, **FEW)
+    assert modes == ["eval", "explore", "eval"]
+    assert sum("0.00 with the most likely actions, 1.00 with sampled ones" in line for line in said) == 1
 
 
 def test_evaluation_does_not_disturb_training(tmp_path: Path) -> None:

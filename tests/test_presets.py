@@ -75,7 +75,8 @@ def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
     assert preset_name(algorithm, env) == name
     config = merge_layers(algorithm, env=env)
-    assert config == PRESETS[name]().merge({"env.id": env})
+    formula, expected = TABLE[name].from_steps, PRESETS[name]().merge({"env.id": env})
+    assert config == (expected if formula is None else overlay(expected, formula(expected.steps)))
     assert set(SUITES.values()) | set(ON_CPU) <= set(PRESETS)
 
 
@@ -188,6 +189,26 @@ def test_the_same_command_trains_the_same_on_any_machine(tmp_path, gpus, monkeyp
     assert (settings[0], len(texts)) == (settings[1], 1)
 
 
+@pytest.mark.parametrize(("steps", "starts", "anneal"), [
+    (40, 10, 4), (1000, 100, 100), (5000, 250, 500), (10**6, 10_000, 50_000),
+])  # fmt: skip
+def test_defaults_of_unknown_environments_follow_the_planned_steps(steps: int, starts: int, anneal: int) -> None:
+    for algorithm in ("sac", "td3", "dqn", "iqn"):
+        config = merge_layers(algorithm, env="mine:Walk-v0", steps=steps)
+        assert (config.learning_starts, config.random_steps) == (starts, starts)
+        assert algorithm in ("sac", "td3") or config.algo.exploration.anneal_steps == anneal
+
+
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac", "tqc", "crossq"])
+def test_suites_of_control_keep_published_settings(algorithm: str) -> None:
+    for env in ("Hopper-v5", "dm_control/walker-walk-v0"):
+        config = merge_layers(algorithm, env=env, steps=10**6, device="cpu")
+        assert config.preset == f"{algorithm}_mujoco+cpu"
+        assert (config.algo.normalize_obs, config.algo.reward_scale) == (None, None)
+        assert config.learning_starts == (5000 if algorithm == "crossq" else 10_000)
+    assert merge_layers(algorithm, env="mine:Walk-v0").algo.normalize_obs is not None
+
+
 @pytest.mark.parametrize(("algorithm", "values"), [
     ("bc", {"lr": 1e-4}),
     ("discrete_bcq", {"lr": 6.25e-5, "tau": 1.0, "target_update_interval": 8000, "threshold": 0.3,
@@ -251,7 +272,7 @@ def test_where_it_is_evaluated_comes_before_what_the_data_say(tmp_path: Path) ->
 
 def test_data_that_name_no_environment_get_the_algorithms_own(tmp_path: Path) -> None:
     for path in (recorded(tmp_path / "nobody", None), tmp_path / "nowhere"):
-        for name in ("dreamer_v3", "dqn"):
+        for name in ("dreamer_v3", "sac"):
             data = {"data.path": str(path)}
             assert merge_layers(name, data=data) == PRESETS[name]().merge({"env.id": "auto"} | data)
     assert merge_layers("dreamer_v3") == PRESETS["cartpole"]()

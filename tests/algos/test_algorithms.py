@@ -577,7 +577,7 @@ PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: S
         "num_atoms": 101,
         "max_value": 5.0,
         "normalize_obs": None,
-        "reward_scale": "return_std(clip=None, max_return=None)",
+        "reward_scale": "return_std(clip=None, max_return=None, std=1.0)",
         "tau": 0.005,
     },
     "tqc": {"num_critics": 5, "num_quantiles": 25, "num_dropped_quantiles": 2},

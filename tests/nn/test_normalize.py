@@ -202,6 +202,15 @@ def test_no_return_exceeds_its_limit() -> None:
     assert float(at_once.factor) == float(limited.factor) < float(plain.factor)
 
 
+@pytest.mark.parametrize(("limit", "measure"), [(None, np.std), (0.5, lambda returns: 10 * abs(returns).max())])
+def test_scaled_returns_have_the_deviation_that_was_asked_for(limit, measure) -> None:
+    scaler = ReturnScaler(0.9, None, limit, std=5.0)
+    one_by_one(*lives(), scaler)
+    reward, first = lives()
+    returns = running_returns(scaler(reward).double().numpy(), first.numpy(), 0.9)
+    assert measure(returns[~first.numpy()]) == pytest.approx(5.0, rel=1e-5)
+
+
 def test_as_long_as_nothing_was_earned_rewards_are_as_they_are() -> None:
     scaler = ReturnScaler(0.9, 10.0)
     one_by_one(torch.zeros(1, 3), torch.tensor([[True, False, False]]), scaler)

@@ -206,13 +206,12 @@ class ModelFreeConfig(AlgorithmConfig):
             )
 
     def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
-        """Return these settings without ``normalize_obs`` if it is a default and no observation is a vector.
+        """Return these settings without ``normalize_obs`` if no observation is a vector.
 
         With continuous actions, off-policy algorithms use DrQ's image encoder unless another is chosen.
         """
         vectors = any(part.kind == "vector" for part in obs_spec.values())
-        is_requested = type(self).__dataclass_fields__["normalize_obs"].default is None  # not the algorithm's default
-        changes: dict[str, Any] = {} if vectors or is_requested else {"normalize_obs": None}
+        changes: dict[str, Any] = {} if vectors else {"normalize_obs": None}
         if not self.on_policy and num_continuous(action_spec) and not are_small(images_of(obs_spec)):
             values = {part.name: getattr(self, part.name) for part in fields(self)}
             networks = {name: value for name, value in values.items() if isinstance(value, NetworkConfig)}

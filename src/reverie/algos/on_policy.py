@@ -223,6 +223,7 @@ class OnPolicyConfig(ValueConfig):
     """Settings of learners that learn from rollouts of their current policy."""
 
     on_policy: ClassVar[bool] = True
+    samples_actions: ClassVar[bool] = True
     from_actors: ClassVar[bool] = False
     """Whether it also learns from rollouts of earlier policies, by V-trace, so that actors may collect meanwhile."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})

@@ -263,6 +263,7 @@ class SACConfig(CriticConfig):
     """Settings of SAC: the paper's table 1 (appendix D)."""
 
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "mixed"})
+    samples_actions: ClassVar[bool] = True
 
     body: ClassVar[type[Body] | None] = None
     """The only body that the networks may have; None: any."""

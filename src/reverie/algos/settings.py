@@ -33,6 +33,8 @@ class AlgorithmConfig(Config):
     """Whether the algorithm is meant for offline learning. It may still collect rows itself."""
     on_policy: ClassVar[bool] = False
     """Whether it learns only from rows that its current policy has collected, instead of a replay."""
+    samples_actions: ClassVar[bool] = False
+    """Whether it is judged by both the most likely and the sampled actions of a distribution that it learns."""
 
     batch_size: Annotated[int, AtLeast(1)] = 16
     """B, number of windows (sequences) in a batch."""

@@ -25,7 +25,7 @@ from reverie.core.protocols import Env, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
-from reverie.core.types import FLAGS, Batch, Window
+from reverie.core.types import FLAGS, Batch, Mode, Window
 from reverie.envs.make import EnvLike
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.describe import describe_experiment
@@ -95,25 +95,27 @@ class Experiment(Trainable):
     remarked: set[str] = field(default_factory=set)
     """Messages that have been logged and are not repeated."""
 
-    def evaluate(self, which: EvaluationPurpose) -> Evaluation:
+    def evaluate(self, which: EvaluationPurpose, mode: Mode = "eval") -> Evaluation:
         """Play whole episodes, without changing the training's random generators.
 
-        ``which`` selects the seed. The episodes are played in the evaluation environments, or, only after training, in
-        the user's single instance, whose running episode is lost.
+        ``which`` selects the seed; only mode ``eval`` films. The episodes are played in the evaluation environments,
+        or, only after training, in the user's single instance, whose running episode is lost.
         """
         seed, episodes = derived_seeds(self.config.seed)[which], self.config.eval_episodes
         env = self.eval_env or (None if self.reopen_user_env is None else self.reopen_user_env())
         assert env is not None
         with seeded_rng(seed):
+            films = self.config.eval_video and mode == "eval"
             evaluation = evaluate(
-                env, self.algo.policy, episodes, record=shrink_frame if self.config.eval_video else None, seed=seed,
+                env, self.algo.policy, episodes, mode, shrink_frame if films else None, seed=seed,
+                env_steps=self.clock.env_steps,
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
             )  # fmt: skip
         if evaluation.cut_off and (which == "test" or not self.remarked):
             remark = "their scores, marked *, include only these steps"
             logger.warning(f"{evaluation.cut_text()} (eval_episode_steps): {remark}")
             self.remarked.add("cut off")
-        if self.config.eval_video and evaluation.frames is None:
+        if films and evaluation.frames is None:
             logger.warning("eval_video = True, but this environment cannot render images: there is no video")
         return evaluation
 
@@ -125,7 +127,13 @@ class Experiment(Trainable):
             return cast(MeasurementResult, self.estimator.estimate(updates))
         if which == "test":
             logger.info(f"evaluating: {count_noun(self.config.eval_episodes, 'episode')}")
-        return self.evaluate(which)
+        evaluation = self.evaluate(which)
+        if which == "test" and self.config.algo.samples_actions:
+            sampled = self.evaluate(which, "explore")
+            if evaluation.differs_from(sampled):
+                scores = f"{evaluation.score:.2f} with the most likely actions, {sampled.score:.2f} with sampled ones"
+                logger.info(f"mean return {scores}, which agents choose with deterministic=False")
+        return evaluation
 
     def callback_env(self, which: Literal["training", "evaluation"]) -> Env:
         env = self.env if which == "training" else self.eval_env

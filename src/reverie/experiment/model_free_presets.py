@@ -6,6 +6,23 @@ from reverie.experiment.preset import Preset, Settings
 
 # fmt: off
 
+MUJOCO = (
+    "HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
+    "InvertedDoublePendulum- HumanoidStandup-"
+)
+"""Prefixes of the ids of MuJoCo's tasks."""
+
+
+def short_starts(steps: int) -> Settings:
+    """Random actions for a twentieth of the run, but for 100 to 10,000 env steps, then learning."""
+    return dict.fromkeys(("learning_starts", "random_steps"), min(10_000, max(100, steps // 20)))
+
+
+def short_exploration(steps: int) -> Settings:
+    """The same, and random actions that become rare over a tenth of the run, but over at most 50,000 env steps."""
+    return short_starts(steps) | {"algo.exploration": f"epsilon_greedy(1.0, 0.05, {max(1, min(50_000, steps // 10))})"}
+
+
 NATURE_ATARI: Settings = {
     "env.id": "ALE/Pong-v5", "env.action_repeat": 4, "env.pool_frames": 2, "env.noop_max": 30,
     "env.terminal_on_life_loss": True, "env.resize": (84, 84), "env.grayscale": True, "env.clip_reward": "sign",
@@ -23,6 +40,24 @@ MODEL_FREE: Settings = {
 """Common settings of DDPG, TD3 and SAC on MuJoCo: one update per env step, a million steps, random actions at first.
 
 For such small networks two threads are slower than one."""
+
+ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)"}
+"""For environments that nobody has tuned for, whose observations and rewards may have any scale.
+
+With returns of deviation 1, the reward of a single step is often smaller than the errors of the critic.
+"""
+
+CONTROL: Settings = MODEL_FREE | ANY_SCALE
+"""DDPG, TD3 and SAC in such environments."""
+
+_FAST_AT_FIRST = [[0, 1e-3], [2e5, 3e-4]]
+"""A learning rate for short runs, which becomes the published one in long ones."""
+
+SOFT_CONTROL: Settings = CONTROL | {
+    "algo.temperature": 0.02, "algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
+    "algo.temperature_lr": _FAST_AT_FIRST,
+}
+"""SAC in such environments: scaled rewards are small, and so is the weight of the entropy."""
 
 DMC_PIXELS: Settings = {
     "steps": 500_000, "replay_ratio": 1.0, "learning_starts": 1000, "random_steps": 1000, "env.num": 1,
@@ -104,6 +139,9 @@ _ATARI: Settings = {
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3 for vectors."""
 
+ON_POLICY_ANY: Settings = ON_POLICY | ANY_SCALE | {"env.num": 8}
+"""PPO and A2C in environments that nobody has tuned for."""
+
 IMPALA: Settings = ON_POLICY | {"env.num": 8, "algo.batch_size": 8, "ratio_tolerance": 1.0}
 """IMPALA with a rollout of each environment in a batch; actors may be a batch ahead of the learner."""
 
@@ -142,15 +180,24 @@ OpenAI Baselines' PPO has a constant range of the ratio, clips values and halves
 """
 
 TABLE: dict[str, Preset] = {
-    "ddpg": Preset("ddpg", MODEL_FREE,
-        "DDPG on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
-        cpu_changes={"steps": 300_000}),
-    "td3": Preset("td3", MODEL_FREE,
-        "TD3 on MuJoCo and similar tasks: 1M steps (section 6.1); number of random steps by reverie.",
-        cpu_changes={"steps": 300_000}),
-    "sac": Preset("sac", MODEL_FREE,
-        "SAC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
-        cpu_changes={"steps": 200_000}),
+    "ddpg": Preset("ddpg", CONTROL, "DDPG for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 300_000}, from_steps=short_starts),
+    "td3": Preset("td3",
+        CONTROL | {"algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
+            "algo.exploration": "gaussian(0.3)"},
+        "TD3 for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 300_000}, from_steps=short_starts),
+    "sac": Preset("sac", SOFT_CONTROL, "SAC for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 200_000}, from_steps=short_starts),
+    "ddpg_mujoco": Preset("ddpg", MODEL_FREE,
+        "DDPG on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 300_000}),
+    "td3_mujoco": Preset("td3", MODEL_FREE,
+        "TD3 on MuJoCo and DeepMind Control: 1M steps (section 6.1); number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 300_000}),
+    "sac_mujoco": Preset("sac", MODEL_FREE,
+        "SAC on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 200_000}),
     "redq": Preset("sac", HIGH_RATIO | {"algo.num_critics": 10},
         "REDQ: SAC with ten critics and 20 updates per env step on MuJoCo and similar tasks: 300k steps.",
         cpu_changes={"steps": 20_000}),
@@ -167,11 +214,17 @@ TABLE: dict[str, Preset] = {
         cpu_changes=_PIXELS),
     "sac_ae": Preset("sac_ae", DMC_PIXELS,
         "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
-    "tqc": Preset("tqc", MODEL_FREE,
-        "TQC on MuJoCo and similar tasks: 1M steps; number of random steps by reverie.",
-        cpu_changes={"steps": 100_000}),
-    "crossq": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},
-        "CrossQ on MuJoCo and similar tasks: 1M steps.", cpu_changes={"steps": 50_000}),
+    "tqc": Preset("tqc", SOFT_CONTROL, "TQC for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 100_000}, from_steps=short_starts),
+    "crossq": Preset("crossq", CONTROL | {"algo.temperature": 0.02},
+        "CrossQ for any task with continuous actions; settings by reverie.",
+        cpu_changes={"steps": 50_000}, from_steps=short_starts),
+    "tqc_mujoco": Preset("tqc", MODEL_FREE,
+        "TQC on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 100_000}),
+    "crossq_mujoco": Preset("crossq", MODEL_FREE | {"learning_starts": 5000, "random_steps": 5000},
+        "CrossQ on MuJoCo and DeepMind Control: 1M steps.",
+        env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 50_000}),
     "simba": Preset("sac",
         MODEL_FREE | {"replay_ratio": 2.0, "learning_starts": 5000, "random_steps": 5000,
             "algo.normalize_obs": "running", "algo.networks.body": "simba", "algo.networks.units": (128,),
@@ -201,25 +254,26 @@ TABLE: dict[str, Preset] = {
         env_prefixes="Pendulum-"),
     "sac_pendulum": Preset("sac", PENDULUM | {"algo.temperature_lr": 1e-3},
         "SAC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
-    "dqn": Preset("dqn", SMALL_VALUES, "DQN for small problems with discrete actions; settings by reverie.",
-        cpu_changes={}),
+    "dqn": Preset("dqn", SMALL_VALUES | ANY_SCALE, "DQN for small problems with discrete actions; settings by reverie.",
+        cpu_changes={}, from_steps=short_exploration),
     "discrete_sac": Preset("discrete_sac",
-        MODEL_FREE | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "learning_starts": 1000,
-            "random_steps": 1000, "replay.capacity": 100_000},
-        "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}),
-    "qr_dqn": Preset("qr_dqn", SMALL_VALUES,
-        "QR-DQN for small problems with discrete actions; settings by reverie.", cpu_changes={"steps": 400_000}),
+        SOFT_CONTROL | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "replay.capacity": 100_000},
+        "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}, from_steps=short_starts),
+    "qr_dqn": Preset("qr_dqn", SMALL_VALUES | ANY_SCALE,
+        "QR-DQN for small problems with discrete actions; settings by reverie.",
+        cpu_changes={"steps": 400_000}, from_steps=short_exploration),
     # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
     # had reached 500.
     "dqn_cartpole": Preset("dqn", CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128},
         "DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.num_quantiles": 32},
         "QR-DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
-    "c51": Preset("c51", SMALL_VALUES,
-        "C51 for small problems with discrete actions and returns from -10 to 10; settings by reverie.",
-        cpu_changes={}),
-    "iqn": Preset("iqn", SMALL_VALUES,
-        "IQN for small problems with discrete actions; settings by reverie.", cpu_changes={"steps": 100_000}),
+    "c51": Preset("c51", SMALL_VALUES | ANY_SCALE | {"algo.reward_scale": "return_std(10, 10)"},
+        "C51 for small problems with discrete actions; scales returns to -10 to 10; settings by reverie.",
+        cpu_changes={}, from_steps=short_exploration),
+    "iqn": Preset("iqn", SMALL_VALUES | ANY_SCALE,
+        "IQN for small problems with discrete actions; settings by reverie.",
+        cpu_changes={"steps": 100_000}, from_steps=short_exploration),
     "c51_cartpole": Preset("c51", CARTPOLE_VALUES | {"algo.v_min": 0.0, "algo.v_max": 100.0},
         "C51 on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "iqn_cartpole": Preset("iqn", CARTPOLE_VALUES,
@@ -236,6 +290,8 @@ TABLE: dict[str, Preset] = {
     "rainbow_minatar": Preset("c51",
         MINATAR_VALUES | RAINBOW | {"algo.v_min": 0.0, "algo.v_max": 50.0},
         "Rainbow on MinAtar, with its authors' network; bounds of returns by reverie.", cpu_changes={}),
+    "dqn_minigrid": Preset("dqn", SMALL_VALUES, "DQN on MiniGrid and BabyAI; settings by reverie.",
+        env_prefixes="MiniGrid- BabyAI-", cpu_changes={}),
     "dqn_atari": Preset("dqn",
         ATARI_VALUES | {"algo.lr": 1e-4, "algo.exploration": "epsilon_greedy(1.0, 0.1, 1000000)"},
         "DQN on Atari, 200M frames: four 84x84 gray frames stacked (Mnih et al. 2015, extended data table 1).",
@@ -264,7 +320,8 @@ TABLE: dict[str, Preset] = {
         "Rainbow on Atari, 200M frames: four 84x84 gray frames (Hessel et al. 2018, table 1).",
         cpu_changes={key: value for key, value in _ATARI.items() if key != "algo.exploration"}
             | {"steps": 60_000, "replay.priority.beta_anneal_windows": 3_200_000}),
-    "ppo": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3: 1M steps.", cpu_changes={}),
+    "ppo": Preset("ppo", ON_POLICY_ANY | {"algo.rollout": 256, "algo.lr": [[0, 1e-3], [1e6, 1e-4]]},
+        "PPO for any task; settings by reverie.", cpu_changes={}),
     "ppo_cartpole": Preset("ppo",
         ON_POLICY_CARTPOLE | {"algo.rollout": 32, "algo.batch_size": 256, "algo.epochs": 20, "algo.discount": 0.98,
             "algo.value_estimator": "gae(0.8)", "algo.lr": [[0, 1e-3], [1e5, 0]],
@@ -293,8 +350,9 @@ TABLE: dict[str, Preset] = {
         env_prefixes="MiniGrid- BabyAI-", cpu_changes={}),
     "ppo_mujoco": Preset("ppo", ON_POLICY_MUJOCO,
         "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalized.",
-        env_prefixes="HalfCheetah- Hopper- Walker2d- Ant- Humanoid- Swimmer- Reacher- Pusher- InvertedPendulum- "
-             "InvertedDoublePendulum- HumanoidStandup-", cpu_changes={}),
+        env_prefixes=MUJOCO, cpu_changes={}),
+    "ppo_dmc": Preset("ppo", ON_POLICY, "PPO on DeepMind Control with the defaults of Stable-Baselines3: 1M steps.",
+        env_prefixes="dm_control/", cpu_changes={}),
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
             "algo.lr": [[0, 2.5e-4], [1e7, 0]], "algo.clip_range": [[0, 0.1], [1e7, 0]]},
@@ -308,7 +366,7 @@ TABLE: dict[str, Preset] = {
             "algo.networks.activation": "relu"},
         "IMPALA on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/",
         cpu_changes={}),
-    "a2c": Preset("a2c", ON_POLICY, "A2C with the defaults of Stable-Baselines3: 1M steps.", cpu_changes={}),
+    "a2c": Preset("a2c", ON_POLICY_ANY, "A2C for any task; settings by reverie.", cpu_changes={}),
     "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
         "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", env_prefixes="CartPole-"),
     "a2c_atari": Preset("a2c",

@@ -116,7 +116,7 @@ class Preprocessor(nn.Module):
         if isinstance(reward_scale, Factor):
             self.rewards = reward_scale
         elif isinstance(reward_scale, ReturnStd):
-            self.rewards = ReturnScaler(discount, reward_scale.clip, reward_scale.max_return)
+            self.rewards = ReturnScaler(discount, reward_scale.clip, reward_scale.max_return, reward_scale.std)
         self.range: ReturnBounds | None = ReturnBounds(discount) if bound_values and self.scaler is None else None
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
         self.is_active: bool = not (self.normalizer is None and self.frames is None and self.rewards is None)

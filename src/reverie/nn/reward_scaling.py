@@ -59,6 +59,8 @@ class ReturnStd(RewardScale):
     max_return: Annotated[float | None, Above(0)] = None
     """Divide by more where the largest absolute return so far would exceed this otherwise: Lee et al. 2025, "SimbaV2",
     section 4. None: no limit."""
+    std: Annotated[float, Above(0)] = 1.0
+    """Standard deviation of the scaled returns. Much smaller rewards than 1 drown in the errors of a critic."""
 
 
 class ReturnBounds(HostBuffers):
@@ -146,18 +148,19 @@ def add_returns(
 
 
 class ReturnScaler(HostBuffers):
-    """Divides rewards by the standard deviation of the returns of all rows so far, or by 1 while that is 0."""
+    """Scales rewards so that the returns of all rows so far have the standard deviation ``std``; 0 counts as 1."""
 
     on_host: ClassVar[tuple[str, ...]] = ("returns", "largest")
     factor: Tensor
     returns: Tensor
     largest: Tensor
 
-    def __init__(self, discount: float, clip: float | None, max_return: float | None = None) -> None:
+    def __init__(self, discount: float, clip: float | None, max_return: float | None = None, std: float = 1.0) -> None:
         super().__init__()
         self.discount = discount
         self.clip = clip
         self.max_return = max_return
+        self.std = std
         self.moments: Moments = Moments(())
         self.register_buffer("factor", torch.ones(()))
         self.register_buffer("returns", torch.zeros(0, dtype=torch.float64))  # [N], G of the unfinished episodes
@@ -165,7 +168,7 @@ class ReturnScaler(HostBuffers):
 
     def forward(self, reward: Tensor) -> Tensor:
         """Return the scaled and clipped rewards, ``[...]``."""
-        scaled = reward * self.factor
+        scaled = reward * (self.factor * self.std)
         return scaled if self.clip is None else scaled.clamp(-self.clip, self.clip)
 
     def add(self, reward: Tensor, is_first: Tensor) -> None:
@@ -199,7 +202,7 @@ class ReturnScaler(HostBuffers):
         newest = returns.abs().max() if len(returns) else self.largest
         self.largest.copy_(torch.maximum(self.largest, all_gather(newest).max()))
         if self.largest > 0:
-            self.factor.clamp_(max=self.max_return / float(self.largest))
+            self.factor.clamp_(max=self.max_return / (self.std * float(self.largest)))
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Tensor], prefix: str, *rest: Any) -> None:
         """Accept a state saved with another number of environments."""
