@@ -163,8 +163,9 @@ def main() -> int:
     else:
         from peers.installed import WHERE, installed
 
-        peers = installed({"sb3_start": SB3}, args.where or WHERE)
-        pythons = {"reverie": sys.executable} | {"sb3": str(python) for python in peers.values()}
+        pythons = {"reverie": sys.executable}
+        if sb3 := installed({"sb3_start": SB3}, args.where or WHERE):
+            pythons["sb3"] = str(sb3["sb3_start"])
         rows = measure(pythons, args.algorithms, args.times)
     from machine import machine, write  # not before: this process would keep the files of PyTorch in the cache
 

@@ -33,8 +33,8 @@ def test_imports_have_no_circle() -> None:
     TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
 
 
-SLOW = ("boto3", "h5py", "matplotlib", "numcodecs", "pandas", "reverie.datasets.format_detection", "rich", "scipy", "sympy",
-        "tensorboard", "torch._dynamo", "torch.distributed.elastic", "zarr")  # fmt: skip
+SLOW = ("boto3", "h5py", "matplotlib", "numcodecs", "pandas", "reverie.datasets.format_detection", "rich", "scipy",
+        "sympy", "tensorboard", "torch._dynamo", "torch.distributed.elastic", "zarr")  # fmt: skip
 """Modules that a run needs later, or that other runs need."""
 FIRST_STEP = """
 import os, sys
