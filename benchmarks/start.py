@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""How long it takes from typing `reverie train ...` to the end of the first update, and what with.
+"""How long it takes from the command to the first env step and the first update, beside Stable-Baselines3.
 
-    python benchmarks/start.py [--cases start_cartpole start_12m] [--kernels cold warm off] [--times 3]
+    python benchmarks/start.py [--algorithms sac ppo] [--times 5] [--where FOLDER]
     python benchmarks/start.py --commands --times 21        what commands cost that do not need PyTorch
 
-The command itself, in a process of its own. `cold`: kernels are compiled first; `warm`: they were before; `off`:
-everything in PyTorch. `--times` runs of each, of which the medians count. `--commands` measures processor time and
-writes `start_commands.json`.
+`reverie train ALGORITHM --env ENV`, and a script with `SAC("MlpPolicy", ENV).learn(...)`, each in a process of its own
+with one thread, in turns. `cold`: the files that such a process reads are no longer in the file cache; `warm`: they
+are. Kernels have been compiled, and Python's bytecode is kept. Medians of seconds, and of processor seconds, since the
+process was started. Stable-Baselines3 has an environment of its own below `--where`, with the same version of PyTorch.
+`--commands` measures processor time alone, and writes `start_commands.json`.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import json
 import os
@@ -22,18 +23,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from reverie.cli import main as reverie
-
-CASES = {
-    "start_cartpole": ["--env", "CartPole-v1"],
-    "start_cpu": ["--env", "reverie/Grid-v0", "--env.kwargs", "{size: 64}", "--preset", "cpu"],
-    "start_12m": ["--env", "reverie/Grid-v0", "--env.kwargs", "{size: 64}", "--size", "12m"],
-}
-"""What `reverie train dreamer_v3` is told."""
+ALGORITHMS = {"sac": "Pendulum-v1", "ppo": "CartPole-v1", "dqn": "CartPole-v1", "dreamer_v3": "CartPole-v1"}
+"""What learns, and where."""
+SB3 = ("stable-baselines3==2.9.2", "gymnasium==1.4.0", "numpy==2.4.6")
+WITHOUT_SB3 = ("dreamer_v3",)
 
 COMMANDS = {
     "python": ["-c", "pass"],
@@ -42,85 +39,99 @@ COMMANDS = {
 }
 """What Python is told; the first is its own part of the others."""
 
-KERNELS = ("cold", "warm", "off")
-PARTS = ("imports", "compile", "build", "collect", "update")
+STARTED = "REVERIE_BENCH_STARTED"
 
 
 class Marks:
-    """When each part was over, in seconds since the process was started."""
+    """When the first env step and the first update after it were over, since the process was started."""
 
     def __init__(self) -> None:
-        self.started = float(os.environ["REVERIE_BENCH_STARTED"])
-        self.seconds: dict[str, float] = {}
+        self.times: dict[str, float] = {}
 
-    def mark(self, part: str) -> None:
-        """``part`` is over."""
-        self.seconds[part] = time.time() - self.started - sum(self.seconds.values())
+    def mark(self, event: str) -> None:
+        """``event`` is over; the first update ends the process."""
+        if event == "update" and "step_s" not in self.times:
+            return
+        self.times.setdefault(f"{event}_s", time.time() - float(os.environ[STARTED]))
+        self.times.setdefault(f"{event}_processor_s", sum(os.times()[:4]))
+        if event == "update":
+            print(json.dumps(self.times | {"files": sorted(read_files())}), flush=True)
+            os._exit(0)
 
-    def around(
-        self, owner: Any, name: str, before: str, after: str, then: Callable[[Marks], None] | None = None
-    ) -> None:
-        """The first call of ``owner.name`` ends the parts ``before`` and ``after``; ``then`` comes after it."""
-        call = getattr(owner, name)
+    def after(self, owner: Any, name: str, event: str) -> None:
+        """``event`` is over when ``owner.name`` returns."""
+        call: Callable[..., Any] = getattr(owner, name)
 
-        @functools.wraps(call)
         def marked(*args: Any, **kwargs: Any) -> Any:
-            self.mark(before)
             result = call(*args, **kwargs)
-            self.mark(after)
-            if then is not None:
-                then(self)
+            self.mark(event)
             return result
 
         setattr(owner, name, marked)
 
 
-def child(case: str) -> None:
-    """Run the command until its first update is over; print the parts and end the process."""
-    marks = Marks()
-    import reverie.cli.train as command  # with torch and all that a run needs
-    from reverie import api as training
+def read_files() -> set[str]:
+    """Files of the modules and libraries of this process."""
+    modules = [vars(module) for module in sys.modules.values()]
+    cached = {str(module.get("__cached__") or module.get("__file__")) for module in modules}
+    mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
+    return {path for path in cached | mapped if path.startswith("/") and Path(path).is_file()}
+
+
+def start_reverie(algorithm: str) -> None:
+    """Run the command until its first update is over."""
     from reverie.algos.base import Algorithm
-    from reverie.kernels import compiler
+    from reverie.cli import main as reverie
+    from reverie.run.collect import Collector
 
-    compile_first(command, marks, compiler.load_kernels)
-    marks.around(training, "build", "compile", "build")
-    marks.around(Algorithm, "update", "collect", "update", leave)
+    marks = Marks()
+    marks.after(Collector, "collect", "step")
+    marks.after(Algorithm, "update", "update")
     with tempfile.TemporaryDirectory() as folder:
-        reverie(["train", "dreamer_v3", *CASES[case], "--run", str(Path(folder) / "run")])
+        reverie(["train", algorithm, "--env", ALGORITHMS[algorithm], "--run", f"{folder}/run"])
 
 
-def leave(marks: Marks) -> None:
-    """End the process where it stands."""
-    print(json.dumps(marks.seconds), flush=True)
-    os._exit(0)
+def start_sb3(algorithm: str) -> None:
+    """Learn until the first step of an optimizer."""
+    import stable_baselines3
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    marks = Marks()
+    register_optimizer_step_post_hook(lambda *_: marks.mark("update"))
+    learner = getattr(stable_baselines3, algorithm.upper())("MlpPolicy", ALGORITHMS[algorithm], device="cpu")
+    learner.learn(1_000_000, lambda *_: marks.mark("step") is None)  # false would end it
 
 
-def compile_first(command: Any, marks: Marks, kernels: Callable[[], Any]) -> None:
-    """Let the command ask for kernels before all else, so that their time is a part by itself."""
-    train = command.train_config
+def run(python: str, system: str, algorithm: str, files: Iterable[str]) -> dict[str, Any]:
+    """Times of one start, without these files in the file cache."""
+    for path in files:
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", STARTED: repr(time.time())}
+    command = [python, __file__, "--child", system, "--algorithms", algorithm]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    times: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return times
 
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        marks.mark("imports")
-        kernels()
-        return train(*args, **kwargs)
 
-    command.train_config = timed
-
-
-def measure(case: str, kernels: str, times: int) -> dict[str, float]:
-    """Seconds of each part, medians, and of the whole."""
-    from machine import child as run
-
-    runs = []
-    with tempfile.TemporaryDirectory() as cache:
-        for i in range(times + (kernels == "warm")):
-            os.environ["XDG_CACHE_HOME"] = str(Path(cache) / str(0 if kernels == "warm" else i))
-            os.environ["REVERIE_KERNELS"] = "off" if kernels == "off" else ""
-            runs.append(run(Path(__file__), "--child", "--cases", case))
-    runs = runs[kernels == "warm" :]  # the first one has compiled
-    parts = {part: statistics.median(run[part] for run in runs) for part in PARTS}
-    return {**parts, "first_update_s": statistics.median(sum(run.values()) for run in runs)}
+def measure(pythons: dict[str, str], algorithms: list[str], times: int) -> list[dict[str, Any]]:
+    """A row of medians for each algorithm, system and state of the file cache."""
+    cases = [(x, system) for x in algorithms for system in pythons if system == "reverie" or x not in WITHOUT_SB3]
+    files = {case: run(pythons[case[1]], case[1], case[0], ())["files"] for case in cases}  # compiles what is missing
+    runs: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for _, (algorithm, system), cache in itertools.product(range(times), cases, ("cold", "warm")):
+        dropped = files[algorithm, system] if cache == "cold" else ()
+        found = run(pythons[system], system, algorithm, dropped)
+        del found["files"]
+        runs.setdefault((algorithm, system, cache), []).append(found)
+        print(algorithm, system, cache, found, flush=True)
+    names = ("algorithm", "system", "cache")
+    return [
+        dict(zip(names, case, strict=True)) | {key: statistics.median(x[key] for x in several) for key in several[0]}
+        for case, several in runs.items()
+    ]
 
 
 def processor_seconds(words: list[str], times: int) -> float:
@@ -136,27 +147,28 @@ def processor_seconds(words: list[str], times: int) -> float:
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--kernels", nargs="*", default=list(KERNELS), choices=KERNELS)
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--algorithms", nargs="*", default=list(ALGORITHMS), choices=list(ALGORITHMS))
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--where", type=Path, help="folder of the environment of Stable-Baselines3")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--commands", action="store_true", help="measure these alone")
-    parser.add_argument("--child", action="store_true", help="run the one case here and print its parts")
+    parser.add_argument("--child", choices=("reverie", "sb3"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child(args.cases[0])
+        (start_reverie if args.child == "reverie" else start_sb3)(args.algorithms[0])
         return 1
-    from machine import machine, write
-
     if args.commands:
         rows = [{"case": name, "processor_s": processor_seconds(words, args.times)} for name, words in COMMANDS.items()]
-        write(args.out.with_name("start_commands.json"), machine(), rows)
-        return 0
-    rows = []
-    for case in args.cases:
-        for kernels in args.kernels:
-            rows.append({"case": case, "kernels": kernels, **measure(case, kernels, args.times)})
-            print(json.dumps(rows[-1]), flush=True)
+        args.out = args.out.with_name("start_commands.json")
+    else:
+        from peers.installed import WHERE, installed
+
+        pythons = {"reverie": sys.executable}
+        if sb3 := installed({"sb3_start": SB3}, args.where or WHERE):
+            pythons["sb3"] = str(sb3["sb3_start"])
+        rows = measure(pythons, args.algorithms, args.times)
+    from machine import machine, write  # not before: this process would keep the files of PyTorch in the cache
+
     write(args.out, machine(), rows)
     return 0
 

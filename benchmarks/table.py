@@ -46,14 +46,8 @@ NAMES = {
     "image_12m": "64 x 64 x 3 image, size 12m, 4 worker processes",
     "cheetah_td3": "HalfCheetah, `td3`, 1 env, an update a step",
     "pendulum_td3": "Pendulum, `td3_pendulum`, 1 env, an update a step",
-    "start_cartpole": "CartPole, `cartpole`",
-    "start_cpu": "64 x 64 x 3 image, `cpu`",
-    "start_12m": "64 x 64 x 3 image, size 12m",
 }
 """What settings and cases are called on the page."""
-
-KERNELS = {"cold": "compiled now", "warm": "compiled before", "off": "none"}
-"""What states of the kernels are called."""
 
 
 def update_table(result: Result) -> list[str]:
@@ -96,12 +90,14 @@ def loop_table(result: Result) -> list[str]:
 
 
 def start_table(result: Result) -> list[str]:
-    """One row a case and state of the kernels: seconds of each part."""
-    parts = {"imports": "imports", "compiling": "compile", "building": "build", "first rows": "collect",
-             "first update": "update", "together": "first_update_s"}  # fmt: skip
-    rows = [[NAMES.get(r["case"], r["case"]), KERNELS[r["kernels"]]] for r in result["rows"]]
-    rows = [[*row, *(time(r[part]) for part in parts.values())] for row, r in zip(rows, result["rows"], strict=True)]
-    return grid(["run", "kernels", *parts], rows)
+    """One row an algorithm, system and state of the file cache: seconds, and in brackets those of the processor."""
+    events, systems = {"first env step": "step", "first update": "update"}, {"sb3": "Stable-Baselines3"}
+    rows = [
+        [r["algorithm"], systems.get(r["system"], r["system"]), r["cache"]]
+        + [f"{time(r[f'{event}_s'])} ({time(r[f'{event}_processor_s'])})" for event in events.values()]
+        for r in result["rows"]
+    ]
+    return grid(["algorithm", "system", "file cache", *events], rows)
 
 
 def commands_table(result: Result) -> list[str]:

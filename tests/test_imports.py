@@ -1,6 +1,11 @@
-"""No module imports itself by way of others: not at its top, not within a function, not for its types alone."""
+"""No module imports itself by way of others: not at its top, not within a function, not for its types alone.
+
+A run imports what it needs.
+"""
 
 import ast
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -26,3 +31,28 @@ def test_imports_have_no_circle() -> None:
     graph = {name: imported_modules(path) for name, path in MODULES.items()}
     assert sum(map(len, graph.values())) > 1000
     TopologicalSorter(graph).prepare()  # CycleError names the modules of a circle
+
+
+SLOW = ("boto3", "h5py", "matplotlib", "numcodecs", "pandas", "reverie.datasets.format_detection", "rich", "scipy",
+        "sympy", "tensorboard", "torch._dynamo", "torch.distributed.elastic", "zarr")  # fmt: skip
+"""Modules that a run needs later, or that other runs need."""
+FIRST_STEP = """
+import os, sys
+from reverie.cli import main
+from reverie.run.collect import Collector
+
+def collect(collector):
+    print("at the first env step:", *sys.modules, flush=True)
+    os._exit(0)
+
+Collector.collect = collect
+main(["train", "sac", "--env", "Pendulum-v1", "--run", sys.argv[1]])
+"""
+
+
+def test_a_run_starts_without_slow_imports(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FIRST_STEP, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    imported = done.stdout.partition("at the first env step:")[2].split()
+    assert "reverie.algos.sac" in imported
+    assert not {*SLOW} & {*imported}

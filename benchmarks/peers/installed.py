@@ -8,15 +8,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 WHERE = Path.home() / ".cache" / "reverie-peers"
-CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"
+CPU_BUILDS = ("--extra-index-url", "https://download.pytorch.org/whl/cpu")
 
 
 def pin() -> str:
-    """The PyTorch that we are tested with: the same for everybody."""
-    return next(line for line in CONSTRAINTS.read_text().split() if line.startswith("torch=="))
+    """The PyTorch of this Python, with its build: the same for everybody."""
+    return f"torch=={version('torch')}"
 
 
 def environment(name: str, packages: Sequence[str], where: Path) -> Path:
@@ -33,7 +34,8 @@ def environment(name: str, packages: Sequence[str], where: Path) -> Path:
     uv = shutil.which("uv")
     subprocess.run([sys.executable, "-m", "venv", "--clear", *(["--without-pip"] if uv else []), folder], check=True)
     install = _with_uv(uv, python) if uv else [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, pin()], check=True)  # first, so that nothing chooses another build
+    index = CPU_BUILDS if pin().endswith("+cpu") else ()
+    subprocess.run([*install, *index, pin()], check=True)  # first, so that nothing chooses another build
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as constraint:
         constraint.write(pin())
         constraint.flush()

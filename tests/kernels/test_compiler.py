@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
+import reverie
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.kernel_dispatch import SWITCH
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -97,6 +99,22 @@ def test_they_are_compiled_once(copying: Path, cache: Path) -> None:
     assert calls(copying) == ALL
     assert compiler.compile_state() == "compiled"
     assert [path.suffix for path in cache.iterdir()] == [".so"]
+
+
+def test_a_run_compiles_before_it_is_built_and_says_so(copying: Path, tmp_path: Path, capsys) -> None:
+    """Else the time of the compiler would count as the run's."""
+    compiled = []
+
+    def make() -> gymnasium.Env:
+        compiled.append(calls(copying))
+        return gymnasium.make("CartPole-v1")
+
+    settings = {"steps": 4, "learning_starts": 1, "eval_episodes": 0, "console": False, "tensorboard": False}
+    reverie.train("dqn", make, run=tmp_path / "run", **settings)
+    assert set(compiled) == {ALL}
+    said = capsys.readouterr().out
+    assert said.startswith("compiling kernels")
+    assert said.count("compiling") == 1
 
 
 CHANGES = {"processor": ("_processor", lambda: "flags : sse2"), "flags": ("_FLAGS", [["-O1"]]),

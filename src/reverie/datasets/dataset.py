@@ -31,7 +31,6 @@ from reverie.core.spaces import column, columns_in
 from reverie.core.specs import MASK_KEY, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import FLAGS, Batch, Window
 from reverie.datasets.dataset_env import check_obs_compatible, clip_rewards, settings_to_apply
-from reverie.datasets.format_detection import open_reader
 from reverie.datasets.in_memory import DataLike, data_path, split_paths
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
 from reverie.envs.config import EnvConfig
@@ -286,6 +285,8 @@ def open_recorded(
     observation_space: spaces.Space[Any] | None = None,
 ) -> RecordedEpisodes:  # fmt: skip
     """Open the dataset that ``config`` names; see ``RecordedEpisodes``."""
+    from reverie.datasets.format_detection import open_reader  # imports all readers
+
     return RecordedEpisodes(open_reader(config.path, config), env, action_space, observation_space)
 
 

@@ -17,9 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.rendezvous import rendezvous
 
 from reverie.core.bounds import PiecewiseLinear, ScheduledFloat
@@ -58,6 +55,10 @@ def launch_learners(words: Sequence[str], config: ExperimentConfig) -> int:
     file that only this user can read: PyTorch's TCP store listens on every interface, has no password and unpickles its
     input.
     """
+    from torch.distributed.elastic.multiprocessing import SignalException  # slow imports, for several learners only
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
     check_divisible(config, config.learners, config.learners)
     for name in (name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the learners themselves report why they end

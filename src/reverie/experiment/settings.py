@@ -20,7 +20,6 @@ from reverie.core.hardware import num_gpus
 from reverie.core.logger import logger
 from reverie.datasets.dataset import DatasetConfig, dataset_settings, open_recorded
 from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
-from reverie.datasets.format_detection import open_reader
 from reverie.datasets.in_memory import data_path
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
@@ -437,6 +436,8 @@ def dataset_env_id(data: DatasetConfig) -> str:
 
     "" if it names none or cannot be read (reading it reports why).
     """
+    from reverie.datasets.format_detection import open_reader  # imports all readers
+
     try:
         with open_reader(data.path, data) as reader:
             return reader.env_id()

@@ -26,6 +26,7 @@ import torch
 
 from reverie.core.files import user_folder
 from reverie.core.kernel_dispatch import kernels_disabled
+from reverie.core.logger import logger
 
 _FILES = sorted((Path(__file__).parent / "csrc").glob("*.[ch]"))
 SOURCES, HEADERS = ([path for path in _FILES if path.suffix == end] for end in (".c", ".h"))
@@ -180,6 +181,7 @@ def _writable(folder: Path | None) -> Path:
 def _compile(folder: Path, key: str) -> Path:
     """Compile the library into ``folder``, each file by its own process, and rename it when it is complete."""
     compiler, message = _compiler(), ""
+    logger.info("compiling kernels for this processor, once: about 15 s on two cores")
     with tempfile.TemporaryDirectory(dir=folder) as inside, ThreadPoolExecutor(os.cpu_count()) as pool:
         out = Path(inside) / "kernels.so"
         longest_first = sorted(SOURCES, key=lambda source: -source.stat().st_size)

@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from rich.columns import Columns
-from rich.console import Console, Group
-from rich.live import Live
-from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
-
 from reverie.core.files import LARGEST_LOG, open_file
 from reverie.core.logger import logger, print_line, survive_broken_pipe
 from reverie.log.jsonl import Values, parse_entry, scalars
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich draws on terminals only
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.live import Live
+    from rich.panel import Panel
+    from rich.table import Table
+
     from reverie.core.clock import Clock
 
 LINES_PER_HEADER = 25
@@ -147,6 +145,9 @@ class ConsoleSink:
         self._closed = self._is_checked = False
         self._live: Live | None = None
         if self._stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
             self._live = Live(get_renderable=self._view, console=Console(file=self._stream), refresh_per_second=4)
             self._live.start()
             clock.watch.has_panel = True
@@ -237,9 +238,16 @@ class ConsoleSink:
 
     def panel(self) -> Panel:
         """Return what a terminal shows now."""
+        from rich.console import Group
+        from rich.panel import Panel
+        from rich.text import Text
+
         return Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
 
     def _bar(self) -> Table:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+
         steps, length, unit = self._clock.position, self._clock.length, self._clock.unit
         row = Table.grid(padding=(0, 2), expand=True)
         row.add_column(ratio=1)
@@ -256,6 +264,8 @@ class ConsoleSink:
         return row
 
     def _tables(self) -> Columns:
+        from rich.columns import Columns
+
         get = self._latest.get
         run = {"return": self._return.text(), "episode length": format_number(get("episode/length"))}
         run |= {"evaluation": self._score(), **self._occasional_metrics()}
@@ -266,6 +276,9 @@ class ConsoleSink:
 
 def above_echo(panel: Panel, notice: str = "") -> Group:
     """Return ``panel`` above ``notice`` and an empty line: on the panel, the terminal's echo of ^C would tear it."""
+    from rich.console import Group
+    from rich.text import Text
+
     return Group(panel, Text(f"{notice}\n" if notice else ""))
 
 
@@ -275,6 +288,9 @@ def _column_width(name: str) -> int:
 
 def _table(cells: dict[str, str]) -> Table:
     """Return a table of names and values in columns of at most eight lines."""
+    from rich.table import Table
+    from rich.text import Text
+
     grid = Table.grid(padding=(0, 2))
     items = [(Text(name, style="dim"), Text(value, justify="right")) for name, value in cells.items()]
     height = min(8, len(items))
@@ -387,6 +403,9 @@ class RunsDisplay:
         self.last: float = self.since
         self.live: Live | None = None
         if runs and self.stream.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
             self.live = Live(
                 get_renderable=lambda: above_echo(self.panel()), console=Console(file=self.stream), refresh_per_second=2
             )
@@ -421,6 +440,11 @@ class RunsDisplay:
 
     def panel(self) -> Panel:
         """Return what a terminal shows now."""
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
         grid = Table(box=None, expand=True, header_style="dim", padding=(0, 1))
         grid.add_column("", no_wrap=True)
         grid.add_column("", ratio=1, min_width=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import traceback
@@ -34,9 +35,14 @@ class TensorBoardSink:
 
     def __init__(self, folder: Path, purge_step: int | None = None) -> None:
         """``purge_step``: the step at which the run is resumed; earlier events from there on are hidden."""
-        from torch.utils.tensorboard import SummaryWriter  # optional third-party package, and slow to import
+        self._folder, self._purge_step = folder, purge_step
 
-        self._writer: Any = SummaryWriter(str(folder), purge_step=purge_step)
+    @functools.cached_property
+    def _writer(self) -> Any:
+        """The event file. It is opened by the first entry: the import is slow, and not needed to start."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        return SummaryWriter(str(self._folder), purge_step=self._purge_step)
 
     def write(self, values: Values, step: int) -> None:
         """Record scalars, videos, and other arrays as histograms."""
@@ -63,8 +69,9 @@ class TensorBoardSink:
         self._writer._get_file_writer().add_summary(summary, step)
 
     def close(self) -> None:
-        """Flush and close the event file."""
-        self._writer.close()
+        """Flush and close the event file, if there is one."""
+        if "_writer" in vars(self):
+            self._writer.close()
 
 
 class VideoSink:

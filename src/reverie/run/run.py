@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from reverie.core.errors import RunError
 from reverie.core.files import check_writable, disk_errors_as_run_error
+from reverie.core.kernel_dispatch import kernel_problem
 from reverie.core.logger import logger
 from reverie.run.callback import Callback
 from reverie.run.checkpoint import Checkpoints
@@ -56,6 +57,7 @@ def run_experiment(
                     f"{folder} has no checkpoint: the run starts over, and keeps the rows and logs stored there"
                 )
         with explain_interrupt("The run was being built and has made no steps; nothing is lost"):
+            kernel_problem()  # compiles missing kernels now, so that this time is no part of the run
             experiment = build(None if newest is None else checkpoint_step(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
         encode_state(
