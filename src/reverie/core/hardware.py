@@ -81,17 +81,6 @@ def available_memory() -> int | None:
     return min(limits, default=None)
 
 
-def available_address_space() -> int | None:
-    """Return the bytes that this process may still reserve by its limit, as of ``ulimit -v``; None without a limit."""
-    with contextlib.suppress(OSError, ImportError):
-        import resource  # not on Windows
-
-        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-        if limit != resource.RLIM_INFINITY:
-            return limit - int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    return None
-
-
 def keep_freed_memory() -> bool:
     """Make the allocator keep freed memory for later tensors. Return whether that succeeded (glibc on Linux only).
 
