@@ -111,7 +111,7 @@ def test_a_run_keeps_its_preset_on_another_machine(gpus: list[int], tmp_path: Pa
     (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(saved))
     gpus[0] = 1
     assert merge_layers("dreamer_v3", env=env, run=tmp_path) == config
-    assert merge_layers("dqn", env=env, run=tmp_path).preset == "dqn"
+    assert merge_layers("dqn", env=env, run=tmp_path).preset == "dqn_minigrid"
     assert merge_layers("dreamer_v3", env=env, run=tmp_path, preset="minigrid") != config
 
 
