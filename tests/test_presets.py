@@ -194,7 +194,7 @@ def test_the_same_command_trains_the_same_on_any_machine(tmp_path, gpus, monkeyp
 ])  # fmt: skip
 def test_defaults_of_unknown_environments_follow_the_planned_steps(steps: int, starts: int, anneal: int) -> None:
     for algorithm in ("sac", "td3", "dqn", "iqn"):
-        config = merge_layers(algorithm, env="mine:Walk-v0", steps=steps)
+        config = merge_layers(algorithm, {"steps": steps}, env="mine:Walk-v0")
         assert (config.learning_starts, config.random_steps) == (starts, starts)
         assert algorithm in ("sac", "td3") or config.algo.exploration.anneal_steps == anneal
 
@@ -202,7 +202,7 @@ def test_defaults_of_unknown_environments_follow_the_planned_steps(steps: int, s
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac", "tqc", "crossq"])
 def test_suites_of_control_keep_published_settings(algorithm: str) -> None:
     for env in ("Hopper-v5", "dm_control/walker-walk-v0"):
-        config = merge_layers(algorithm, env=env, steps=10**6, device="cpu")
+        config = merge_layers(algorithm, {"steps": 10**6}, "cpu", env=env)
         assert config.preset == f"{algorithm}_mujoco+cpu"
         assert (config.algo.normalize_obs, config.algo.reward_scale) == (None, None)
         assert config.learning_starts == (5000 if algorithm == "crossq" else 10_000)

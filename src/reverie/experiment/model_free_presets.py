@@ -41,11 +41,8 @@ MODEL_FREE: Settings = {
 
 For such small networks two threads are slower than one."""
 
-ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)"}
-"""For environments that nobody has tuned for, whose observations and rewards may have any scale.
-
-With returns of deviation 1, the reward of a single step is often smaller than the errors of the critic.
-"""
+ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
+"""For environments that nobody has tuned for, whose observations and rewards may have any scale."""
 
 CONTROL: Settings = MODEL_FREE | ANY_SCALE
 """DDPG, TD3 and SAC in such environments."""
@@ -139,8 +136,13 @@ _ATARI: Settings = {
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3 for vectors."""
 
-ON_POLICY_ANY: Settings = ON_POLICY | ANY_SCALE | {"env.num": 8}
-"""PPO and A2C in environments that nobody has tuned for."""
+ON_POLICY_ANY: Settings = ON_POLICY | {
+    "env.num": 8, "algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)",
+}
+"""PPO and A2C in environments that nobody has tuned for.
+
+With returns of deviation 1, the reward of a single step is often smaller than the errors of the critic.
+"""
 
 IMPALA: Settings = ON_POLICY | {"env.num": 8, "algo.batch_size": 8, "ratio_tolerance": 1.0}
 """IMPALA with a rollout of each environment in a batch; actors may be a batch ahead of the learner."""
@@ -351,7 +353,7 @@ TABLE: dict[str, Preset] = {
     "ppo_mujoco": Preset("ppo", ON_POLICY_MUJOCO,
         "PPO on MuJoCo: 1M steps (table 3); observations and rewards are normalized.",
         env_prefixes=MUJOCO, cpu_changes={}),
-    "ppo_dmc": Preset("ppo", ON_POLICY, "PPO on DeepMind Control with the defaults of Stable-Baselines3: 1M steps.",
+    "ppo_sb3": Preset("ppo", ON_POLICY, "PPO with the defaults of Stable-Baselines3, also for DeepMind Control.",
         env_prefixes="dm_control/", cpu_changes={}),
     "ppo_atari": Preset("ppo",
         ON_POLICY_ATARI | {"env.num": 8, "algo.rollout": 128, "algo.batch_size": 256, "algo.epochs": 4,
@@ -367,6 +369,7 @@ TABLE: dict[str, Preset] = {
         "IMPALA on MinAtar, with its authors' network: 1M steps; other settings by reverie.", env_prefixes="MinAtar/",
         cpu_changes={}),
     "a2c": Preset("a2c", ON_POLICY_ANY, "A2C for any task; settings by reverie.", cpu_changes={}),
+    "a2c_sb3": Preset("a2c", ON_POLICY, "A2C with the defaults of Stable-Baselines3.", cpu_changes={}),
     "a2c_cartpole": Preset("a2c", ON_POLICY_CARTPOLE | {"steps": 500_000},
         "A2C on CartPole-v1: a minute on one CPU core; settings of RL Baselines3 Zoo.", env_prefixes="CartPole-"),
     "a2c_atari": Preset("a2c",

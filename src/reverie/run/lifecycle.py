@@ -250,8 +250,8 @@ class RunLifecycle:
         begin = self.clock.seconds
         measurement = self.experiment.measure("evaluation") if self.experiment.measurement else None
         heldout = self.heldout()
-        # for the next evaluation and the last one
-        self.clock.reserved_seconds = max(self.clock.reserved_seconds, 2 * (self.clock.seconds - begin))
+        # for the next evaluation and the last one, which may also play sampled actions
+        self.clock.reserved_seconds = max(self.clock.reserved_seconds, 3 * (self.clock.seconds - begin))
         if isinstance(measurement, Evaluation) and self.reaches_stop_score(scalars_of_result(measurement)):
             confirmation = self.experiment.measure("confirmation")  # confirm that it was not chance
             assert isinstance(confirmation, Evaluation)
