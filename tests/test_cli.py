@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import select
-import shlex
 import shutil
 import signal
 import subprocess
@@ -18,14 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tyro
 import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.cli.help import setting
 from reverie.cli.main import COMMANDS, main
-from reverie.cli.parsing import dataclass_flags, parse, registry, shorten_tyro_error
-from reverie.cli.train import TrainCommand
+from reverie.cli.parsing import dataclass_flags, parse, shorten_tyro_error
 from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
 from reverie.core.discover import algorithm_config, algorithms
@@ -598,15 +595,3 @@ def test_the_version_says_what_it_runs_on(capsys: Captured) -> None:
 def test_a_message_from_a_terminal_has_no_colors() -> None:
     box = "\x1b[31m╭─ Parsing error ─╮\x1b[0m\n│ \x1b[1mUnrecognized options: --runn\x1b[0m \x1b[31m│\x1b[0m\n╰──╯"
     assert shorten_tyro_error(box, ["run"], "") == "unknown option --runn. Did you mean --run?"
-
-
-def test_settings_that_no_flag_names_do_not_change_what_is_parsed() -> None:
-    """``parse`` hides them from tyro, which is slow."""
-    words = "sac --run x --algo.batch-size=64 --algo.actor_lr 1e-4 --no-tensorboard --env.kwargs {g:\\ 9} --steps 1e4"
-    words += " --replay.capacity 2e3 --schedule.eval-every 5 --env Pendulum-v1 --config a.yaml b.yaml"
-    args = shlex.split(words)
-    config = merge_layers(Request(algorithm="sac", env="Pendulum-v1", overrides={"console": False}))
-    default = TrainCommand(common=CommonOptions(env="Pendulum-v1"), experiment=config)
-    parsed = parse(TrainCommand, args, "train", default=default)
-    assert parsed == tyro.cli(TrainCommand, args=args, default=default, registry=registry)
-    assert (parsed.experiment.algo.batch_size, parsed.experiment.console) == (64, False)

@@ -370,19 +370,20 @@ def metrics(name: str, config: Any) -> list[str]:
     sys.path.append(str(ROOT / "tools"))
     from speed_pairs import learner_and_batch
 
-    from reverie.cli.help import field_docs
-    from reverie.core.measured import Measured
-
-    docs = field_docs(Measured)
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    rows = {name: row for row in page.splitlines() for name in re.findall(r"^\| `([^`]+)` \|", row)}
     settings = {"batch_size": 4, "horizon": 3}
     if name.startswith(("dreamer", "plan2explore", "r2dreamer")):
         settings["batch_length"] = 6
     if config.on_policy:
         settings = {} if name == "a2c" else {"rollout": 8, "batch_size": 8}
     learner, batch = learner_and_batch(name, settings)
-    updates = [learner.update(batch).measured for _ in range(2 if name.startswith("td3") else 1)]  # actor: every second
-    names = {field: field.replace("_", "/", 1) for field in Measured.__annotations__}
-    return [f"| `{names[field]}` | {cell(docs[field])} |" for field in names if any(hasattr(x, field) for x in updates)]
+    logged = {
+        "/".join(metric.split("/")[:2])
+        for _ in range(2 if name.startswith("td3") else 1)  # the actor: every second
+        for metric in learner.update(batch).metrics
+    }
+    return [row for metric, row in rows.items() if metric in logged]
 
 
 # ---------------------------------------------------------------- reference

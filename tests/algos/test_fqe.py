@@ -108,5 +108,5 @@ def test_weights_decay_beside_the_step_of_adam():
 
 def test_updates_lower_the_loss():
     agent, data = learner(tau=1e-6, lr=0.01, weight_decay=0.0), shown()
-    losses = [agent.update(data).measured for _ in range(200)]
-    assert losses[-1].loss_critic < 0.1 * losses[0].loss_critic
+    losses = [agent.update(data).metrics for _ in range(200)]
+    assert losses[-1]["loss/critic"] < 0.1 * losses[0]["loss/critic"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import io
 import itertools
 import re
@@ -16,14 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import tyro
 import yaml
-from tyro.constructors import (
-    ConstructorRegistry,
-    PrimitiveConstructorSpec,
-    PrimitiveTypeInfo,
-    StructConstructorSpec,
-    StructFieldSpec,
-    StructTypeInfo,
-)
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from reverie.core.bounds import PiecewiseLinear, ScheduledFloat, WeightByPattern
 from reverie.core.config import Choice, coerce
@@ -35,8 +27,6 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
 
 registry: ConstructorRegistry = ConstructorRegistry()
-_POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
-"""tyro's mark of words without a flag."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,10 +121,9 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None, changes
     On wrong usage, print one line and exit with code 2. ``changes``: the flag of ``merge_env_flags``.
     """
     defaults = {} if default is None else {"default": default}
-    is_short = default is not None and not {"-h", "--help"} & {*args}
     messages = io.StringIO()
     try:
-        with contextlib.redirect_stderr(messages), only_named_fields(args) if is_short else contextlib.nullcontext():
+        with contextlib.redirect_stderr(messages):
             return tyro.cli(
                 kind, args=merge_env_flags(args, changes), prog=f"reverie {command}", registry=registry, **defaults
             )
@@ -149,30 +138,6 @@ def parse(kind: Any, args: list[str], command: str, default: Any = None, changes
         )
     print(wrap_words(f"reverie: {message}", sys.stderr), file=sys.stderr)
     raise SystemExit(2)
-
-
-def only_named_fields(args: list[str]) -> ConstructorRegistry:
-    """Return rules by which tyro looks at the fields that ``args`` names; all others keep the values of the default.
-
-    To look at each of the two hundred settings of a run takes a tenth of a second.
-    """
-    words = {word.removeprefix("no-") for flag, _ in iter_flags(args) for word in flag.split(".")}
-    names = {word.replace("-", "_") for word in words} | {"common", "experiment"}
-    rules = ConstructorRegistry()
-
-    @rules.struct_rule
-    def named_fields(info: StructTypeInfo) -> StructConstructorSpec | None:
-        if not dataclasses.is_dataclass(info.default) or isinstance(info.default, type):
-            return None
-        hints = typing.get_type_hints(info.type, include_extras=True)
-        fields = tuple(
-            StructFieldSpec(field.name, hints[field.name], getattr(info.default, field.name))
-            for field in dataclasses.fields(info.default)
-            if field.name in names or _POSITIONAL in typing.get_args(hints[field.name])
-        )
-        return StructConstructorSpec(functools.partial(dataclasses.replace, info.default), fields)
-
-    return rules
 
 
 class Command(Protocol):

@@ -171,6 +171,11 @@ class Clock:
         return self.max_seconds is not None and self.seconds + self.reserved_seconds >= self.max_seconds
 
     @property
+    def is_overdue(self) -> bool:
+        """Whether ``max_seconds`` have passed."""
+        return self.max_seconds is not None and self.seconds >= self.max_seconds
+
+    @property
     def progress(self) -> float:
         """Part of the run that is over: of its length, or of its time if that is more."""
         by_length = self.position / self.length

@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 
 from reverie.core.errors import DataError
-from reverie.core.measured import Measured
 
 Obs = dict[str, Tensor]
 """Observations by key. Images are channels last ``[..., H, W, C]``; the rest is ``[..., *shape]``."""
@@ -233,15 +232,10 @@ def _rows_of_steps(data: Any, obs: Sequence[str]) -> dict[str, Any]:
 class Update:
     """The result of one gradient step."""
 
-    metrics: Metrics  # by their logged names: core/measured.py
+    metrics: Metrics  # by their logged names: docs/metrics.md
     priority: Tensor | None = None  # [B]
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T', ...], for the last T' rows of each window
     rollout_done: Tensor | None = None  # [] bool, on-policy: the rollout is used up
-
-    @property
-    def measured(self) -> Measured:
-        """The metrics by attributes: ``update.measured.loss_critic``."""
-        return Measured(self.metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class Experiment(Trainable):
         if which == "test":
             logger.info(f"evaluating: {count_noun(self.config.eval_episodes, 'episode')}")
         evaluation = self.evaluate(which)
-        if which == "test" and self.config.algo.samples_actions:
+        if which == "test" and self.config.algo.samples_actions and not self.clock.is_overdue:
             sampled = self.evaluate(which, "explore")
             if evaluation.differs_from(sampled):
                 scores = f"{evaluation.score:.2f} with the most likely actions, {sampled.score:.2f} with sampled ones"
@@ -192,8 +192,13 @@ class Experiment(Trainable):
     def no_update_reason(self) -> str:
         config, window, offered = self.config, self.algo.window, len(self.replay)
         expected = config.offline or config.algo.on_policy or config.updates_per_step(window) == 0
-        if self.clock.updates or expected or offered >= config.learning_starts:
+        if self.clock.updates or expected:
             return ""
+        if offered >= config.learning_starts:
+            return (
+                f"no updates were made: learning starts after {config.learning_starts} of {config.steps:,} env steps, "
+                "just before the end. Lower learning_starts, or increase steps"
+            )
         within = "" if window.crosses_episodes else f" of {window.rows - window.num_free_rows} rows within one episode"
         return (
             f"no updates were made: learning starts after {config.learning_starts} windows{within}, but the replay "
