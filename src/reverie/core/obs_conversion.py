@@ -127,11 +127,15 @@ def has_channels_first(shape: tuple[int, ...]) -> bool:
 
 def _image(space: spaces.Box, channel_axis: ChannelAxis) -> Conversion:
     """Return the conversion to ``[H, W, C]``; stacked frames become channels, as with ``env.frame_stack``."""
-    low, high, encode, decode = _float_pixels(space) if space.dtype.kind == "f" else _byte_pixels(space)
     rank, dtype = len(space.shape), "float32" if space.dtype.kind == "f" else "uint8"
     image_shape = space.shape if rank > 2 else (*space.shape, 1)
     frames = image_shape[0] if rank == 4 else 1
     first = rank > 2 and (channel_axis == "first" or (channel_axis == "auto" and has_channels_first(image_shape[-3:])))
+    bounds = _channel_bounds(space, rank - 3 if first else rank - 1) if rank > 2 else None
+    if bounds is not None:
+        low, high, encode, decode = _scaled_pixels(space, *bounds)
+    else:
+        low, high, encode, decode = _float_pixels(space) if dtype == "float32" else _byte_pixels(space)
     c, h, w = image_shape[-3:] if first else (image_shape[-1], *image_shape[-3:-1])
     part = ObsPart(kind="image", shape=(h, w, frames * c), dtype=dtype, low=low, high=high)
 
@@ -167,6 +171,37 @@ def _float_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
         return array
 
     return low, high, encode, np.asarray
+
+
+def _channel_bounds(space: spaces.Box, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the bounds of each channel, along ``axis``, with the axes of ``space``; None if all are equal."""
+    others = tuple(i for i in range(len(space.shape)) if i != axis)
+    low = space.low.astype(np.float64).min(others, keepdims=True)
+    high = space.high.astype(np.float64).max(others, keepdims=True)
+    return None if (low == low.min()).all() and (high == high.max()).all() else (low, high)
+
+
+def _scaled_pixels(space: spaces.Box, low: np.ndarray, high: np.ndarray) -> tuple[float, float, Encode, Decode]:
+    """Return the conversion to 0..1, or 0..255 for integers, of channels that each have their own bounds.
+
+    With common bounds, a plane of 0..1 would vanish beside one of 0..1e6.
+    """
+    shape, dtype, is_float = space.shape, space.dtype, space.dtype.kind == "f"
+    top = 1.0 if is_float else 255.0
+    scale = top / np.where(high > low, high - low, 1.0)
+
+    def encode(value: Any, lead: int) -> np.ndarray:
+        array = _as_array(value, shape, dtype, NUMBERS if is_float else INTEGERS, lead)
+        scaled = (_as_float32(array, lead).astype(np.float64) - low) * scale if is_float else (array - low) * scale
+        _check_between(scaled, 0.0, top, 1e-3 if is_float else 0.0)
+        pixels: np.ndarray = scaled.astype(np.float32) if is_float else np.rint(scaled).astype(np.uint8)
+        return pixels
+
+    def decode(values: np.ndarray) -> np.ndarray:
+        array: np.ndarray = values / scale + low
+        return array if is_float else np.rint(array)
+
+    return 0.0, top, encode, decode
 
 
 def _byte_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:

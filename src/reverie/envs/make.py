@@ -34,7 +34,7 @@ from reverie.envs.suites import (
     renderer_hint,
     unknown_env_error,
 )
-from reverie.envs.wrapper_list import apply_wrappers
+from reverie.envs.wrapper_list import apply_wrappers, check_stateless
 from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces
 
 Env = gymnasium.Env[Any, Any]
@@ -130,6 +130,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     if not isinstance(base_env, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
     check_spaces(base_env)
+    check_stateless(base_env)
     env = _grid_view(base_env, config) if config.full_view or config.map_view else base_env
     env = apply_wrappers(env, config.wrappers, config.channel_axis)
     check_spaces(env)

@@ -10,15 +10,16 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector.utils import batch_space, iterate
+from gymnasium.wrappers import StickyAction
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, EnvError
 from reverie.core.masks import MaskCodec, ensure_legal_choice
 from reverie.core.obs_codec import default_key
 from reverie.core.signals import is_interrupt
 from reverie.core.spaces import Space, iter_leaves
 from reverie.core.specs import MASK_KEY
 from reverie.envs.make import Env, SpacesOnlyEnv
-from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
+from reverie.envs.wrappers import ActionRepeat, Reset, Stepped, checked_reset, checked_step, wrapper_stack
 
 MASK_METHOD = "action_masks"
 """Name of the method of environments made for MaskablePPO."""
@@ -69,8 +70,15 @@ def mask_in(info: Any) -> Any:
 
 def with_mask(env: Env) -> Env:
     """Return ``env`` with its action mask, if it has one, as an observation."""
-    source = find_mask_source(env)
-    return ActionMask(env, source) if source else env
+    if not (source := find_mask_source(env)):
+        return env
+    for layer in wrapper_stack(env):
+        if isinstance(layer, ActionRepeat | StickyAction):
+            raise EnvError(
+                f"the environment has action masks, and {type(layer).__name__} repeats actions, which can become "
+                f"illegal in between. Remove the repeats, or the masks: env.exclude_keys = {MASK_KEY}."
+            )
+    return ActionMask(env, source)
 
 
 class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -92,7 +100,9 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
 
     def step(self, action: Any) -> Stepped:
         obs, reward, terminated, truncated, info = checked_step(self.env, action)
-        masked_obs = self.observation(obs, read_mask(self.env, self.source, info), terminated or truncated)
+        is_last = terminated or truncated  # where the method of a game that is over may raise
+        mask = None if is_last and self.source == "method" else read_mask(self.env, self.source, info)
+        masked_obs = self.observation(obs, mask, is_last)
         return masked_obs, reward, terminated, truncated, info
 
     def observation(self, obs: Any, mask: Any = None, last: bool = False, count: int | None = None) -> dict[str, Any]:

@@ -333,6 +333,20 @@ def apply_wrappers(env: Env, entries: tuple[str, ...], channel_axis: ChannelAxis
     return env
 
 
+def check_stateless(env: Env) -> None:
+    """Raise EnvError if a wrapper inside ``env`` has statistics, or ends episodes as only training should."""
+    for layer in wrapper_stack(env):
+        names = {kind.__name__ for kind in type(layer).__mro__}
+        if names & {kind.__name__ for kind in STATEFUL_WRAPPERS}:
+            problem = "each copy of the environment, for evaluations too, has its own statistics."
+            raise EnvError(f"the environment is inside {type(layer).__name__}: {problem}{NORMALIZE_ADVICE}")
+        if getattr(layer, "terminal_on_life_loss", False) is True and isinstance(layer, wrappers.AtariPreprocessing):
+            raise EnvError(
+                "the environment is inside AtariPreprocessing(terminal_on_life_loss=True), which would end the "
+                "episodes of evaluations too. Leave it out, and set env.terminal_on_life_loss = True: it is for training."
+            )
+
+
 def count_action_repeats(entries: tuple[str, ...]) -> int:
     """Return how many times the wrappers in ``entries`` repeat each action."""
     calls = [call for call in map(parse_wrapper, entries) if call.name == "action_repeat"]
