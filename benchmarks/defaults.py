@@ -169,17 +169,18 @@ def main() -> int:
     from reverie.core.hardware import describe_machine
 
     table = json.loads(args.out.read_text()) if args.out.exists() else {"tasks": [], "rows": []}
-    python = installed({"sb3_defaults": SB3}, args.where or WHERE).get("sb3_defaults")
+    done = {(row["task"], row["algorithm"], row["library"], row["seed"]) for row in table["rows"]}
     wanted = [
-        (task, algorithm, library, seed)
-        for seed in range(args.first, args.first + args.seeds) for algorithm in args.algorithms
+        row for seed in range(args.first, args.first + args.seeds) for algorithm in args.algorithms
         for task in args.tasks for library in args.libraries if task in (ALGORITHMS | MORE)[algorithm][0]
+        if (row := (task, algorithm, library, seed)) not in done
     ]  # fmt: skip
+    needed = {"sb3_defaults": SB3} if any(library == "sb3" for _, _, library, _ in wanted) else {}
+    python = installed(needed, args.where or WHERE).get("sb3_defaults")
     measured = {task["task"] for task in table["tasks"]}
     table["tasks"] += [baselines(task) for task in args.tasks if task not in measured]
     for task, algorithm, library, seed in wanted:
-        done = {(row["task"], row["algorithm"], row["library"], row["seed"]) for row in table["rows"]}
-        if (task, algorithm, library, seed) in done or (library == "sb3" and python is None):
+        if library == "sb3" and python is None:
             continue
         words = ["--child", "--tasks", task, "--algorithms", algorithm, "--libraries", library, "--first", str(seed)]
         interpreter = python if library == "sb3" and python else sys.executable

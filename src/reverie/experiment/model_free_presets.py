@@ -41,8 +41,11 @@ MODEL_FREE: Settings = {
 
 For such small networks two threads are slower than one."""
 
-ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
-"""For environments that nobody has tuned for, whose observations and rewards may have any scale."""
+ANY_SCALE: Settings = {"algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)"}
+"""For environments that nobody has tuned for, whose observations and rewards may have any scale.
+
+With returns of deviation 1, the reward of a single step is often smaller than the errors of the critic.
+"""
 
 CONTROL: Settings = MODEL_FREE | ANY_SCALE
 """DDPG, TD3 and SAC in such environments."""
@@ -96,6 +99,9 @@ SMALL_VALUES: Settings = VALUES | {
 """DQN and its variants on small problems. With single steps and the paper's targets, copied every 1,000 updates, DQN
 and QR-DQN did not learn Acrobot-v1 and FrozenLake-v1 in 20,000 and 10,000 env steps; with these settings they did."""
 
+ANY_VALUES: Settings = SMALL_VALUES | {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
+"""The same in environments that nobody has tuned for; the Huber loss is linear beyond errors of 1."""
+
 CARTPOLE_VALUES: Settings = SMALL_VALUES | {
     "steps": 50_000, "env.id": "CartPole-v1", "replay.capacity": 50_000, "algo.lr": 1e-3,
     "algo.networks.units": (128, 128), "algo.exploration": "epsilon_greedy(1.0, 0.05, 5000)",
@@ -136,13 +142,8 @@ _ATARI: Settings = {
 ON_POLICY: Settings = {"steps": 1_000_000, "threads": 1, "env.max_image_size": (84, 84)}
 """PPO and A2C with the defaults of Stable-Baselines3 for vectors."""
 
-ON_POLICY_ANY: Settings = ON_POLICY | {
-    "env.num": 8, "algo.normalize_obs": "running", "algo.reward_scale": "return_std(std=5)",
-}
-"""PPO and A2C in environments that nobody has tuned for.
-
-With returns of deviation 1, the reward of a single step is often smaller than the errors of the critic.
-"""
+ON_POLICY_ANY: Settings = ON_POLICY | ANY_SCALE | {"env.num": 8}
+"""PPO and A2C in environments that nobody has tuned for."""
 
 IMPALA: Settings = ON_POLICY | {"env.num": 8, "algo.batch_size": 8, "ratio_tolerance": 1.0}
 """IMPALA with a rollout of each environment in a batch; actors may be a batch ahead of the learner."""
@@ -256,12 +257,12 @@ TABLE: dict[str, Preset] = {
         env_prefixes="Pendulum-"),
     "sac_pendulum": Preset("sac", PENDULUM | {"algo.temperature_lr": 1e-3},
         "SAC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
-    "dqn": Preset("dqn", SMALL_VALUES | ANY_SCALE, "DQN for small problems with discrete actions; settings by reverie.",
+    "dqn": Preset("dqn", ANY_VALUES, "DQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={}, from_steps=short_exploration),
     "discrete_sac": Preset("discrete_sac",
         SOFT_CONTROL | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "replay.capacity": 100_000},
         "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}, from_steps=short_starts),
-    "qr_dqn": Preset("qr_dqn", SMALL_VALUES | ANY_SCALE,
+    "qr_dqn": Preset("qr_dqn", ANY_VALUES,
         "QR-DQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={"steps": 400_000}, from_steps=short_exploration),
     # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
@@ -270,10 +271,10 @@ TABLE: dict[str, Preset] = {
         "DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "qr_dqn_cartpole": Preset("qr_dqn", CARTPOLE_VALUES | {"algo.num_quantiles": 32},
         "QR-DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
-    "c51": Preset("c51", SMALL_VALUES | ANY_SCALE | {"algo.reward_scale": "return_std(10, 10)"},
+    "c51": Preset("c51", ANY_VALUES | {"algo.reward_scale": "return_std(10, 10)"},
         "C51 for small problems with discrete actions; scales returns to -10 to 10; settings by reverie.",
         cpu_changes={}, from_steps=short_exploration),
-    "iqn": Preset("iqn", SMALL_VALUES | ANY_SCALE,
+    "iqn": Preset("iqn", ANY_VALUES,
         "IQN for small problems with discrete actions; settings by reverie.",
         cpu_changes={"steps": 100_000}, from_steps=short_exploration),
     "c51_cartpole": Preset("c51", CARTPOLE_VALUES | {"algo.v_min": 0.0, "algo.v_max": 100.0},
