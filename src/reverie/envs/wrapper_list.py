@@ -343,7 +343,7 @@ def check_stateless(env: Env) -> None:
         if getattr(layer, "terminal_on_life_loss", False) is True and isinstance(layer, wrappers.AtariPreprocessing):
             raise EnvError(
                 "the environment is inside AtariPreprocessing(terminal_on_life_loss=True), which would end the "
-                "episodes of evaluations too. Leave it out, and set env.terminal_on_life_loss = True: it is for training."
+                "episodes of evaluations too. Leave it out; env.terminal_on_life_loss = True is for training alone."
             )
 
 
