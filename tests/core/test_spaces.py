@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.obs_conversion import is_surely_finite
+from reverie.core.obs_conversion import conversion, is_surely_finite
 from reverie.core.spaces import cast, columns_in, columns_to_nested, get_at_path, iter_leaves
 from reverie.core.specs import ActionPart, ObsPart
 from reverie.envs.config import EnvConfig
@@ -437,3 +437,21 @@ def test_more_classes_than_a_network_can_have(n):
         ObsCodec(spaces.Discrete(n))
     with pytest.raises(EnvError, match=f"action 'action' has {n:,} classes"):
         ActionCodec(spaces.Discrete(n))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "top", "axis"), [("float32", 1.0, "last"), ("uint8", 255.0, "last"), ("float32", 1.0, "first")]
+)
+def test_channels_of_an_image_are_scaled_by_their_own_bounds(dtype: str, top: float, axis: str) -> None:
+    """A plane of 0 and 1 beside a plane of 0 to 200."""
+    high = np.full((6, 5, 2), 1, dtype)
+    high[..., 1] = 200
+    image = high * np.array([1, 0.5]).astype(dtype) if dtype == "float32" else high // np.array([1, 2], dtype)
+    moved = (lambda x: np.moveaxis(x, -1, 0)) if axis == "first" else np.asarray
+    part, encode, decode = conversion(spaces.Box(np.zeros_like(moved(high)), moved(high), dtype=dtype), axis)
+    pixels = encode(np.stack([moved(image)] * 3), 1)
+    assert (part.shape, part.low, part.high, pixels.dtype) == ((6, 5, 2), 0.0, top, dtype)
+    np.testing.assert_allclose(pixels[2, 0, 0], [top, top / 2], atol=0.5 if dtype == "uint8" else 0)
+    np.testing.assert_allclose(decode(pixels)[1], moved(image), atol=1e-6)
+    with pytest.raises(DataError, match="its space declares"):
+        encode(moved(high) * 2 + 1 if dtype == "float32" else moved(high) + moved(high), 0)

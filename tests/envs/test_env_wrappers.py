@@ -1,6 +1,7 @@
 """The list ``env.wrappers``: what each short name does, misfits, and that a run and its recordings keep the list."""
 
 import env_zoo
+import gymnasium
 import numpy as np
 import pytest
 import stepping
@@ -8,6 +9,7 @@ import torch
 from gymnasium import spaces
 
 import reverie
+from masked import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.cli import main
 from reverie.core.errors import EnvError
@@ -215,3 +217,42 @@ def test_an_episode_goes_on_inside_of_wrappers():
     step = stepping.play(one, 4, torch.eye(2)[:1])[-1]
     two.restore(one.snapshot(), step)
     assert stepping.go_on(one, 4) == stepping.go_on(two, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda env: gymnasium.wrappers.NormalizeReward(gymnasium.wrappers.TimeLimit(env, 9)), "NormalizeReward: each"),
+        (lambda env: gymnasium.wrappers.ClipReward(gymnasium.wrappers.NormalizeObservation(env), 0), "NormalizeObserv"),
+        (
+            type("NormalizeObservation", (gymnasium.Wrapper,), {}),
+            "NormalizeObservation: each copy",
+        ),  # of another package
+    ],
+)
+def test_statistics_inside_of_a_function_are_refused_as_in_the_list(make, message):
+    with pytest.raises(EnvError, match=f"{message}.*use algo.normalize_obs = running"):
+        make_vector_env(EnvConfig(), seed=0, factory=lambda: make(env_zoo.Scripted(IMAGES, frames())))
+
+
+@pytest.mark.parametrize("options", [{"action_repeat": 2}, {"wrappers": ("sticky_actions(0.5)",)}])
+def test_masks_refuse_actions_that_are_repeated(options):
+    with pytest.raises(EnvError, match=r"has action masks, and .* repeats actions"):
+        make_vector_env(EnvConfig(**options), seed=0, factory=Masked)
+    make_vector_env(EnvConfig(exclude_keys="action_mask", **options), seed=0, factory=Masked).close()
+
+
+def test_masks_of_a_game_that_is_over_are_not_asked_for():
+    env = Masked("method", length=1)
+    masks = env.action_masks
+
+    def ask():
+        assert env.steps < env.length
+        return masks()
+
+    env.action_masks = ask
+    vector = make_vector_env(EnvConfig(), seed=0, factory=lambda: env)
+    step = vector.reset(0)
+    step = vector.step(step.obs["action_mask"].float())
+    assert (bool(step.is_last), step.obs["action_mask"].tolist()) == (True, [[True] * 6])
+    vector.close()

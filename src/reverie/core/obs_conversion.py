@@ -153,7 +153,7 @@ def _image(space: spaces.Box, channel_axis: ChannelAxis) -> Conversion:
 
     if rank == 3 and not first:
         return part, encode, decode
-    return part, lambda value, lead: to_hwc(encode(value, lead)), lambda values: from_hwc(decode(values))
+    return part, lambda value, lead: to_hwc(encode(value, lead)), lambda values: decode(from_hwc(values))
 
 
 def _check_between(array: np.ndarray, low: float, high: float, slack: float = 0.0) -> None:
