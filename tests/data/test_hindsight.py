@@ -104,7 +104,7 @@ def check_window(batch, b, replay, kind):
         for t, x in enumerate(run, start):
             assert batch.reward[b, t] == (0 if x["first"] else reward_of(x["achieved"], goals[0]))
             reached = bool((x["achieved"] == goals[0]).all()) and not x["first"]
-            assert batch.is_terminal[b, t] == (reached if is_new else x["terminal"])
+            assert batch.is_terminal[b, t] == ((reached and is_new) or x["terminal"])  # ends for other reasons stay
             is_cut = t + 1 < len(truth) and truth[t + 1]["first"]  # also between copies of row 0
             assert batch.is_last[b, t] == (x["last"] or reached or is_cut)
             assert batch.is_first[b, t] == x["first"]
@@ -165,3 +165,24 @@ def test_rewards_that_do_not_follow_from_goals_are_refused():
     replay = filled(Future(), Window(batch=50, length=2), fn=lambda *goals: (reward_of(*goals) + 1, None))
     with pytest.raises(ConfigError, match=r"compute_reward returns [\d.e+]+ for a row whose reward is [\d.e+]+, and"):
         replay.sample()
+
+
+@pytest.mark.parametrize(("knows", "warnings"), [(False, 1), (True, 0)])
+def test_goals_that_end_episodes_need_a_method(knows, warnings, said):
+    def ends_at(achieved, desired):
+        return np.zeros(len(achieved)), np.zeros(len(achieved), bool) if knows else None
+
+    relabeler = filled(Future(), Window(batch=50, length=2), fn=ends_at).hindsight
+    rows = {"obs/achieved_goal": torch.zeros(1, 2, 2), "reward": torch.zeros(1, 2)}
+    for is_terminal in (False, True):
+        rows["is_terminal"] = torch.tensor([[False, is_terminal]])
+        relabeler.check_terminations(rows, np.zeros((1, 2), bool))
+        assert relabeler.has_terminations == is_terminal
+        assert bool(said) == (is_terminal and not knows)
+    assert ["Give the environment a method compute_terminated" in line for line in said] == [True] * warnings
+
+
+def test_terminations_that_are_none_are_refused():
+    fn = lambda *goals: (reward_of(*goals), np.ones(len(goals[0]), bool))  # noqa: E731
+    with pytest.raises(ConfigError, match=r"compute_terminated returns True for [\d,]+ of [\d,]+ rows that do not"):
+        filled(Future(), Window(batch=50, length=2), fn=fn).sample()

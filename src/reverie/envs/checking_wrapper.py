@@ -55,6 +55,8 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._findings.add("reward", **value_and_type(answer[1]))
             if self._compute_reward is not None:
                 self._check_goal_reward(answer[0], answer[1], answer[4])
+                if answer[2] and not self.env.has_wrapper_attr("compute_terminated"):
+                    self._check_goal_end(answer[0], answer[1], answer[4])
             for name, flag in zip(("terminated", "truncated"), answer[2:4], strict=True):
                 if not isinstance(flag, bool | np.bool_):
                     self._findings.add("ends", name=name, **value_and_type(flag))
@@ -96,6 +98,12 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
                     self._check_many_goals(np.stack(self._achieved))
         except Exception as error:  # of any kind: third-party code runs here
             self._findings.add("goals", error=f"compute_reward fails with {format_error(error)}")
+
+    def _check_goal_end(self, obs: Any, reward: Any, info: Any) -> None:
+        assert self._compute_reward is not None
+        with contextlib.suppress(Exception):  # reported by ``_check_goal_reward``
+            if np.isclose(self._compute_reward(obs[ACHIEVED_GOAL], obs[ACHIEVED_GOAL], info), reward):
+                self._findings.add("ends_at_goals")
 
     def _check_many_goals(self, achieved: np.ndarray) -> None:
         """Compare the rewards of goals ``[M, ...]`` at once with those of one at a time; each is a goal for another."""

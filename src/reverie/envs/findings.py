@@ -46,6 +46,8 @@ warning saturates: the action at index {at} has the same effect at half of its b
     step of an episode. Declare the range that has an effect, or a discrete action
 warning goals: {error}, so replay.hindsight cannot be used. compute_reward(achieved_goal, desired_goal, info) must
     return the reward of the step, and both goals must have the same space
+warning ends_at_goals: an episode terminated at its goal, but there is no compute_terminated, so episodes of goals that
+    replay.hindsight relabels would go on. Give it the method compute_terminated(achieved_goal, desired_goal, info)
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)

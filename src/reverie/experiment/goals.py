@@ -8,11 +8,13 @@ from typing import Any
 from reverie.algos.base import Algorithm
 from reverie.core.errors import ConfigError
 from reverie.core.imports import import_object
+from reverie.core.logger import logger
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.specs import ObsSpec
 from reverie.envs.goals import GOALS, GoalFunction, goal_spec_problem, is_goal_env
 from reverie.envs.make import Env, MakeEnv, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
+from reverie.nn.preprocess import Preprocessor
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.hindsight import GoalRelabeler
 
@@ -77,6 +79,11 @@ def relabel_goals(
                 "algo.frame_stack, and change no goals by env.resize or env.grayscale."
             )
         goal_fn = GoalFunction.of(env, codec)
+    if isinstance(preprocess := getattr(algo, "preprocess", None), Preprocessor):
+        preprocess.follows_rewards = False
+        if preprocess.scaler is not None or preprocess.range is not None:
+            name = "bound_values" if preprocess.scaler is None else "reward_scale = return_std"
+            logger.info(f"{prefix}: algo.{name} has no effect, since it follows the rewards of collected goals")
     for number, replay in enumerate(replays):
         if replay is not None:
             replay.hindsight = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)

@@ -121,6 +121,8 @@ class Preprocessor(nn.Module):
         self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
         self.is_active: bool = not (self.normalizer is None and self.frames is None and self.rewards is None)
         """Whether it changes anything."""
+        self.follows_rewards: bool = True
+        """Whether collected rewards are scaled and bound values: not where goals, and so rewards, are relabeled."""
 
     @property
     def scaler(self) -> ReturnScaler | None:
@@ -148,7 +150,7 @@ class Preprocessor(nn.Module):
         return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
 
     def _scaled(self, reward: Tensor, first: Tensor) -> Tensor:
-        if self.rewards is None:
+        if self.rewards is None or (self.scaler is not None and not self.follows_rewards):
             return reward
         scaled = self.rewards(reward)
         return scaled.masked_fill(first, 0.0) if isinstance(self.rewards, Affine) else scaled  # no step led there
@@ -163,9 +165,9 @@ class Preprocessor(nn.Module):
         """Update the statistics with new rows of the run."""
         if self.normalizer is not None:
             self.normalizer.add(step.obs)
-        if self.scaler is not None:
+        if self.scaler is not None and self.follows_rewards:
             self.scaler.add(step.reward, step.is_first)
-        if self.range is not None:
+        if self.range is not None and self.follows_rewards:
             self.range.add(self._scaled(step.reward, step.is_first), step.is_first)
 
     def fit(self, rows: Batch) -> None:
@@ -175,9 +177,9 @@ class Preprocessor(nn.Module):
         """
         if self.normalizer is not None and not self.normalizer.count:
             self.normalizer.fit({key: rows.obs[key].transpose(0, 1).flatten(0, 1) for key in self.normalizer.keys})
-        if self.scaler is not None and not self.scaler.moments.count:
+        if self.scaler is not None and self.follows_rewards and not self.scaler.moments.count:
             self.scaler.fit(rows.reward, rows.is_first)
-        if self.range is not None:
+        if self.range is not None and self.follows_rewards:
             self.range.add(self._scaled(rows.reward, rows.is_first), rows.is_first)
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:

@@ -24,6 +24,7 @@ from reverie.core.bounds import Within
 from reverie.core.columns import as_numpy
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError, missing_method_error
+from reverie.core.logger import logger
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
 from reverie.core.types import State, Window
 from reverie.replay.storage import Storage
@@ -95,6 +96,8 @@ class GoalRelabeler:
         self.starts: list[HandleQueue] = [HandleQueue() for _ in range(storage.streams)]
         """Numbers of the rows at which the episodes of each stream begin, or their oldest stored rows."""
         self.is_checked: bool = False
+        self.has_terminations: bool = False
+        """Whether ``goal_fn`` knows terminations, or the user knows that it does not."""
         self.clear()
         self.add(storage.read(storage.oldest, storage.count, ["is_first"])["is_first"])
 
@@ -131,6 +134,8 @@ class GoalRelabeler:
         is_first = as_numpy(rows["is_first"])
         if not self.is_checked:
             self.check(rows, is_first)
+        if not self.has_terminations:
+            self.check_terminations(rows, is_first)
         window_row, stream = np.divmod(handles.numpy(), self.storage.streams)  # [B]
         begins_run = is_first.copy()  # [B, T]
         begins_run[:, 0] = True
@@ -159,18 +164,50 @@ class GoalRelabeler:
             return torch.from_numpy(values).to(goals.device)
 
         at, desired = on_device(index), goals[on_device(goal_of_row[index])]  # [M], [M, ...]
+        other_end = self.find_other_ends(*(as_numpy(flat[name][at]) for name in (ACHIEVED, DESIRED, "is_terminal")))
         flat[DESIRED][at] = desired
         reward, terminal = self.goal_fn(as_numpy(flat[ACHIEVED][at]), as_numpy(desired))
         no_step = is_first[index]  # no action led there
         flat["reward"][at] = on_device(np.where(no_step, 0, reward).astype(np.float32))
         if terminal is not None:
-            flat["is_terminal"][at] = on_device(terminal & ~no_step)
+            flat["is_terminal"][at] = on_device((terminal | other_end) & ~no_step)
             flat["is_last"][at] |= flat["is_terminal"][at]
+
+    def find_other_ends(self, achieved: np.ndarray, desired: np.ndarray, is_terminal: np.ndarray) -> np.ndarray:
+        """Return whether each of M rows terminates for another reason than its stored goal, such as a fall."""
+        out = is_terminal.copy()
+        if is_terminal.any() and (by_goal := self.goal_fn(achieved[out], desired[out])[1]) is not None:
+            out[is_terminal] = ~by_goal
+        return out
+
+    def check_terminations(self, rows: dict[str, Tensor], is_first: np.ndarray) -> None:
+        """Warn once if achieved goals terminate episodes, but ``goal_fn`` does not know it."""
+        ended = as_numpy(rows["is_terminal"]) & ~is_first
+        if not ended.any():
+            return
+        achieved, stored = (as_numpy(rows[name])[ended] for name in (ACHIEVED, "reward"))
+        success, terminal = self.goal_fn(achieved, achieved)
+        self.has_terminations = terminal is not None
+        if terminal is None and np.isclose(success, stored, rtol=TOLERANCE, atol=TOLERANCE).any():
+            self.has_terminations = True
+            logger.warning(
+                f"replay.hindsight = {self.config.to_text()}: episodes terminate at achieved goals, but those of "
+                "relabeled goals go on, so values become too large. Give the environment a method "
+                "compute_terminated(achieved_goal, desired_goal, info)"
+            )
 
     def check(self, rows: dict[str, Tensor], is_first: np.ndarray) -> None:
         """Raise ConfigError unless ``goal_fn`` returns the stored rewards for the stored goals ``[B, T, ...]``."""
         achieved, desired, stored = (as_numpy(rows[name])[~is_first] for name in (ACHIEVED, DESIRED, "reward"))
-        reward = self.goal_fn(achieved, desired)[0]
+        reward, terminal = self.goal_fn(achieved, desired)
+        if (
+            terminal is not None
+            and (early := terminal & ~as_numpy(rows["is_terminal"])[~is_first]).mean() > MAX_DIFFERENT
+        ):
+            raise ConfigError(
+                f"replay.hindsight = {self.config.to_text()}: compute_terminated returns True for {early.sum():,} of "
+                f"{len(stored):,} rows that do not terminate. It must return what step() returns as terminated."
+            )
         differs = ~np.isclose(reward, stored, rtol=TOLERANCE, atol=TOLERANCE)
         if differs.mean() > MAX_DIFFERENT:
             first = int(differs.argmax())
