@@ -108,6 +108,7 @@ def _crafter(_: str) -> None:
 def _dummy(_: str) -> None:
     for name in ("BitFlip", "Count", "Cue", "Grid", "Look", "Match"):
         _add(f"reverie/{name}-v0", name, "dummy")
+    _add("reverie/Rooms-v0", "Rooms", "rooms")
 
 
 def _add(env_id: str, maker: str, module: str = "adapters", **kwargs: Any) -> None:
