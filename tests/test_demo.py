@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import json
 from pathlib import Path
 
 import numpy as np
@@ -45,3 +46,12 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
 def test_one_sentence_says_where_dreams_go_wrong(demo, cells_off, sentence):
     dreams = [demo.Dream(None, {}, np.array(row), np.array(row) > 0) for row in cells_off]
     assert demo.describe(dreams, 1) == sentence
+
+
+def test_the_readme_states_what_the_seeds_took():
+    rows = json.loads((PATH.parents[1] / "benchmarks" / "demo.json").read_text())["rows"]
+    readme = " ".join((PATH.parents[1] / "README.md").read_text().split())
+    dreams = [row["dreams"]["1"] for row in rows]
+    right, count = (sum(dream[name] for dream in dreams) for name in ("whole", "dreams"))
+    assert f"the slowest in {max(row['cpu_seconds'] for row in rows):.0f} seconds of processor time" in readme
+    assert f"{right} of {count} dreams are right" in readme
