@@ -111,9 +111,9 @@ def describe(dreams: Sequence[Dream], context: int) -> str:
     if not wrong:
         return f"All {len(dreams)} dreams are right in every cell of every step."
     step = int(wrong[0].wrong[context:].argmax())
-    off = count_noun(int(wrong[0].cells_off[context + step]), "cell")
-    right = f"{len(dreams) - len(wrong)} of {len(dreams)} dreams are right to the end"
-    return f"{right}; in another, the agent is {off} off at step {step + 1}."
+    cells_off = int(wrong[0].cells_off[context + step])
+    how = f"the agent is {count_noun(cells_off, 'cell')} off" if cells_off else "a cell or the direction is wrong"
+    return f"{len(dreams) - len(wrong)} of {len(dreams)} dreams are right; in another, {how} at step {step + 1}."
 
 
 def film(agent: reverie.Agent, dreams: Sequence[Dream], context: int, path: Path) -> Path:
@@ -149,8 +149,8 @@ def demonstrate(run: Path, seed: int) -> int:
         f"\n{'Solved' if score >= SOLVED else 'Not solved'} after {elapsed:.0f} seconds, "
         f"{count_noun(result.env_steps, 'env step')} and {count_noun(result.updates, 'update')}:\n"
         f"mean return {score:.2f} over {EPISODES} new episodes (solved from {SOLVED:g}, at most 1).\n\n"
-        "In a dream, the model sees the first frame of an episode. Then it closes its eyes,\n"
-        f"and imagines the rest from the actions alone. {describe(dreams, CONTEXT)}\n"
+        "In a dream, the model sees the first frame of an episode. Then it closes its\n"
+        f"eyes, and imagines the rest from the actions alone.\n{describe(dreams, CONTEXT)}\n"
     )
     print_written(result, film(agent, dreams[:FILMED], CONTEXT, agent.run / "videos" / "dreams.mp4"), run)
     return 0 if score >= SOLVED else 1
