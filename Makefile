@@ -11,7 +11,7 @@ SEED ?= 1
 .PHONY: demo test cluster docs notebooks resolve lowest lint wheel package bench clean help
 
 help:
-	@echo "make demo     train DreamerV3 on a MiniGrid in a few minutes; watch the agent, and its dream beside the truth"
+	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
 	@echo "make test     set up and run all tests"
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Ten seeds of the demonstration: is its task solved in at most four minutes?
+"""Ten seeds of the demonstration: is its task solved in at most two minutes, and are its dreams right?
 
-    python benchmarks/demo.py [--seeds 10] [--jobs 2] [--out benchmarks/demo.json]
+    python benchmarks/demo.py [--seeds 10] [--jobs 1] [--out benchmarks/demo.json]
 
-Each seed trains in a process of its own by the same preset as ``make demo``, which uses one thread; two at a time
-therefore have a core each. ``stopped`` says when an evaluation reached ``stop_score``; then the demonstration goes on
-for a while, for the dream. The judging episodes have seeds that training never saw. Rows are written as they come: an
-interrupted table goes on where it was. ``seconds`` count, so run it on an idle machine:
-beside other programs they are much more than ``cpu_seconds``, the processor time of the one thread.
+Each seed trains in a process of its own by the same preset as ``make demo``, until an evaluation solves the task. The
+judging episodes have seeds that training never saw. They are dreamt after 1 row and after 5: ``first_row`` counts the
+dreams whose first row is right, ``whole`` those whose imagined rows are, in every cell and the agent's direction. Rows
+are written as they come: an interrupted table goes on where it was. The limit counts ``cpu_seconds``, the processor
+time of the one thread, which is what ``seconds`` are on an idle machine.
 """
 
 from __future__ import annotations
@@ -28,32 +28,37 @@ from results import save
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
-from demo import EPISODES, PRESET, SOLVED, learn  # noqa: E402
+from demo import ENV, EPISODES, PRESET, SOLVED, Dream, dream_all, mean_return, play  # noqa: E402
 
 import reverie  # noqa: E402
-from reverie.agent.evaluating import evaluate_run  # noqa: E402
 from reverie.log.jsonl import read_metrics, split_evaluations  # noqa: E402
 
-LIMIT = 240.0
+LIMIT = 120.0
+CONTEXTS = (1, 5)
+
+
+def judge_dreams(dreams: list[Dream], context: int) -> dict[str, int]:
+    """Return the number of dreams, and of those whose first row and whose imagined rows are right."""
+    first, whole = (sum(not x.wrong[rows].any() for x in dreams) for rows in (slice(1), slice(context, None)))
+    return {"dreams": len(dreams), "first_row": first, "whole": whole}
 
 
 def train_seed(seed: int, run: Path) -> dict[str, object]:
     """Train one seed as ``make demo`` does, and judge it; in the child."""
-    started, cpu, ends = time.monotonic(), time.process_time(), []
-    for result in learn(run, seed, console=False):
-        ends.append((result, time.monotonic() - started, time.process_time() - cpu))
-    (first, until_solved, _), (last, seconds, cpu_seconds) = ends[0], ends[-1]
-    scores = evaluate_run(reverie.load(run), EPISODES).evaluation.scores
+    started, cpu = time.monotonic(), time.process_time()
+    result = reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, console=False)
+    seconds, cpu_seconds = time.monotonic() - started, time.process_time() - cpu
+    agent = reverie.load(run)
+    episodes = play(agent)
     curve = split_evaluations(read_metrics(run / "metrics.jsonl", ("eval/score",)))[0]
     return {
         "seed": seed,
-        "mean": round(sum(scores) / len(scores), 3),
-        "worst": round(min(scores), 3),
+        "mean": round(mean_return(episodes), 3),
         "seconds": round(seconds, 1),
         "cpu_seconds": round(cpu_seconds, 1),
-        "env_steps": last.env_steps,
-        "updates": last.updates,
-        "stopped": {"seconds": round(until_solved, 1), "env_steps": first.env_steps, "updates": first.updates},
+        "env_steps": result.env_steps,
+        "updates": result.updates,
+        "dreams": {str(c): judge_dreams(dream_all(agent, episodes, c), c) for c in CONTEXTS},
         "curve": [[row["step"], round(row["eval/score"], 3)] for row in curve],
     }
 
@@ -73,7 +78,7 @@ def write(path: Path, table: dict[str, Any]) -> None:
     rows = table["rows"]
     rows.sort(key=lambda row: row["seed"])
     for row in rows:
-        row["solved"] = row["mean"] >= SOLVED and row["seconds"] <= LIMIT
+        row["solved"] = row["mean"] >= SOLVED and row["cpu_seconds"] <= LIMIT
     table["solved"] = f"{sum(row['solved'] for row in rows)} of {len(rows)}"
     save(path, table)
 
@@ -82,7 +87,7 @@ def main() -> int:
     """Run the seeds that the table lacks, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--jobs", type=int, default=2, help="seeds at a time")
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
@@ -94,7 +99,7 @@ def main() -> int:
 
     rows = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     table = {
-        "task": f"preset {PRESET}: mean of {EPISODES} episodes >= {SOLVED:g} within {LIMIT:g} s",
+        "task": f"preset {PRESET}: mean of {EPISODES} episodes >= {SOLVED:g} within {LIMIT:g} s of processor time",
         "command": "python benchmarks/demo.py",
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
         "jobs": args.jobs, "torch": torch.__version__, "python": platform.python_version(), "rows": rows,

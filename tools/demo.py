@@ -1,34 +1,54 @@
 #!/usr/bin/env python3
-"""The demonstration behind ``make demo``: DreamerV3 learns to walk to a goal, and we watch its dream.
+"""The demonstration behind ``make demo``: DreamerV3 learns to walk to a goal, and we watch its dreams.
 
-Trains until an evaluation says that the task is solved (or the preset's steps are over) and a little longer, plays 20
-further episodes that it was not selected on, films one, lets the world model dream, and names the files.
+Trains until an evaluation says that the task is solved, or the preset's steps are over. Then plays 20 episodes that
+training has not seen, lets the world model dream each from its first row, films them side by side, and names the files.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+import numpy as np
 
 import reverie
-from reverie.agent.dream_report import dream
-from reverie.agent.evaluating import evaluate_run
+from reverie.agent.dream_figures import Arrays, open_renderer
+from reverie.agent.dream_report import open_played_episodes, predict_open_loop
 from reverie.cli.output import print_files
 from reverie.core.errors import ReverieError, count_noun
+from reverie.core.seeding import seeded_rng
+from reverie.core.types import Batch
 from reverie.experiment.settings import PRESETS
+from reverie.log.video import dream_video, write_video
 from reverie.run.result import TrainResult
 
 PRESET, SOLVED, EPISODES = "demo", 0.9, 20
 """The settings, and the mean return over so many episodes that counts as solved."""
 ENV = PRESETS[PRESET]().env.id
-LONGER = 6_000
-"""Steps of training after that: the policy is good before the dream is."""
+SEED = 2**31
+"""Seed of the episodes after training: no environment of training or evaluation has it."""
+CONTEXT, KEYS = 1, ("agent", "grid")
+"""Rows that the model observes before it dreams, and what it observes."""
+FILMED, SIDE_BY_SIDE, PAUSE, FRAMES_PER_SECOND = 12, 3, 2, 4
+MEASURED = Path(__file__).resolve().parents[1] / "benchmarks" / "demo.json"
+
+
+class Dream(NamedTuple):
+    """An episode of T rows, and what the world model predicts after it has observed the first ones."""
+
+    episode: Batch  # [1, T]
+    predictions: Arrays  # [1, T, ...]
+    cells_off: np.ndarray  # [T], distance of the dreamt agent from the real one
+    wrong: np.ndarray  # [T] bool, whether any cell, or the agent's direction, differs
 
 
 def fresh(path: Path) -> Path:
@@ -47,7 +67,7 @@ def program(name: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, evaluate, film, dream; 0 if the task was solved."""
+    """Train, evaluate, dream, film; 0 if the task was solved."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="run folder (default: runs/demo)")
     parser.add_argument("--seed", type=int, default=1)
@@ -59,52 +79,91 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def learn(run: Path, seed: int, **options: Any) -> Iterator[TrainResult]:
-    """Train until the task is solved, then a little longer; yield how each of the two ended."""
-    result = reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
-    yield result
-    if result.reason == "finished" and result.env_steps < PRESETS[PRESET]().steps:
-        if result.stop_reason:
-            print(
-                f"\nThe policy solves the task after {count_noun(result.env_steps, 'step')}. The world model needs "
-                f"longer: training\ncontinues for {count_noun(LONGER, 'step')}, without stop_score.\n"
-            )
-        options |= {"steps": result.env_steps + LONGER, "stop_score": None}
-        yield reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run, **options)
+def play(agent: reverie.Agent) -> list[Batch]:
+    """Play ``EPISODES`` new episodes with the most likely actions."""
+    with open_played_episodes(agent, 1000, "eval", SEED) as (episodes, _), seeded_rng(SEED):
+        return list(itertools.islice(episodes, EPISODES))
+
+
+def mean_return(episodes: Sequence[Batch]) -> float:
+    """The mean sum of rewards."""
+    return float(np.mean([episode.reward.sum() for episode in episodes]))
+
+
+def dream(agent: reverie.Agent, episode: Batch, context: int) -> Dream:
+    """Let the world model observe ``context`` rows of an episode and imagine the others from the actions alone."""
+    predictions = predict_open_loop(agent, episode, context)
+    real = {key: episode.obs[key][0].flatten(1).numpy() for key in KEYS}  # [T, n]
+    guess = {key: predictions[key][0].argmax(-1) for key in real}  # [T, n]
+    wrong = np.logical_or(*((guess[key] != real[key]).any(1) for key in real))
+    return Dream(episode, predictions, np.abs(guess["agent"] - real["agent"])[:, :2].sum(1), wrong)
+
+
+def dream_all(agent: reverie.Agent, episodes: Sequence[Batch], context: int) -> list[Dream]:
+    """Dream all episodes of more than ``context`` rows."""
+    with seeded_rng(SEED):
+        return [dream(agent, episode, context) for episode in episodes if episode.shape[1] > context]
+
+
+def describe(dreams: Sequence[Dream], context: int) -> str:
+    """State in one sentence how many dreams are right, and where the first of the others goes wrong."""
+    wrong = [x for x in dreams if x.wrong[context:].any()]
+    if not wrong:
+        return f"All {len(dreams)} dreams are right in every cell of every step."
+    step = int(wrong[0].wrong[context:].argmax())
+    cells_off = int(wrong[0].cells_off[context + step])
+    how = f"the agent is {count_noun(cells_off, 'cell')} off" if cells_off else "a cell or the direction is wrong"
+    return f"{len(dreams) - len(wrong)} of {len(dreams)} dreams are right; in another, {how} at step {step + 1}."
+
+
+def film(agent: reverie.Agent, dreams: Sequence[Dream], context: int, path: Path) -> Path:
+    """Film the episodes, each above its dream; an episode that has ended waits for those beside it."""
+    parts = []
+    with open_renderer(agent, KEYS) as paint:
+        assert paint is not None
+        for first in range(0, len(dreams), SIDE_BY_SIDE):
+            group = dreams[first : first + SIDE_BY_SIDE]
+            longest = max(x.episode.shape[1] for x in group) + PAUSE
+            shown = [np.minimum(np.arange(longest), x.episode.shape[1] - 1) for x in group]
+            real = [paint({key: x.episode.obs[key].numpy() for key in KEYS}) for x in group]
+            dreamt = [paint({key: x.predictions[key] for key in KEYS}) for x in group]
+            sides = [np.concatenate([x[:, at] for x, at in zip(side, shown, strict=True)]) for side in (real, dreamt)]
+            parts.append(dream_video(*sides, context))
+    return write_video(path, np.concatenate(parts), FRAMES_PER_SECOND)
 
 
 def demonstrate(run: Path, seed: int) -> int:
     """The demonstration in a new run folder."""
-    print(f"DreamerV3 learns {ENV} from scratch: a few minutes on two CPU cores.\n")
+    seconds = [row["cpu_seconds"] for row in json.loads(MEASURED.read_text())["rows"]]
+    print(f"DreamerV3 learns {ENV} in {min(seconds):.0f} to {max(seconds):.0f} seconds on one idle core.\n")
     started = time.monotonic()
-    *_, result = learn(run, seed)
-    minutes = (time.monotonic() - started) / 60
+    result = reverie.train("dreamer_v3", preset=PRESET, env=ENV, seed=seed, run=run)
+    elapsed = time.monotonic() - started
     if result.reason == "interrupted":
         print(f"interrupted; to continue: {program('reverie')} train --resume {run}")
         return 130
     agent = reverie.load(run)
-    judged = evaluate_run(agent, EPISODES, video=True)  # episodes that no evaluation during training has played
-    dreamt = dream(agent)
-    score = sum(judged.evaluation.scores) / EPISODES
-    verdict = "Solved" if score >= SOLVED else "Not solved"
-    print(f"\n{verdict}: mean return {score:.2f} over {EPISODES} new episodes (solved from {SOLVED:g}, at most 1).")
-    print(f"Learned in {minutes:.1f} minutes from {result.env_steps:,} steps with {result.updates:,} updates.\n")
-    files = {
-        "learning curve": result.files["curve"],
-        "the agent at work": judged.files.get("video"),
-        "truth / dream": dreamt.files.get("video"),
-        "checkpoint": result.files["checkpoint"],
-    }
-    print_files({what: path for what, path in files.items() if path is not None}, run)
-    imagined = len(dreamt.errors["reward"])
+    episodes = play(agent)
+    score, dreams = mean_return(episodes), dream_all(agent, episodes, CONTEXT)
     print(
-        f"\nIn the dream, the model sees the first {count_noun(dreamt.context, 'frame')}. Then it closes its eyes and "
-        f"imagines the next {imagined}\nfrom the actions alone; below is the difference to what really happened."
+        f"\n{'Solved' if score >= SOLVED else 'Not solved'} after {elapsed:.0f} seconds, "
+        f"{count_noun(result.env_steps, 'env step')} and {count_noun(result.updates, 'update')}:\n"
+        f"mean return {score:.2f} over {EPISODES} new episodes (solved from {SOLVED:g}, at most 1).\n\n"
+        "In a dream, the model sees the first frame of an episode. Then it closes its\n"
+        f"eyes, and imagines the rest from the actions alone.\n{describe(dreams, CONTEXT)}\n"
     )
-    print("\nTry next:")
-    for command in (f"dream {run} --episodes 12", f"eval {run} --no-deterministic --video", f"info {run}"):
-        print(f"  {program('reverie')} {command}")
+    print_written(result, film(agent, dreams[:FILMED], CONTEXT, agent.run / "videos" / "dreams.mp4"), run)
     return 0 if score >= SOLVED else 1
+
+
+def print_written(result: TrainResult, video: Path, run: Path) -> None:
+    """Name the files, and the next commands."""
+    files = {"episodes and dreams": video} | {name: result.files[name] for name in ("curve", "checkpoint")}
+    print_files({name: path for name, path in files.items() if path is not None}, run)
+    print("\nTry next:")
+    for command in ("view", "dream --episodes 12", "eval --no-deterministic --video", "info"):
+        name, _, options = command.partition(" ")
+        print(f"  {program('reverie')} {name} {run} {options}".rstrip())
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def grid_of(count: int) -> tuple[Figure, list[Axes]]:
 def demo(data: Mapping[str, Any]) -> Figure:
     """The seeds of `make demo`."""
     figure, (axes,) = grid_of(1)
-    seeds_in(axes, data["rows"], "MiniGrid-Empty-Random-6x6-v0")
+    seeds_in(axes, data["rows"], "reverie/Rooms-v0")
     return caption(figure, "Thin lines are seeds; the thick line is their IQM with a 95 % interval.")
 
 
@@ -210,13 +210,13 @@ def seeds_of_ppo(data: Mapping[str, Any]) -> Figure:
 
 
 def dreamer_v3(cartpole: Mapping[str, Any], minigrid: Mapping[str, Any]) -> Figure:
-    """DreamerV3 on CartPole-v1, at the end of training, and on the demo's MiniGrid."""
+    """DreamerV3 on CartPole-v1, at the end of training, and in the demo's rooms."""
     figure = Figure(figsize=(8.4, 3.6))
     left, right = figure.subplots(1, 2, width_ratios=(1, 3))
     bars(style_axes(left, "", "mean return of 20 episodes", "CartPole-v1"), [f"{len(cartpole['rows'])} seeds"],
          [[r["mean"] for r in cartpole["rows"]]])  # fmt: skip
     left.set(ylim=(0, 520))
-    seeds_in(right, minigrid["rows"], "MiniGrid-Empty-Random-6x6-v0")
+    seeds_in(right, minigrid["rows"], "reverie/Rooms-v0")
     return caption(figure, "Dots and thin lines are seeds; the thick line is their IQM with a 95 % interval.")
 
 

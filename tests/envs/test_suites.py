@@ -226,3 +226,25 @@ def test_a_renderer_that_does_not_work_is_told(monkeypatch):
     with pytest.raises(EnvError, match=r"importing 'dm_control' failed with AttributeError.*\.$") as caught:
         register_suite("dm_control/cartpole-balance-v0")
     assert "MUJOCO_GL" not in str(caught.value)
+
+
+def test_a_walk_through_the_rooms_ends_at_the_goal_in_lava_or_after_fifty_steps():
+    register_suite("reverie/Rooms-v0")
+    env = gymnasium.make("reverie/Rooms-v0")
+    (left, right, forward), rooms = range(3), env.unwrapped
+    starts = set()
+    for seed in range(300):
+        env.reset(seed=seed)
+        starts.add((*rooms.agent_pos, int(rooms.agent_dir)))
+    assert len(starts) > 60
+    assert all(rooms.grid.get(x, y) is None or rooms.grid.get(x, y).type == "floor" for x, y, _ in starts)
+    for place, direction, actions, reward, terminated in (
+        ((5, 4), 0, [right, forward], 1, True),
+        ((2, 1), 1, [left, forward], 0, True),
+        ((5, 4), 3, [left] * 50, 0, False),
+    ):
+        env.reset(seed=0)
+        rooms.agent_pos, rooms.agent_dir = place, direction
+        steps = [env.step(action)[1:4] for action in actions]
+        assert steps[-1] == (reward, terminated, not terminated)
+        assert not any(step[1] or step[2] for step in steps[:-1])

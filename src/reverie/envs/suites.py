@@ -99,6 +99,11 @@ def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
     return register
 
 
+def _minigrid(_: str) -> None:
+    importlib.import_module("minigrid")
+    _add("reverie/Rooms-v0", "Rooms", "rooms")
+
+
 def _crafter(_: str) -> None:
     importlib.import_module("crafter")
     _add("CrafterReward-v1", "Crafter", "crafter", reward=True)
@@ -138,7 +143,7 @@ SUITES = (
     Suite("Atari", ("ALE/",), "ale_py", "atari", _atari, "dqn --env ALE/Pong-v5"),
     Suite("DeepMind Control", ("dm_control/",), "dm_control", "dmc", _dm_control,
           "dreamer_v3 --env dm_control/cartpole-balance-v0"),
-    Suite("MiniGrid, BabyAI", ("MiniGrid-", "BabyAI-"), "minigrid", "minigrid", _module("minigrid"),
+    Suite("MiniGrid, BabyAI", ("MiniGrid-", "BabyAI-", "reverie/Rooms-"), "minigrid", "minigrid", _minigrid,
           "dreamer_v3 --env MiniGrid-Dynamic-Obstacles-5x5-v0"),
     Suite("MinAtar", ("MinAtar/",), "minatar", "minatar", _minatar, "dqn --env MinAtar/Breakout-v1"),
     Suite("Crafter", ("Crafter",), "crafter", "crafter", _crafter, "dreamer_v3 --env CrafterReward-v1"),
