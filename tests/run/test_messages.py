@@ -20,8 +20,8 @@ def test_two_lines_name_what_is_trained_and_where(
     run = tmp_path / "run"
     reverie.train("dqn", env="CartPole-v1", run=run, **FEW | {"steps": 1000, "eval_episodes": 0})
     assert said == [
-        "dqn (preset dqn_cartpole): 0.02M parameters on cpu",
-        f"1,000 env steps, 0 updates, replay up to 32.00 kB of 8.00 GB available, in {run}",
+        f"dqn (preset dqn_cartpole): 0.02M parameters on cpu, in {run}",
+        "1,000 env steps, 0 updates, replay up to 32.00 kB of 8.00 GB available",
     ]
 
 

@@ -48,14 +48,12 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
         )
     count = sum(p.numel() for p in algo.parameters() if p.requires_grad)
     preset = f" (preset {config.preset})" if config.preset else ""
-    lines.append(f"{config.name}{preset}: {count / 1e6:.2f}M parameters on {algo.device}")
+    lines.append(f"{config.name}{preset}: {count / 1e6:.2f}M parameters on {algo.device}, in {folder}")
     updates = count_noun(config.planned_counts(window)[0], "update")
     rows = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
     if config.offline:
-        plan = f"{updates}, {rows} of recorded rows"
-    else:
-        plan = f"{config.steps:,} env steps, {updates}, replay up to {rows}{replay_room(config)}"
-    return [*lines, f"{plan}, in {folder}"]
+        return [*lines, f"{updates}, {rows} of recorded rows"]
+    return [*lines, f"{config.steps:,} env steps, {updates}, replay up to {rows}{replay_room(config)}"]
 
 
 def replay_room(config: ExperimentConfig) -> str:
