@@ -38,7 +38,7 @@ from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.settings import with_dataset_env
 from reverie.run.collect import ENVIRONMENTS
-from reverie.run.folder import RunFolder, SavedConfig, write_saved_config
+from reverie.run.folder import RunFolder, SavedConfig, check_module_names, write_saved_config
 from reverie.run.manifest import MANIFEST, manifest_bytes, manifest_entry
 
 WALK = """
@@ -461,3 +461,12 @@ def test_the_users_own_environments_go_on(stranger, said):
     reverie.train("dqn", "CartPole-v1", run="own", **small)
     reverie.train("dqn", "CartPole-v1", run="own", **small | {"steps": 20})
     assert not any("new episodes" in line or "new ones" in line for line in said)
+
+
+@pytest.mark.parametrize("settings", [
+    {"algo": {"exploration": "été:Kind(1)"}}, {"replay": {"hindsight": "future(reward='été:reward')"}},
+    {"env": {"id": "été:Walk-v0"}},
+])  # fmt: skip
+def test_a_name_of_a_module_may_begin_with_any_letter(settings):
+    with pytest.raises(UntrustedError, match="No installed package offers 'été'"):
+        check_module_names(SavedConfig(algorithm="dqn", experiment=settings), "the run")

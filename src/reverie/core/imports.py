@@ -30,7 +30,9 @@ OFFERED = ("reverie", "gymnasium.envs")
 """Additional packages whose classes files may name; packages of ``envs/suites.py`` are added."""
 INSTALLED = "installed"
 """Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
-_NAME = re.compile(r"(?<![\w./])([A-Za-z_][\w.]*):(?=[A-Za-z_])")
+MODULE_NAME = r"(?:[^\W\d]|[^\x00-\x7f])(?:[\w.]|[^\x00-\x7f])*"
+"""Pattern of a module's dotted name: Python's identifiers begin with a letter of any alphabet."""
+_NAME = re.compile(rf"(?<![\w./])({MODULE_NAME}):(?=[^\W\d]|[^\x00-\x7f])")
 
 _trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
 _typed: ContextVar[frozenset[str] | None] = ContextVar("typed", default=None)
