@@ -239,7 +239,7 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     from reverie.cli import check, train
     from reverie.cli import parsing as parsing
     from reverie.cli.parsing import parse
-    from reverie.experiment import bench
+    from reverie.experiment import bench, settings
 
     def stop(*args: Any, **kwargs: Any) -> None:
         raise Understood
@@ -259,6 +259,8 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
     for module, name in places:
         monkeypatch.setattr(module, name, stop)
     monkeypatch.setattr(train, "with_run_algorithm", lambda options, has_algorithm: options)  # there is no such run
+    ask = settings.missing_input_question
+    monkeypatch.setattr(settings, "missing_input_question", lambda asked, x: "" if asked.run else ask(asked, x))
     entry = sys.modules[cli.main.__module__]
     monkeypatch.setattr(entry, "localize_args", lambda _, args: [re.sub(r"^\w+:/+\S+", "there", x) for x in args])
     for module in (check, parsing):
@@ -429,7 +431,7 @@ def test_the_page_of_presets_has_each() -> None:
 
 def test_a_page_of_an_algorithm_has_each_of_its_settings() -> None:
     page = documentation().algorithm_page("sac", "Idea.")
-    rates = "`0.0003` | `0.001`: drq, sac_pendulum<br>`0.0001`: simba"
+    rates = "`0.0003` | `[[0.0, 0.001], [200000.0, 0.0003]]`: sac<br>`0.001`: drq, sac_pendulum<br>`0.0001`: simba"
     assert f"| `actor_lr` | {rates} | Learning rate of the actor. |" in page
     assert {f.name for f in dataclasses.fields(SACConfig)} <= set(re.findall(r"^\| `(\w+)", page, re.MULTILINE))
     assert "J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5" in page
