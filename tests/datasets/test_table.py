@@ -158,6 +158,41 @@ def test_several_observations_and_pictures(tmp_path, kind, shape, unit, space):
     assert reader.info().observation["camera"] == space
 
 
+COLORS = np.repeat(np.uint8([[[200, 30, 10], [10, 220, 90]], [[255, 255, 0], [0, 0, 0]]]), 8, axis=1).repeat(8, axis=0)
+ROTATED = Image.Exif()
+ROTATED[0x0112] = 6  # the orientation: turned by 90 degrees
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "truth"),
+    [
+        ("P", "PNG", COLORS),
+        ("P", "GIF", COLORS),
+        ("1", "PNG", np.where(COLORS[..., 1] > 128, 255, 0)),
+        ("CMYK", "TIFF", COLORS),
+        ("RGB", "PNG", np.rot90(COLORS, -1)),
+    ],
+)
+def test_images_are_read_by_their_mode_and_orientation(tmp_path, mode, kind, truth):
+    def image(mode):
+        file, colors = io.BytesIO(), Image.fromarray(COLORS)
+        with_mode = colors.quantize(4) if mode == "P" else colors.convert(mode, dither=Image.Dither.NONE)
+        with_mode.save(file, kind, **({"exif": ROTATED} if mode == "RGB" else {}))
+        return {"bytes": file.getvalue(), "path": None}
+
+    images = [image(mode)] * sum(e.steps for e in LIVED)
+    mapping = MAPPING | {"obs": "image"}
+    seen = joined(
+        open_reader(str(save(tmp_path / "d", columns() | {"image": images})), ReadOptions(columns=mapping)).parts()
+    )
+    np.testing.assert_array_equal(seen["obs"][0], truth)
+    if kind == "PNG":
+        images[2] = image("RGBA")
+        reader = open_reader(str(save(tmp_path / "mixed", columns() | {"image": images})), ReadOptions(columns=mapping))
+        with pytest.raises(DataError, match=r"'image' has .* in row 2, but .*before"):
+            list(reader.parts())
+
+
 def frame():
     """A column for each number, as pandas has them, some of them whole."""
     values = columns()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.images import open_image
 from reverie.datasets.reader import format_from_suffix, import_optional, reading
 from reverie.datasets.transitions import LazyColumn
 
@@ -122,11 +122,19 @@ class TableColumn:
         array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         index = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
         sample = arrow_to_numpy(self.arrow, array.slice(index, 1), self.label)
-        return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, self._read)
+        read = partial(self._read, f"{list(sample.shape[1:])} {sample.dtype}")
+        return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, read)
 
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        with reading(self.label):
-            parts = [arrow_to_numpy(self.arrow, array, self.label) for array in self._slices(start, stop)]
+    def _read(self, kind: str, start: int, stop: int) -> np.ndarray:
+        parts, row = [], start
+        for array in self._slices(start, stop):
+            with reading(self.label):
+                parts.append(arrow_to_numpy(self.arrow, array, self.label, row))
+            if (other := f"{list(parts[-1].shape[1:])} {parts[-1].dtype}") != kind:
+                raise DataError(
+                    f"{self.label} has values {other} in row {row:,}, but {kind} before: expected one kind."
+                )
+            row += len(array)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _read_piece(self, piece: TableChunk) -> Any:
@@ -181,21 +189,21 @@ def is_list(arrow: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
+def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0) -> np.ndarray:
     """Convert an Arrow array to NumPy, ``[n, ...]``.
 
-    Lists become dimensions; compressed images are decoded. Only floats may be missing: they become NaN. ``label`` is
-    for messages.
+    Lists become dimensions; compressed images are decoded. Only floats may be missing: they become NaN. ``label`` and
+    ``row``, the number of the first one, are for messages.
     """
     kind, types = array.type, arrow.types
     if isinstance(array, arrow.ExtensionArray):
-        return arrow_to_numpy(arrow, array.storage, label)
+        return arrow_to_numpy(arrow, array.storage, label, row)
     if array.null_count and not types.is_floating(kind):
         raise DataError(f"{label} has no value in some rows: expected one in each.")
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores images
-        return decode_images(array.field("bytes").to_pylist())
+        return decode_images(array.field("bytes").to_pylist(), label, row)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return decode_images(array.to_pylist())
+        return decode_images(array.to_pylist(), label, row)
     if is_list(arrow, kind):
         if not types.is_fixed_size_list(kind):
             lengths = np.asarray(array.value_lengths().to_numpy(zero_copy_only=False))
@@ -210,12 +218,13 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def decode_images(images: list[bytes]) -> np.ndarray:
-    """Decode images to ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale.
+def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
+    """Decode images to ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale; ``label`` and ``row``: see ``arrow_to_numpy``.
 
     They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
     """
-    from PIL import Image
-
-    pixels = [np.asarray(Image.open(io.BytesIO(image))) for image in images]
-    return np.stack([array.astype(np.uint8) if array.dtype == np.bool_ else array for array in pixels])
+    pictures = [open_image(image) for image in images]
+    kinds = [f"{picture.mode} images of {picture.height} x {picture.width} pixels" for picture in pictures]
+    if other := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
+        raise DataError(f"{label} has {kinds[other]} in row {row + other:,}, but {kinds[0]} before: expected one kind.")
+    return np.stack([np.asarray(picture) for picture in pictures])

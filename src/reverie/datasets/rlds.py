@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.images import plain_mode
 from reverie.core.rows import Rows
 from reverie.core.types import FLAGS
 from reverie.datasets.inferred_spaces import infer_obs_space, measured_action, nested_space
@@ -202,7 +203,8 @@ def decode_image(data: bytes, feature: Feature) -> np.ndarray:
     if feature.dtype == np.uint8:
         if image.mode[0] == "I":  # Pillow would clip the values, and NumPy wrap them
             raise ValueError("the image has 16 bits, not 8 as declared")
-        image = image.convert(MODES.get(feature.shape[-1], image.mode))
+        mode = MODES.get(feature.shape[-1])
+        image = image.convert(mode) if mode else plain_mode(image)
     pixels = np.asarray(image)
     pixels = pixels if pixels.ndim == 3 else pixels[..., None]
     return pixels.view(np.float32) if feature.dtype == np.float32 else pixels
