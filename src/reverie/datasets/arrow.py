@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -46,7 +48,9 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
     with reading(file):
         if format_from_suffix(file) == "CSV":
-            return table_pieces(import_optional("pyarrow.csv", "arrow").read_csv(file), str(file))
+            csv = import_optional("pyarrow.csv", "arrow")
+            options = csv.ReadOptions(skip_rows=comment_lines(file))
+            return table_pieces(csv.read_csv(file, read_options=options), str(file))
         if is_parquet(file):
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
@@ -54,6 +58,34 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
             pieces = [TableChunk(rows[n], partial(_of_group, reopen, n), f"{file}, row group {n}") for n in groups]
             return schema, [piece for piece in pieces if piece.rows]
         return table_pieces(_arrow_table(file), str(file))
+
+
+def comment_lines(file: Path) -> int:
+    """Return the number of lines before the header of a CSV file: they begin with # and are no names of columns."""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream):
+            if not line.startswith("#") or "," in line.partition("{")[0]:
+                return number
+    return 0
+
+
+def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
+    """Add the columns that names of folders contain, such as ``episode=7``, to tables of these files, in place."""
+    arrow, each = import_pyarrow(), {}
+    for file in tables:
+        pairs = (part.partition("=") for part in file.parent.parts)
+        each[file] = {name: unquote(value) for name, sign, value in pairs if name and sign}
+    for name in sorted(set.intersection(*map(set, each.values()))):
+        is_whole = all(re.fullmatch(r"-?\d{1,18}", named[name]) for named in each.values())
+        for file, (schema, pieces) in tables.items():
+            value = arrow.scalar(int(each[file][name]) if is_whole else each[file][name])
+            if name not in schema.names:
+                pieces = [piece._replace(column=partial(_or_constant, piece, name, value)) for piece in pieces]
+                tables[file] = schema.append(arrow.field(name, value.type)), pieces
+
+
+def _or_constant(piece: TableChunk, name: str, value: Any, wanted: str) -> Any:
+    return import_pyarrow().repeat(value, piece.rows) if wanted == name else piece.column(wanted)
 
 
 def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
@@ -161,7 +193,10 @@ class TableColumn:
         if column.null_count:
             raise DataError(f"{self.label} has no value in {column.null_count:,} rows: expected one in each.")
         if self.arrow.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+            values = [self.arrow.array(chunk.dictionary.to_pylist()) for chunk in column.chunks]  # text views of Polars
+            column = self.arrow.chunked_array(
+                [v.take(chunk.indices) for v, chunk in zip(values, column.chunks, strict=True)]
+            )
         coded = column.dictionary_encode().unify_dictionaries()
         codes = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
         return np.concatenate(codes), coded.chunk(0).dictionary.to_pylist()

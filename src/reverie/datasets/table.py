@@ -1,8 +1,9 @@
 """Reads Arrow, Parquet and CSV tables, and those in memory, with arbitrary column names, such as Hugging Face datasets.
 
 The option ``columns`` gives each role its column: ``{obs: observation.state, action: action, reward: next.reward,
-terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. A row
-of the table is a transition, or a whole episode if observations, actions and rewards are lists.
+terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. Names
+of folders such as ``episode=7`` are a column, too. A row of the table is a transition, or a whole episode if
+observations, actions and rewards are lists.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from reverie.core.space_json import space_from_json
 from reverie.datasets.arrow import (
     TableChunk,
     TableColumn,
+    add_partitions,
     import_pyarrow,
     is_list,
     join_columns,
@@ -82,6 +84,7 @@ class TableReader(TransitionsReader):
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
         tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
+        add_partitions(tables)
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
