@@ -1,5 +1,6 @@
 """Episodes of an agent, recorded as a dataset: played again, with noise, and as the environment gave them."""
 
+import json
 from types import SimpleNamespace
 
 import gymnasium
@@ -40,6 +41,9 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
         assert (done.episodes, done.steps) == (2, 400)
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
     about = readers[0].info()
+    assert about.env_spec == json.loads(
+        gymnasium.make("Pendulum-v1").spec.to_json()
+    )  # as minari.combine_datasets needs
     assert (about.env, about.action) == ("Pendulum-v1", agent.action_space)
     assert validate(readers[0], replayed=2).is_valid
     one, two = (joined(reader.parts()) for reader in readers)

@@ -12,6 +12,7 @@ from d4rl_files import cat, columns
 from recordings import LIVED, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import imitation
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.in_memory import data_path, open_in_memory
 from reverie.datasets.reader import ReadOptions
@@ -115,6 +116,19 @@ def test_robomimic(demos):
         assert validate(reader).is_valid
     with RobomimicReader(demos, mask="valid") as reader:
         check(reader, as_state([LIVED[1], LIVED[3]]))
+
+
+def test_discrete_actions_are_vectors_for_robomimic(tmp_path):
+    """robomimic 0.3 reads the number of actions from the second axis."""
+    last = np.arange(12) % 6 == 5
+    arrays = {"observations": np.ones((12, 3)), "actions": np.arange(12) % 3, "rewards": np.ones(12), "terminals": last}
+    with open_reader(arrays) as reader:
+        report = write_dataset(reader, str(tmp_path / "copy.hdf5"), "robomimic")
+        assert any("actions are stored as [steps, 1]" in remark for remark in report.remarks)
+        with h5py.File(tmp_path / "copy.hdf5") as file, open_reader(tmp_path / "copy.hdf5") as copy:
+            assert file["data/demo_0/actions"].shape == (6, 1)
+            assert copy.info().action == reader.info().action
+            np.testing.assert_array_equal(joined(copy.parts())["action"], joined(reader.parts())["action"])
 
 
 def test_robomimic_that_cannot_be(demos):
