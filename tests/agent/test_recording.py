@@ -11,6 +11,7 @@ from gymnasium.envs.classic_control import PendulumEnv
 
 import reverie
 from recordings import assert_same, joined
+from reverie.agent import recording
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.obs_converter import ObsConverter
@@ -106,6 +107,16 @@ def test_noise_is_in_half_of_the_range_and_stays_inside():
     assert {one["b"] for one in found} == {1}
     wide = np.array([add_noise(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
     assert -10 <= wide.min() <= wide.max() <= 30
+
+
+@pytest.mark.parametrize("name", ["d.h5", "d.parquet"])
+def test_a_format_that_cannot_store_observations_is_refused_before_playing(agent, tmp_path, monkeypatch, name):
+    nested = spaces.Dict({"a": spaces.Box(-1, 1, (3,)), "b": spaces.Box(-1, 1, (2, 2))})
+    monkeypatch.setattr(recording.View, "of", lambda *_: recording.View(nested, lambda obs: obs))
+    monkeypatch.setattr(recording, "record_episodes", lambda *_: pytest.fail("an episode is played"))
+    with pytest.raises(ConfigError, match=r"can only store .*obs/b"):
+        record(agent, str(tmp_path / name), RecordConfig(steps=3))
+    assert not list(tmp_path.iterdir())
 
 
 def test_recordings_that_cannot_be(agent, tmp_path):
