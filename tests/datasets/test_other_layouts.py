@@ -9,6 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from d4rl_files import cat, columns
+from formats import save_table
 from recordings import LIVED, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import imitation
@@ -71,6 +72,26 @@ def trajectories(tmp_path):
         "terminal": np.array([e.end == "terminal" for e in LIVED]),
         "indices": np.cumsum([e.steps for e in LIVED])[:-1], "infos": np.array([{}] * 14, object),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("has_rewards", [True, False])
+def test_imitation_1(tmp_path, has_rewards):
+    """As trajectories_to_dataset(...).save_to_disk writes them: a row is an episode, and infos are pickled in text."""
+    whole = [e for e in LIVED if e.steps]
+    table = {
+        "obs": [e.observations.tolist() for e in whole], "acts": [e.actions.tolist() for e in whole],
+        "infos": [["{}"] * e.steps for e in whole], "terminal": [e.end == "terminal" for e in whole],
+    } | ({"rews": [list(e.rewards) for e in whole]} if has_rewards else {})  # fmt: skip
+    path = str(save_table(tmp_path / "d", table))
+    with open_reader(path) as reader:
+        assert reader.info().has_rewards == has_rewards
+        if has_rewards:
+            check(reader, expected(whole))
+        assert imitation.NO_TRUNCATIONS in reader.remarks()
+    limit = whole[0].steps
+    with open_reader(path, ReadOptions(max_episode_steps=limit)) as reader:
+        rows = expected([replace(e, end="truncated") if e.steps == limit else e for e in whole])
+        assert joined(reader.parts())["is_terminal"].tolist() == list(rows["is_terminal"])
 
 
 def test_imitation(tmp_path, trajectories):

@@ -29,6 +29,7 @@ from reverie.datasets.arrow import (
     open_table,
     table_pieces,
 )
+from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.reader import (
     PROPENSITY,
     ColumnNames,
@@ -66,6 +67,8 @@ NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
+IMITATION: dict[str, ColumnNames] = {"obs": "obs", "action": "acts", "reward": "rews", "terminal": "terminal"}
+"""Columns of imitation 1 (``imitation/data/huggingface_utils.py``), whose rows are episodes, with pickled ``infos``."""
 UNSEEN = (
     "no column marks truncations: an episode without a terminal end runs into the next one. If episodes have a time "
     "limit, pass --data.max-episode-steps; otherwise name a column for truncated, end or episode"
@@ -95,7 +98,10 @@ class TableReader(TransitionsReader):
             raise DataError(f"{path} has no rows, only column names: {names}.")
         self.schema: Any = next(iter(schemas.values()))
         self._made: dict[str, TableColumn] = {}
-        roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY)
+        present = set(self.schema.names)
+        self.is_imitation: bool = not options.columns and present >= {"obs", "acts", "infos", "terminal"}
+        usual = {role: name for role, name in IMITATION.items() if name in present} if self.is_imitation else {}
+        roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
         check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
@@ -107,7 +113,7 @@ class TableReader(TransitionsReader):
     def supports_option(self, option: str) -> bool:
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
         declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
-        limits = not self.has_episode_rows and not end_roles
+        limits = self.is_imitation or (not self.has_episode_rows and not end_roles)
         return {"columns": True, "classes": not declared, "max_episode_steps": limits}.get(option, False)
 
     @cached_property
@@ -116,6 +122,8 @@ class TableReader(TransitionsReader):
 
         Without rewards, the lists must also have different lengths, or contain lists; a vector is a list too.
         """
+        if self.is_imitation:
+            return True
         heads = (*NEEDED, "reward")
         columns = [name for role in self.roles if _head(role) in heads for name in _names(self.roles[role])]
         if not all(map(self._is_list, columns)) or "reward" in self.roles:
@@ -156,7 +164,10 @@ class TableReader(TransitionsReader):
         num_steps = int(self.steps.sum()) if self.has_episode_rows else self.total
         terminal = flags.get("terminal", np.zeros(num_steps, bool))
         self.add_remark(NO_ENDS, int("terminal" not in flags))
-        if self.supports_option("max_episode_steps"):
+        if self.is_imitation:
+            self.add_remark(NO_TRUNCATIONS, int(limit is None and terminal.any()))
+            terminal &= np.repeat(self.steps != limit, self.steps)
+        elif self.supports_option("max_episode_steps"):
             self.add_remark(UNSEEN, int(limit is None and not next_obs))
             flags["truncated"] = np.zeros_like(terminal) if limit is None else time_limit_truncations(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)
