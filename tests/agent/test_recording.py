@@ -1,5 +1,6 @@
 """Episodes of an agent, recorded as a dataset: played again, with noise, and as the environment gave them."""
 
+import json
 from types import SimpleNamespace
 
 import gymnasium
@@ -10,6 +11,7 @@ from gymnasium.envs.classic_control import PendulumEnv
 
 import reverie
 from recordings import assert_same, joined
+from reverie.agent import recording
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.agent.obs_converter import ObsConverter
@@ -40,6 +42,9 @@ def test_record_episodes_and_play_them_again(agent, tmp_path):
         assert (done.episodes, done.steps) == (2, 400)
     readers = [open_reader(str(tmp_path / name)) for name in "de"]
     about = readers[0].info()
+    assert about.env_spec == json.loads(
+        gymnasium.make("Pendulum-v1").spec.to_json()
+    )  # as minari.combine_datasets needs
     assert (about.env, about.action) == ("Pendulum-v1", agent.action_space)
     assert validate(readers[0], replayed=2).is_valid
     one, two = (joined(reader.parts()) for reader in readers)
@@ -102,6 +107,16 @@ def test_noise_is_in_half_of_the_range_and_stays_inside():
     assert {one["b"] for one in found} == {1}
     wide = np.array([add_noise(space, {"a": np.full(2, 30, np.float32), "b": 1}, 5.0, rng)["a"] for _ in range(50)])
     assert -10 <= wide.min() <= wide.max() <= 30
+
+
+@pytest.mark.parametrize("name", ["d.h5", "d.parquet"])
+def test_a_format_that_cannot_store_observations_is_refused_before_playing(agent, tmp_path, monkeypatch, name):
+    nested = spaces.Dict({"a": spaces.Box(-1, 1, (3,)), "b": spaces.Box(-1, 1, (2, 2))})
+    monkeypatch.setattr(recording.View, "of", lambda *_: recording.View(nested, lambda obs: obs))
+    monkeypatch.setattr(recording, "record_episodes", lambda *_: pytest.fail("an episode is played"))
+    with pytest.raises(ConfigError, match=r"can only store .*obs/b"):
+        record(agent, str(tmp_path / name), RecordConfig(steps=3))
+    assert not list(tmp_path.iterdir())
 
 
 def test_recordings_that_cannot_be(agent, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import zipfile
 from itertools import pairwise
 from operator import attrgetter
@@ -177,3 +178,49 @@ def test_networks_and_settings_are_those_of_the_file(name, data, weights, variab
     assert {setting: attrgetter(setting)(agent.config.algo) for setting in settings} == settings
     if variables:
         assert float(agent.algo.objective.temperature) == pytest.approx(0.2)
+
+
+class Pickled:
+    """An object with these attributes; the reader does not import its class."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+class Call:
+    """An object whose pickle calls a function."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_observations_are_normalized_as_by_vecnormalize(tmp_path, said):
+    """Without its statistics the agent would act at random, so the import says so."""
+    file = edited("a2c_cartpole", tmp_path, {"_last_original_obs": {":serialized:": "gA=="}}, {})
+    import_sb3(file, "CartPole-v1", run=tmp_path / "plain")
+    assert "VecNormalize" in said[0]
+    mean, var = np.array([0.1, -0.2, 0.3, 0.5]), np.array([4.0, 0.25, 1.0, 9.0])
+    state = Pickled(norm_obs=True, obs_rms=Pickled(mean=mean, var=var, count=64.0), clip_obs=2.0, epsilon=1e-8,
+                    observation_space=Call(tmp_path / "called"))  # fmt: skip
+    (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(state))
+    said.clear()
+    run = import_sb3(file, "CartPole-v1", run=tmp_path / "run", vecnormalize=tmp_path / "vecnormalize.pkl")
+    one, other = reverie.load(run), reverie.load(tmp_path / "plain")
+    for obs in np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4:
+        normalized = np.clip((obs - mean) / np.sqrt(var), -2, 2).astype(np.float32)
+        assert one.act(obs)[0] == other.act(normalized)[0]
+    assert not said
+    assert not (tmp_path / "called").exists()
+    for content, told in [
+        (pickle.dumps(Pickled(norm_obs=True)), "is not a vecnormalize.pkl"),
+        (
+            pickle.dumps(Pickled(**state.__dict__ | {"obs_rms": Pickled(mean=mean[:3], var=var[:3], count=1.0)})),
+            "shape",
+        ),
+    ]:
+        (tmp_path / "vecnormalize.pkl").write_bytes(content)
+        with pytest.raises((ConfigError, DataError), match=told):
+            import_sb3(file, "CartPole-v1", run=tmp_path / "no", vecnormalize=tmp_path / "vecnormalize.pkl")

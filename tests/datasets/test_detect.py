@@ -136,6 +136,11 @@ def test_an_npz_is_read_without_what_is_not_needed(tmp_path):
     for name, arrays, said in [
         ("b", lacks, "contains .*, but no terminals: expected observations, actions, terminals"),
         ("c", {"obs": np.zeros(3), "acts": np.zeros(3)}, r"contains acts, obs: expected .* \(PyDreamer\)"),
+        (
+            "e",
+            dict.fromkeys(("obs", "next_obs", "action", "reward", "done", "index"), np.zeros(3)),
+            "contains .*: expec",
+        ),
         ("d", columns() | {"rewards": np.array([{}], object)}, "'rewards' contains Python objects, which are not unp"),
     ]:
         np.savez(tmp_path / f"{name}.npz", **arrays)

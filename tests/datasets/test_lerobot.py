@@ -1,5 +1,6 @@
 """LeRobot datasets: steps, videos, tasks, and folders whose parts do not fit together."""
 
+import io
 import json
 import subprocess
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from PIL import Image
 
 from lerobot_files import CAMERA, SIDES, frame, lerobot
 from recordings import LIVED, assert_same, expected, joined
@@ -55,6 +57,47 @@ def test_rewards_and_success(tmp_path, name):
         assert found["is_terminal"].tolist() == rows["is_terminal"]
         assert found["reward"].tolist() == (rows["reward"] if name == "next.reward" else rows["is_terminal"])
         assert any("next.success is the reward" in line for line in reader.remarks()) == (name == "next.success")
+
+
+def test_declared_shapes_are_kept_and_the_rest_is_named(tmp_path):
+    """A table stores one joint as a number, and a depth image without its channel; so LeRobot 0.6.1 writes them."""
+    folder = lerobot(tmp_path / "d", 3, videos=False, more=lambda table, _: with_depth(table))
+    about = json.loads((folder / "meta/info.json").read_text())
+    about["features"] |= {
+        "observation.depth": {"dtype": "image", "shape": [4, 6, 1], "names": ["height", "width", "channels"]},
+        "observation.hint": {"dtype": "string", "shape": [1]},
+        "complementary_info": {"dtype": "float32", "shape": [1]},
+    }
+    file = folder / "meta/info.json"
+    file.write_text(json.dumps(about))
+    with open_reader(folder) as reader:
+        info, rows = reader.info(), joined(reader.parts())
+        assert (info.action.shape, info.observation["depth"].shape) == ((1,), (4, 6, 1))
+        np.testing.assert_array_equal(rows["obs/depth"][:, 3, 5, 0], 1000 * rows["obs/state"][:, 1])
+        assert "left out: observation.hint, complementary_info" in reader.remarks()
+    features = about["features"]
+    depth = features["observation.depth"]
+    for change, said in [
+        ({"fps": 1e300}, r"fps = 1e\+300: expected a number above 0"),
+        ({"fps": 0}, "fps = 0: expected a number above 0"),
+        ({"features": features | {"observation.depth": depth | {"shape": [4, 6, 2]}}}, r"\[4, 6, 2\], but has"),
+        ({"features": features | {"observation.depth": depth | {"shape": [10**12, 6, 1]}}}, "shape = .*values"),
+    ]:
+        file.write_text(json.dumps(about | change))
+        with pytest.raises(DataError, match=said):
+            open_reader(folder).info()
+
+
+def with_depth(table):
+    """Return the table of steps with depth images, and with the action as a number."""
+
+    def image(t):
+        data = io.BytesIO()
+        Image.fromarray(np.full((4, 6), 1000 * t, np.uint16)).save(data, "PNG")
+        return {"bytes": data.getvalue(), "path": None}
+
+    depths = [image(int(t)) for _, t in table["observation.state"]]
+    return table | {"action": [value for (value,) in table["action"]], "observation.depth": depths}
 
 
 def test_only_the_videos_of_named_columns_are_needed(tmp_path):

@@ -9,9 +9,11 @@ import pytest
 from gymnasium import spaces
 
 from d4rl_files import cat, columns
+from formats import save_table
 from recordings import LIVED, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import imitation
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.in_memory import data_path, open_in_memory
 from reverie.datasets.reader import ReadOptions
@@ -72,6 +74,26 @@ def trajectories(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("has_rewards", [True, False])
+def test_imitation_1(tmp_path, has_rewards):
+    """As trajectories_to_dataset(...).save_to_disk writes them: a row is an episode, and infos are pickled in text."""
+    whole = [e for e in LIVED if e.steps]
+    table = {
+        "obs": [e.observations.tolist() for e in whole], "acts": [e.actions.tolist() for e in whole],
+        "infos": [["{}"] * e.steps for e in whole], "terminal": [e.end == "terminal" for e in whole],
+    } | ({"rews": [list(e.rewards) for e in whole]} if has_rewards else {})  # fmt: skip
+    path = str(save_table(tmp_path / "d", table))
+    with open_reader(path) as reader:
+        assert reader.info().has_rewards == has_rewards
+        if has_rewards:
+            check(reader, expected(whole))
+        assert imitation.NO_TRUNCATIONS in reader.remarks()
+    limit = whole[0].steps
+    with open_reader(path, ReadOptions(max_episode_steps=limit)) as reader:
+        rows = expected([replace(e, end="truncated") if e.steps == limit else e for e in whole])
+        assert joined(reader.parts())["is_terminal"].tolist() == list(rows["is_terminal"])
+
+
 def test_imitation(tmp_path, trajectories):
     with open_reader(saved(tmp_path / "a.npz", **trajectories)) as reader:
         check(reader, expected(LIVED))
@@ -115,6 +137,19 @@ def test_robomimic(demos):
         assert validate(reader).is_valid
     with RobomimicReader(demos, mask="valid") as reader:
         check(reader, as_state([LIVED[1], LIVED[3]]))
+
+
+def test_discrete_actions_are_vectors_for_robomimic(tmp_path):
+    """robomimic 0.3 reads the number of actions from the second axis."""
+    last = np.arange(12) % 6 == 5
+    arrays = {"observations": np.ones((12, 3)), "actions": np.arange(12) % 3, "rewards": np.ones(12), "terminals": last}
+    with open_reader(arrays) as reader:
+        report = write_dataset(reader, str(tmp_path / "copy.hdf5"), "robomimic")
+        assert any("actions are stored as [steps, 1]" in remark for remark in report.remarks)
+        with h5py.File(tmp_path / "copy.hdf5") as file, open_reader(tmp_path / "copy.hdf5") as copy:
+            assert file["data/demo_0/actions"].shape == (6, 1)
+            assert copy.info().action == reader.info().action
+            np.testing.assert_array_equal(joined(copy.parts())["action"], joined(reader.parts())["action"])
 
 
 def test_robomimic_that_cannot_be(demos):

@@ -152,3 +152,47 @@ def test_images_become_as_declared(tmp_path):
     shard(tmp_path, 0, record)
     with pytest.raises(DataError, match="the image has 16 bits, not 8 as declared"):
         list(open_reader(str(tmp_path)).parts())
+
+
+def test_labels_and_sequences_are_read_and_the_rest_is_named(tmp_path):
+    """As TFDS 4.9 stores them: a sequence in a step under its flat values."""
+    label, text = {"classLabel": {"numClasses": "4"}}, {"text": {}}
+    scalar, image = described([], "float32"), described([4, 5, 3], "uint8", "image")
+    parts = {"history": (scalar, 3), "phases": (label, 2), "frames": (image, 2), "tokens": (scalar, -1)}
+    sequences = {name: {"sequence": {"feature": part, "length": str(n)}} for name, (part, n) in parts.items()}
+    describe(tmp_path, phase=label, words=text, **sequences)
+    images = np.random.default_rng(0).integers(0, 256, (3, 4, 5, 3), np.uint8)
+    record = episode(images, [1.0, 2.0, 0.0], terminal=True)
+    record["steps/observation/phase"] = [3, 0, 1]
+    record["steps/observation/history/ragged_flat_values"] = np.arange(9.0).tolist()
+    record["steps/observation/phases/ragged_flat_values"] = [0, 1, 2, 3, 0, 1]
+    record["steps/observation/frames/ragged_flat_values"] = [png(images[k]) for k in (0, 1, 1, 2, 2, 0)]
+    shard(tmp_path, 0, record)
+    reader = open_reader(str(tmp_path))
+    info, rows = reader.info(), joined(reader.parts())
+    assert info.observation["phase"] == spaces.Discrete(4)
+    assert info.observation["phases"] == spaces.MultiDiscrete([4, 4])
+    assert info.observation["history"].shape == (3,)
+    assert rows["obs/phase"].tolist() == [3, 0, 1]
+    assert rows["obs/history"].tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert rows["obs/phases"].tolist() == [[0, 1], [2, 3], [0, 1]]
+    np.testing.assert_array_equal(rows["obs/frames"], images[[[0, 1], [1, 2], [2, 0]]])
+    left_out = "left out: obs/words, obs/tokens, language_instruction, episode_metadata"
+    assert left_out in " ".join(reader.remarks())
+
+
+def test_a_label_is_a_discrete_action(tmp_path):
+    describe(tmp_path)
+    features = json.loads((tmp_path / "features.json").read_text())
+    steps = features["featuresDict"]["features"]["steps"]["sequence"]["feature"]["featuresDict"]["features"]
+    steps["action"] = {"classLabel": {"numClasses": "5"}}
+    (tmp_path / "features.json").write_text(json.dumps(features))
+    record = episode(np.zeros((3, 4, 5, 3), np.uint8), [1.0, 2.0, 0.0], terminal=True)
+    shard(tmp_path, 0, record | {"steps/action": [3, 1, 0]})
+    reader = open_reader(str(tmp_path))
+    assert (reader.info().action, reader.info().has_measured_bounds) == (spaces.Discrete(5), False)
+    assert joined(reader.parts())["action"].tolist() == [3, 1, 0]
+    for path in tmp_path.glob("*.tfrecord*"):
+        path.rename(str(path).replace("tfrecord", "array_record"))
+    with pytest.raises(DataError, match=r"no TFRecord shards, but .*array_record"):
+        open_reader(str(tmp_path))

@@ -158,6 +158,75 @@ def test_several_observations_and_pictures(tmp_path, kind, shape, unit, space):
     assert reader.info().observation["camera"] == space
 
 
+@pytest.mark.parametrize("values", [(0, 3, 12), ("a b", "c/d", "e")])
+def test_names_of_folders_are_a_column(tmp_path, values):
+    """As pandas and Hive write partitions."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    steps = range(9)
+    table = pa.table({"x": [[float(t)] for t in steps], "a": [t % 2 for t in steps], "r": [float(t) for t in steps],
+                      "episode": [values[t // 3] for t in steps]})  # fmt: skip
+    parquet.write_to_dataset(table, tmp_path / "d", partition_cols=["episode"])
+    roles = {"obs": "x", "action": "a", "reward": "r", "episode": "episode"}
+    rows = joined(open_reader(str(tmp_path / "d"), ReadOptions(columns=roles)).parts())
+    assert rows["obs"][rows["is_first"]][:, 0].tolist() == [0, 3, 6]
+
+
+@pytest.mark.parametrize("line", ['#{"t_start": 1.5, "gym_version": "0.21", "env_id": "A"}', "# seed 7", ""])
+def test_comments_before_a_header_are_skipped(tmp_path, line):
+    (tmp_path / "d.csv").write_text(f"{line}\n" * bool(line) + "x,a,r\n0.5,1,2.0\n1.5,0,3.0\n")
+    rows = joined(
+        open_reader(str(tmp_path / "d.csv"), ReadOptions(columns={"obs": "x", "action": "a", "reward": "r"})).parts()
+    )
+    assert (rows["obs"].tolist(), rows["reward"].tolist()) == ([0.5, 1.5], [0, 2])
+
+
+def test_categories_are_episodes(tmp_path):
+    """Polars stores the texts of categories as views."""
+    episodes = pa.DictionaryArray.from_arrays(
+        pa.array([1, 1, 0, 0], pa.uint32()), pa.array(["a", "b"], pa.string_view())
+    )
+    table = pa.table({"x": [0.0, 1, 2, 3], "a": [0, 1, 0, 1], "r": [0.0, 1, 2, 3], "e": episodes})
+    rows = joined(
+        open_reader(table, ReadOptions(columns={"obs": "x", "action": "a", "reward": "r", "episode": "e"})).parts()
+    )
+    assert rows["obs"][rows["is_first"]].tolist() == [0, 2]
+
+
+COLORS = np.repeat(np.uint8([[[200, 30, 10], [10, 220, 90]], [[255, 255, 0], [0, 0, 0]]]), 8, axis=1).repeat(8, axis=0)
+ROTATED = Image.Exif()
+ROTATED[0x0112] = 6  # the orientation: turned by 90 degrees
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "truth"),
+    [
+        ("P", "PNG", COLORS),
+        ("P", "GIF", COLORS),
+        ("1", "PNG", np.where(COLORS[..., 1] > 128, 255, 0)),
+        ("CMYK", "TIFF", COLORS),
+        ("RGB", "PNG", np.rot90(COLORS, -1)),
+    ],
+)
+def test_images_are_read_by_their_mode_and_orientation(tmp_path, mode, kind, truth):
+    def image(mode):
+        file, colors = io.BytesIO(), Image.fromarray(COLORS)
+        with_mode = colors.quantize(4) if mode == "P" else colors.convert(mode, dither=Image.Dither.NONE)
+        with_mode.save(file, kind, **({"exif": ROTATED} if mode == "RGB" else {}))
+        return {"bytes": file.getvalue(), "path": None}
+
+    images = [image(mode)] * sum(e.steps for e in LIVED)
+    mapping = MAPPING | {"obs": "image"}
+    seen = joined(
+        open_reader(str(save(tmp_path / "d", columns() | {"image": images})), ReadOptions(columns=mapping)).parts()
+    )
+    np.testing.assert_array_equal(seen["obs"][0], truth)
+    if kind == "PNG":
+        images[2] = image("RGBA")
+        reader = open_reader(str(save(tmp_path / "mixed", columns() | {"image": images})), ReadOptions(columns=mapping))
+        with pytest.raises(DataError, match=r"'image' has .* in row 2, but .*before"):
+            list(reader.parts())
+
+
 def frame():
     """A column for each number, as pandas has them, some of them whole."""
     values = columns()

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from reverie.agent.sb3_statistics import Statistics, read_statistics
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
@@ -69,6 +70,10 @@ NOT_IMPORTED = {
 EXPECTED = (
     "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with MLPs. Import "
     "an agent of one of these."
+)
+NORMALIZED = (
+    "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
+    "statistics (vecnormalize.pkl), --vecnormalize FILE"
 )
 EXTRACTORS = [f"<class 'stable_baselines3.common.torch_layers.{name}Extractor'>" for name in ("Flatten", "Combined")]
 """Features extractors that only concatenate the observations, unless they have weights, for images."""
@@ -121,6 +126,11 @@ class SB3Archive:
         """Number of critics of actions."""
         return sum(re.fullmatch(r"critic\.qf\d+\.0\.weight", name) is not None for name in self.weights)
 
+    @property
+    def is_normalized(self) -> bool:
+        """Whether an on-policy agent was trained with VecNormalize; files of off-policy agents do not tell."""
+        return "gae_lambda" in self.data and self.data.get("_last_original_obs") is not None
+
     def tensor(self, name: str) -> Tensor:
         """Return the weights ``name``, and note that they were read."""
         self.read.add(name)
@@ -171,7 +181,10 @@ class SB3Archive:
             )
 
 
-def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, **options: Any) -> Path:
+def import_sb3(
+    file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, vecnormalize: Path | str | None = None,
+    **options: Any,
+) -> Path:  # fmt: skip
     """Import an agent of Stable-Baselines3 or sb3-contrib as a run, for :func:`reverie.load` and ``init_from``.
 
     Args:
@@ -179,6 +192,8 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
             MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
         env: the agent's environment: an id in Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: a new folder under ``runs/``.
+        vecnormalize: for an agent trained with ``VecNormalize``, the file of its statistics, such as
+            ``vecnormalize.pkl``. Only its arrays are read, and normalize the observations here.
         **options: other settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
 
     Raises:
@@ -191,7 +206,11 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     name = archive.algorithm
     env_source = None if isinstance(env, str) else env
     overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
-    config = ExperimentConfig(algo=_settings(archive, name)).merge(overrides)
+    statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
+    if vecnormalize is None and archive.is_normalized:
+        logger.warning(NORMALIZED)
+    clip = {} if statistics is None else {"algo.normalize_obs": f"running({statistics.clip})"}
+    config = ExperimentConfig(algo=_settings(archive, name)).merge(clip | overrides)
     folder = RunFolder.from_path(run if run is not None else new_path(config.env.id, name))
     if folder.path.exists():
         raise RunError(f"{folder} already exists: choose the name of a new run folder.")
@@ -204,11 +223,30 @@ def import_sb3(file: Path | str, env: str | EnvLike, *, run: Path | str | None =
     learner = config.algo.build(obs, action, "cpu", config.seed)
     with torch.no_grad():
         WEIGHT_COPIERS[name](archive, learner, obs, action)
+        if statistics is not None:
+            copy_statistics(statistics, learner)
     archive.check_all_read()
     Checkpoints(folder.checkpoints).save(int(archive.data.get("num_timesteps", 0)), {"algo": learner})
     write_json(folder.spec, spec_to_dict(obs, action))
     write_saved_config(folder.config, saved_settings(config, env_source))
     return folder.path
+
+
+def copy_statistics(statistics: Statistics, learner: Algorithm) -> None:
+    """Copy the statistics of observations into those of ``learner``; ConfigError if the shapes differ."""
+    algorithm: Any = learner
+    normalizer = algorithm.preprocess.normalizer
+    keys = list(statistics.moments)
+    if len(keys) != len(normalizer.keys) or (keys != [""] and sorted(keys) != normalizer.keys):
+        raise ConfigError(f"its statistics are of {keys}: expected those of {normalizer.keys}, this environment's.")
+    for key, part in zip(sorted(keys), normalizer.parts, strict=True):
+        mean, var = statistics.moments[key]
+        if mean.shape != part.shape or var.shape != part.shape:
+            raise ConfigError(f"its statistics have shape {list(mean.shape)}: expected {list(part.shape)}.")
+        rows = np.stack([np.full(mean.size, statistics.rows), mean.ravel(), var.ravel() * statistics.rows])
+        part.moments.copy_(torch.from_numpy(rows))
+        part.shift.copy_(torch.from_numpy(mean))
+        part.factor.copy_(torch.from_numpy(1 / np.sqrt(var + statistics.epsilon)))
 
 
 def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, NamedTuple, TypeGuard
 
 import gymnasium
@@ -25,7 +27,7 @@ from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY
 from reverie.datasets.convert import write_dataset
-from reverie.datasets.output import WriteReport, total_bytes
+from reverie.datasets.output import WriteReport, check_target, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
 from reverie.envs.limits import own_limit
@@ -78,6 +80,7 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
         if config.noise and not any(is_continuous(leaf) for _, leaf in iter_leaves(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
         with seeded_rng(config.seed), PlayedReader(agent, env, config, target) as reader:
+            check_format(agent, env, config, target, to)
             logger.info(estimate_dataset_size(agent, env, config))
             report = write_dataset(reader, target, to)
             report.remarks += reader.remarks()
@@ -146,6 +149,28 @@ class PlayedReader(Reader):
     def place_of(self, row: int, column: str) -> str:
         """Return a row's number, since rows cannot be read again."""
         return f"{self.path}, row {row:,}"
+
+
+class SampleReader(PlayedReader):
+    """One step of random values in the same spaces, without playing."""
+
+    def parts(self) -> Iterator[Rows]:
+        """Yield the rows of the step."""
+        both = deepcopy((self.view.space, self.env.action_space))  # the generators of random values stay as they are
+        obs, actions = (
+            stack_values(space, [space.sample() for _ in range(count)], root)
+            for space, count, root in zip(both, (2, 1), ("obs", "action"), strict=True)
+        )
+        step = {"observations": obs, "actions": actions, "rewards": np.zeros(1), "seed": None}
+        yield rows_of(step | {"terminations": [True], "truncations": [False]}, both)
+
+
+def check_format(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:
+    """Raise the error of the format ``to`` for these observations and actions before an episode is played."""
+    to = check_target(target, to)
+    if to != "minari":  # it stores all
+        with TemporaryDirectory() as folder, SampleReader(agent, env, config, target) as reader:
+            write_dataset(reader, f"{folder}/{Path(target).name}", to)
 
 
 def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:

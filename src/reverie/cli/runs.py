@@ -170,11 +170,13 @@ class ImportCommand(TrustOption):
     """The agent's environment: an id in Gymnasium's registry, or `module:Id`."""
     run: Path | None = None
     """New run folder. None: one below runs/."""
+    vecnormalize: Path | None = None
+    """The statistics of an agent trained with VecNormalize, vecnormalize.pkl; only arrays are read."""
 
     def __call__(self) -> None:
         from reverie.agent.import_sb3 import import_sb3
 
-        run = import_sb3(self.file, self.env, run=self.run)
+        run = import_sb3(self.file, self.env, run=self.run, vecnormalize=self.vecnormalize)
         print(f"imported; reverie eval {relative_like(run, self.run)}")
 
 

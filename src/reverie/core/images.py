@@ -6,12 +6,13 @@ This file must not import torch: worker processes import it.
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.logger import logger
@@ -53,6 +54,19 @@ def _scaled(image: np.ndarray) -> np.ndarray:
             "from 0 to 1, or other integers from 0 to 255. Convert it in render()"
         )
     return image.astype(np.uint8)
+
+
+def open_image(data: bytes) -> Image.Image:
+    """Open a compressed image as viewers show it: upright by its EXIF orientation, in a mode of :func:`plain_mode`."""
+    return plain_mode(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))
+
+
+def plain_mode(image: Image.Image) -> Image.Image:
+    """Return an image as gray (8 or more bits), RGB or RGBA; others, such as palettes and CMYK, are converted."""
+    if image.mode in ("L", "F", "RGB", "RGBA") or image.mode.startswith("I"):
+        return image
+    alpha = "A" if image.has_transparency_data else ""
+    return image.convert("L" if image.mode == "1" else f"RGB{alpha}")
 
 
 def resize(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import io
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.images import open_image
 from reverie.datasets.reader import format_from_suffix, import_optional, reading
 from reverie.datasets.transitions import LazyColumn
 
@@ -46,7 +48,9 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
     with reading(file):
         if format_from_suffix(file) == "CSV":
-            return table_pieces(import_optional("pyarrow.csv", "arrow").read_csv(file), str(file))
+            csv = import_optional("pyarrow.csv", "arrow")
+            options = csv.ReadOptions(skip_rows=comment_lines(file))
+            return table_pieces(csv.read_csv(file, read_options=options), str(file))
         if is_parquet(file):
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
@@ -54,6 +58,34 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
             pieces = [TableChunk(rows[n], partial(_of_group, reopen, n), f"{file}, row group {n}") for n in groups]
             return schema, [piece for piece in pieces if piece.rows]
         return table_pieces(_arrow_table(file), str(file))
+
+
+def comment_lines(file: Path) -> int:
+    """Return the number of lines before the header of a CSV file: they begin with # and are no names of columns."""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        for number, line in enumerate(stream):
+            if not line.startswith("#") or "," in line.partition("{")[0]:
+                return number
+    return 0
+
+
+def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
+    """Add the columns that names of folders contain, such as ``episode=7``, to tables of these files, in place."""
+    arrow, each = import_pyarrow(), {}
+    for file in tables:
+        pairs = (part.partition("=") for part in file.parent.parts)
+        each[file] = {name: unquote(value) for name, sign, value in pairs if name and sign}
+    for name in sorted(set.intersection(*map(set, each.values()))):
+        is_whole = all(re.fullmatch(r"-?\d{1,18}", named[name]) for named in each.values())
+        for file, (schema, pieces) in tables.items():
+            value = arrow.scalar(int(each[file][name]) if is_whole else each[file][name])
+            if name not in schema.names:
+                pieces = [piece._replace(column=partial(_or_constant, piece, name, value)) for piece in pieces]
+                tables[file] = schema.append(arrow.field(name, value.type)), pieces
+
+
+def _or_constant(piece: TableChunk, name: str, value: Any, wanted: str) -> Any:
+    return import_pyarrow().repeat(value, piece.rows) if wanted == name else piece.column(wanted)
 
 
 def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
@@ -122,11 +154,19 @@ class TableColumn:
         array = self._array(int(np.flatnonzero(np.diff(self.edges))[0]))
         index = int(np.asarray(array.is_valid()).argmax()) if array.null_count else 0
         sample = arrow_to_numpy(self.arrow, array.slice(index, 1), self.label)
-        return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, self._read)
+        read = partial(self._read, f"{list(sample.shape[1:])} {sample.dtype}")
+        return LazyColumn((int(self.edges[-1]), *sample.shape[1:]), sample.dtype, read)
 
-    def _read(self, start: int, stop: int) -> np.ndarray:
-        with reading(self.label):
-            parts = [arrow_to_numpy(self.arrow, array, self.label) for array in self._slices(start, stop)]
+    def _read(self, kind: str, start: int, stop: int) -> np.ndarray:
+        parts, row = [], start
+        for array in self._slices(start, stop):
+            with reading(self.label):
+                parts.append(arrow_to_numpy(self.arrow, array, self.label, row))
+            if (other := f"{list(parts[-1].shape[1:])} {parts[-1].dtype}") != kind:
+                raise DataError(
+                    f"{self.label} has values {other} in row {row:,}, but {kind} before: expected one kind."
+                )
+            row += len(array)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _read_piece(self, piece: TableChunk) -> Any:
@@ -153,7 +193,10 @@ class TableColumn:
         if column.null_count:
             raise DataError(f"{self.label} has no value in {column.null_count:,} rows: expected one in each.")
         if self.arrow.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
+            values = [self.arrow.array(chunk.dictionary.to_pylist()) for chunk in column.chunks]  # text views of Polars
+            column = self.arrow.chunked_array(
+                [v.take(chunk.indices) for v, chunk in zip(values, column.chunks, strict=True)]
+            )
         coded = column.dictionary_encode().unify_dictionaries()
         codes = [np.asarray(chunk.indices.to_numpy(zero_copy_only=False), np.int64) for chunk in coded.chunks]
         return np.concatenate(codes), coded.chunk(0).dictionary.to_pylist()
@@ -181,21 +224,21 @@ def is_list(arrow: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
+def arrow_to_numpy(arrow: Any, array: Any, label: str, row: int = 0) -> np.ndarray:
     """Convert an Arrow array to NumPy, ``[n, ...]``.
 
-    Lists become dimensions; compressed images are decoded. Only floats may be missing: they become NaN. ``label`` is
-    for messages.
+    Lists become dimensions; compressed images are decoded. Only floats may be missing: they become NaN. ``label`` and
+    ``row``, the number of the first one, are for messages.
     """
     kind, types = array.type, arrow.types
     if isinstance(array, arrow.ExtensionArray):
-        return arrow_to_numpy(arrow, array.storage, label)
+        return arrow_to_numpy(arrow, array.storage, label, row)
     if array.null_count and not types.is_floating(kind):
         raise DataError(f"{label} has no value in some rows: expected one in each.")
     if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:  # as Hugging Face stores images
-        return decode_images(array.field("bytes").to_pylist())
+        return decode_images(array.field("bytes").to_pylist(), label, row)
     if types.is_binary(kind) or types.is_large_binary(kind):
-        return decode_images(array.to_pylist())
+        return decode_images(array.to_pylist(), label, row)
     if is_list(arrow, kind):
         if not types.is_fixed_size_list(kind):
             lengths = np.asarray(array.value_lengths().to_numpy(zero_copy_only=False))
@@ -210,12 +253,13 @@ def arrow_to_numpy(arrow: Any, array: Any, label: str) -> np.ndarray:
     return np.asarray(array.to_numpy(zero_copy_only=False))
 
 
-def decode_images(images: list[bytes]) -> np.ndarray:
-    """Decode images to ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale.
+def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
+    """Decode images to ``[n, H, W, C]``, or ``[n, H, W]`` if grayscale; ``label`` and ``row``: see ``arrow_to_numpy``.
 
     They are uint8, except gray images of more bits, such as depth: these keep their uint16, int32 or float32.
     """
-    from PIL import Image
-
-    pixels = [np.asarray(Image.open(io.BytesIO(image))) for image in images]
-    return np.stack([array.astype(np.uint8) if array.dtype == np.bool_ else array for array in pixels])
+    pictures = [open_image(image) for image in images]
+    kinds = [f"{picture.mode} images of {picture.height} x {picture.width} pixels" for picture in pictures]
+    if other := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
+        raise DataError(f"{label} has {kinds[other]} in row {row + other:,}, but {kinds[0]} before: expected one kind.")
+    return np.stack([np.asarray(picture) for picture in pictures])

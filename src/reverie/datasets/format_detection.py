@@ -114,7 +114,7 @@ def _open_all(path: Path, paths: list[Path], options: ReadOptions) -> Reader:
 def _open_npz(path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> Reader:
     files = paths or (list_files(path, "npz") if path.is_dir() else [path])
     names = set(array_names(files[0]))
-    if len(OF_PYDREAMER & names) > 1:  # an episode can continue in the next file
+    if len(OF_PYDREAMER & names) > 2:  # an episode can continue in the next file
         return (OwnPyDreamerReader if is_own(files) else PyDreamerReader)(path, options, paths)
     if names.issuperset(OF_IMITATION):
         readers: list[Reader] = [ImitationReader(file, options) for file in files]

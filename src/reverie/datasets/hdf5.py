@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -38,17 +39,99 @@ KEPT_BYTES = 64_000_000
 
 
 def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one."""
+    """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one.
+
+    Raises DataError if it is damaged, or some of its values are in files outside of its folder, or missing.
+    """
     try:
         file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
     except OSError as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}. If it is truncated, copy it again.") from None
+    with reading(path):
+        check_parts(path, path.parent.resolve())
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = CACHE_BYTES
     config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # no automatic resizing
     file.id.set_mdc_config(config)
     return file
+
+
+class VirtualPart(NamedTuple):
+    """A part of a virtual dataset: the file and dataset of its values, and the least size and shape of this dataset."""
+
+    label: str
+    file: str
+    dataset: str
+    size: int
+    shape: tuple[int, ...]
+    """Empty if the part is the whole dataset."""
+
+
+def check_parts(path: Path, folder: Path, checked: tuple[Path, ...] = ()) -> None:
+    """Raise DataError unless all parts of virtual datasets are complete and inside of ``folder``.
+
+    HDF5 would read zeros for missing parts, and any file of this machine for parts outside.
+    """
+    for label, file, name, size, least in virtual_parts(path, path.stat().st_mtime_ns):
+        part = path if file == "." else (path.parent / file).resolve()
+        if not part.is_relative_to(folder) or not part.is_file():
+            raise DataError(f"{label} is virtual, but its part {file} is not in {folder}: copy it there.")
+        if part not in checked:
+            check_parts(part, folder, (*checked, part))
+        with import_optional("h5py", "hdf5").File(part, "r") as opened:
+            shape = opened[name].shape if name in opened else ()
+        ends = least or shape
+        if math.prod(shape) < size or len(shape) != len(ends) or (np.array(shape) < ends).any():
+            problem = f"'{name}' has shape {list(shape)}, but {size:,} values are needed"
+            raise DataError(f"{label} is virtual, but its part {file} is incomplete: {problem}. Copy it again.")
+
+
+@lru_cache(16)
+def virtual_parts(path: Path, changed: int) -> list[VirtualPart]:
+    """Return the parts of all virtual datasets; raise DataError at links and storage in other files.
+
+    ``changed``: when the file was last changed, as it is read again then.
+    """
+    from h5py import h5l, h5o
+
+    links: list[tuple[bytes, int]] = []
+    parts: list[VirtualPart] = []
+    with import_optional("h5py", "hdf5").File(path, "r") as file:
+        file.id.links.visit(lambda name, about: links.append((name, about.type)), info=True)
+        for name, kind in links:
+            label = f"{path}: '{name.decode(errors='replace')}'"
+            if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT) or name not in file:
+                target = file.id.links.get_val(name)
+                raise DataError(f"{label} is a link to {target}: expected values. Copy them into the file.")
+            if kind == h5l.TYPE_HARD:
+                parts += _parts_of(h5o.open(file.id, name), label)
+    return parts
+
+
+def _parts_of(item: Any, label: str) -> list[VirtualPart]:
+    """Return the parts of a low-level HDF5 object, if it is a virtual dataset."""
+    from h5py import Dataset, h5d, h5s
+
+    if not isinstance(item, h5d.DatasetID):
+        return []
+    settings = item.get_create_plist()
+    if settings.get_external_count():
+        raise DataError(
+            f"{label} is stored in {settings.get_external(0)[0]!r}: expected values. Copy them into the file."
+        )
+    if settings.get_layout() != h5d.VIRTUAL:
+        return []
+    if None in Dataset(item).maxshape:
+        raise DataError(f"{label} is virtual and has as many values as its parts: expected a fixed shape.")
+    parts = []
+    for region, file, name, space in Dataset(item).virtual_sources():
+        is_all = space.get_select_type() == h5s.SEL_ALL
+        shape = () if is_all else tuple(int(last) + 1 for last in space.get_select_bounds()[1])
+        parts.append(VirtualPart(label, file, name, int(region.get_select_npoints()), shape))
+    if (mapped := sum(part.size for part in parts)) < math.prod(item.shape):
+        raise DataError(f"{label} is virtual: only {mapped:,} of {math.prod(item.shape):,} values are in a part.")
+    return parts
 
 
 def check_filters(data: h5py.Dataset, label: str) -> None:
@@ -96,7 +179,7 @@ class Hdf5File:
         check_filters(data, f"{self.path}: '{name}'")
         shape: tuple[int, ...] = data.shape
         keeps = data.chunks is not None and data.nbytes <= KEPT_BYTES
-        contiguous = data.chunks is None and not data.external and not self.handle.userblock_size
+        contiguous = data.chunks is None and not self.handle.userblock_size
         offset = data.id.get_offset() if contiguous and data.nbytes else None
         read_all = cache(lambda: np.asarray(self.handle[name][()]))  # so that each chunk is decompressed once
 

@@ -9,6 +9,8 @@
 | `episode_index` | episode |
 | `task_index` | with several tasks: observation `task`, text |
 
+Values have the declared shapes. All other features, such as texts, are left out, with a remark.
+
 The option ``columns`` chooses others. Only the videos of chosen features are decoded.
 """
 
@@ -35,6 +37,8 @@ from reverie.datasets.video_frames import VideoFrames
 SUCCESS_AS_REWARD = "there is no next.reward: next.success is the reward"
 OBS_DTYPES = ("float", "int", "uint", "bool", "image", "video")
 """Beginnings of the dtypes that observations can have."""
+INDICES = frozenset({"timestamp", "frame_index", "episode_index", "index", "task_index"})
+"""Features that LeRobot adds to each dataset."""
 
 
 class LeRobotReader(TableReader):
@@ -52,6 +56,8 @@ class LeRobotReader(TableReader):
         super().__init__(path, dataclasses.replace(options, columns=stored), tables_in(path / "data"))
         self.roles: dict[str, ColumnNames] = every
         self.add_remark(SUCCESS_AS_REWARD, int(every.get("reward") == "next.success"))
+        unused = [name for name in self.metadata.features if name not in INDICES.union(every.values())]
+        self.add_remark(f"left out: {', '.join(unused)}", bool(unused) and not options.columns)
 
     def _default_roles(self) -> dict[str, ColumnNames]:
         features = self.metadata.features
@@ -90,10 +96,14 @@ class LeRobotReader(TableReader):
         name = self.roles[role]
         if name in self.metadata.videos:
             return self._video(str(name))
-        column, shapes = super().column(role), self.metadata.own.get("shapes", {})
-        if name in shapes:
+        column, own = super().column(role), self.metadata.own
+        if name in (shapes := own.get("shapes", {})):
             return in_recorded_shape(column, shapes[name])
-        return self._texts(column) if name == "task_index" else column
+        if name == "task_index":
+            return self._texts(column)
+        if own or name not in self.metadata.features:
+            return column
+        return in_declared_shape(column, self.metadata.shape(str(name)), f"{self.path}: '{name}'")
 
     def _texts(self, index: LazyColumn) -> LazyColumn:
         def read(start: int, stop: int) -> np.ndarray:
@@ -158,6 +168,20 @@ class LeRobotReader(TableReader):
     def _task_space(self) -> spaces.Text:
         texts = self.metadata.tasks.values()
         return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
+
+
+def in_declared_shape(column: LazyColumn, shape: tuple[int, ...], label: str) -> LazyColumn:
+    """Return a column in the declared ``shape``, which can have axes of size 1 that the table has not."""
+    stored = column.shape[1:]
+    if stored == (*shape[1:], *shape[:1]):  # an image, whose channels are declared first
+        return column
+    if [size for size in stored if size > 1] != [size for size in shape if size > 1]:
+        raise DataError(f"{label} is declared with shape {list(shape)}, but has shape {list(stored)}. {ADVICE}")
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return column.read(start, stop).reshape(stop - start, *shape)
+
+    return LazyColumn((column.shape[0], *shape), column.dtype, read)
 
 
 def in_recorded_shape(images: LazyColumn, shape: Sequence[int]) -> LazyColumn:

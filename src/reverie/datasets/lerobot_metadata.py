@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ OWN = "reverie"
 """Key in ``meta/info.json`` of what reverie declares: environment, spaces, names of columns, shapes of images."""
 DEPTH_SETTINGS: dict[str, float] = {"depth_min": 0.01, "depth_max": 10.0, "shift": 3.5, "use_log": True}
 """Defaults of the settings of depth videos, in meters. Source: huggingface/lerobot, configs/video.py."""
+MAX_FPS = 10_000
+MAX_VALUES = 1 << 30
+"""Upper limits of the frames per second, and of the values of a feature in one step."""
 ADVICE = "Download or copy the dataset again."
 
 
@@ -51,6 +55,8 @@ class LeRobotMetadata:
             self.videos: list[str] = [key for key, feature in self.features.items() if feature["dtype"] == "video"]
         if self.version not in VIDEO_PATHS:
             raise DataError(f"{path / INFO}: codebase_version = {version}: expected v2 or v3.")
+        if not 0 < self.fps <= MAX_FPS:
+            raise DataError(f"{path / INFO}: fps = {self.fps:g}: expected a number above 0, at most {MAX_FPS:,}.")
         if named := [key for key in self.videos if "/" in key]:
             raise DataError(f"{path / INFO}: the feature {named[0]} contains a slash: expected a name.")
         with reading(path / "meta"):
@@ -83,12 +89,23 @@ class LeRobotMetadata:
                     f"{self.path}: episode {number:,} has {actual:,} steps in data, but {declared:,} in meta. {ADVICE}"
                 )
 
-    def frame_shape(self, key: str) -> tuple[int, int, int]:
-        """Return the shape [H, W, C] of a video's frames; some features name the channels first."""
-        feature = self.features[key]
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Return the declared shape of a feature's values; that of images is [H, W, C], also if stored otherwise."""
+        names = self.features[key].get("names")
         with reading(f"{self.path / INFO}, feature {key}"):
-            a, b, c = map(int, feature["shape"])
-        return (b, c, a) if str((feature.get("names") or [""])[0]).startswith("channel") else (a, b, c)
+            shape = tuple(map(int, self.features[key]["shape"]))
+        if min(shape, default=1) < 1 or math.prod(shape) > MAX_VALUES:
+            expected = f"expected sizes of 1 or more, and at most {MAX_VALUES:,} values"
+            raise DataError(f"{self.path / INFO}, feature {key}: shape = {list(shape)}: {expected}.")
+        is_moved = isinstance(names, list) and str(*names[:1]).startswith("channel")
+        return (*shape[1:], shape[0]) if is_moved and len(shape) == 3 else shape
+
+    def frame_shape(self, key: str) -> tuple[int, int, int]:
+        """Return the shape [H, W, C] of a video's frames."""
+        shape = self.shape(key)
+        with reading(f"{self.path / INFO}, feature {key}"):
+            height, width, channels = shape
+        return height, width, channels
 
     def depths(self, key: str) -> np.ndarray | None:
         """Return the depth in millimeters of each 12-bit code of a depth video, float32 ``[4096]``; None for others.

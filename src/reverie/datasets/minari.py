@@ -291,7 +291,7 @@ class MinariHdf5Reader(MinariReader):
         if is_image:
             if stored.ndim > 2:  # pixels: Minari before 0.5.3 did not compress, and its metadata do not say so
                 return np.asarray(stored)
-            return decode_images([bytes(image) for image in stored])
+            return decode_images([bytes(image) for image in stored], f"{self.folder}: {name} of episode {index}")
         return np.array([text.decode() if isinstance(text, bytes) else str(text) for text in stored], object)
 
     def read_array(self, index: int, name: str) -> np.ndarray:

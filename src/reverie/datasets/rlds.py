@@ -4,8 +4,9 @@ A record is one episode. A step has the reward and the discount that followed it
 row. The last step has the final observation alone::
 
     RLDS                              row
-    steps/observation[/...]           obs[/...]       numbers, decoded if stored as bytes or images; texts are left out
+    steps/observation[/...]           obs[/...]       numbers, decoded if stored as bytes or images
     steps/action[/...]                action[/...]    zeros in the last row
+    ClassLabel, Sequence(length=n)    Discrete, and vectors or stacks; texts and others are left out, with a remark
     steps/reward                      reward          of the next row; without it, there are no rewards
     steps/is_terminal                 is_terminal     of the last row
     the last step has a reward        its observation is repeated as the final one: many robot datasets end so
@@ -13,7 +14,7 @@ row. The last step has the final observation alone::
 The reward of the last step may be undefined: 0 and NaN count as none.
 
 Source: github.com/google-research/rlds, "Dataset format"; github.com/tensorflow/datasets, core/example_serializer.py,
-core/features/tensor_feature.py and image_feature.py.
+core/features/tensor_feature.py, image_feature.py and sequence_feature.py.
 """
 
 from __future__ import annotations
@@ -30,15 +31,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.images import plain_mode
 from reverie.core.rows import Rows
 from reverie.core.types import FLAGS
-from reverie.datasets.inferred_spaces import infer_obs_space, measured_action, nested_space
+from reverie.datasets.inferred_spaces import (
+    MeasuredAction,
+    classes_space,
+    infer_obs_space,
+    measured_action,
+    nested_space,
+)
 from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, reading
 from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, parse_tf_example
 
 FEATURES = "features.json"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's mode for a number of 8-bit channels."""
+FLAT = "ragged_flat_values"
+"""Name in the records of the values of a sequence in a step."""
 REWARDED_END = "the last step of an episode has a reward: its observation is repeated as the final one"
 
 
@@ -49,6 +59,8 @@ class Feature(NamedTuple):
     shape: tuple[int, ...]  # -1: varies
     dtype: np.dtype[Any]
     encoding: str  # of the value of a step: "none" (numbers), "bytes", "zlib" or "image"
+    classes: int = 0  # number of classes of each element; 0 if it is no class
+    lengths: tuple[int, ...] = ()  # of the sequences around the value: the first dimensions of a step
 
 
 class RLDSReader(Reader):
@@ -59,9 +71,12 @@ class RLDSReader(Reader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         description = (path if path.is_dir() else path.parent) / FEATURES
-        steps = json.loads(description.read_text(encoding="utf-8"))["featuresDict"]["features"].get("steps", {})
-        features = dict(iter_features(steps.get("sequence", {}).get("feature", {}), "steps"))
-        self.features: dict[str, Feature] = {column_name(f.key): f for f in features.values()}
+        top = json.loads(description.read_text(encoding="utf-8"))["featuresDict"]["features"]
+        features = dict(iter_features(top.get("steps", {}).get("sequence", {}).get("feature", {}), "steps"))
+        self.features: dict[str, Feature] = {column_name(key): f for key, f in features.items() if f}
+        unused = [name for name in map(column_name, features) if not (name in self.features and is_read(name))]
+        unused += [name for name in top if name != "steps"]
+        self.add_remark(f"left out: {', '.join(unused)}", bool(unused))
         self.shards: list[Path] = self._split_shards() if path.is_dir() else [path]
         for root, name in (("obs", "observation"), ("action", "action")):
             if not self._names(root):
@@ -76,7 +91,11 @@ class RLDSReader(Reader):
         if len(shards) > 1:
             self.add_remark(f"only the split '{split}' is read, not {', '.join(shards.keys() - {split})}")
         if not shards:
-            raise DataError(f"{self.path} contains {FEATURES}, but no TFRecord shards.")
+            others = ", ".join(sorted({p.name for p in self.path.glob("*-of-*")})[:3])
+            advice = "Write them with file_format='tfrecord'" if others else "Copy the dataset again"
+            raise DataError(
+                f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(others)}{others}. {advice}."
+            )
         return shards[split]
 
     def _names(self, root: str) -> list[str]:
@@ -85,11 +104,12 @@ class RLDSReader(Reader):
     def info(self) -> DatasetInfo:
         leaves: dict[str, Space] = {}
         for name in self._names("obs"):
-            shape = self.features[name].shape
+            feature = self.features[name]
+            shape = (*feature.lengths, *feature.shape)
             if -1 in shape:
                 shape = next(self._episodes([name]))[name].shape[1:]
-            leaves[name] = infer_obs_space(shape, self.features[name].dtype)
-        actions = {name: measured_action(self, partial(self._actions, name)) for name in self._names("action")}
+            leaves[name] = feature_space(feature) or infer_obs_space(shape, feature.dtype)
+        actions = {name: self._action(name) for name in self._names("action")}
         return DatasetInfo(
             observation=nested_space(leaves, "obs"),
             action=nested_space({name: action.space for name, action in actions.items()}, "action"),
@@ -98,6 +118,12 @@ class RLDSReader(Reader):
             has_measured_bounds=any(action.measured for action in actions.values()),
             has_rewards="reward" in self.features,
             text={"shards": f"{len(self.shards):,}", "episodes": f"{len(self._lengths):,}"},
+        )
+
+    def _action(self, name: str) -> MeasuredAction:
+        declared = feature_space(self.features[name])
+        return (
+            MeasuredAction(declared, False, False) if declared else measured_action(self, partial(self._actions, name))
         )
 
     def _actions(self, name: str) -> Iterator[np.ndarray]:
@@ -127,19 +153,20 @@ class RLDSReader(Reader):
         episode: Rows = {"reward": np.zeros(count, np.float32), "is_terminal": np.zeros(count, bool)}
         for name in {*names, "reward", "is_terminal"} & self.features.keys():
             feature = self.features[name]
-            key, shape, dtype, encoding = feature
-            items = values.get(key, ())
+            key, shape, dtype, encoding, _, lengths = feature
+            items, each = values.get(key, ()), math.prod(lengths)
             if encoding != "image" and min(shape, default=0) < 0:
                 raise DataError(f"{label}: {key} is declared with the shape {list(shape)}: expected fixed sizes.")
-            if not count or len(items) != count * (math.prod(shape) if encoding == "none" else 1):
-                raise DataError(f"{label}: {key} has {len(items):,} values for {count:,} steps of shape {list(shape)}.")
+            if not count or len(items) != count * each * (math.prod(shape) if encoding == "none" else 1):
+                sizes = [*lengths, *shape]
+                raise DataError(f"{label}: {key} has {len(items):,} values for {count:,} steps of shape {sizes}.")
             with reading(f"{label}: {key}"):
                 if encoding == "none":
-                    array = np.asarray(items).reshape(count, *shape)
+                    array = np.asarray(items).reshape(count * each, *shape)
                 else:
                     decode = decode_image if encoding == "image" else decode_tensor
                     array = np.stack([decode(item, feature) for item in items])
-                episode[name] = array.astype(dtype, copy=False)
+                episode[name] = array.astype(dtype, copy=False).reshape(count, *lengths, *array.shape[1:])
         return episode
 
     def parts(self) -> Iterator[Rows]:
@@ -172,15 +199,41 @@ def column_name(key: str) -> str:
     return f"obs{name.removeprefix('observation')}" if name.partition("/")[0] == "observation" else name
 
 
-def iter_features(description: Mapping[str, Any], key: str) -> Iterator[tuple[str, Feature]]:
-    """Yield the features of numbers and the images in an entry of ``features.json`` by their keys in the records."""
-    for name, inner in description.get("featuresDict", {}).get("features", {}).items():
-        yield from iter_features(inner, f"{key}/{name}")
-    for kind in ("tensor", "image"):
-        if (declared := description.get(kind)) and declared.get("dtype", "uint8") not in ("string", "object"):
-            shape = tuple(int(size) for size in declared.get("shape", {}).get("dimensions", ()))
-            encoding = "image" if kind == "image" else declared.get("encoding") or "none"
-            yield key, Feature(key, shape, np.dtype(declared.get("dtype", "uint8")), encoding)
+def is_read(name: str) -> bool:
+    """Return whether a column of this name becomes part of the rows."""
+    return name.partition("/")[0] in ("obs", "action") or name in ("reward", *FLAGS)
+
+
+def feature_space(feature: Feature) -> Space | None:
+    """Return the space of class labels; None for numbers and images."""
+    shape = (*feature.lengths, *feature.shape)
+    return classes_space([feature.classes] * math.prod(shape), shape) if feature.classes else None
+
+
+def iter_features(
+    description: Mapping[str, Any], key: str, lengths: tuple[int, ...] = ()
+) -> Iterator[tuple[str, Feature | None]]:
+    """Yield the features in an entry of ``features.json`` by name; None for those that are not read, such as texts."""
+    inner = description.get("sequence", {})
+    if "featuresDict" in description:
+        for name, part in description["featuresDict"]["features"].items():
+            yield from iter_features(part, f"{key}/{name}", lengths)
+    elif inner and (length := int(inner.get("length", -1))) > 0:
+        yield from iter_features(inner.get("feature", {}), key, (*lengths, length))
+    else:
+        yield key, _leaf(description, f"{key}/{FLAT}" if lengths else key, lengths)
+
+
+def _leaf(description: Mapping[str, Any], key: str, lengths: tuple[int, ...]) -> Feature | None:
+    if (label := description.get("classLabel")) is not None:
+        return Feature(key, (), np.dtype(np.int64), "none", int(label.get("numClasses", 0)), lengths)
+    kind = "image" if "image" in description else "tensor"
+    declared = description.get(kind)
+    if not declared or declared.get("dtype", "uint8") in ("string", "object"):
+        return None
+    shape = tuple(int(size) for size in declared.get("shape", {}).get("dimensions", ()))
+    encoding = "image" if kind == "image" else declared.get("encoding") or "none"
+    return Feature(key, shape, np.dtype(declared.get("dtype", "uint8")), encoding, lengths=lengths)
 
 
 def decode_tensor(data: bytes, feature: Feature) -> np.ndarray:
@@ -202,7 +255,8 @@ def decode_image(data: bytes, feature: Feature) -> np.ndarray:
     if feature.dtype == np.uint8:
         if image.mode[0] == "I":  # Pillow would clip the values, and NumPy wrap them
             raise ValueError("the image has 16 bits, not 8 as declared")
-        image = image.convert(MODES.get(feature.shape[-1], image.mode))
+        mode = MODES.get(feature.shape[-1])
+        image = image.convert(mode) if mode else plain_mode(image)
     pixels = np.asarray(image)
     pixels = pixels if pixels.ndim == 3 else pixels[..., None]
     return pixels.view(np.float32) if feature.dtype == np.float32 else pixels

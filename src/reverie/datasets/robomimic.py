@@ -99,6 +99,14 @@ class RobomimicReader(TransitionsReader):
 
         return chain(list(self.steps.values()), first[:0], read)
 
+    def _actions(self, name: str) -> LazyColumn:
+        """Return the actions; those that reverie's writer stored as vectors of one element are numbers again."""
+        column, declared = self._column(name), declared_fields(self.declared, self.path).get("action")
+        is_number = column.dtype.kind in "iu" if declared is None else declared.shape == ()
+        if not is_number or column.shape[1:] != (1,):
+            return column
+        return LazyColumn(column.shape[:1], column.dtype, lambda start, stop: column.read(start, stop)[:, 0])
+
     def _columns(self, group: str) -> dict[str, LazyColumn]:
         """Return the columns of the observations in a group, or of the only observation."""
         top, keys = self.file.handle.get(f"{self.root}{self.demos[0]}/{group}"), list[str]()
@@ -130,7 +138,7 @@ class RobomimicReader(TransitionsReader):
             return Transitions(
                 obs=obs,
                 next_obs=self._columns(names["next_obs"]),
-                action={"action": self._column(names["actions"])},
+                action={"action": self._actions(names["actions"])},
                 reward=self._column(names["rewards"]) if names["rewards"] in arrays else None,
                 end=end,
                 terminal=done & end,

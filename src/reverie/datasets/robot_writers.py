@@ -42,6 +42,7 @@ GYM_TYPE = 2
 FILE_BYTES = 100_000_000
 """Bytes of steps in memory after which a new table of a LeRobot dataset is started."""
 FPS, DEFAULT_FPS = "frames per second", 30
+LONE_ACTIONS = "robomimic reads vectors: actions are stored as [steps, 1]; its policies treat them as continuous"
 UNKNOWN_FPS = f"the frames per second are unknown: {INFO} declares {DEFAULT_FPS}"
 FINAL_FRAMES = "each episode ends with one more frame, which has its final observation and repeats its last action"
 TASK = "obs/task"
@@ -63,7 +64,8 @@ def check_one_action(names: Iterable[str], label: str) -> None:
 def write_robomimic(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> WriteReport:
     """Write one HDF5 file in robomimic's layout; attributes declare the environment and the spaces.
 
-    The only observation of an unnested space is called ``observation``.
+    The only observation of an unnested space is called ``observation``. Actions that are numbers become ``[n, 1]``, as
+    robomimic needs.
     """
     report, label = WriteReport(target), "robomimic's files"
     with staged_file(target) as staged, hdf5_file(staged) as file:
@@ -78,6 +80,9 @@ def write_robomimic(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -
             demo = data.create_group(f"demo_{report.episodes}")
             for name, values in steps.items():
                 root, _, key = name.partition("/")
+                if root == "action" and values.ndim == 1:
+                    values = values[:, None]
+                    report.remarks = [LONE_ACTIONS]
                 if root != "truncated" and (root != "reward" or info.has_rewards):
                     append_to_hdf5(demo, ROBOMIMIC_NAMES.get(root) or f"{root}/{key or LONE_KEY}", values)
             demo.attrs["num_samples"] = len(steps["reward"])

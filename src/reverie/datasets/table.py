@@ -1,8 +1,9 @@
 """Reads Arrow, Parquet and CSV tables, and those in memory, with arbitrary column names, such as Hugging Face datasets.
 
 The option ``columns`` gives each role its column: ``{obs: observation.state, action: action, reward: next.reward,
-terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. A row
-of the table is a transition, or a whole episode if observations, actions and rewards are lists.
+terminal: next.done, episode: episode_index}``. Several numeric columns can form one vector: ``obs: [cos, sin]``. Names
+of folders such as ``episode=7`` are a column, too. A row of the table is a transition, or a whole episode if
+observations, actions and rewards are lists.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from reverie.core.space_json import space_from_json
 from reverie.datasets.arrow import (
     TableChunk,
     TableColumn,
+    add_partitions,
     import_pyarrow,
     is_list,
     join_columns,
     open_table,
     table_pieces,
 )
+from reverie.datasets.imitation import NO_TRUNCATIONS
 from reverie.datasets.reader import (
     PROPENSITY,
     ColumnNames,
@@ -64,6 +67,8 @@ NO_ENDS = (
     "no column marks terminal steps: all episodes are treated as truncated, so values count rewards beyond their "
     "ends. Mark the last step of each terminated episode in a column and name this column for terminal"
 )
+IMITATION: dict[str, ColumnNames] = {"obs": "obs", "action": "acts", "reward": "rews", "terminal": "terminal"}
+"""Columns of imitation 1 (``imitation/data/huggingface_utils.py``), whose rows are episodes, with pickled ``infos``."""
 UNSEEN = (
     "no column marks truncations: an episode without a terminal end runs into the next one. If episodes have a time "
     "limit, pass --data.max-episode-steps; otherwise name a column for truncated, end or episode"
@@ -82,6 +87,7 @@ class TableReader(TransitionsReader):
         super().__init__(path, options)
         self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
         tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
+        add_partitions(tables)
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
         self.ends: np.ndarray = np.cumsum([sum(piece.rows for piece in pieces) for _, pieces in tables.values()])
         """Number of rows up to the end of each file."""
@@ -92,7 +98,10 @@ class TableReader(TransitionsReader):
             raise DataError(f"{path} has no rows, only column names: {names}.")
         self.schema: Any = next(iter(schemas.values()))
         self._made: dict[str, TableColumn] = {}
-        roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY)
+        present = set(self.schema.names)
+        self.is_imitation: bool = not options.columns and present >= {"obs", "acts", "infos", "terminal"}
+        usual = {role: name for role, name in IMITATION.items() if name in present} if self.is_imitation else {}
+        roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
         check_roles(self.roles, list(map(str, self.schema.names)), path)
         check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
@@ -104,7 +113,7 @@ class TableReader(TransitionsReader):
     def supports_option(self, option: str) -> bool:
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
         declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
-        limits = not self.has_episode_rows and not end_roles
+        limits = self.is_imitation or (not self.has_episode_rows and not end_roles)
         return {"columns": True, "classes": not declared, "max_episode_steps": limits}.get(option, False)
 
     @cached_property
@@ -113,6 +122,8 @@ class TableReader(TransitionsReader):
 
         Without rewards, the lists must also have different lengths, or contain lists; a vector is a list too.
         """
+        if self.is_imitation:
+            return True
         heads = (*NEEDED, "reward")
         columns = [name for role in self.roles if _head(role) in heads for name in _names(self.roles[role])]
         if not all(map(self._is_list, columns)) or "reward" in self.roles:
@@ -153,7 +164,10 @@ class TableReader(TransitionsReader):
         num_steps = int(self.steps.sum()) if self.has_episode_rows else self.total
         terminal = flags.get("terminal", np.zeros(num_steps, bool))
         self.add_remark(NO_ENDS, int("terminal" not in flags))
-        if self.supports_option("max_episode_steps"):
+        if self.is_imitation:
+            self.add_remark(NO_TRUNCATIONS, int(limit is None and terminal.any()))
+            terminal &= np.repeat(self.steps != limit, self.steps)
+        elif self.supports_option("max_episode_steps"):
             self.add_remark(UNSEEN, int(limit is None and not next_obs))
             flags["truncated"] = np.zeros_like(terminal) if limit is None else time_limit_truncations(terminal, limit)
         end = np.any([*flags.values(), terminal], axis=0)

@@ -289,6 +289,7 @@ def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
     plain, remark = copy.copy(spec), ""
     plain.vector_entry_point = entry_point_name(spec.vector_entry_point)
     plain.entry_point = entry_point_name(spec.entry_point)
+    plain.disable_env_checker = getattr(gymnasium.registry.get(spec.id), "disable_env_checker", False)  # not ours
     if plain.entry_point is None:
         remark = f"other processes cannot import {spec.entry_point}: register {spec.id} before you use this dataset"
     try:

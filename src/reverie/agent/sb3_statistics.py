@@ -1,0 +1,71 @@
+"""Running statistics of observations from the ``vecnormalize.pkl`` of Stable-Baselines3.
+
+A pickle can name any function. Only NumPy's arrays and numbers are made here; objects of all other classes become
+dictionaries of their attributes, and no other function is called.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from reverie.core.errors import DataError
+
+MAX_BYTES = 1 << 28
+"""Maximum size of a file; the statistics of an image of 1,000 x 1,000 pixels take 50 MB."""
+NUMPY = {
+    "_reconstruct": np.zeros(1).__reduce__()[0], "scalar": np.float64(0).__reduce__()[0], "ndarray": np.ndarray,
+    "dtype": np.dtype,
+}  # fmt: skip
+"""What may be called, by name."""
+
+
+class Statistics(NamedTuple):
+    """Mean and variance of each observation by key, the only one under "", and the bound of normalized values."""
+
+    moments: dict[str, tuple[np.ndarray, np.ndarray]]
+    rows: float
+    clip: float
+    epsilon: float
+
+
+class Attributes(dict[Any, Any]):
+    """An object of a class that is not imported."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__()
+
+    def __setstate__(self, state: Any) -> None:
+        self.update(state if isinstance(state, dict) else {})
+
+
+class ArrayUnpickler(pickle.Unpickler):
+    """Calls nothing but ``NUMPY``."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return NumPy's function or type of this name; for all others, a class without behavior."""
+        return NUMPY.get(name, Attributes) if module.partition(".")[0] == "numpy" else Attributes
+
+
+def read_statistics(file: Path) -> Statistics | None:
+    """Return the statistics in a file; None if its observations are not normalized."""
+    try:
+        if file.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        with file.open("rb") as stream:
+            state = ArrayUnpickler(stream).load()
+        if not state["norm_obs"]:
+            return None
+        several = state["obs_rms"] if "mean" not in state["obs_rms"] else {"": state["obs_rms"]}
+        moments = {str(key): (np.asarray(rms["mean"], float), np.asarray(rms["var"], float))
+                   for key, rms in several.items()}  # fmt: skip
+        if not all(np.isfinite(mean).all() and (var >= 0).all() for mean, var in moments.values()):
+            raise ValueError("means or variances are not finite")
+        rows = max(float(rms["count"]) for rms in several.values())
+        return Statistics(moments, rows, float(state["clip_obs"]), float(state["epsilon"]))
+    except Exception as error:  # damaged pickles raise errors of all types
+        details = f"{type(error).__name__}: {error}"
+        raise DataError(f"{file} is not a vecnormalize.pkl of Stable-Baselines3: {details}.") from error
