@@ -1,5 +1,8 @@
 """Each suite that is installed here is made, stepped and seen for a few dozen rows."""
 
+import subprocess
+import sys
+
 import env_zoo
 import gymnasium
 import numpy as np
@@ -15,7 +18,7 @@ from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.suites import dm_control_view, register_suite
+from reverie.envs.suites import dm_control_view, register_suite, suite_id
 
 
 def play(count=40, render=False, factory=None, **options):
@@ -58,6 +61,13 @@ def test_atari_frames_are_skipped_once():
     for _ in range(40):
         obs, *_ = raw.step(0)
     np.testing.assert_array_equal(step.obs["image"][0], obs)
+
+
+def test_ids_that_only_an_imported_package_registers():
+    code = "from reverie.envs.suites import check_id; check_id('BreakoutNoFrameskip-v4')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert suite_id("BreakoutNoFrameskip-v4") == "ALE/BreakoutNoFrameskip-v4"
+    assert (suite_id("ale_py:Pong-v4"), suite_id("shop:Till-v0")) == ("ALE/Pong-v4", "shop:Till-v0")
 
 
 def test_atari_lives():

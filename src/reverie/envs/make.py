@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
@@ -30,7 +30,10 @@ from reverie.envs.suites import (
     ENVPOOL,
     choose_renderer,
     dm_control_view,
+    is_atari,
+    register_id,
     register_suite,
+    registered_spec,
     renderer_hint,
     unknown_env_error,
 )
@@ -205,12 +208,12 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     module, _, name = config.id.rpartition(":")
     if module:
         import_module_of(config.id, f"environment '{config.id}'", EnvError)
-    register_suite(name)
+    register_id(name)
     drawing = render or config.pixels != "none"
     if drawing:
         prepare_drawing()
     kwargs: dict[str, Any] = {} if config.max_episode_steps is None else {"max_episode_steps": -1}
-    if name.startswith("ALE/") and config.frames_per_action > 1:
+    if is_atari(name) and config.frames_per_action > 1:
         kwargs["frameskip"] = 1
     if drawing and name.startswith("dm_control/"):
         kwargs |= dm_control_view(name, config.resize or config.max_image_size if config.pixels != "none" else None)
@@ -273,11 +276,7 @@ def find_registered(env_id: str) -> EnvSpec | None:
         if module:
             import_module_of(env_id, "the dataset", EnvError)
         register_suite(name)
-    if name not in gymnasium.registry:  # Gymnasium resolves a name without a version to its newest version
-        with contextlib.suppress(gymnasium.error.Error):
-            space, bare, _ = parse_env_id(name)
-            name = get_env_id(space, bare, find_highest_version(space, bare))
-    return gymnasium.registry.get(name)
+    return registered_spec(name)
 
 
 def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
@@ -306,8 +305,8 @@ def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
-    registered_spec = find_registered(inner.id) if config.max_episode_steps is None else None
-    usual = registered_spec.max_episode_steps if registered_spec is not None else None
+    registered = find_registered(inner.id) if config.max_episode_steps is None else None
+    usual = registered.max_episode_steps if registered is not None else None
     limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
     return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in ROW_SETTINGS}
 

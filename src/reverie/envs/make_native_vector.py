@@ -15,7 +15,7 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, format_erro
 from reverie.core.imports import import_module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
-from reverie.envs.suites import ENVPOOL, register_suite
+from reverie.envs.suites import ENVPOOL, register_id
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
 Vector = VectorEnv[Any, Any, Any]
@@ -48,7 +48,7 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         else:
             if module:
                 import_module_of(config.id, f"environment '{config.id}'", EnvError)
-            register_suite(name)
+            register_id(name)
             vector = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
     except ReverieError:
         raise
