@@ -38,7 +38,7 @@ from reverie.envs.suites import (
     unknown_env_error,
 )
 from reverie.envs.wrapper_list import apply_wrappers
-from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces
+from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces, count_frames
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -146,6 +146,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         env = LifeLoss(env, config.terminal_on_life_loss, config.fire_on_reset)
     if config.max_episode_steps is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
+    count_frames(env)  # raises an error if frames are skipped twice
     return env
 
 

@@ -58,6 +58,7 @@ class NativeVectorEnv:
         self.action_spec: ActionSpec = self._codec.spec
         spec = self._vector.spec
         self.max_episode_steps: int | None = spec.max_episode_steps if spec is not None else None
+        self.frames_per_action: int = 1
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
