@@ -16,9 +16,16 @@ from reverie.core.imports import import_module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.suites import ENVPOOL, register_id
+from reverie.envs.vector_steps import (
+    Vector,
+    checked_vector_step,
+    episode_info_at,
+    final_obs,
+    info_at,
+    resets_in_same_step,
+)
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
-Vector = VectorEnv[Any, Any, Any]
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
          "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that require single environments."""
@@ -64,13 +71,20 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
     check_spaces(vector, "single_")
     if isinstance(vector.unwrapped, SyncVectorEnv):
         vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once
-    elif AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
-        mode = vector.metadata["autoreset_mode"]
+    elif vector_mode(vector) == AutoresetMode.DISABLED:
         vector.close()
         raise EnvError(
-            f"env.vectorization = native: the vector environment has {mode}: expected AutoresetMode.NEXT_STEP."
+            "env.vectorization = native: the vector environment has AutoresetMode.DISABLED: expected NEXT_STEP or "
+            "SAME_STEP."
         )
     return vector
+
+
+def vector_mode(vector: Vector) -> AutoresetMode:
+    """Return when ``vector``, by its metadata, resets an ended environment; by default in the next step."""
+    if isinstance(vector.unwrapped, SyncVectorEnv):
+        return vector.unwrapped.autoreset_mode
+    return AutoresetMode(vector.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
 
 
 class VectorOfOne(gymnasium.Env[Any, Any]):
@@ -83,11 +97,16 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         super().reset(seed=seed)
-        return first_item(self._vector.reset(seed=seed)[0]), {}
+        obs, info = self._vector.reset(seed=seed)
+        return first_item(obs), info_at(info, 0, 1)
 
     def step(self, action: Any) -> Stepped:
-        obs, reward, terminated, truncated, _ = self._vector.step(add_batch_axis(action))
-        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, truncated, info = checked_vector_step(self._vector, add_batch_axis(action))
+        ended = terminated | truncated
+        if ended[0] and (vector_mode(self._vector) == AutoresetMode.SAME_STEP or resets_in_same_step(info)):
+            obs = final_obs(info, obs, ended, self._vector)
+        info = episode_info_at(info, 0, 1) if ended[0] else info_at(info, 0, 1)
+        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def close(self) -> None:
         self._vector.close()
