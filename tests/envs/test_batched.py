@@ -16,6 +16,7 @@ import reverie
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
+from reverie.envs.limits import own_limit
 from reverie.envs.make import make_gym
 from reverie.envs.slot_vector_env import make_vector_env
 from tiny import FEW
@@ -192,7 +193,7 @@ def test_a_single_environment_of_a_vector_has_its_info():
         ({}, lambda num_envs: Together(3), "expected a gymnasium.vector.VectorEnv of 2"),
         ({}, lambda: Together(2), "could not be made: TypeError"),
         ({}, Disabled, r"AutoresetMode\.DISABLED: expected NEXT_STEP or SAME_STEP"),
-        ({"id": "envpool/Pong-v5"}, None, "could not be made"),
+        ({"id": "envpool/Pong-v5"}, None, r"pip install .reverie-rl\[envpool\]"),
     ],
 )
 def test_what_does_not_fit(options, factory, message, monkeypatch):
@@ -225,13 +226,44 @@ def test_environments_of_a_vector_are_reached_if_it_lets_them():
 
 
 def test_envpool():
-    pytest.importorskip("envpool")
     config = EnvConfig(id="envpool/CartPole-v1", vectorization="native", num=3)
-    got, same, other = (rows(make_vector_env(config, seed=seed), 40, UP.expand(3, 2)) for seed in (4, 4, 5))
+    envs = [make_vector_env(config, seed=seed) for seed in (4, 4, 5)]
+    got, same, other = (rows(env, 40, UP.expand(3, 2)) for env in envs)
     torch.testing.assert_close(got, same, rtol=0, atol=0)
     assert got["is_last"].any()
     assert torch.equal(got["is_first"][1:], got["is_last"][:-1])
     assert not torch.equal(other["observation"][0], got["observation"][0])
+    assert (envs[0].max_episode_steps, envs[0].frames_per_action) == (500, 1)
+    single = make_gym(EnvConfig(id="envpool/CartPole-v1"), None, render=False)
+    assert own_limit([single]) == 500
+
+
+ATARI = {"action_repeat": 4, "pool_frames": 2, "noop_max": 5, "terminal_on_life_loss": True, "resize": (84, 84),
+         "grayscale": True, "max_episode_steps": 300, "kwargs": {"repeat_action_probability": 0.0}}  # fmt: skip
+
+
+@pytest.mark.parametrize("env_id", ["ALE/MsPacman-v5", "envpool/MsPacman-v5"])
+def test_a_vector_of_atari_games_applies_the_settings_and_clips_no_rewards(env_id):
+    env = make_vector_env(EnvConfig(id=env_id, vectorization="native", num=2, **ATARI), seed=0)
+    assert (env.obs_spec["image"].shape, env.frames_per_action, env.max_episode_steps) == ((84, 84, 1), 4, 300)
+    reward = rows(env, 200)["reward"]
+    assert reward.max() == 10
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "message"),
+    [
+        ("ALE/Pong-v5", {"kwargs": {"reward_clipping": True}}, "reward_clipping .* Set env.clip_reward = sign"),
+        ("envpool/Pong-v5", {"kwargs": {"reward_clip": True}}, "reward_clip .* Set env.clip_reward = sign"),
+        ("envpool/Pong-v5", {"kwargs": {"episodic_life": True}}, "Set env.terminal_on_life_loss = True"),
+        ("envpool/Pong-v5", {"vectorization": "sync", "action_repeat": 4}, "frames are skipped twice"),
+        ("CartPole-v1", {"noop_max": 3, "action_repeat": 2}, "Set env.action_repeat = 1, env.noop_max = 0, or use"),
+    ],
+)
+def test_settings_that_a_vector_cannot_apply(env_id, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_vector_env(EnvConfig(id=env_id, **{"vectorization": "native", **options}), seed=0)
 
 
 def test_a_reward_that_float32_does_not_hold_is_an_error():

@@ -133,6 +133,8 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     if not isinstance(base_env, gymnasium.Env):
         raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
     check_spaces(base_env)
+    if config.vectorization == "native":
+        return base_env
     env = _grid_view(base_env, config) if config.full_view or config.map_view else base_env
     env = apply_wrappers(env, config.wrappers, config.channel_axis)
     check_spaces(env)

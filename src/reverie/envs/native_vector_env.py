@@ -27,7 +27,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
 from reverie.envs.limits import LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
-from reverie.envs.make_native_vector import check_native_settings, make_native_vector, vector_mode
+from reverie.envs.make_native_vector import make_native_vector, vector_frames, vector_limit, vector_mode
 from reverie.envs.masks import has_choices, mask_in
 from reverie.envs.vector_steps import checked_vector_step, episode_info_at, final_obs, resets_in_same_step
 
@@ -45,7 +45,6 @@ class NativeVectorEnv:
 
     def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
         """``warns``: warn about observations outside of their space, which are used unchanged."""
-        check_native_settings(config)
         self._vector = make_native_vector(config, factory, config.num)
         self._seed, self._clip = seed, CLIPS[config.clip_reward]
         self._actions = self._vector.single_action_space
@@ -60,9 +59,8 @@ class NativeVectorEnv:
         self.num_envs: int = config.num
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
-        spec = self._vector.spec
-        self.max_episode_steps: int | None = spec.max_episode_steps if spec is not None else None
-        self.frames_per_action: int = 1
+        self.max_episode_steps: int | None = config.max_episode_steps or vector_limit(self._vector)
+        self.frames_per_action: int = vector_frames(self._vector)
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
