@@ -333,3 +333,18 @@ def test_numbers_outside_of_their_space_are_said_once(said):
     play(make_vector_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([made] * num_envs)), 5)
     (line,) = said
     assert "environment 0: observation 'observation' is 3 at index (0,), but its space declares -1 to 1" in line
+
+
+def one_lap(num_envs):
+    return SimulatedLaps(num_envs, laps=(4,))
+
+
+@pytest.mark.parametrize("env", [one_lap, "CartPole-v1", "envpool/CartPole-v1", "ALE/Pong-v5"])
+def test_vectors_are_checked(env):
+    report = reverie.check_env(env, env_options={"vectorization": "native"}, steps=60)
+    assert report.ok, report.findings
+    assert report.measurements["steps"] >= 60
+
+
+def test_envpool_ids_are_checked():
+    assert reverie.check_env("envpool/CartPole-v1", steps=60).ok

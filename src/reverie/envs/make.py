@@ -125,7 +125,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     cannot render is an error only if ``config.pixels`` needs it.
     """
     try:
-        base_env = _make_base(config, factory, render)
+        base_env = make_base(config, factory, render)
     except BaseException as error:
         if isinstance(error, Exception) or is_interrupt(error):
             raise
@@ -152,7 +152,8 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     return env
 
 
-def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
+def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
+    """Make the environment below the wrappers of settings; a native vector of one as a single environment."""
     if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
         from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
 
