@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.wrappers.vector import DictInfoToList
 from stepping import play, rows
 
 import reverie
@@ -140,7 +141,11 @@ def declared_laps(num_envs):
     return AsyncVectorEnv([functools.partial(Laps, number) for number in (2, 4)], autoreset_mode="SameStep")
 
 
-@pytest.mark.parametrize("factory", [SimulatedLaps, declared_laps])
+def listed_laps(num_envs):
+    return DictInfoToList(declared_laps(num_envs))
+
+
+@pytest.mark.parametrize("factory", [SimulatedLaps, declared_laps, listed_laps])
 def test_the_last_row_of_a_reset_in_the_same_step_is_the_final_observation(factory):
     config = EnvConfig(num=2, vectorization="native")
     env = make_vector_env(config, seed=0, factory=factory)
@@ -163,7 +168,7 @@ def test_episodes_of_one_step_in_the_same_step():
     assert got["reward"][:, 0].tolist() == [0, 1, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("factory", [SimulatedLaps, declared_laps, lambda num_envs: SyncVectorEnv(
+@pytest.mark.parametrize("factory", [SimulatedLaps, declared_laps, listed_laps, lambda num_envs: SyncVectorEnv(
     [functools.partial(Laps, number) for number in (2, 4)])])  # fmt: skip
 def test_success_is_that_of_the_environment_whose_episode_ends(factory):
     env = make_vector_env(EnvConfig(num=2, vectorization="native"), seed=0, factory=factory)

@@ -32,7 +32,8 @@ def checked_vector_step(vector: Vector, actions: Any) -> VectorStep:
     for what, array in zip(("terminated", "truncated"), arrays[1:], strict=True):
         if not np.isin(array, (0, 1)).all():  # such as NaN, which is truthy
             raise DataError(f"{name}: {what} is {short_repr(array)}: expected bools.")
-    return obs, arrays[0].astype(np.float64), arrays[1].astype(bool), arrays[2].astype(bool), info
+    reward, terminated, truncated = arrays[0].astype(np.float64), arrays[1].astype(bool), arrays[2].astype(bool)
+    return obs, reward, terminated, truncated, {} if info is None else info
 
 
 def _checked(what: str, value: Any, num: int) -> np.ndarray:
@@ -43,29 +44,33 @@ def _checked(what: str, value: Any, num: int) -> np.ndarray:
 
 
 def resets_in_same_step(info: Any) -> bool:
-    """Return whether ``info`` shows that the vector resets in the step that ends an episode."""
-    return isinstance(info, Mapping) and any(key in info for key in (*FINAL_OBS, FINAL_INFO))
+    """Return whether ``info``, a dictionary or a list of infos, shows resets in the step that ends an episode."""
+    parts = [info] if isinstance(info, Mapping) else [part for part in info if isinstance(part, Mapping)]
+    return any(key in part for part in parts for key in (*FINAL_OBS, FINAL_INFO))
 
 
 def final_obs(info: Any, obs: Any, ended: np.ndarray, vector: Vector) -> Any:
     """Return ``obs`` with the last observations of the episodes that ``ended`` in the step, from its ``info``."""
-    key = next((key for key in FINAL_OBS if isinstance(info, Mapping) and key in info), None)
-    if key is None or not np.asarray(info.get(f"_{key}", ended))[ended].all():
+    numbers = np.flatnonzero(ended).tolist()
+    parts = [info] if isinstance(info, Mapping) else [info[number] or {} for number in numbers]
+    key = next((key for key in FINAL_OBS if all(key in part for part in parts)), None)
+    if key is None or (isinstance(info, Mapping) and not np.asarray(info.get(f"_{key}", ended))[ended].all()):
         raise EnvError(
             f"{type(vector.unwrapped).__name__} resets in the step that ends an episode, but its info lacks the last "
             "observation. Return it as info['final_obs'], with the mask info['_final_obs']."
         )
-    return _replaced(obs, info[key], np.flatnonzero(ended))
+    final = info[key] if isinstance(info, Mapping) else [(part or {}).get(key) for part in info]
+    return _replaced(obs, final, numbers)
 
 
-def _replaced(obs: Any, final: Any, numbers: np.ndarray) -> Any:
+def _replaced(obs: Any, final: Any, numbers: list[int]) -> Any:
     """Return a copy of the batch ``obs`` with items ``numbers`` from ``final``, a batch or a sequence of items."""
     if isinstance(obs, Mapping | tuple):
         keys = list(obs) if isinstance(obs, Mapping) else list(range(len(obs)))
-        if isinstance(final, type(obs)) or (isinstance(obs, Mapping) and isinstance(final, Mapping)):
-            parts = [_replaced(obs[key], final[key], numbers) for key in keys]
-        else:
-            parts = [_replaced(obs[key], {i: final[i][key] for i in numbers}, numbers) for key in keys]
+        if not isinstance(final, Mapping | tuple):  # a sequence of items
+            items = [final[i] if i in numbers else None for i in range(len(final))]
+            final = {key: [None if item is None else item[key] for item in items] for key in keys}
+        parts = [_replaced(obs[key], final[key], numbers) for key in keys]
         return dict(zip(keys, parts, strict=True)) if isinstance(obs, Mapping) else tuple(parts)
     out = np.array(obs)
     for number in numbers:
