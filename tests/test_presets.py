@@ -19,6 +19,7 @@ from reverie.cli import train as commands
 from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
+from reverie.envs.suites import suite_id
 from reverie.experiment import settings
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
@@ -64,6 +65,8 @@ def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str
     ("dreamer_v3", "dm_control/cartpole-balance-v0", "dmc_proprio"),
     ("dreamer_v3", "BabyAI-GoToObj-v0", "minigrid"),
     ("dreamer_v3", "ale_py:ALE/Pong-v5", "atari"),
+    ("dreamer_v3", "BreakoutNoFrameskip-v4", "atari"),
+    ("c51", "ale_py:Pong-v4", "c51_atari"),
     ("dreamer_v3", "Pendulum-v1", "dreamer_v3"),
     ("dreamer_v3", "CartPole", "cartpole"),
     ("sac", "module:Pendulum-v1", "sac_pendulum"),
@@ -73,7 +76,7 @@ def test_all_algorithms_and_presets_are_listed(capsys: pytest.CaptureFixture[str
     ("tdmpc2", "dm_control/cheetah-run-v0", "tdmpc2_dmc"),
 ])  # fmt: skip
 def test_the_environment_chooses(algorithm: str, env: str, name: str) -> None:
-    assert preset_name(algorithm, env) == name
+    assert preset_name(algorithm, suite_id(env)) == name
     config = merge_layers(algorithm, env=env)
     formula, expected = TABLE[name].from_steps, PRESETS[name]().merge({"env.id": env})
     assert config == (expected if formula is None else overlay(expected, formula(expected.steps)))

@@ -1,5 +1,8 @@
 """Each suite that is installed here is made, stepped and seen for a few dozen rows."""
 
+import subprocess
+import sys
+
 import env_zoo
 import gymnasium
 import numpy as np
@@ -15,7 +18,7 @@ from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.suites import dm_control_view, register_suite
+from reverie.envs.suites import dm_control_view, register_suite, suite_id
 
 
 def play(count=40, render=False, factory=None, **options):
@@ -58,6 +61,40 @@ def test_atari_frames_are_skipped_once():
     for _ in range(40):
         obs, *_ = raw.step(0)
     np.testing.assert_array_equal(step.obs["image"][0], obs)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "frames"),
+    [
+        ("ale_py:Pong-v4", {"action_repeat": 4}, 4),
+        ("ale_py:Pong-v4", {}, 3),  # the emulator draws 2 to 4
+        ("ALE/Pong-v5", {}, 4),
+        ("ALE/Pong-v5", {"kwargs": {"frameskip": 1}, "wrappers": ("action_repeat(3)",), "action_repeat": 2}, 6),
+        ("ALE/Pong-v5", {"wrappers": ("gymnasium.wrappers:MaxAndSkipObservation(skip=5)",)}, None),
+        ("ALE/Pong-v5", {"kwargs": {"frameskip": 4}, "action_repeat": 4}, None),
+    ],
+)
+def test_frames_of_an_action_are_counted_and_skipped_once(env_id, options, frames):
+    def make():
+        return make_vector_env(EnvConfig(id=env_id, **options), seed=0)
+
+    if frames is None:
+        with pytest.raises(ConfigError, match=r"frames are skipped twice: \w+ takes \d per action, AtariEnv takes 4"):
+            make()
+        return
+    env = make()
+    env.reset()
+    before = env.call("ale")[0].getFrameNumber()
+    stepping.play(env, 21, torch.eye(6)[:1])
+    skipped = (env.call("ale")[0].getFrameNumber() - before) / 20
+    assert (env.frames_per_action, round(skipped)) == (frames, frames)
+
+
+def test_ids_that_only_an_imported_package_registers():
+    code = "from reverie.envs.suites import check_id; check_id('BreakoutNoFrameskip-v4')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert suite_id("BreakoutNoFrameskip-v4") == "ALE/BreakoutNoFrameskip-v4"
+    assert (suite_id("ale_py:Pong-v4"), suite_id("shop:Till-v0")) == ("ALE/Pong-v4", "shop:Till-v0")
 
 
 def test_atari_lives():

@@ -98,7 +98,7 @@ class Clock:
     """Counters of a run.
 
     ``env_steps`` are policy decisions summed over all environments, action repeat not counted; ``frames`` are
-    env_steps x action repeat; ``updates`` are gradient updates.
+    env_steps x action repeat, the emulator's frame skip counted; ``updates`` are gradient updates.
     """
 
     length: int  # length of the run in ``unit``

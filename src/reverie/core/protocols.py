@@ -22,6 +22,7 @@ class Env(Protocol):
     num_envs: int
     obs_spec: ObsSpec
     action_spec: ActionSpec
+    frames_per_action: int
 
     @property
     def exact_rewards(self) -> Sequence[float]:

@@ -25,7 +25,8 @@ from reverie.envs.findings import Finding, Findings, Severity
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.goals import goal_spec_problem, is_goal_env
 from reverie.envs.limits import EXACT
-from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, from_registry
+from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, make_base
+from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close
 from reverie.envs.worker import make_worker_slots
@@ -70,19 +71,24 @@ class EnvReport:
 
 
 def _make_checked_env(config: EnvConfig, factory: MakeEnv | None, findings: Findings) -> FlatEnv:
-    """Make the environment with a :class:`CheckingWrapper` around it, below the wrappers of the settings."""
+    """Make the environment with a :class:`CheckingWrapper` around it, below the wrappers of the settings.
+
+    A native vector of one has no wrappers of settings: it applies them itself.
+    """
+    native = config.vectorization == "native"
 
     def raw(**kwargs: Any) -> Env:
-        env = from_registry(config, render=False) if factory is None else factory(**kwargs)
+        env: Any = make_base(config, factory, render=False) if factory is None or native else factory(**kwargs)
         if not isinstance(env, gymnasium.Env):
-            return env  # type: ignore[unreachable]  # a user's factory may return anything, which is refused
+            return env  # type: ignore[no-any-return]  # a user's factory may return anything, which is refused
         check_spaces(env)
         findings.spaces = env.observation_space, env.action_space
         return CheckingWrapper(env, findings)
 
     if factory is not None:  # ``_call_factory`` reads from the signature whether there is a ``render_mode``
         functools.update_wrapper(raw, factory, updated=())
-    return make_flat(config, raw, 0, render=False)
+    outer = {name: getattr(EnvConfig(), name) for name in SINGLE_ENV_SETTINGS} if native else {}
+    return make_flat(config.merge(outer | {"vectorization": "sync"}), raw, 0, render=False)
 
 
 # ---------------------------------------------------------------- playing
@@ -153,7 +159,7 @@ def run_env_check(
     ``worker``: also play in a worker process. ``watch`` is called with the number of steps so far. Raises ReverieError
     if the environment does not exist or cannot be made.
     """
-    config = config.merge({"num": 1, "vectorization": "sync"})
+    config = config.merge({"num": 1, "vectorization": "native" if config.vectorization == "native" else "sync"})
     check = _Check(env_factory(config, env), config)
     try:
         check.begin()

@@ -40,7 +40,7 @@ class EnvConfig(Config):
     """Wrappers around the environment, innermost first: `name`, `name(setting=value)` or `module:Class(setting=value)`.
     The options below are applied after them."""
     action_repeat: Annotated[int, AtLeast(1)] = 1
-    """Repeat each action this many times and sum the rewards. Above 1, `ALE/` ids do not skip frames themselves."""
+    """Repeat each action this many times and sum the rewards. Above 1, Atari ids do not skip frames themselves."""
     pool_frames: Annotated[int, AtLeast(1)] = 1
     """Observe the pixelwise maximum of this many of the last repeated frames (Atari: 2)."""
     noop_max: Annotated[int, AtLeast(0)] = 0

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import Error as GymError
 
 from reverie.core.errors import ConfigError, EnvError, ReverieError, format_error, short_repr
@@ -30,12 +30,15 @@ from reverie.envs.suites import (
     ENVPOOL,
     choose_renderer,
     dm_control_view,
+    is_atari,
+    register_id,
     register_suite,
+    registered_spec,
     renderer_hint,
     unknown_env_error,
 )
 from reverie.envs.wrapper_list import apply_wrappers, check_stateless
-from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces
+from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces, count_frames
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -122,7 +125,7 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     cannot render is an error only if ``config.pixels`` needs it.
     """
     try:
-        base_env = _make_base(config, factory, render)
+        base_env = make_base(config, factory, render)
     except BaseException as error:
         if isinstance(error, Exception) or is_interrupt(error):
             raise
@@ -131,6 +134,8 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         raise EnvError(f"the environment factory returned {_wrong_type_text(base_env)}")
     check_spaces(base_env)
     check_stateless(base_env)
+    if config.vectorization == "native":
+        return base_env
     env = _grid_view(base_env, config) if config.full_view or config.map_view else base_env
     env = apply_wrappers(env, config.wrappers, config.channel_axis)
     check_spaces(env)
@@ -144,10 +149,12 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         env = LifeLoss(env, config.terminal_on_life_loss, config.fire_on_reset)
     if config.max_episode_steps is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
+    count_frames(env)  # raises an error if frames are skipped twice
     return env
 
 
-def _make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
+def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
+    """Make the environment below the wrappers of settings; a native vector of one as a single environment."""
     if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
         from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
 
@@ -206,12 +213,12 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     module, _, name = config.id.rpartition(":")
     if module:
         import_module_of(config.id, f"environment '{config.id}'", EnvError)
-    register_suite(name)
+    register_id(name)
     drawing = render or config.pixels != "none"
     if drawing:
         prepare_drawing()
     kwargs: dict[str, Any] = {} if config.max_episode_steps is None else {"max_episode_steps": -1}
-    if name.startswith("ALE/") and config.frames_per_action > 1:
+    if is_atari(name) and config.frames_per_action > 1:
         kwargs["frameskip"] = 1
     if drawing and name.startswith("dm_control/"):
         kwargs |= dm_control_view(name, config.resize or config.max_image_size if config.pixels != "none" else None)
@@ -274,11 +281,7 @@ def find_registered(env_id: str) -> EnvSpec | None:
         if module:
             import_module_of(env_id, "the dataset", EnvError)
         register_suite(name)
-    if name not in gymnasium.registry:  # Gymnasium resolves a name without a version to its newest version
-        with contextlib.suppress(gymnasium.error.Error):
-            space, bare, _ = parse_env_id(name)
-            name = get_env_id(space, bare, find_highest_version(space, bare))
-    return gymnasium.registry.get(name)
+    return registered_spec(name)
 
 
 def spec_to_json(spec: EnvSpec) -> tuple[str, str]:
@@ -308,8 +311,8 @@ def env_settings(env: Env, config: EnvConfig) -> dict[str, Any]:
     """
     inner = _below_limit(env, config).spec
     assert inner is not None
-    registered_spec = find_registered(inner.id) if config.max_episode_steps is None else None
-    usual = registered_spec.max_episode_steps if registered_spec is not None else None
+    registered = find_registered(inner.id) if config.max_episode_steps is None else None
+    usual = registered.max_episode_steps if registered is not None else None
     limit = {} if inner.max_episode_steps == usual else {"max_episode_steps": inner.max_episode_steps or -1}
     return {"kwargs": inner.kwargs | limit} | {name: getattr(config, name) for name in ROW_SETTINGS}
 

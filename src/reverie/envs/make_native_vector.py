@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import gymnasium
@@ -15,41 +15,108 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, format_erro
 from reverie.core.imports import import_module_of
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
-from reverie.envs.suites import ENVPOOL, register_suite
+from reverie.envs.limits import NO_LIMIT
+from reverie.envs.suites import ENVPOOL, is_atari, register_id
+from reverie.envs.vector_steps import (
+    Vector,
+    checked_vector_step,
+    episode_info_at,
+    final_obs,
+    info_at,
+    resets_in_same_step,
+)
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
-Vector = VectorEnv[Any, Any, Any]
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
          "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that require single environments."""
 
 
-def check_native_settings(config: EnvConfig) -> None:
-    """Raise ConfigError if a setting cannot be applied to a native vector environment."""
+ATARI_SETTINGS = {"action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
+                  "max_episode_steps", "frame_stack"}  # fmt: skip
+"""Those of them that ALE's and EnvPool's vectors of Atari games apply themselves."""
+ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
+"""EnvPool's names of ALE's arguments."""
+NEVER = {"reward_clipping": "env.clip_reward = sign", "reward_clip": "env.clip_reward = sign",
+         "episodic_life": "env.terminal_on_life_loss = True"}  # fmt: skip
+"""Arguments that would change scores of evaluations, and the settings of training that replace them."""
+
+
+def check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -> None:
+    """Raise ConfigError if settings cannot be applied to a native vector environment, which applies ``supported``."""
     usual = EnvConfig()
-    for name in SINGLE_ENV_SETTINGS:
-        if (value := getattr(config, name)) != getattr(usual, name):
-            raise ConfigError(
-                f"env.{name} = {value!r} with env.vectorization = native: native vector environments are used "
-                "unchanged. Remove this option, or use env.vectorization = sync."
-            )
+    names = [name for name in SINGLE_ENV_SETTINGS if name not in supported]
+    if wrong := [name for name in names if getattr(config, name) != getattr(usual, name)]:
+        given = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
+        defaults = ", ".join(f"env.{name} = {getattr(usual, name)!r}" for name in wrong)
+        raise ConfigError(
+            f"{given} with env.vectorization = native: native vector environments are used unchanged. Set {defaults}, "
+            "or use env.vectorization = sync."
+        )
+
+
+def ale_arguments(config: EnvConfig) -> dict[str, Any]:
+    """Return the arguments with which ALE's vector of an Atari game applies the settings; it never clips rewards."""
+    height, width = config.resize or (84, 84)
+    skip = config.action_repeat if config.action_repeat > 1 else 4
+    values = {
+        "frameskip": skip, "maxpool": config.pool_frames > 1, "noop_max": config.noop_max,
+        "episodic_life": config.terminal_on_life_loss, "use_fire_reset": config.fire_on_reset,
+        "stack_num": config.frame_stack, "grayscale": config.grayscale, "img_height": height, "img_width": width,
+        "reward_clipping": False,
+    }  # fmt: skip
+    limit = config.max_episode_steps
+    return values if limit is None else {**values, "max_num_frames_per_episode": limit * skip}
+
+
+def envpool_arguments(config: EnvConfig) -> dict[str, Any]:
+    """Return the arguments for settings that differ from their default: otherwise EnvPool's games are unchanged."""
+    usual = ale_arguments(EnvConfig())
+    values = {name: value for name, value in ale_arguments(config).items() if value != usual.get(name)}
+    values |= {"stack_num": config.frame_stack} if config.grayscale else {}  # learners stack gray frames
+    if values.pop("max_num_frames_per_episode", None):
+        values["max_episode_steps"] = config.max_episode_steps
+    values.pop("maxpool", None)  # it always pools two frames
+    return {ENVPOOL_NAMES.get(name, name): value for name, value in values.items()}
+
+
+def is_atari_vector(config: EnvConfig, factory: Callable[..., Any] | None) -> bool:
+    """Return whether the vector is ALE's or EnvPool's of an Atari game, which applies ``ATARI_SETTINGS``."""
+    if factory is not None:
+        return False
+    if config.id.startswith(ENVPOOL):
+        return hasattr(import_envpool().make_spec(config.id.removeprefix(ENVPOOL)).config, "reward_clip")
+    return is_atari(config.id.rpartition(":")[2])
+
+
+def import_envpool() -> Any:
+    """Return the module; EnvError if it is not installed."""
+    try:
+        return importlib.import_module("envpool")
+    except ImportError as error:
+        raise EnvError(f'envpool/ ids need EnvPool ({error}): pip install "reverie-rl[envpool]"') from error
+
+
+def native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> dict[str, Any]:
+    """Return the arguments of the vector; ConfigError if it cannot apply a setting.
+
+    With ``env.vectorization = sync``, wrappers around a vector of one apply the settings.
+    """
+    is_known = is_atari_vector(config, factory)
+    if wrong := next((name for name in NEVER if is_known and config.kwargs.get(name)), None):
+        raise ConfigError(f"env.kwargs: {wrong} would change scores of evaluations, too. Set {NEVER[wrong]} instead.")
+    if config.vectorization != "native":
+        return config.kwargs
+    check_native_settings(config, ATARI_SETTINGS if is_known else ())
+    if not is_known:
+        return config.kwargs
+    return (envpool_arguments if config.id.startswith(ENVPOOL) else ale_arguments)(config) | config.kwargs
 
 
 def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
     """Make ``num`` environments at once: ``factory(num_envs=num)``, EnvPool's, or by Gymnasium's ``make_vec``."""
-    module, _, name = config.id.rpartition(":")
     try:
-        if factory is not None:
-            vector = factory(num_envs=num, **config.kwargs)
-        elif config.id.startswith(ENVPOOL):
-            package, task = importlib.import_module("envpool"), config.id.removeprefix(ENVPOOL)
-            kwargs = {"env_type": "gymnasium", "num_envs": num, **config.kwargs}
-            vector = EnvPoolVector(functools.partial(package.make, task, **kwargs))
-        else:
-            if module:
-                import_module_of(config.id, f"environment '{config.id}'", EnvError)
-            register_suite(name)
-            vector = gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **config.kwargs)
+        vector = _make(config, factory, num)
     except ReverieError:
         raise
     except BaseException as error:
@@ -64,13 +131,51 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
     check_spaces(vector, "single_")
     if isinstance(vector.unwrapped, SyncVectorEnv):
         vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once
-    elif AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)) != AutoresetMode.NEXT_STEP:
-        mode = vector.metadata["autoreset_mode"]
+    elif vector_mode(vector) == AutoresetMode.DISABLED:
         vector.close()
         raise EnvError(
-            f"env.vectorization = native: the vector environment has {mode}: expected AutoresetMode.NEXT_STEP."
+            "env.vectorization = native: the vector environment has AutoresetMode.DISABLED: expected NEXT_STEP or "
+            "SAME_STEP."
         )
     return vector
+
+
+def _make(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Any:
+    if factory is not None:
+        return factory(num_envs=num, **native_arguments(config, factory))
+    if config.id.startswith(ENVPOOL):
+        package, task = import_envpool(), config.id.removeprefix(ENVPOOL)
+        kwargs = {"env_type": "gymnasium", "num_envs": num, **native_arguments(config, None)}
+        return EnvPoolVector(functools.partial(package.make, task, **kwargs))
+    module, _, name = config.id.rpartition(":")
+    if module:
+        import_module_of(config.id, f"environment '{config.id}'", EnvError)
+    register_id(name)
+    kwargs = native_arguments(config, None)
+    return gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **kwargs)
+
+
+def vector_mode(vector: Vector) -> AutoresetMode:
+    """Return when ``vector``, by its metadata, resets an ended environment; by default in the next step."""
+    if isinstance(vector.unwrapped, SyncVectorEnv):
+        return vector.unwrapped.autoreset_mode
+    return AutoresetMode(vector.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP)
+
+
+def vector_limit(vector: Vector) -> int | None:
+    """Return the time limit that ``vector`` declares; EnvPool's specs are classes of its own."""
+    spec: Any = vector.spec
+    limit = getattr(getattr(spec, "config", spec), "max_episode_steps", None)
+    return limit if isinstance(limit, int) and 0 < limit <= NO_LIMIT else None
+
+
+def vector_frames(vector: Vector) -> int:
+    """Return the frames per action of ``vector``: those of an Atari game, else 1."""
+    spec: Any = vector.spec
+    if hasattr(getattr(spec, "config", None), "reward_clip"):
+        return int(spec.config.frame_skip)
+    skip = getattr(spec, "kwargs", {}).get("frameskip", 1)
+    return skip if isinstance(skip, int) else 1
 
 
 class VectorOfOne(gymnasium.Env[Any, Any]):
@@ -80,14 +185,21 @@ class VectorOfOne(gymnasium.Env[Any, Any]):
         self._vector = vector
         self.observation_space: gymnasium.Space[Any] = vector.single_observation_space
         self.action_space: gymnasium.Space[Any] = vector.single_action_space
+        self.max_episode_steps: int | None = vector_limit(vector)
+        self._frameskip = vector_frames(vector)  # as in Atari's environment
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         super().reset(seed=seed)
-        return first_item(self._vector.reset(seed=seed)[0]), {}
+        obs, info = self._vector.reset(seed=seed)
+        return first_item(obs), info_at(info, 0, 1)
 
     def step(self, action: Any) -> Stepped:
-        obs, reward, terminated, truncated, _ = self._vector.step(add_batch_axis(action))
-        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, truncated, info = checked_vector_step(self._vector, add_batch_axis(action))
+        ended = terminated | truncated
+        if ended[0] and (vector_mode(self._vector) == AutoresetMode.SAME_STEP or resets_in_same_step(info)):
+            obs = final_obs(info, obs, ended, self._vector)
+        info = episode_info_at(info, 0, 1) if ended[0] else info_at(info, 0, 1)
+        return first_item(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), info
 
     def close(self) -> None:
         self._vector.close()

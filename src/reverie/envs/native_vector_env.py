@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from reverie.core.action_codec import ActionCodec
@@ -23,11 +24,12 @@ from reverie.core.spaces import column, columns_to_nested, get_at_path
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
-from reverie.envs.episode_info import SUCCESS_KEYS, SUCCESS_RATE
+from reverie.envs.episode_info import success_summary
 from reverie.envs.limits import LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
-from reverie.envs.make_native_vector import check_native_settings, make_native_vector
+from reverie.envs.make_native_vector import make_native_vector, vector_frames, vector_limit, vector_mode
 from reverie.envs.masks import has_choices, mask_in
+from reverie.envs.vector_steps import checked_vector_step, episode_info_at, final_obs, resets_in_same_step
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
@@ -36,12 +38,13 @@ class NativeVectorEnv:
     """N environments stepped by one object; satisfies ``core.protocols.Env``.
 
     Rows are as in ``SlotVectorEnv``. The vector resets ended environments in the next step
-    (``AutoresetMode.NEXT_STEP``), like rows.
+    (``AutoresetMode.NEXT_STEP``), like rows. If it resets them in the same step (``SAME_STEP``), an ended environment
+    takes an action of zeros while its first row is shown, whose reward is added to that of the second row. An episode
+    that ends in this step is skipped.
     """
 
     def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
         """``warns``: warn about observations outside of their space, which are used unchanged."""
-        check_native_settings(config)
         self._vector = make_native_vector(config, factory, config.num)
         self._seed, self._clip = seed, CLIPS[config.clip_reward]
         self._actions = self._vector.single_action_space
@@ -56,12 +59,15 @@ class NativeVectorEnv:
         self.num_envs: int = config.num
         self.obs_spec: ObsSpec = self._options.spec
         self.action_spec: ActionSpec = self._codec.spec
-        spec = self._vector.spec
-        self.max_episode_steps: int | None = spec.max_episode_steps if spec is not None else None
+        self.max_episode_steps: int | None = config.max_episode_steps or vector_limit(self._vector)
+        self.frames_per_action: int = vector_frames(self._vector)
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none
+        self._is_same_step = vector_mode(self._vector) == AutoresetMode.SAME_STEP
+        self._starts: dict[str, np.ndarray] = {}  # rows of the newest resets
+        self._carried = np.zeros(self.num_envs)  # rewards of the actions of zeros
         self.exact_rewards: list[float] = []
         self.episode_info: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
@@ -75,7 +81,7 @@ class NativeVectorEnv:
         self._must_reset = False
         obs, info = self._call_vector(self._vector.reset, seed=seed)
         self._check_masks(info)
-        self._ended = self._none
+        self._ended, self._carried = self._none, np.zeros(self.num_envs)
         return self._step(self._rows(obs, self._none), np.zeros(self.num_envs), ~self._none, self._none, self._none)
 
     def send(self, action: Tensor) -> None:
@@ -94,16 +100,47 @@ class NativeVectorEnv:
         flat = check_flat_actions(action, (self.num_envs, self.action_spec.width))
         if self._must_reset:
             return self.reset()
+        first = self._ended
+        if self._is_same_step and first.any():
+            flat = self._zeros_at(first, flat)
         actions = columns_to_nested(self._actions, self._codec.unflatten(flat, self._none), "action")
-        obs, reward, terminal, truncated, info = self._call_vector(self._vector.step, actions)
+        obs, reward, terminal, truncated, info = self._call_vector(checked_vector_step, self._vector, actions)
         self._check_masks(info)
-        first, terminal = self._ended, np.asarray(terminal, bool)
-        last = (terminal | np.asarray(truncated, bool)) & ~first
-        self._ended = last
-        success = next((info[key] for key in SUCCESS_KEYS if key in info), ())  # [N]
-        ends = np.flatnonzero(last).tolist() if len(success) else ()
-        self.episode_info = {number: {SUCCESS_RATE: float(success[number])} for number in ends}
-        return self._step(self._rows(obs, last), np.where(first, 0.0, reward), first, last, terminal & last)
+        done = terminal | truncated
+        self._is_same_step = self._is_same_step or resets_in_same_step(info)
+        last = self._ended = done & ~first
+        self.episode_info = {
+            number: summary
+            for number in np.flatnonzero(last).tolist()
+            if (summary := success_summary(episode_info_at(info, number, self.num_envs)))
+        }
+        rows = self._rows(obs, last)
+        if self._is_same_step:
+            rows = self._same_step_rows(rows, obs, info, last, first & ~done)
+            reward, self._carried = reward + self._carried, np.where(first & ~done, reward, 0.0)
+        return self._step(rows, np.where(first, 0.0, reward), first, last, terminal & last)
+
+    def _zeros_at(self, first: np.ndarray, flat: np.ndarray) -> np.ndarray:
+        """Return ``flat`` with zeros at ``first``, or with the first choice that the mask allows."""
+        flat = np.where(first[:, None], np.float32(0), flat)
+        if self._mask is not None:
+            for _, cut in self.action_spec.categorical_slices():
+                flat[first, cut] = self._starts[MASK_KEY][first, cut]
+        return flat
+
+    def _same_step_rows(
+        self, rows: dict[str, np.ndarray], obs: Any, info: Any, last: np.ndarray, late: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return ``rows`` of ``obs`` with the last rows of ended episodes, and the first rows of ``late``, kept."""
+        shown = {key: values.copy() for key, values in rows.items()}
+        for key, values in self._starts.items():
+            shown[key][late] = values[late]
+        if last.any():
+            self._starts = rows
+            ends = self._rows(final_obs(info, obs, last, self._vector), ~self._none)
+            for key, values in ends.items():
+                shown[key][last] = values[last]
+        return shown
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
         """End all episodes with the current rows, ``step``: a native vector cannot end only those of ``numbers``."""

@@ -43,6 +43,8 @@ class EnvSpecs(NamedTuple):
     bounds: dict[str, DeclaredBounds]
     max_episode_steps: int | None
     """Maximum episode length that it declares."""
+    frames_per_action: int
+    """The frame skip of the environment is counted."""
 
 
 class EnvFailure(Exception):
@@ -108,7 +110,8 @@ class Slot:
         if request == "start":
             with self._preserve_rng(("start", self._number, self._starts)):
                 self.env = self._make()
-            return EnvSpecs(self.env.obs_spec, self.env.action_spec, self.env.bounds, self.env.max_episode_steps)
+            env = self.env
+            return EnvSpecs(env.obs_spec, env.action_spec, env.bounds, env.max_episode_steps, env.frames_per_action)
         if request == "snapshot":
             generators = (random.getstate(), np.random.get_state())  # noqa: NPY002
             return save_state(self.env, generators if self._owns_rng else None)

@@ -17,6 +17,7 @@ from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from reverie.core.errors import EnvError, did_you_mean, format_error
 
@@ -198,31 +199,66 @@ def register_suite(env_id: str) -> None:
                 raise EnvError(f"{failed}.{renderer_hint(error)}") from error
 
 
+def registered_spec(env_id: str) -> EnvSpec | None:
+    """Return the spec of ``env_id``, without a version that of its newest version; None if it is not registered."""
+    if env_id not in gymnasium.registry:
+        with contextlib.suppress(gymnasium.error.Error):
+            space, bare, _ = parse_env_id(env_id)
+            env_id = get_env_id(space, bare, find_highest_version(space, bare))
+    return gymnasium.registry.get(env_id)
+
+
+def suite_id(env_id: str) -> str:
+    """Return ``env_id`` as presets know it: ale_py also registers games without ``ALE/``, like ``Pong-v4``."""
+    name = env_id.rpartition(":")[2]
+    if name.endswith(("-v0", "-v4")) and registered_spec(name) is None:
+        with contextlib.suppress(ImportError):
+            _atari(name)
+    return f"ALE/{name.removeprefix('ALE/')}" if is_atari(name) else env_id
+
+
+def is_atari(env_id: str) -> bool:
+    """Return whether ``env_id``, without a module, is a game that ale_py has registered."""
+    spec = registered_spec(env_id)
+    return spec is not None and str(spec.entry_point).startswith("ale_py")
+
+
+def register_id(env_id: str) -> None:
+    """Register the suite of ``env_id``; if its prefix tells none, import suites until one has the id or a similar id.
+
+    The most similar suite is imported first.
+    """
+    register_suite(env_id)
+    suite_id(env_id)  # imports ale_py if its games have such ids
+    if registered_spec(env_id) is not None:
+        return
+    for suite in sorted(SUITES, key=lambda suite: -difflib.SequenceMatcher(None, suite.prefixes[0], env_id).ratio()):
+        if difflib.get_close_matches(env_id, gymnasium.registry, n=1, cutoff=0.8):
+            return
+        with contextlib.suppress(Exception):
+            if suite.register is not None:
+                suite.register("")
+
+
 def check_id(env_id: str) -> None:
     """Check that ``env_id``, without a module, is registered; without a version, its newest version.
 
     Makes no environment.
     """
-    register_suite(env_id)
     if env_id.startswith(ENVPOOL):
         return
-    if env_id not in gymnasium.registry and not any(name.startswith(f"{env_id}-v") for name in gymnasium.registry):
+    register_id(env_id)
+    if registered_spec(env_id) is None:
         raise unknown_env_error(env_id)
 
 
 def unknown_env_error(env_id: str) -> EnvError:
-    """Return the error for an unknown id. To suggest a similar id, suites are imported until one has it."""
+    """Return the error for an unknown id, which suggests a similar id that is registered."""
     module, _, name = env_id.rpartition(":")
     if module:
         near = did_you_mean(name, gymnasium.registry)
         call = f"gymnasium.register('{name}', entry_point=...)"
         return EnvError(f"unknown environment '{env_id}': importing '{module}' does not register it: {call}.{near}")
-    for suite in sorted(SUITES, key=lambda suite: -difflib.SequenceMatcher(None, suite.prefixes[0], name).ratio()):
-        if difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.8):
-            break
-        with contextlib.suppress(Exception):
-            if suite.register is not None:
-                suite.register("")
     missing = [suite.extra for suite in SUITES if suite.extra and find_spec(suite.package) is None]
     extras = f' More environments come with pip install "reverie-rl[{",".join(missing)}]".' if missing else ""
     rule = " For a custom environment, use 'module:Id', where importing the module registers Id."

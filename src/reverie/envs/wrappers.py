@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import traceback
 from collections import deque
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import FLOAT32_MAX
-from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.specs import ObsPart
 
 Env = gymnasium.Env[Any, Any]
@@ -182,6 +183,30 @@ class ActionRepeat(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs)
         if len(frames) > 1:
             obs = np.maximum.reduce(frames)
         return obs, total, terminated, truncated, info
+
+
+def _repeat(layer: Env) -> int:
+    """Return how often ``layer`` repeats each action; of a range, from which Atari's emulator draws, the mean."""
+    names = ("_skip", "skip", "frame_skip", "_times") if isinstance(layer, gymnasium.Wrapper) else ("_frameskip",)
+    value: Any = next((vars(layer)[name] for name in names if name in getattr(layer, "__dict__", {})), 1)
+    if isinstance(value, tuple) and len(value) == 2:
+        return int(value[0] + value[1]) // 2
+    return int(value) if isinstance(value, int | np.integer) and not isinstance(value, bool) else 1
+
+
+def count_frames(env: Env) -> int:
+    """Return the number of frames per action: the product over all wrappers of ``env`` and its emulator.
+
+    Raises ConfigError if a part besides ``ActionRepeat`` repeats actions, and another part repeats the result.
+    """
+    counts = [(type(layer), count) for layer in wrapper_stack(env) if (count := _repeat(layer)) > 1]
+    if len(counts) > 1 and any(kind is not ActionRepeat for kind, _ in counts):
+        parts = ", ".join(f"{kind.__name__} takes {count} per action" for kind, count in counts)
+        raise ConfigError(
+            f"frames are skipped twice: {parts}. Set env.action_repeat = 1 and env.pool_frames = 1, or make the "
+            "environment without its frame skip (in Atari: frameskip=1)."
+        )
+    return math.prod(count for _, count in counts)
 
 
 class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):

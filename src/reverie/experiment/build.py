@@ -266,6 +266,7 @@ def build(
         is_mixed = 0 < config.offline_fraction < 1
         windows = split_window(algo.window, config.offline_fraction) if is_mixed else (algo.window, algo.window)
         if envs.training is not None:
+            clock.action_repeat = envs.training.frames_per_action
             collect = (
                 functools.partial(actors, makers.training, meter) if config.actors and actors else build_collection
             )
@@ -301,7 +302,7 @@ def make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) 
     clock = Clock(
         length=config.length, unit=config.unit, tolerance=config.tolerance, train_freq=config.train_freq,
         replay_ratio=config.updates_per_step(algo.window), pretrain_updates=config.pretrain_updates,
-        on_policy=config.algo.on_policy, action_repeat=config.env.frames_per_action,
+        on_policy=config.algo.on_policy,
         learning_starts=1 if config.offline or config.algo.on_policy else max(1, config.learning_starts),
         max_seconds=max_seconds, reserved_seconds=EVALUATION_SHARE * (max_seconds or 0.0),
     )  # fmt: skip

@@ -23,6 +23,7 @@ from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
 from reverie.datasets.in_memory import data_path
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
+from reverie.envs.suites import suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
@@ -233,7 +234,7 @@ def choose_preset(algorithm: str, env: str | None, preset: str | None, device: s
     config_class = algorithm_config(algorithm)
     algorithm = algorithm_name(config_class)
     if preset in (None, "cpu"):
-        name = preset_name(algorithm, EnvConfig().id if env is None else env)
+        name = preset_name(algorithm, EnvConfig().id if env is None else suite_id(env))
         small = preset == "cpu" or device == "cpu" or (device == "auto" and not num_gpus())
         return f"{name}{CPU_SUFFIX}" if small and name in ON_CPU else name
     name = preset.replace("-", "_")
