@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import reverie
+from reverie.agent import import_sb3 as sb3
 from reverie.agent.import_sb3 import import_sb3
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, DataError
@@ -126,6 +127,26 @@ def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):
             archive.writestr(name, buffer.getvalue())
     with pytest.raises(DataError, match="is not a Stable-Baselines3 agent"):
         import_sb3(tmp_path / "x.zip", "CartPole-v1")
+
+
+@pytest.mark.parametrize("damage", ["numbers", "scalars", "bias", "step", "space", "size"])
+def test_damaged_files_are_told_in_a_line(damage, tmp_path, monkeypatch):
+    names = ("action_net.weight", "action_net.bias")
+    weights = {"numbers": {names[0]: 1}, "scalars": {names[1]: torch.zeros(())}, "bias": {names[1]: None}}
+    data = {"step": {"num_timesteps": "x"}, "space": {"observation_space": 3}}
+    file = edited("ppo_cartpole", tmp_path, data.get(damage, {}), weights.get(damage, {}))
+    monkeypatch.setattr(sb3, "MAX_BYTES", 1000 if damage == "size" else sb3.MAX_BYTES)
+    with pytest.raises(DataError, match=r"edited\.zip (cannot be read|is not .* expands to [\d,]+ bytes, more)"):
+        import_sb3(file, "CartPole-v1", run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_values_out_of_bounds_do_not_stop_the_import(tmp_path, said):
+    """A linear schedule ends with a learning rate of 0."""
+    file = edited("ppo_cartpole", tmp_path, {"learning_rate": 0.0, "gamma": 0.5}, {})
+    algo = reverie.load(import_sb3(file, "CartPole-v1", run=tmp_path / "run")).config.algo
+    assert (algo.lr, algo.discount) == (type(algo)().lr, 0.5)
+    assert said == ["the default is used, since lr = 0.0: expected a finite number above 0."]
 
 
 SCALED = {"policy_kwargs": {"features_extractor_class": "<class '__main__.Scaled'>"}}

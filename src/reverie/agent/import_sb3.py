@@ -5,6 +5,7 @@ Only plain values of the JSON file ``data`` and the weights, as tensors, are rea
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -27,6 +28,7 @@ from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
+from reverie.datasets.reader import reading
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig
@@ -75,6 +77,8 @@ NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
     "statistics (vecnormalize.pkl), --vecnormalize FILE"
 )
+MAX_BYTES = 1 << 31
+"""Maximum size of an expanded zip file; MLPs take some megabytes."""
 EXTRACTORS = [f"<class 'stable_baselines3.common.torch_layers.{name}Extractor'>" for name in ("Flatten", "Combined")]
 """Features extractors that only concatenate the observations, unless they have weights, for images."""
 
@@ -94,6 +98,8 @@ class SB3Archive:
         """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling."""
         try:
             with zipfile.ZipFile(file) as zip_file:
+                if (size := sum(part.file_size for part in zip_file.infolist())) > MAX_BYTES:
+                    raise ValueError(f"it expands to {size:,} bytes, more than {MAX_BYTES:,}")
                 data = json.loads(zip_file.read("data"))
                 tensors = [
                     torch.load(io.BytesIO(zip_file.read(name)), map_location="cpu", weights_only=True)
@@ -203,14 +209,16 @@ def import_sb3(
         EnvError: the environment cannot be made.
     """
     archive = SB3Archive.load(file)
-    name = archive.algorithm
+    with reading(file):
+        name = archive.algorithm
+        settings, step = _settings(archive, name), int(archive.data.get("num_timesteps", 0))
     env_source = None if isinstance(env, str) else env
     overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
     if vecnormalize is None and archive.is_normalized:
         logger.warning(NORMALIZED)
     clip = {} if statistics is None else {"algo.normalize_obs": f"running({statistics.clip})"}
-    config = ExperimentConfig(algo=_settings(archive, name)).merge(clip | overrides)
+    config = ExperimentConfig(algo=settings).merge(clip | overrides)
     folder = RunFolder.from_path(run if run is not None else new_path(config.env.id, name))
     if folder.path.exists():
         raise RunError(f"{folder} already exists: choose the name of a new run folder.")
@@ -221,12 +229,12 @@ def import_sb3(
     finally:
         close_quietly(flat)
     learner = config.algo.build(obs, action, "cpu", config.seed)
-    with torch.no_grad():
+    with torch.no_grad(), reading(file):
         WEIGHT_COPIERS[name](archive, learner, obs, action)
         if statistics is not None:
             copy_statistics(statistics, learner)
     archive.check_all_read()
-    Checkpoints(folder.checkpoints).save(int(archive.data.get("num_timesteps", 0)), {"algo": learner})
+    Checkpoints(folder.checkpoints).save(step, {"algo": learner})
     write_json(folder.spec, spec_to_dict(obs, action))
     write_saved_config(folder.config, saved_settings(config, env_source))
     return folder.path
@@ -275,8 +283,21 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
     if name == "ppo" and (clip := re.search(r"val=([\d.e-]+)", str(data["clip_range"]))):
         changes["clip_range"] = float(clip[1])
     config: Any = algorithm_config(name)()
-    merged: AlgorithmConfig = config.merge(changes)
-    return merged
+    return _merge_valid(config, changes)
+
+
+def _merge_valid(config: AlgorithmConfig, changes: Mapping[str, Any]) -> AlgorithmConfig:
+    """Return ``config`` with ``changes``; values of training out of bounds, such as a final lr of 0, are left out."""
+    with contextlib.suppress(ConfigError):
+        return config.merge(changes)
+    for name, value in changes.items():
+        try:
+            config = config.merge({name: value})
+        except ConfigError as error:
+            if name.startswith("networks."):
+                raise
+            logger.warning(f"the default is used, since {error}")
+    return config
 
 
 def _critics(archive: SB3Archive, name: str) -> dict[str, Any]:
