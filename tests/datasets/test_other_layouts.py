@@ -129,6 +129,25 @@ def as_state(lived):
     return {("obs/state" if name == "obs" else name): values for name, values in rows.items()}
 
 
+@pytest.mark.parametrize("has_several", [False, True])
+def test_d3rlpy_2(tmp_path, has_several):
+    """As ReplayBuffer.dump of d3rlpy 2.8 writes episodes, the second without steps."""
+    with h5py.File(tmp_path / "d.h5", "w") as file:
+        file["num_episodes"], file["version"] = len(LIVED) + 1, "2.1"
+        file["columns"] = ["observations", "actions", "rewards", "terminated"]
+        for number, e in zip((0, 2, 3, 4, 5), LIVED, strict=True):
+            file[f"actions_{number}"], file[f"rewards_{number}"] = np.int64(e.choices)[:, None], e.rewards[:, None]
+            file[f"terminated_{number}"] = e.end == "terminal"
+            for name in ["_0", "_1"] if has_several else [""]:
+                file[f"observations_{number}{name}"] = e.observations[:-1]
+        file["actions_1"], file["rewards_1"] = np.zeros((0, 1), int), np.zeros((0, 1))
+    with open_reader(tmp_path / "d.h5") as reader:
+        rows = expected(LIVED, last_seen=False, discrete=True)
+        check(reader, {"obs/0": rows["obs"], "obs/1": rows.pop("obs")} | rows if has_several else rows)
+        assert reader.info().action == spaces.Discrete(5)
+        assert reader.position(4) == "index 0 of episode 3"
+
+
 def test_robomimic(demos):
     with open_reader(demos) as reader:
         check(reader, as_state(LIVED))

@@ -10,6 +10,7 @@ from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.imports import entry_points_in, import_object
 from reverie.datasets.concat import ConcatReader
+from reverie.datasets.d3rlpy import COUNT, D3rlpyReader
 from reverie.datasets.hdf5 import D4RL, D4RLReader, open_hdf5
 from reverie.datasets.imitation import ARRAYS as OF_IMITATION
 from reverie.datasets.imitation import ImitationReader
@@ -35,9 +36,9 @@ GROUP = "reverie.readers"
 """Entry point group in which packages register short names of readers."""
 KNOWN_FORMATS = (
     "a Minari dataset (a folder, or minari:NAME), a LeRobot dataset, an HDF5 or npz file with D4RL's arrays, npz "
-    "files of OGBench, imitation, Stable-Baselines 2 or PyDreamer, HDF5 files of robomimic or a Tianshou buffer, RL "
-    "Unplugged's Atari shards, a folder of RLDS shards, Open Bandit CSV files, a run folder or replay store, Arrow, "
-    "Parquet or CSV tables, or a folder or glob of these"
+    "files of OGBench, imitation, Stable-Baselines 2 or PyDreamer, HDF5 files of robomimic, d3rlpy 2 or a Tianshou "
+    "buffer, RL Unplugged's Atari shards, a folder of RLDS shards, Open Bandit CSV files, a run folder or replay "
+    "store, Arrow, Parquet or CSV tables, or a folder or glob of these"
 )
 
 
@@ -205,6 +206,8 @@ def _open_hdf5(path: Path, options: ReadOptions) -> Reader:
         return TianshouReader(path, options)
     if "episode_0" in names and metadata_of(path.parent) is not None:
         return minari_reader(path.parent, options)
+    if COUNT in names and "actions_0" in names:
+        return D3rlpyReader(path, options)
     if is_robomimic:
         return RobomimicReader(path, options)
     if D4RL.arrays.keys() & set(names):
@@ -213,6 +216,5 @@ def _open_hdf5(path: Path, options: ReadOptions) -> Reader:
         raise DataError(f"{path} is a part of a Minari dataset, whose {METADATA} is missing next to it. Copy it too.")
     raise DataError(
         f"{path} is an HDF5 file that contains {', '.join(names[:10]) or 'nothing'}: expected "
-        f"{', '.join(D4RL.required)} (D4RL), data/demo_0 (robomimic) or _meta (Tianshou). "
-        "How to convert d3rlpy 2's buffers: docs/datasets.md."
+        f"{', '.join(D4RL.required)} (D4RL), data/demo_0 (robomimic) or _meta (Tianshou)."
     )

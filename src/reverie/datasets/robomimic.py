@@ -24,7 +24,15 @@ import numpy as np
 from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import Hdf5File, check_filters, declared_fields
 from reverie.datasets.reader import DatasetInfo, ReadOptions, natural_sort_key, reading, to_bool_column
-from reverie.datasets.transitions import EARLY_END_REMARK, STEPLESS, LazyColumn, Transitions, TransitionsReader, chain
+from reverie.datasets.transitions import (
+    EARLY_END_REMARK,
+    STEPLESS,
+    LazyColumn,
+    Transitions,
+    TransitionsReader,
+    chain,
+    without_axis,
+)
 
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("observations", "observation"),
@@ -103,9 +111,7 @@ class RobomimicReader(TransitionsReader):
         """Return the actions; those that reverie's writer stored as vectors of one element are numbers again."""
         column, declared = self._column(name), declared_fields(self.declared, self.path).get("action")
         is_number = column.dtype.kind in "iu" if declared is None else declared.shape == ()
-        if not is_number or column.shape[1:] != (1,):
-            return column
-        return LazyColumn(column.shape[:1], column.dtype, lambda start, stop: column.read(start, stop)[:, 0])
+        return without_axis(column) if is_number else column
 
     def _columns(self, group: str) -> dict[str, LazyColumn]:
         """Return the columns of the observations in a group, or of the only observation."""

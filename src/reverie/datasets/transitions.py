@@ -74,6 +74,13 @@ def reorder(column: LazyColumn, order: np.ndarray) -> LazyColumn:
     return LazyColumn((len(order), *column.shape[1:]), column.dtype, read)
 
 
+def without_axis(column: LazyColumn) -> LazyColumn:
+    """Return vectors of one element ``[n, 1]`` as numbers ``[n]``; other columns as they are."""
+    if column.shape[1:] != (1,):
+        return column
+    return LazyColumn(column.shape[:1], column.dtype, lambda start, stop: column.read(start, stop)[:, 0])
+
+
 def chain(lengths: Sequence[int], first: np.ndarray, read_piece: Callable[[int], np.ndarray]) -> LazyColumn:
     """Return a column that is stored in pieces, such as one for each episode. The latest piece read stays in memory.
 
