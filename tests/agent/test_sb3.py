@@ -69,7 +69,7 @@ def test_the_same_actions_on_the_same_observations(name, tmp_path, said):
         taken.append(action)
     expected = file["action"]
     np.testing.assert_allclose(np.reshape(taken, expected.shape), expected, rtol=0, atol=1e-6)
-    assert len(CASES) == 10
+    assert len(CASES) == 11
     assert agent.step in (64, 65)  # A2C collects five at a time
     assert bool(said) == (name == "ppo_pendulum")  # whose value network is another
 
@@ -141,6 +141,17 @@ def test_damaged_files_are_told_in_a_line(damage, tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
+def test_files_before_version_1_are_read(tmp_path):
+    """They call the variables tensors.pth."""
+    with zipfile.ZipFile(SAVED / "sac_pendulum.zip") as new, zipfile.ZipFile(tmp_path / "old.zip", "w") as old:
+        for part in new.namelist():
+            old.writestr(part.replace("pytorch_variables", "tensors"), new.read(part))
+    files = SAVED / "sac_pendulum.zip", tmp_path / "old.zip"
+    runs = [import_sb3(file, "Pendulum-v1", run=tmp_path / file.stem) for file in files]
+    one, other = (reverie.load(run).algo.objective.temperature for run in runs)
+    assert float(one) == float(other)
+
+
 def test_training_values_out_of_bounds_do_not_stop_the_import(tmp_path, said):
     """A linear schedule ends with a learning rate of 0."""
     file = edited("ppo_cartpole", tmp_path, {"learning_rate": 0.0, "gamma": 0.5}, {})
@@ -163,7 +174,6 @@ OLD = {"observation_space": {"spaces": "OrderedDict([('b', Box(-1.0, 1.0, (2,), 
         ("ppo_cartpole", UNSORTED, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
         ("ppo_cartpole", OLD, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
         ("a2c_cartpole", {"cg_max_steps": 15}, [], "^this is an agent of TRPO: expected PPO, A2C, SAC"),
-        ("sac_pendulum", {"top_quantiles_to_drop_per_net": 2}, [], "^this is an agent of TQC: expected PPO, A2C"),
         ("sac_pendulum", {"policy_delay": 3}, [], "^this is an agent of CrossQ: expected PPO, A2C, SAC"),
     ],
 )
@@ -189,6 +199,7 @@ ALPHA = {"ent_coef_tensor": torch.tensor(0.2)}
         ("td3_pendulum", {}, ONE, None, {"algorithm": "td3", "policy_delay": 2, "target_noise_clip": 0.5}),
         ("ddpg_pendulum", {}, critic(0, 9), None, {"algorithm": "ddpg", "networks.critic_units": (9,)}),
         ("ddpg_pendulum", {}, critic(1, 8), None, {"algorithm": "td3", "policy_delay": 1, "target_noise_clip": 0}),
+        ("tqc_pendulum", {}, {}, None, {"num_quantiles": 5, "num_dropped_quantiles": 2, "num_critics": 2}),
         ("ppo_lstm", {"batch_size": 8}, {}, None, {"batch_length": 8}),
         ("ppo_lstm", {"batch_size": 50, "n_steps": 100}, {}, None, {"batch_length": 10}),
     ],

@@ -45,11 +45,14 @@ ON_POLICY = {
 }  # fmt: skip
 OFF_POLICY = {"gamma": "discount", "batch_size": "batch_size", "tau": "tau"}
 LEARNING_RATES = {"learning_rate": ("actor_lr", "critic_lr")}
+ENTROPY = OFF_POLICY | {
+    "learning_rate": ("actor_lr", "critic_lr", "temperature_lr"), "target_entropy": "target_entropy",
+}  # fmt: skip
 SETTINGS: dict[str, Mapping[str, Any]] = {
     "ppo": ON_POLICY | {"batch_size": "batch_size", "n_epochs": "epochs", "target_kl": "target_kl"},
     "a2c": ON_POLICY,
-    "sac": OFF_POLICY | {"learning_rate": ("actor_lr", "critic_lr", "temperature_lr"),
-                         "target_entropy": "target_entropy"},
+    "sac": ENTROPY,
+    "tqc": ENTROPY | {"top_quantiles_to_drop_per_net": "num_dropped_quantiles"},
     "td3": OFF_POLICY | LEARNING_RATES | {"policy_delay": "policy_delay", "target_policy_noise": "target_policy_noise",
                                  "target_noise_clip": "target_noise_clip"},
     "ddpg": OFF_POLICY | LEARNING_RATES,
@@ -60,18 +63,19 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
 
 
 POLICY_LAYER_NAMES = {
-    "ppo": "mlp_extractor.policy_net", "a2c": "mlp_extractor.policy_net", "sac": "actor.latent_pi", "td3": "actor.mu",
+    "ppo": "mlp_extractor.policy_net", "a2c": "mlp_extractor.policy_net", "sac": "actor.latent_pi",
+    "tqc": "actor.latent_pi", "td3": "actor.mu",
     "ddpg": "actor.mu", "dqn": "q_net.q_net", "qr_dqn": "quantile_net.quantile_net",
 }  # fmt: skip
 """Name prefixes of the policy's layers."""
 
 NOT_IMPORTED = {
-    "TRPO": {"cg_max_steps"}, "TQC": {"top_quantiles_to_drop_per_net"}, "CrossQ": {"ent_coef", "policy_delay"},
+    "TRPO": {"cg_max_steps"}, "CrossQ": {"ent_coef", "policy_delay"},
 }  # fmt: skip
 """Algorithms whose weights have the names of another's: the settings that only they have, together."""
 EXPECTED = (
-    "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO or QRDQN, with MLPs. Import "
-    "an agent of one of these."
+    "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO, QRDQN or TQC, with MLPs. "
+    "Import an agent of one of these."
 )
 NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
@@ -101,9 +105,11 @@ class SB3Archive:
                 if (size := sum(part.file_size for part in zip_file.infolist())) > MAX_BYTES:
                     raise ValueError(f"it expands to {size:,} bytes, more than {MAX_BYTES:,}")
                 data = json.loads(zip_file.read("data"))
+                names = zip_file.namelist()
+                variables = "tensors.pth" if "tensors.pth" in names else "pytorch_variables.pth"  # before version 1.0
                 tensors = [
                     torch.load(io.BytesIO(zip_file.read(name)), map_location="cpu", weights_only=True)
-                    for name in ("policy.pth", "pytorch_variables.pth")
+                    for name in ("policy.pth", variables)
                 ]
             return cls(data, *tensors)
         except Exception as error:  # many types: from zipfile, json and PyTorch
@@ -119,7 +125,7 @@ class SB3Archive:
         if "mlp_extractor" in prefixes:
             return "ppo" if "clip_range" in self.data else "a2c"
         if any(name.startswith("actor.latent_pi") for name in names):
-            return "sac"
+            return "tqc" if "top_quantiles_to_drop_per_net" in self.data else "sac"
         if any(name.startswith("actor.mu") for name in names):
             is_ddpg = self.data.get("policy_delay") == 1 and self.data.get("target_noise_clip") == 0
             return "ddpg" if is_ddpg and self.num_critics == 1 else "td3"
@@ -194,8 +200,8 @@ def import_sb3(
     """Import an agent of Stable-Baselines3 or sb3-contrib as a run, for :func:`reverie.load` and ``init_from``.
 
     Args:
-        file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO or QRDQN with
-            MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
+        file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN or TQC
+            with MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
         env: the agent's environment: an id in Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: a new folder under ``runs/``.
         vecnormalize: for an agent trained with ``VecNormalize``, the file of its statistics, such as
@@ -269,7 +275,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
             changes |= dict.fromkeys((setting,) if isinstance(setting, str) else setting, value)
     if isinstance(data.get("gae_lambda"), int | float):
         changes["value_estimator"] = f"gae({data['gae_lambda']})"
-    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac") else -1]
+    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac", "tqc") else -1]
     changes["networks.units"] = tuple(len(bias) for _, bias in hidden)
     activation = archive.activation or ("Tanh" if name in ("ppo", "a2c") else "ReLU")
     if name in ("ppo", "a2c") and activation in ("Tanh", "ReLU"):
@@ -302,8 +308,9 @@ def _merge_valid(config: AlgorithmConfig, changes: Mapping[str, Any]) -> Algorit
 
 def _critics(archive: SB3Archive, name: str) -> dict[str, Any]:
     """Return the settings of critics of actions, and of a constant temperature."""
-    units = tuple(len(bias) for _, bias in archive.layers("critic.qf0")[:-1])
-    changes: dict[str, Any] = {"networks.critic_units": units}
+    *units, outputs = (len(bias) for _, bias in archive.layers("critic.qf0"))
+    changes: dict[str, Any] = {"networks.critic_units": tuple(units)}
+    changes |= {"num_quantiles": outputs} if name == "tqc" else {}
     if name != "ddpg":
         changes["num_critics"] = archive.num_critics
     if "ent_coef_tensor" in archive.variables:
@@ -397,7 +404,7 @@ def _actor_critic(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action:
 
 
 WEIGHT_COPIERS: dict[str, Any] = {
-    "ppo": _on_policy, "a2c": _on_policy, "sac": _actor_critic, "td3": _actor_critic, "ddpg": _actor_critic,
-    "dqn": _q_values, "qr_dqn": _q_values,
+    "ppo": _on_policy, "a2c": _on_policy, "sac": _actor_critic, "tqc": _actor_critic, "td3": _actor_critic,
+    "ddpg": _actor_critic, "dqn": _q_values, "qr_dqn": _q_values,
 }  # fmt: skip
 """The function that copies the weights, by reverie algorithm."""
