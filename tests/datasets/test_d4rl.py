@@ -10,6 +10,7 @@ from d4rl_files import columns, write
 from recordings import LIVED, Lived, assert_same, check, expected, joined
 from reverie.core.errors import DataError
 from reverie.datasets import transitions
+from reverie.datasets.convert import write_dataset
 from reverie.datasets.format_detection import open_reader
 
 
@@ -193,3 +194,24 @@ def test_values_in_other_files_are_refused(tmp_path, kind):
             file["rewards"] = h5py.ExternalLink("other.h5" if kind == "link" else "nowhere.h5", "rewards")
     with pytest.raises(DataError, match=r"'rewards' is .*(other|nowhere)\.h5.*Copy them into the file"):
         open_reader(str(path))
+
+
+@pytest.mark.parametrize("to", ["d4rl", "robomimic", "tianshou", "minari"])
+def test_no_format_reads_zeros_for_missing_parts(tmp_path, to):
+    target = tmp_path / ("d" if to == "minari" else "d.h5")
+    with open_reader(columns()) as reader:
+        write_dataset(reader, str(target), to)
+    with h5py.File(target / "data/main_data.hdf5" if to == "minari" else target, "r+") as file:
+        names: list[str] = []
+        file.visititems(lambda name, item: names.append(name) if hasattr(item, "dtype") and item.shape else None)
+        for name in names:
+            layout = h5py.VirtualLayout(file[name].shape, file[name].dtype)
+            layout[:] = h5py.VirtualSource("nowhere.h5", name, file[name].shape)
+            attributes = dict(file[name].attrs)
+            del file[name]
+            file.create_virtual_dataset(name, layout).attrs.update(attributes)
+    with (
+        pytest.raises(DataError, match=r"is virtual, but its part nowhere\.h5 is not in"),
+        open_reader(target) as reader,
+    ):
+        list(reader.parts())

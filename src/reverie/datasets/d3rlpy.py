@@ -35,7 +35,7 @@ class D3rlpyReader(TransitionsReader):
         super().__init__(path, options)
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            every = range(int(self.file.handle[COUNT][()]))
+            every = range(int(self.file.dataset(COUNT)[()]))
             steps = {number: int(self.file.handle[f"rewards_{number}"].shape[0]) for number in every}
         self.steps: dict[int, int] = {number: count for number, count in steps.items() if count}
         """Number of steps of each episode that has any."""
@@ -46,10 +46,10 @@ class D3rlpyReader(TransitionsReader):
     def _column(self, name: str) -> LazyColumn:
         """Return the arrays ``name`` of all episodes, such as ``actions_{}``, as one column."""
         numbers = list(self.steps)
-        first = self.file.handle[name.format(numbers[0])]
+        first = self.file.dataset(name.format(numbers[0]))
         check_filters(first, f"{self.path}: '{name}'")
         for number, steps in self.steps.items():
-            if (shape := self.file.handle[name.format(number)].shape) != (steps, *first.shape[1:]):
+            if (shape := self.file.dataset(name.format(number)).shape) != (steps, *first.shape[1:]):
                 expected = [steps, *first.shape[1:]]
                 raise DataError(f"{self.path}: {name.format(number)} has shape {list(shape)}: expected {expected}.")
 
@@ -69,7 +69,7 @@ class D3rlpyReader(TransitionsReader):
     @cached_property
     def transitions(self) -> Transitions:
         with self.file:
-            flags = np.array([self.file.handle[f"terminated_{number}"][()] for number in self.steps])
+            flags = np.array([self.file.dataset(f"terminated_{number}")[()] for number in self.steps])
             action = self._column("actions_{}")
             end, terminal = np.zeros((2, sum(self.steps.values())), bool)
             last = np.cumsum(list(self.steps.values())) - 1

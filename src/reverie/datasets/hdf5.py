@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 CACHE_BYTES = 1 << 20
+MAX_DEPTH = 8
+"""Largest number of virtual datasets within each other."""
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
 
@@ -41,14 +43,14 @@ KEPT_BYTES = 64_000_000
 def open_hdf5(path: Path) -> h5py.File:
     """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one.
 
-    Raises DataError if it is damaged, or some of its values are in files outside of its folder, or missing.
+    Raises DataError if it is damaged or contains links to other files.
     """
     try:
         file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
     except OSError as error:
         raise DataError(f"{path} cannot be read as HDF5: {error}. If it is truncated, copy it again.") from None
     with reading(path):
-        check_parts(path, path.parent.resolve())
+        check_links(path, path.stat().st_mtime_ns)
     config = file.id.get_mdc_config()
     config.set_initial_size = True
     config.initial_size = config.min_size = config.max_size = CACHE_BYTES
@@ -57,81 +59,64 @@ def open_hdf5(path: Path) -> h5py.File:
     return file
 
 
-class VirtualPart(NamedTuple):
-    """A part of a virtual dataset: the file and dataset of its values, and the least size and shape of this dataset."""
-
-    label: str
-    file: str
-    dataset: str
-    size: int
-    shape: tuple[int, ...]
-    """Empty if the part is the whole dataset."""
-
-
-def check_parts(path: Path, folder: Path, checked: tuple[Path, ...] = ()) -> None:
-    """Raise DataError unless all parts of virtual datasets are complete and inside of ``folder``.
-
-    HDF5 would read zeros for missing parts, and any file of this machine for parts outside.
-    """
-    for label, file, name, size, least in virtual_parts(path, path.stat().st_mtime_ns):
-        part = path if file == "." else (path.parent / file).resolve()
-        if not part.is_relative_to(folder) or not part.is_file():
-            raise DataError(f"{label} is virtual, but its part {file} is not in {folder}: copy it there.")
-        if part not in checked:
-            check_parts(part, folder, (*checked, part))
-        with import_optional("h5py", "hdf5").File(part, "r") as opened:
-            shape = opened[name].shape if name in opened else ()
-        ends = least or shape
-        if math.prod(shape) < size or len(shape) != len(ends) or (np.array(shape) < ends).any():
-            problem = f"'{name}' has shape {list(shape)}, but {size:,} values are needed"
-            raise DataError(f"{label} is virtual, but its part {file} is incomplete: {problem}. Copy it again.")
-
-
 @lru_cache(16)
-def virtual_parts(path: Path, changed: int) -> list[VirtualPart]:
-    """Return the parts of all virtual datasets; raise DataError at links and storage in other files.
+def check_links(path: Path, changed: int) -> None:
+    """Raise DataError if a link in an HDF5 file leads to another file or nowhere: HDF5 readers would omit or copy it.
 
     ``changed``: when the file was last changed, as it is read again then.
     """
-    from h5py import h5l, h5o
+    from h5py import h5l
 
     links: list[tuple[bytes, int]] = []
-    parts: list[VirtualPart] = []
     with import_optional("h5py", "hdf5").File(path, "r") as file:
         file.id.links.visit(lambda name, about: links.append((name, about.type)), info=True)
         for name, kind in links:
-            label = f"{path}: '{name.decode(errors='replace')}'"
-            if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT) or name not in file:
+            if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and name in file):
+                label = f"{path}: '{name.decode(errors='replace')}'"
                 target = file.id.links.get_val(name)
                 raise DataError(f"{label} is a link to {target}: expected values. Copy them into the file.")
-            if kind == h5l.TYPE_HARD:
-                parts += _parts_of(h5o.open(file.id, name), label)
-    return parts
 
 
-def _parts_of(item: Any, label: str) -> list[VirtualPart]:
-    """Return the parts of a low-level HDF5 object, if it is a virtual dataset."""
-    from h5py import Dataset, h5d, h5s
+def check_storage(item: h5py.Dataset, path: Path, folder: Path | None = None, depth: int = 0) -> None:
+    """Raise DataError if values of a dataset in the file ``path`` are missing, or stored outside of its ``folder``.
 
-    if not isinstance(item, h5d.DatasetID):
-        return []
-    settings = item.get_create_plist()
+    HDF5 would read zeros for missing parts, and any file of this machine for parts outside.
+    """
+    if item.id.get_offset() is not None:  # contiguous in its own file
+        return
+    from h5py import h5d
+
+    settings, label = item.id.get_create_plist(), f"{path}: '{item.name.lstrip('/')}'"
     if settings.get_external_count():
-        raise DataError(
-            f"{label} is stored in {settings.get_external(0)[0]!r}: expected values. Copy them into the file."
-        )
+        target = settings.get_external(0)[0]
+        raise DataError(f"{label} is stored in {target!r}: expected values. Copy them into the file.")
     if settings.get_layout() != h5d.VIRTUAL:
-        return []
-    if None in Dataset(item).maxshape:
-        raise DataError(f"{label} is virtual and has as many values as its parts: expected a fixed shape.")
-    parts = []
-    for region, file, name, space in Dataset(item).virtual_sources():
-        is_all = space.get_select_type() == h5s.SEL_ALL
-        shape = () if is_all else tuple(int(last) + 1 for last in space.get_select_bounds()[1])
-        parts.append(VirtualPart(label, file, name, int(region.get_select_npoints()), shape))
-    if (mapped := sum(part.size for part in parts)) < math.prod(item.shape):
-        raise DataError(f"{label} is virtual: only {mapped:,} of {math.prod(item.shape):,} values are in a part.")
-    return parts
+        return
+    if None in item.maxshape or depth > MAX_DEPTH:
+        raise DataError(f"{label} is virtual and grows with its parts, or is a part of itself: expected values.")
+    size, folder = 0, folder or path.parent.resolve()
+    for region, file, name, space in item.virtual_sources():
+        size += (count := int(region.get_select_npoints()))
+        part = path if file == "." else (path.parent / file).resolve()
+        if not part.is_relative_to(folder) or not part.is_file():
+            raise DataError(f"{label} is virtual, but its part {file} is not in {folder}: copy it there.")
+        check_links(part, part.stat().st_mtime_ns)
+        with import_optional("h5py", "hdf5").File(part, "r") as opened:
+            if name not in opened or not has_values(opened[name].shape, space, count):
+                raise DataError(f"{label} is virtual, but its part {file} is incomplete: copy it again.")
+            check_storage(opened[name], part, folder, depth + 1)
+    if size < item.size:
+        raise DataError(f"{label} is virtual: only {size:,} of {item.size:,} values are in a part.")
+
+
+def has_values(shape: tuple[int, ...], selection: Any, count: int) -> bool:
+    """Return whether an array of this shape has the ``count`` values of an HDF5 ``selection``."""
+    from h5py import h5s
+
+    if selection.get_select_type() == h5s.SEL_ALL:
+        return math.prod(shape) >= count
+    last = selection.get_select_bounds()[1]
+    return len(shape) == len(last) and bool(np.greater(shape, last).all())
 
 
 def check_filters(data: h5py.Dataset, label: str) -> None:
@@ -170,9 +155,16 @@ class Hdf5File:
         """The open file. Raises the same errors as ``open_hdf5``."""
         return open_hdf5(self.path)
 
+    def dataset(self, name: str) -> h5py.Dataset:
+        """Return a dataset that has all its values in this file or folder, not yet read; KeyError without it."""
+        data = self.handle[name]
+        if hasattr(data, "dtype"):
+            check_storage(data, self.path)
+        return data
+
     def column(self, name: str) -> LazyColumn:
         """Return a numeric dataset ``[n, ...]``."""
-        data = self.handle[name]
+        data = self.dataset(name)
         kind = getattr(data, "dtype", "a group")
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
             raise DataError(f"{self.path}: '{name}' contains {kind}: expected an array of numbers.")
@@ -422,4 +414,4 @@ class D4RLReader(ColumnsReader):
         return self.file.column(name)
 
     def array(self, name: str) -> np.ndarray | None:
-        return np.asarray(self.file.handle[name][()])
+        return np.asarray(self.file.dataset(name)[()])

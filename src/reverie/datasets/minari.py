@@ -25,7 +25,7 @@ from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
 from reverie.core.spaces import column, iter_leaves, map_leaves
 from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
-from reverie.datasets.hdf5 import open_hdf5
+from reverie.datasets.hdf5 import check_storage, open_hdf5
 from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.reader import (
     OF_OUTCOMES,
@@ -287,7 +287,9 @@ class MinariHdf5Reader(MinariReader):
         is_text, is_image = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
         if not (is_text or is_image):
             return self.read_array(index, name)
-        stored = self.file[f"episode_{index}/{name}"][()]
+        dataset = self.file[f"episode_{index}/{name}"]
+        check_storage(dataset, self.folder / MAIN)
+        stored = dataset[()]
         if is_image:
             if stored.ndim > 2:  # pixels: Minari before 0.5.3 did not compress, and its metadata do not say so
                 return np.asarray(stored)
@@ -296,9 +298,11 @@ class MinariHdf5Reader(MinariReader):
 
     def read_array(self, index: int, name: str) -> np.ndarray:
         """Read a numeric dataset with h5py's low-level API, since there are thousands of them."""
-        from h5py import h5d, h5s
+        from h5py import Dataset, h5d, h5s
 
         dataset = h5d.open(self.file.id, f"episode_{index}/{name}".encode())
+        if dataset.get_offset() is None:
+            check_storage(Dataset(dataset), self.folder / MAIN)
         out = np.empty(dataset.shape, self._dtype(dataset, name))
         dataset.read(h5s.ALL, h5s.ALL, out)
         return out

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
-from reverie.datasets.hdf5 import Hdf5File, check_filters, declared_fields
+from reverie.datasets.hdf5 import Hdf5File, check_filters, check_storage, declared_fields
 from reverie.datasets.reader import DatasetInfo, ReadOptions, natural_sort_key, reading, to_bool_column
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
@@ -62,7 +62,8 @@ class RobomimicReader(TransitionsReader):
             data, masks = file["data"] if self.root else file, file.get("mask", {})
             if mask and mask not in masks:
                 raise DataError(f"{path} has no mask/{mask}.{did_you_mean(mask, masks)} It has: {', '.join(masks)}.")
-            demos = [name.decode() for name in masks[mask][()]] if mask else [n for n in data if n != "mask"]
+            chosen = self.file.dataset(f"mask/{mask}")[()] if mask else ()
+            demos = [name.decode() for name in chosen] if mask else [n for n in data if n != "mask"]
             if missing := [name for name in demos if name not in data]:
                 raise DataError(f"{path}: mask/{mask} names {missing[0]}, but {self.root}{missing[0]} does not exist.")
             self.declared: dict[str, Any] = dict(file.attrs)
@@ -90,6 +91,7 @@ class RobomimicReader(TransitionsReader):
         if getattr(getattr(array, "dtype", None), "kind", "") not in tuple("biuf"):
             contents = "is missing" if array is None else "is not an array of numbers"
             raise DataError(f"{self.path}: {self.root}{demo}/{name} {contents}.")
+        check_storage(array, self.path)
         return array
 
     def _column(self, name: str) -> LazyColumn:

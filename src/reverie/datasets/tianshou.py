@@ -59,7 +59,7 @@ class TianshouReader(TransitionsReader):
         names = ("last_index", "_lengths", "_extend_offset")
         with self.file:
             room = int(self.attributes.get("maxsize", self.file.handle["_meta/rew"].shape[0]))
-            arrays = {n: np.atleast_1d(self.file.handle[n][()]) for n in names if n in self.file.handle}
+            arrays = {n: np.atleast_1d(self.file.dataset(n)[()]) for n in names if n in self.file.handle}
         if "_lengths" not in arrays:
             length = int(self.attributes.get("_size", room))
             candidates = (self.attributes.get(name) for name in ("_insertion_idx", "_index"))
