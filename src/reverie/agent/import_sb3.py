@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.agent.sb3_statistics import Statistics, read_statistics
+from reverie.agent.sb3_statistics import ObsStatistics, read_statistics
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
@@ -246,7 +246,7 @@ def import_sb3(
     return folder.path
 
 
-def copy_statistics(statistics: Statistics, learner: Algorithm) -> None:
+def copy_statistics(statistics: ObsStatistics, learner: Algorithm) -> None:
     """Copy the statistics of observations into those of ``learner``; ConfigError if the shapes differ."""
     algorithm: Any = learner
     normalizer = algorithm.preprocess.normalizer

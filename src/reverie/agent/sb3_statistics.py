@@ -23,7 +23,7 @@ NUMPY = {
 """What may be called, by name."""
 
 
-class Statistics(NamedTuple):
+class ObsStatistics(NamedTuple):
     """Mean and variance of each observation by key, the only one under "", and the bound of normalized values."""
 
     moments: dict[str, tuple[np.ndarray, np.ndarray]]
@@ -50,7 +50,7 @@ class ArrayUnpickler(pickle.Unpickler):
         return NUMPY.get(name, Attributes) if module.partition(".")[0] == "numpy" else Attributes
 
 
-def read_statistics(file: Path) -> Statistics | None:
+def read_statistics(file: Path) -> ObsStatistics | None:
     """Return the statistics in a file; None if its observations are not normalized."""
     try:
         if file.stat().st_size > MAX_BYTES:
@@ -65,7 +65,7 @@ def read_statistics(file: Path) -> Statistics | None:
         if not all(np.isfinite(mean).all() and (var >= 0).all() for mean, var in moments.values()):
             raise ValueError("means or variances are not finite")
         rows = max(float(rms["count"]) for rms in several.values())
-        return Statistics(moments, rows, float(state["clip_obs"]), float(state["epsilon"]))
+        return ObsStatistics(moments, rows, float(state["clip_obs"]), float(state["epsilon"]))
     except Exception as error:  # damaged pickles raise errors of all types
         details = f"{type(error).__name__}: {error}"
         raise DataError(f"{file} is not a vecnormalize.pkl of Stable-Baselines3: {details}.") from error

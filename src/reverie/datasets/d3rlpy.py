@@ -23,7 +23,7 @@ from reverie.datasets.hdf5 import Hdf5File, check_filters
 from reverie.datasets.reader import DatasetInfo, ReadOptions, reading, to_bool_column
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader, chain, without_axis
 
-COUNT = "num_episodes"
+NUM_EPISODES = "num_episodes"
 
 
 class D3rlpyReader(TransitionsReader):
@@ -35,7 +35,7 @@ class D3rlpyReader(TransitionsReader):
         super().__init__(path, options)
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
-            every = range(int(self.file.dataset(COUNT)[()]))
+            every = range(int(self.file.dataset(NUM_EPISODES)[()]))
             steps = {number: int(self.file.handle[f"rewards_{number}"].shape[0]) for number in every}
         self.steps: dict[int, int] = {number: count for number, count in steps.items() if count}
         """Number of steps of each episode that has any."""

@@ -10,7 +10,7 @@ from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.imports import entry_points_in, import_object
 from reverie.datasets.concat import ConcatReader
-from reverie.datasets.d3rlpy import COUNT, D3rlpyReader
+from reverie.datasets.d3rlpy import NUM_EPISODES, D3rlpyReader
 from reverie.datasets.hdf5 import D4RL, D4RLReader, open_hdf5
 from reverie.datasets.imitation import ARRAYS as OF_IMITATION
 from reverie.datasets.imitation import ImitationReader
@@ -206,7 +206,7 @@ def _open_hdf5(path: Path, options: ReadOptions) -> Reader:
         return TianshouReader(path, options)
     if "episode_0" in names and metadata_of(path.parent) is not None:
         return minari_reader(path.parent, options)
-    if COUNT in names and "actions_0" in names:
+    if NUM_EPISODES in names and "actions_0" in names:
         return D3rlpyReader(path, options)
     if is_robomimic:
         return RobomimicReader(path, options)
