@@ -115,6 +115,20 @@ def test_atari_lives():
     }
 
 
+def test_values_of_the_info_are_summarized_over_a_life():
+    options = {"terminal_on_life_loss": True, "fire_on_reset": True, "log_info": ("episode_frame_number:min",)}
+    config = EnvConfig(id="ALE/Breakout-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}, **options)
+    env = make_vector_env(config, seed=0)
+    env.reset()
+    firsts = []
+    for _ in range(200):
+        env.step(torch.eye(4)[:1])
+        firsts += [info["episode_frame_number_min"] for info in env.episode_info.values()]
+    env.close()
+    assert len(firsts) > 2
+    assert sorted(set(firsts[:5])) == firsts[:5]  # frames of the game, of which each life has later ones
+
+
 def test_minatar():
     env, steps, frame = play(120, render=True, id="MinAtar/Breakout-v1")
     assert env.obs_spec == {"image": image(10, 10, 4)}
