@@ -211,7 +211,8 @@ def registered_spec(env_id: str) -> EnvSpec | None:
 def suite_id(env_id: str) -> str:
     """Return ``env_id`` as presets know it: ale_py also registers games without ``ALE/``, like ``Pong-v4``."""
     name = env_id.rpartition(":")[2]
-    if name.endswith(("-v0", "-v4")) and registered_spec(name) is None:
+    is_of_suite = any(name.startswith(suite.prefixes) for suite in SUITES)
+    if name.endswith(("-v0", "-v4")) and not is_of_suite and registered_spec(name) is None:
         with contextlib.suppress(ImportError):
             _atari(name)
     return f"ALE/{name.removeprefix('ALE/')}" if is_atari(name) else env_id
