@@ -18,7 +18,7 @@ from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.suites import dm_control_view, register_suite, suite_id
+from reverie.envs.suites import check_id, dm_control_view, register_suite, suite_id
 
 
 def play(count=40, render=False, factory=None, **options):
@@ -93,6 +93,9 @@ def test_frames_of_an_action_are_counted_and_skipped_once(env_id, options, frame
 def test_ids_that_only_an_imported_package_registers():
     code = "from reverie.envs.suites import check_id; check_id('BreakoutNoFrameskip-v4')"
     subprocess.run([sys.executable, "-c", code], check=True)
+    check_id("BreakoutNoFrameskip")
+    with pytest.raises(EnvError, match=r"unknown environment 'BreakoutNoFrameskip-v7'\. Did you mean"):
+        check_id("BreakoutNoFrameskip-v7")
     assert suite_id("BreakoutNoFrameskip-v4") == "ALE/BreakoutNoFrameskip-v4"
     assert (suite_id("ale_py:Pong-v4"), suite_id("shop:Till-v0")) == ("ALE/Pong-v4", "shop:Till-v0")
 

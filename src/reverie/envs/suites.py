@@ -203,8 +203,9 @@ def registered_spec(env_id: str) -> EnvSpec | None:
     """Return the spec of ``env_id``, without a version that of its newest version; None if it is not registered."""
     if env_id not in gymnasium.registry:
         with contextlib.suppress(gymnasium.error.Error):
-            space, bare, _ = parse_env_id(env_id)
-            env_id = get_env_id(space, bare, find_highest_version(space, bare))
+            space, bare, version = parse_env_id(env_id)
+            if version is None:
+                env_id = get_env_id(space, bare, find_highest_version(space, bare))
     return gymnasium.registry.get(env_id)
 
 
