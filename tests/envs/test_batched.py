@@ -187,7 +187,7 @@ def test_a_single_environment_of_a_vector_has_its_info():
     env.reset()
     env.step(0)
     obs, reward, terminated, _, info = env.step(0)
-    assert (obs["count"].tolist(), reward, terminated, info["is_success"]) == ([2], 2.0, True, True)
+    assert (obs["count"].tolist(), reward, terminated, info) == ([2], 2.0, True, {"is_success": True})
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,6 @@ from reverie.envs.wrappers import Reset, Stepped, check_spaces
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
          "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that require single environments."""
-
-
 ATARI_SETTINGS = {"action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
                   "max_episode_steps", "frame_stack"}  # fmt: skip
 """Those of them that ALE's and EnvPool's vectors of Atari games apply themselves."""
