@@ -187,7 +187,7 @@ def test_a_single_environment_of_a_vector_has_its_info():
     env.reset()
     env.step(0)
     obs, reward, terminated, _, info = env.step(0)
-    assert (obs["count"].tolist(), reward, terminated, info["is_success"]) == ([2], 2.0, True, True)
+    assert (obs["count"].tolist(), reward, terminated, info) == ([2], 2.0, True, {"is_success": True})
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,13 @@ def test_a_vector_of_atari_games_applies_the_settings_and_clips_no_rewards(env_i
 @pytest.mark.parametrize(
     ("env_id", "options", "message"),
     [
-        ("ALE/Pong-v5", {"kwargs": {"reward_clipping": True}}, "reward_clipping .* Set env.clip_reward = sign"),
-        ("envpool/Pong-v5", {"kwargs": {"reward_clip": True}}, "reward_clip .* Set env.clip_reward = sign"),
-        ("envpool/Pong-v5", {"kwargs": {"episodic_life": True}}, "Set env.terminal_on_life_loss = True"),
+        (
+            "ALE/Pong-v5",
+            {"kwargs": {"reward_clipping": True}},
+            "clips rewards, in evaluations, too.* set env.clip_reward = sign",
+        ),
+        ("envpool/Pong-v5", {"kwargs": {"reward_clip": True}}, "clips rewards, in evaluations, too"),
+        ("envpool/Pong-v5", {"kwargs": {"episodic_life": True}}, "set env.terminal_on_life_loss = True"),
         ("envpool/Pong-v5", {"vectorization": "sync", "action_repeat": 4}, "frames are skipped twice"),
         ("CartPole-v1", {"noop_max": 3, "action_repeat": 2}, "Set env.action_repeat = 1, env.noop_max = 0, or use"),
     ],
@@ -338,6 +342,14 @@ def test_numbers_outside_of_their_space_are_said_once(said):
     play(make_vector_env(config, seed=0, factory=lambda num_envs: SyncVectorEnv([made] * num_envs)), 5)
     (line,) = said
     assert "environment 0: observation 'observation' is 3 at index (0,), but its space declares -1 to 1" in line
+
+
+def test_a_function_cannot_return_a_vector_that_clips_rewards():
+    def pacman(num_envs):
+        return gymnasium.make_vec("ALE/MsPacman-v5", num_envs, vectorization_mode="vector_entry_point")
+
+    with pytest.raises(ConfigError, match="clips rewards, in evaluations, too"):
+        make_vector_env(EnvConfig(num=2, vectorization="native"), seed=0, factory=pacman)
 
 
 def one_lap(num_envs):

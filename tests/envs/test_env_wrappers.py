@@ -131,6 +131,8 @@ PLACE = {"space": spaces.Box(-4, 4, (2,)), "obs": [np.array([t, 1], np.float32) 
     [
         (["normalize(1, std=[2, 4])"], [0.5, 0]),
         (["time_limit(9)", "time_aware"], [2, 1, 2]),
+        (["time_limit(4)", "action_repeat(2)", "time_aware(normalize_time=True)"], [4, 1, 1]),
+        (["action_repeat(2)", "time_limit(2)", "time_aware(normalize_time=True)"], [4, 1, 1]),
         (["stack(2)", "flatten"], [1, 1, 2, 1]),
         (["flatten", "stack(2)"], [[1, 1], [2, 1]]),
         (["sticky_actions(0.3)"], [2, 1]),

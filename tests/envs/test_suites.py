@@ -18,7 +18,7 @@ from reverie.envs.dummy import Count, Cue, Grid, Match
 from reverie.envs.flat_env import make_flat
 from reverie.envs.minigrid import MapView
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.suites import dm_control_view, register_suite, suite_id
+from reverie.envs.suites import check_id, dm_control_view, register_suite, suite_id
 
 
 def play(count=40, render=False, factory=None, **options):
@@ -93,6 +93,9 @@ def test_frames_of_an_action_are_counted_and_skipped_once(env_id, options, frame
 def test_ids_that_only_an_imported_package_registers():
     code = "from reverie.envs.suites import check_id; check_id('BreakoutNoFrameskip-v4')"
     subprocess.run([sys.executable, "-c", code], check=True)
+    check_id("BreakoutNoFrameskip")
+    with pytest.raises(EnvError, match=r"unknown environment 'BreakoutNoFrameskip-v7'\. Did you mean"):
+        check_id("BreakoutNoFrameskip-v7")
     assert suite_id("BreakoutNoFrameskip-v4") == "ALE/BreakoutNoFrameskip-v4"
     assert (suite_id("ale_py:Pong-v4"), suite_id("shop:Till-v0")) == ("ALE/Pong-v4", "shop:Till-v0")
 
@@ -113,6 +116,20 @@ def test_atari_lives():
         (False, True): [5 * life, 10 * life + 1],
         (True, True): [k * (life + 1) - 1 for k in range(1, 300 // (life + 1) + 1)],
     }
+
+
+def test_values_of_the_info_are_summarized_over_a_life():
+    options = {"terminal_on_life_loss": True, "fire_on_reset": True, "log_info": ("episode_frame_number:min",)}
+    config = EnvConfig(id="ALE/Breakout-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}, **options)
+    env = make_vector_env(config, seed=0)
+    env.reset()
+    firsts = []
+    for _ in range(200):
+        env.step(torch.eye(4)[:1])
+        firsts += [info["episode_frame_number_min"] for info in env.episode_info.values()]
+    env.close()
+    assert len(firsts) > 2
+    assert sorted(set(firsts[:5])) == firsts[:5]  # frames of the game, of which each life has later ones
 
 
 def test_minatar():

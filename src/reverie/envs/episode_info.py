@@ -66,15 +66,16 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self._entries = parse_log_info(entries)
         self._ever: set[str] = set()  # keys present in some episode
-        self._begin()
+        self.begin_summary()
 
-    def _begin(self) -> None:
+    def begin_summary(self) -> None:
+        """Forget the values so far: an episode begins, perhaps without a reset of the environment."""
         self._numbers: dict[str, Summary] = {}  # by key; without keys missing in this episode
         self._other_keys: set[str] = set()  # other keys of the info, for messages
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         obs_and_info = self.env.reset(seed=seed, options=options)
-        self._begin()
+        self.begin_summary()
         return obs_and_info
 
     def step(self, action: Any) -> Any:

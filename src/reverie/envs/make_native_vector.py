@@ -30,16 +30,11 @@ from reverie.envs.wrappers import Reset, Stepped, check_spaces
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
          "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
 """Settings that require single environments."""
-
-
 ATARI_SETTINGS = {"action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
                   "max_episode_steps", "frame_stack"}  # fmt: skip
 """Those of them that ALE's and EnvPool's vectors of Atari games apply themselves."""
 ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
 """EnvPool's names of ALE's arguments."""
-NEVER = {"reward_clipping": "env.clip_reward = sign", "reward_clip": "env.clip_reward = sign",
-         "episodic_life": "env.terminal_on_life_loss = True"}  # fmt: skip
-"""Arguments that would change scores of evaluations, and the settings of training that replace them."""
 
 
 def check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -> None:
@@ -102,11 +97,9 @@ def native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> d
 
     With ``env.vectorization = sync``, wrappers around a vector of one apply the settings.
     """
-    is_known = is_atari_vector(config, factory)
-    if wrong := next((name for name in NEVER if is_known and config.kwargs.get(name)), None):
-        raise ConfigError(f"env.kwargs: {wrong} would change scores of evaluations, too. Set {NEVER[wrong]} instead.")
     if config.vectorization != "native":
         return config.kwargs
+    is_known = is_atari_vector(config, factory)
     check_native_settings(config, ATARI_SETTINGS if is_known else ())
     if not is_known:
         return config.kwargs
@@ -129,6 +122,7 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
         raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
     check_spaces(vector, "single_")
+    check_scores(vector, config)
     if isinstance(vector.unwrapped, SyncVectorEnv):
         vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once
     elif vector_mode(vector) == AutoresetMode.DISABLED:
@@ -176,6 +170,24 @@ def vector_frames(vector: Vector) -> int:
         return int(spec.config.frame_skip)
     skip = getattr(spec, "kwargs", {}).get("frameskip", 1)
     return skip if isinstance(skip, int) else 1
+
+
+def check_scores(vector: Vector, config: EnvConfig) -> None:
+    """Raise ConfigError if a vector of Atari games would change scores of evaluations, too."""
+    spec: Any = vector.spec
+    made: dict[str, Any] = getattr(getattr(spec, "config", None), "_asdict", dict)()  # EnvPool
+    if type(vector.unwrapped).__name__ == "AtariVectorEnv":
+        made = {"reward_clipping": True} | getattr(spec, "kwargs", {})
+    if made.get("reward_clipping") or made.get("reward_clip"):
+        raise ConfigError(
+            "env.vectorization = native: the vector clips rewards, in evaluations, too. Make it with reward_clipping = "
+            "False (EnvPool: reward_clip = False), and set env.clip_reward = sign."
+        )
+    if made.get("episodic_life") and not config.terminal_on_life_loss:
+        raise ConfigError(
+            "env.vectorization = native: the vector ends episodes with each life, in evaluations, too. Make it with "
+            "episodic_life = False; for ids, set env.terminal_on_life_loss = True."
+        )
 
 
 class VectorOfOne(gymnasium.Env[Any, Any]):

@@ -203,15 +203,17 @@ def registered_spec(env_id: str) -> EnvSpec | None:
     """Return the spec of ``env_id``, without a version that of its newest version; None if it is not registered."""
     if env_id not in gymnasium.registry:
         with contextlib.suppress(gymnasium.error.Error):
-            space, bare, _ = parse_env_id(env_id)
-            env_id = get_env_id(space, bare, find_highest_version(space, bare))
+            space, bare, version = parse_env_id(env_id)
+            if version is None:
+                env_id = get_env_id(space, bare, find_highest_version(space, bare))
     return gymnasium.registry.get(env_id)
 
 
 def suite_id(env_id: str) -> str:
     """Return ``env_id`` as presets know it: ale_py also registers games without ``ALE/``, like ``Pong-v4``."""
     name = env_id.rpartition(":")[2]
-    if name.endswith(("-v0", "-v4")) and registered_spec(name) is None:
+    is_of_suite = any(name.startswith(suite.prefixes) for suite in SUITES)
+    if name.endswith(("-v0", "-v4")) and not is_of_suite and registered_spec(name) is None:
         with contextlib.suppress(ImportError):
             _atari(name)
     return f"ALE/{name.removeprefix('ALE/')}" if is_atari(name) else env_id

@@ -98,4 +98,5 @@ def episode_info_at(info: Any, number: int, num: int) -> dict[str, Any]:
     """Return the info of the step that has ended the episode of environment ``number``."""
     parts = info_at(info, number, num)
     inside = parts.pop(FINAL_INFO, None)
+    parts = {key: value for key, value in parts.items() if key not in FINAL_OBS}
     return {**parts, **inside} if isinstance(inside, Mapping) else parts

@@ -19,7 +19,7 @@ from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.imports import import_object
 from reverie.core.obs_conversion import ChannelAxis, conversion, looks_like_image
 from reverie.core.spaces import Space, children, get_at_path, iter_leaves, map_leaves
-from reverie.envs.wrappers import ActionRepeat, NoopReset, wrapper_stack
+from reverie.envs.wrappers import ActionRepeat, NoopReset, TimeAware, wrapper_stack
 
 Env = gymnasium.Env[Any, Any]
 
@@ -239,7 +239,7 @@ SHORT: dict[str, type[Any]] = {
     "action_repeat": ActionRepeat, "no_ops": NoopReset, "grayscale": Grayscale, "resize": Resize, "crop": Crop,
     "stack": wrappers.FrameStackObservation, "time_limit": wrappers.TimeLimit, "reward_scale": ScaleReward,
     "reward_clip": wrappers.ClipReward, "reward_tanh": TanhReward, "normalize": NormalizeFixed, "one_hot": OneHot,
-    "flatten": wrappers.FlattenObservation, "time_aware": wrappers.TimeAwareObservation,
+    "flatten": wrappers.FlattenObservation, "time_aware": TimeAware,
     "sticky_actions": wrappers.StickyAction, "rescale_action": wrappers.RescaleAction,
 }  # fmt: skip
 """Classes by their names in ``env.wrappers``."""

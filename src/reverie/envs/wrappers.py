@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import traceback
 from collections import deque
@@ -209,6 +210,19 @@ def count_frames(env: Env) -> int:
     return math.prod(count for _, count in counts)
 
 
+class TimeAware(gymnasium.wrappers.TimeAwareObservation, RecordConstructorArgs):
+    """Adds the time in the episode to the observation, in decisions: actions repeated around the limit count once."""
+
+    def __init__(
+        self, env: Env, flatten: bool = True, normalize_time: bool = False, *, dict_time_key: str = "time"
+    ) -> None:
+        super().__init__(env, flatten, normalize_time, dict_time_key=dict_time_key)
+        layers = itertools.takewhile(
+            lambda layer: not isinstance(layer, gymnasium.wrappers.TimeLimit), wrapper_stack(env)
+        )
+        self.max_timesteps: int = math.ceil(self.max_timesteps / math.prod(map(_repeat, layers)))
+
+
 class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
     """Atari's lives.
 
@@ -232,6 +246,8 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         if self._fire is not None:
             obs, info = self._act(self._fire)
         self._lives, self._goes_on = info["lives"], False
+        if self.env.has_wrapper_attr("begin_summary"):  # the next life is another episode
+            self.env.get_wrapper_attr("begin_summary")()
         return obs, info
 
     def _act(self, action: np.int64) -> Reset:
