@@ -99,7 +99,9 @@ SMALL_VALUES: Settings = VALUES | {
 """DQN and its variants on small problems. With single steps and the paper's targets, copied every 1,000 updates, DQN
 and QR-DQN did not learn Acrobot-v1 and FrozenLake-v1 in 20,000 and 10,000 env steps; with these settings they did."""
 
-ANY_VALUES: Settings = SMALL_VALUES | {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"}
+ANY_VALUES: Settings = SMALL_VALUES | {
+    "algo.normalize_obs": "running", "algo.reward_scale": "return_std", "algo.networks.units": (128, 128),
+}
 """The same in environments that nobody has tuned for; the Huber loss is linear beyond errors of 1."""
 
 CARTPOLE_VALUES: Settings = SMALL_VALUES | {
