@@ -45,7 +45,7 @@ ON_POLICY = {
 }  # fmt: skip
 OFF_POLICY = {"gamma": "discount", "batch_size": "batch_size", "tau": "tau"}
 LEARNING_RATES = {"learning_rate": ("actor_lr", "critic_lr")}
-ENTROPY = OFF_POLICY | {
+ENTROPY: dict[str, Any] = OFF_POLICY | {
     "learning_rate": ("actor_lr", "critic_lr", "temperature_lr"), "target_entropy": "target_entropy",
 }  # fmt: skip
 SETTINGS: dict[str, Mapping[str, Any]] = {

@@ -16,7 +16,7 @@ from reverie.core.errors import DataError
 
 MAX_BYTES = 1 << 28
 """Maximum size of a file; the statistics of an image of 1,000 x 1,000 pixels take 50 MB."""
-NUMPY = {
+_NUMPY = {
     "_reconstruct": np.zeros(1).__reduce__()[0], "scalar": np.float64(0).__reduce__()[0], "ndarray": np.ndarray,
     "dtype": np.dtype,
 }  # fmt: skip
@@ -43,11 +43,11 @@ class Attributes(dict[Any, Any]):
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Calls nothing but ``NUMPY``."""
+    """Calls nothing but ``_NUMPY``."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return NumPy's function or type of this name; for all others, a class without behavior."""
-        return NUMPY.get(name, Attributes) if module.partition(".")[0] == "numpy" else Attributes
+        return _NUMPY.get(name, Attributes) if module.partition(".")[0] == "numpy" else Attributes
 
 
 def read_statistics(file: Path) -> ObsStatistics | None:

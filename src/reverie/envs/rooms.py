@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
 from gymnasium import spaces
 from minigrid.core.grid import Grid
 from minigrid.core.mission import MissionSpace
@@ -29,16 +30,17 @@ class Rooms(MiniGridEnv):
     def __init__(self, **options: Any) -> None:
         mission = MissionSpace(mission_func=lambda: MISSION)
         super().__init__(mission, width=len(PLAN[0]), height=len(PLAN), max_steps=50, **options)
-        self.action_space = spaces.Discrete(3)
+        self.action_space: spaces.Space[Any] = spaces.Discrete(3)
 
     def _gen_grid(self, width: int, height: int) -> None:
-        self.grid = Grid(width, height)
+        self.grid: Grid = Grid(width, height)
         self.mission = MISSION
         for x, y in product(range(width), range(height)):
             if (cell := self._make_cell(PLAN[y][x])) is not None:
                 self.grid.set(x, y, cell)
         free = [(x, y) for x, y in product(range(width), range(height)) if PLAN[y][x] not in "#~g"]
-        self.agent_pos, self.agent_dir = free[self._rand_int(0, len(free))], self._rand_int(0, 4)
+        self.agent_pos: np.ndarray | tuple[int, int] = free[self._rand_int(0, len(free))]
+        self.agent_dir: int = self._rand_int(0, 4)
 
     @staticmethod
     def _make_cell(letter: str) -> WorldObj | None:

@@ -34,7 +34,7 @@ NO_ENV = "none"
 """Environment id of a run without an environment."""
 DATASET_ENV = "auto"
 """Placeholder id for the environment named in the dataset, until ``settings.py: with_dataset_env``."""
-WITHOUT_ENV = {"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0}
+WITHOUT_ENV: dict[str, Any] = {"env.id": NO_ENV, "env.num": 1, "eval_episodes": 0}
 """Settings of a run without an environment and without evaluations."""
 
 
