@@ -37,13 +37,13 @@ SCALED = {
 PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0}
 PUSHED, CHOSEN = LIVED | {"env": "reverie/Match-v0"}, LIVED | {"env": "reverie/Count-v0"}
 RUNS: dict[str, dict[str, Any]] = {
-    "td3": PUSHED | SCALED,
+    "td3": PUSHED | SCALED | {"algo.actor_lr": 3e-4, "algo.critic_lr": 3e-4},
     "dqn": CHOSEN | PRIORITIES | {"algo.value_estimator": "n_step(2)"},
     "dreamer_v3": SETTINGS | {"preset": "dreamer_v3", "env": "reverie/Count-v0", "replay_ratio": 0.3,
                               "steps": 80, "learning_starts": 50, "schedule.report_every": 60},
     "ppo": {k: v for k, v in SETTINGS.items() if k not in ("algo", "replay", "learning_starts", "replay_ratio")} | {
         "env": "reverie/Match-v0", "steps": 96, "algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 3,
-        "algo.networks.units": (8,),
+        "algo.networks.units": (8,), "env.num": 2, "algo.lr": 3e-4,
     },
     "bcq": RECORDED,
 }  # fmt: skip

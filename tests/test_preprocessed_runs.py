@@ -25,6 +25,7 @@ SMALL = {
     "env.vectorization": "sync", "eval_episodes": 2, "eval_envs": 2, "threads": 1, "seed": 0, "console": False,
     "tensorboard": False,
     "replay.capacity": 90, "algo.batch_size": 8, "algo.networks.units": (8,), "schedule.eval_every": 40,
+    "algo.normalize_obs": None, "algo.reward_scale": None,
 }  # fmt: skip
 ENVS = {"td3": "reverie/Match-v0", "discrete_sac": "reverie/Look-v0"}
 

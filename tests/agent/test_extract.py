@@ -157,7 +157,7 @@ def test_actions_of_the_environment_are_no_rows(agent):
 @pytest.fixture(scope="module")
 def mapped(tmp_path_factory):
     """PyDreamer on MiniGrid, whose probe has hardly learned."""
-    config = make_preset("pydreamer_minigrid+cpu")
+    config = make_preset("pydreamer_minigrid+cpu").merge({"env.id": "MiniGrid-Empty-5x5-v0"})
     few = {"steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.1, "algo.batch_length": 8}
     run = tmp_path_factory.mktemp("runs") / "mapped"
     train(config.merge(few | {"eval_episodes": 0, "tensorboard": False, "console": False}), run=run)

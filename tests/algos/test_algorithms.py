@@ -35,6 +35,7 @@ from reverie.distributed.actor_connection import acting_weights, load_weights, s
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 from reverie.nn.adam import Adam
 from reverie.nn.memory import MEMORY_COLUMN
+from reverie.nn.normalization import Running
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import GAE, TD1, NStep, TDLambda, VTrace
 
@@ -391,12 +392,11 @@ def test_replays_see_statistics_that_have_moved(name, functions):
     torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
 
 
-def test_normalizing_that_was_asked_for_needs_vectors_and_a_default_does_not():
+def test_normalizing_is_for_vectors():
     pixels = {"image": SPECS["everything"]["image"]}
     assert all(OFFLINE[name].normalize_obs is not None for name in OFFLINE)
-    assert OFFLINE["td3_bc"].merge(TINY).build(pixels, MOVES).preprocess.normalizer is None
-    with pytest.raises(ValueError, match="normalize_obs"):
-        TD3Config().merge(TINY | {"normalize_obs": "running"}).build(pixels, MOVES)
+    for algo in (OFFLINE["td3_bc"], TD3Config(normalize_obs=Running())):
+        assert algo.merge(TINY).build(pixels, MOVES).preprocess.normalizer is None
 
 
 def test_settings_of_a_run_that_do_not_fit_are_named():

@@ -170,6 +170,7 @@ def acted(request, tmp_path_factory) -> Path:
     """A finished run of two learners and one actor for both, or one for each, of which the second is lost once."""
     path = tmp_path_factory.mktemp("runs") / "acted"
     flags = [*FLAGS, "--actors", str(request.param), "--algo.normalize-obs", "running", "--steps", "200"]
+    flags += ["--algo.reward-scale", "None"]
     flags += ["--env", "mortal:Mortal-v0"] if request.param == 2 else []
     names = {"MORTAL": f"{path}-mark", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
     with printed_to(Path(f"{path}-said")):

@@ -117,8 +117,10 @@ class Lock(gymnasium.Env[np.ndarray, Any]):
 
 SEVERAL = {
     "dqn": VALUES | {"algo.double": True, "algo.dueling": True, "algo.target_update_interval": 20},
-    "sac": SMALL | {"algo.temperature": 0.05, "algo.temperature_lr": 0.0},
-}
+    "sac": SMALL | {
+        "algo.temperature": 0.05, "algo.temperature_lr": 0.0, "algo.normalize_obs": None, "algo.reward_scale": None,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "actions", "least"), [("dqn", "choices", 9.0), ("sac", "mixed", 7.5)])

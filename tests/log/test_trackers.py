@@ -205,7 +205,7 @@ def test_a_sink_that_fails_ends_no_run(tmp_path, said):
     assert ended.evaluation is not None
     assert fails.steps == [(60, False), (60, True)]
     assert (len(mine.steps), mine.closed) == (4, 1)
-    first, close = (line for line in said if "sink" in line)
+    first, close = (line for line in said if "the sink" in line)
     assert re.search(
         r"the sink Fails cannot write: JSONDecodeError: .*test_trackers\.py:\d+ in write\)\. The run", first
     )

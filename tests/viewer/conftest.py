@@ -22,6 +22,6 @@ def folder(tmp_path_factory):
     few = {"steps": 40, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.05, "algo.batch_length": 8,
            "algo.probe.heads": probes, "env.max_episode_steps": 12, "eval_episodes": 0, "tensorboard": False,
            "console": False}  # fmt: skip
-    mapped = make_preset("pydreamer_minigrid+cpu")
+    mapped = make_preset("pydreamer_minigrid+cpu").merge({"env.id": "MiniGrid-Empty-5x5-v0"})
     train(mapped.merge(few), run=where / "mapped")
     return where

@@ -347,7 +347,9 @@ class ExperimentConfig(Config):
             f"train_freq = {self.train_freq}: with actors, use ratio_tolerance": self.train_freq > 1,
             "replay.sequential = True: rows of several actors do not form a single sequence": self.replay.sequential,
             f"replay.init_from = {rows}: pass these rows as --data, with --experience mixed": rows,
-            "algo.reward_scale = return_std: its running returns belong to one actor": isinstance(scale, ReturnStd)
+            "algo.reward_scale = return_std: its running returns belong to one actor (set None instead)": isinstance(
+                scale, ReturnStd
+            )
             and (self.actors > 1 or self.learners > 1),
         }
         if reason := next((reason for reason, is_set in refused.items() if is_set), ""):
