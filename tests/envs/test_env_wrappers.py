@@ -258,3 +258,14 @@ def test_masks_of_a_game_that_is_over_are_not_asked_for():
     step = vector.step(step.obs["action_mask"].float())
     assert (bool(step.is_last), step.obs["action_mask"].tolist()) == (True, [[True] * 6])
     vector.close()
+
+
+class Lives(gymnasium.wrappers.AtariPreprocessing):  # without OpenCV
+    def __init__(self, env):
+        gymnasium.Wrapper.__init__(self, env)
+        self.terminal_on_life_loss = True
+
+
+def test_lives_that_end_evaluations_are_refused():
+    with pytest.raises(EnvError, match=r"terminal_on_life_loss=True\), which would end the episodes of evaluations"):
+        make_vector_env(EnvConfig(), seed=0, factory=lambda: Lives(env_zoo.Scripted(IMAGES, frames())))

@@ -1,18 +1,27 @@
 """Goal environments: what check-env says of them, and rewards of goals as they are stored."""
 
+import contextlib
+import math
+
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from reverie.core.errors import ConfigError
 from reverie.core.obs_codec import ObsCodec
+from reverie.core.specs import ObsPart
+from reverie.core.types import Step
 from reverie.envs.check import run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import BitFlip
 from reverie.envs.goals import GOALS, GoalFunction, call_on_rows
 from reverie.experiment.build import build
 from reverie.experiment.settings import Request, merge_layers
+from reverie.nn.preprocess import Preprocessor
+
+PLACE = spaces.Discrete(2)
 
 
 class Shaped(BitFlip):  # its reward is not only of goals
@@ -39,6 +48,31 @@ class OneBit(BitFlip):  # the goal is less than what is achieved
 
     def compute_terminated(self, achieved_goal, desired_goal, info):
         return super().compute_terminated(achieved_goal[..., :1], desired_goal[..., :1], info)
+
+
+class Near(gymnasium.Env):  # its goal, the place of the other, ends episodes
+    observation_space = spaces.Dict(observation=PLACE, achieved_goal=PLACE, desired_goal=PLACE)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.goal = int(self.np_random.integers(2))
+        return self.observed(1 - self.goal), {}
+
+    def observed(self, place):
+        return {"observation": place, "achieved_goal": place, "desired_goal": self.goal}
+
+    def step(self, action):
+        place = int(action)
+        return self.observed(place), float(place == self.goal), place == self.goal, False, {}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return (np.asarray(achieved_goal) == np.asarray(desired_goal)).astype(np.float32)
+
+
+class Told(Near):
+    def compute_terminated(self, achieved_goal, desired_goal, info):
+        return np.asarray(achieved_goal) == np.asarray(desired_goal)
 
 
 @pytest.mark.parametrize(
@@ -136,3 +170,34 @@ def test_success_is_logged_for_single_and_native_environments():
             ended += len(expected)
         env.close()
         assert ended > 3
+
+
+@pytest.mark.parametrize(("env", "names"), [(Told, []), (Near, ["ends_at_goals"])])
+def test_goals_that_end_episodes_are_found(env, names):
+    report = run_env_check(env, EnvConfig(), steps=100)
+    assert [finding.name for finding in report.findings if finding.name == "ends_at_goals"] == names
+
+
+@pytest.mark.parametrize("hindsight", [None, "future"])
+def test_rewards_of_collected_goals_scale_nothing_with_hindsight(hindsight):
+    settings = {"algo.reward_scale": "return_std(std=5)", "replay.hindsight": hindsight, "learning_starts": 20}
+    config = merge_layers(Request(algorithm="dqn")).merge(
+        settings | {"device": "cpu", "eval_episodes": 0, "steps": 200}
+    )
+    with contextlib.closing(build(config, BitFlip)) as experiment:
+        for _ in range(50):
+            experiment.collector.collect()
+        scaled = experiment.algo.preprocess._scaled(torch.tensor([-1.0]), torch.tensor([False]))
+    assert (float(scaled) == -1) == (hindsight == "future")
+
+
+@pytest.mark.parametrize(("follows", "low"), [(True, -20.0), (False, -math.inf)])
+def test_rewards_of_collected_goals_bound_no_values_with_hindsight(follows, low):
+    preprocess = Preprocessor(
+        {"x": ObsPart(kind="vector", shape=(1,), dtype="float32")}, discount=0.9, bound_values=True
+    )
+    preprocess.follows_rewards, none = follows, torch.tensor([False])
+    preprocess.update_statistics(
+        Step(obs={"x": torch.zeros(1, 1)}, reward=torch.tensor([-2.0]), is_first=none, is_last=none, is_terminal=none)
+    )
+    assert float(preprocess.range.bounds[0]) == pytest.approx(low)

@@ -31,3 +31,9 @@ def test_the_planned_updates_begin_when_a_batch_exists() -> None:
     config, window = ExperimentConfig().merge(values), Window(batch=16, length=64)
     planned = [config.merge({"steps": steps}).planned_counts(window) for steps in (268, 269, 300)]
     assert planned == [(0, 67), (1, 67), (32, 75)]
+
+
+def test_a_run_that_learns_too_late_says_so(tmp_path: Path, said: list[str]) -> None:
+    late = FEW | {"steps": 60, "learning_starts": 59, "replay_ratio": 0.5, "eval_episodes": 0}
+    assert reverie.train("dqn", env="CartPole-v1", run=tmp_path / "run", **late).updates == 0
+    assert "no updates were made: learning starts after 59 of 60 env steps" in " ".join(said)

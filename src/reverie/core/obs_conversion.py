@@ -52,7 +52,7 @@ def mask_conversion(space: Space) -> Conversion:
     def encode(value: Any, lead: int) -> np.ndarray:
         array = _as_array(value, shape, space.dtype, NUMBERS, lead)
         if not ((array == 0) | (array == 1)).all():
-            raise DataError(f"is {array}: expected 1 for legal actions and 0 for all others")
+            raise DataError(f"is {array}: expected 1 for legal actions and 0 for all other_axes")
         return array.astype(bool)
 
     return ObsPart(kind="mask", shape=shape, dtype="bool"), encode, np.asarray
@@ -175,9 +175,9 @@ def _float_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
 
 def _channel_bounds(space: spaces.Box, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the bounds of each channel, along ``axis``, with the axes of ``space``; None if all are equal."""
-    others = tuple(i for i in range(len(space.shape)) if i != axis)
-    low = space.low.astype(np.float64).min(others, keepdims=True)
-    high = space.high.astype(np.float64).max(others, keepdims=True)
+    other_axes = tuple(i for i in range(len(space.shape)) if i != axis)
+    low = space.low.astype(np.float64).min(other_axes, keepdims=True)
+    high = space.high.astype(np.float64).max(other_axes, keepdims=True)
     return None if (low == low.min()).all() and (high == high.max()).all() else (low, high)
 
 
