@@ -201,7 +201,7 @@ def test_branches(page, site):
 
 
 def test_a_dream_that_ends(page, site):
-    opened(page, site, "mapped", at=5)  # its model does not learn: it expects the end at once
+    opened(page, site, "mapped", at=5)
     go(page, (CHIP, re.compile("the dream ends here")), "b", (NOTE, re.compile("the dream ends at row 5")))
     go(page, "ArrowRight", (CHIP, "the dream ended at row 5"))
 
