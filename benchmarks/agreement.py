@@ -194,8 +194,8 @@ def machine(versions: Mapping[str, str]) -> dict[str, Any]:
     """Where, and with what; no rates, as nothing was timed."""
     import torch
 
-    from reverie.core.discover import version
     from reverie.core.hardware import describe_machine
+    from reverie.core.version import version
 
     kept = {
         key: value

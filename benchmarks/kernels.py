@@ -33,8 +33,8 @@ from machine import child, machine, write
 from replay import FORCES, MUJOCO, SAMPLERS, one_step
 from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build
 
+from reverie.algos.table import algorithm_config
 from reverie.core import kernel_dispatch
-from reverie.core.discover import algorithm_config
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from results import save
 
-from reverie.core.discover import version
 from reverie.core.hardware import describe_machine, matrix_rates
+from reverie.core.version import version
 
 STARTED = "REVERIE_BENCH_STARTED"
 """Environment variable by which a child knows when it was started: seconds since 1970."""

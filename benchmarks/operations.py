@@ -27,7 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from update import SETTINGS, config
 
 import reverie
-from reverie.core.discover import version
+from reverie.core.version import version
 from reverie.experiment.noise import noise_batch
 from reverie.kernels import gpu
 

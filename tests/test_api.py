@@ -19,7 +19,7 @@ import reverie
 from corridor import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.discover import algorithm_config, algorithms
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import learner_share
@@ -199,11 +199,9 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
 # ---------------------------------------------------------------- names
 
 
-def test_each_name_is_that_of_its_module() -> None:
+def test_each_name_is_documented() -> None:
     for name in reverie.__all__:
-        found = getattr(reverie, name)
-        assert (found.__name__, found.__module__) == (name, reverie._MODULE_OF[name])
-        assert found.__doc__, name
+        assert getattr(reverie, name).__doc__, name
 
 
 def test_each_algorithm_has_its_configuration_there() -> None:
@@ -221,7 +219,7 @@ def test_dir_lists_public_names_alone() -> None:
     assert [name for name in dir(reverie) if not name.startswith("__")] == sorted(reverie.__all__)
     assert "__version__" in dir(reverie)
     assert reverie.__version__.count(".") >= 1
-    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+    with pytest.raises(AttributeError, match="attribute trian"):
         _ = reverie.trian
 
 

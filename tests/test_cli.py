@@ -20,12 +20,12 @@ import pytest
 import yaml
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.help import setting
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parsing import dataclass_flags, parse, shorten_tyro_error
 from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
-from reverie.core.discover import algorithm_config, algorithms
 from reverie.envs.config import EnvConfig
 from reverie.experiment.settings import Request, merge_layers
 from reverie.kernels import compiler
@@ -538,7 +538,7 @@ def test_flags_that_are_right_are_not_hinted_at_for_an_unknown_one(capsys: Captu
 
 @pytest.mark.parametrize(("topic", "said"), [
     ("dqn", "Mnih et al."),
-    ("algo.adam-eps", "--algo.adam-eps, default 1e-08 of c51, discrete_bcq"),
+    ("algo.adam-eps", "--algo.adam-eps, default 1e-08 of dqn, c51"),
     ("--replay.capacity", "default 1000000\n  Total capacity"),
     ("dqn_atari", "reverie train dqn --preset dqn_atari"),
     ("eval", "usage: reverie eval"),

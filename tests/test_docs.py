@@ -26,11 +26,11 @@ from in_process import InProcess
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
+from reverie.algos.table import ALGORITHMS, algorithm_config, algorithms
 from reverie.cli.main import COMMANDS
 from reverie.cli.parsing import dataclass_flags
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
-from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
 from reverie.envs.config import EnvConfig
@@ -496,7 +496,7 @@ def test_the_table_of_suites() -> None:
 def test_the_table_of_actions() -> None:
     """Each cell is tried by tests/algos/test_action_spaces.py."""
     kinds = ("continuous", "discrete", "multi_discrete", "mixed")
-    own = [name for name, home in sorted(algorithms().items()) if home.startswith(f"{GROUP}.")]
+    own = sorted(entry.name for entry in ALGORITHMS)
     learned = {name: algorithm_config(name).action_kinds for name in own}
     expected = [[name, *("yes" if kind in of else "-" for kind in kinds)] for name, of in learned.items()]
     assert rows("docs/environments.md", "| algorithm | continuous") == expected

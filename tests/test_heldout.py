@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.agent.loading import read_config
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig, open_recorded

@@ -13,10 +13,10 @@ import yaml
 from reverie import api
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3Config, with_size
+from reverie.algos.table import algorithms
 from reverie.api import train_config
 from reverie.cli import main
 from reverie.cli import train as commands
-from reverie.core.discover import algorithms
 from reverie.core.errors import ConfigError
 from reverie.envs.dummy import Count
 from reverie.envs.suites import suite_id

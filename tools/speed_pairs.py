@@ -26,7 +26,7 @@ def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tupl
     """Return a learner of vectors with its default settings, or some others, and a batch of random rows for it."""
     import torch
 
-    from reverie.core.discover import algorithm_config
+    from reverie.algos.table import algorithm_config
     from reverie.core.specs import ActionPart, ActionSpec, ObsPart
     from reverie.core.types import Batch
 

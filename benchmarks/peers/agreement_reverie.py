@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from reverie.algos.cql import Best, Constant, Expected, Lagrange, Mode, Soft
 from reverie.algos.crr import Binary
 from reverie.algos.fqe import CHOSEN
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch
 from reverie.nn.network import NetworkConfig

@@ -35,7 +35,7 @@ from rates_reverie import SEEN, acts, rows_of
 from torch import Tensor
 
 import reverie
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.specs import ObsPart
 from reverie.core.types import FLAGS

@@ -34,7 +34,7 @@ from rates import (
 
 import reverie
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS

@@ -205,9 +205,9 @@ def is_text(node: ast.AST | None) -> bool:
 
 def own_algorithms() -> list[str]:
     """Return the names of the algorithms of this library."""
-    from reverie.core.discover import GROUP, algorithms
+    from reverie.algos.table import ALGORITHMS
 
-    return sorted(name for name, home in algorithms().items() if home.startswith(f"{GROUP}."))
+    return sorted(entry.name for entry in ALGORITHMS)
 
 
 def sections(text: str) -> dict[str, str]:
@@ -226,7 +226,7 @@ def title_of(name: str) -> tuple[str, str]:
 
 def overview() -> str:
     """Return the table of all algorithms."""
-    from reverie.core.discover import algorithm_config
+    from reverie.algos.table import algorithm_config
 
     lines = ["| algorithm | | actions | learns from |", "|---|---|---|---|"]
     for name in own_algorithms():
@@ -239,7 +239,7 @@ def overview() -> str:
 
 def algorithm_page(name: str, by_hand: str) -> str:
     """Return the page of one algorithm."""
-    from reverie.core.discover import algorithm_config
+    from reverie.algos.table import algorithm_config
 
     module = importlib.import_module(f"reverie.algos.{name}")
     config: Any = algorithm_config(name)
@@ -266,7 +266,7 @@ def made_by(name: str) -> str:
 
 def command(name: str) -> str:
     """Return a command that trains with an algorithm."""
-    from reverie.core.discover import algorithm_config
+    from reverie.algos.table import algorithm_config
 
     config: Any = algorithm_config(name)
     env = "Pendulum-v1" if "discrete" not in config.action_kinds else "CartPole-v1"
@@ -314,14 +314,14 @@ def link(found: re.Match[str]) -> str:
 
     short, path = found.groups()
     name = path.rpartition(".")[2] if short else path
-    if home := reverie._MODULE_OF.get(path.removeprefix("reverie.")):
-        path = f"{home}.{path.removeprefix('reverie.')}"
+    if (public := path.removeprefix("reverie.")) in reverie.__all__:
+        path = f"{getattr(reverie, public).__module__}.{public}"
     return f"[`{name}`][{path}]" if path.startswith("reverie.") else f"`{name}`"
 
 
 def settings_note(name: str) -> str:
     """Return what the columns of the table of settings are."""
-    from reverie.core.discover import algorithm_config
+    from reverie.algos.table import algorithm_config
     from reverie.experiment.presets import TABLE
 
     config = algorithm_config(name)
@@ -443,7 +443,7 @@ def public_names() -> list[str]:
     lines = ["# The Python interface", "", "`import reverie` has these names.", "", "| name | |", "|---|---|"]
     for name in reverie.__all__:
         said = docstring(getattr(reverie, name)).split("\n\n")[0]
-        lines.append(f"| [`{name}`][{reverie._MODULE_OF[name]}.{name}] | {cell(said)} |")
+        lines.append(f"| [`{name}`][{getattr(reverie, name).__module__}.{name}] | {cell(said)} |")
     return [*lines, ""]
 
 

@@ -14,9 +14,9 @@ from corridor import Corridor
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.ppo import PPOConfig
+from reverie.algos.table import algorithm_config
 from reverie.api import train_config as train
 from reverie.core.action_codec import ActionCodec
-from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, DataError
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from reverie.algos.base import Algorithm
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 

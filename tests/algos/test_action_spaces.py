@@ -17,8 +17,8 @@ from gymnasium import spaces
 from windows import MOVE, OBS, steps
 
 from reverie.algos.sac import SACConfig
+from reverie.algos.table import ALGORITHMS, algorithm_config
 from reverie.core.action_codec import ActionCodec
-from reverie.core.discover import GROUP, algorithm_config, algorithms
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
 from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
@@ -34,7 +34,7 @@ SPACES: dict[str, spaces.Space[Any]] = {
         spaces.Tuple((spaces.MultiDiscrete([[2, 3]]), spaces.Box(0, 7, (2,), np.int64))),
     )),
 }  # fmt: skip
-OURS = sorted(name for name, home in algorithms().items() if home.startswith(f"{GROUP}."))
+OURS = sorted(entry.name for entry in ALGORITHMS)
 SMALL = {
     "networks.units": (8,), "discriminator.units": (8,), "vae.units": (8,), "batch_size": 4, "num_quantiles": 3,
     "graph": False, "normalize_obs": None, "num_samples": 2, "rollout": 4,

@@ -26,8 +26,8 @@ from contracts import (
 from tape import Tapes, device_only
 
 from reverie.algos.model_free import ModelFree
+from reverie.algos.table import ALGORITHMS, algorithm_config, algorithm_name, algorithms
 from reverie.algos.td3 import TD3, TD3Config
-from reverie.core.discover import GROUP, algorithm_config, algorithm_name, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ActionPart, ActionSpec
 from reverie.core.types import Batch
@@ -52,7 +52,7 @@ bounded = pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"
 
 def test_every_algorithm_is_here():
     """The Dreamers have files of their own."""
-    ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
+    ours = {entry.name for entry in ALGORITHMS}
     assert {algorithm_name(type(config)) for config in CONFIGS.values()} | DREAMERS == ours
 
 

@@ -11,8 +11,8 @@ from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.imagination import Trajectory
 from reverie.algos.plan2explore import previous_actions
+from reverie.algos.table import algorithm_name
 from reverie.algos.world_model import Context
-from reverie.core.discover import algorithm_name
 from reverie.experiment.warm_start import MatchingNetworks, is_compatible_start
 
 bases = pytest.mark.parametrize("base", ["v1", "v2", "v3"])

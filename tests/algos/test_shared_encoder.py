@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.nn.network import unshared_parameters

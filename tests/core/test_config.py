@@ -19,9 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reverie.algos.cql import Mode
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.core.bounds import Above, AtLeast, Finite, Regex, Within
 from reverie.core.config import Choice, Config, coerce
-from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reverie.core.discover import GROUP, algorithms
+from reverie.algos.table import ALGORITHMS
 
 WORKER = Path(__file__).parent / "two_ranks.py"
 OWN_BATCH = ("crossq:crossq", "xqc:xqc")
@@ -28,7 +28,7 @@ def found(tmp_path_factory):
 
 def test_two_ranks_of_half_a_batch_learn_what_one_learns_of_the_whole(found):
     """Weights, moments, targets, statistics and metrics, after two updates on batches with ends of episodes."""
-    ours = {name for name, home in algorithms().items() if home.startswith(f"{GROUP}.")}
+    ours = {entry.name for entry in ALGORITHMS}
     assert {name.partition(":")[0] for name in found[0]} == ours
     same = [(name, each) for rank in found for name, each in rank.items() if name not in OWN_BATCH]
     far = [(name, part, *worst) for name, each in same for part, worst in each.items()]

@@ -14,8 +14,8 @@ sys.path[:0] = [str(HERE.parent / "algos"), str(HERE.parent)]
 import contracts  # noqa: E402
 import dreamer  # noqa: E402
 
+from reverie.algos.table import algorithm_name  # noqa: E402
 from reverie.core.collectives import mean_across_ranks, use_ranks  # noqa: E402
-from reverie.core.discover import algorithm_name  # noqa: E402
 from reverie.core.types import Step  # noqa: E402
 from reverie.distributed.process_group import ProcessGroup  # noqa: E402
 from reverie.nn.adam import Adam  # noqa: E402

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fake_cuda import CUDA, FakeCuda, fake_cuda
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from reverie.agent.sb3_statistics import ObsStatistics, read_statistics
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.discover import algorithm_config
+from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.files import write_json
 from reverie.core.logger import logger

@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map_only
 
 from reverie.agent.agent import Agent
 from reverie.algos.settings import AlgorithmConfig
+from reverie.algos.table import algorithm_config
 from reverie.core.action_codec import ActionCodec
-from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.hardware import choose_device
 from reverie.core.imports import import_object, is_remembered, trust_modules

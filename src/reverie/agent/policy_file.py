@@ -22,7 +22,6 @@ from reverie.agent.conversion import obs_to_step
 from reverie.agent.player import Player, check_choice, policy_mode
 from reverie.agent.policy_function import ATOL, NoiseRecorder, PolicyFunction
 from reverie.core.bounds import AtLeast
-from reverie.core.discover import version
 from reverie.core.errors import ConfigError, EnvError, RunError
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_json
 from reverie.core.kernel_dispatch import use_only_kernels
@@ -30,6 +29,7 @@ from reverie.core.protocols import Memoryless, Policy
 from reverie.core.seeding import derived_seeds, seeded_rng
 from reverie.core.specs import ObsPart
 from reverie.core.types import Mode, PolicyOutput, QValues, Step
+from reverie.core.version import version
 from reverie.experiment.environments import make_eval_env
 from reverie.log.artifacts import missing_package_error
 from reverie.nn.preprocess import inspect_policy

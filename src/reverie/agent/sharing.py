@@ -25,9 +25,9 @@ from PIL import Image
 
 from reverie.agent.loading import check_code
 from reverie.agent.player import actions_label
-from reverie.core.discover import version
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import read_file, write_json
+from reverie.core.version import version
 from reverie.log.artifacts import AGENT_FILE, HUB_PATTERN, download_agent, tracker_ids, tracker_module
 from reverie.log.trackers import PROJECT, mlflow_experiment_id
 from reverie.run.checkpoint import Checkpoints, longest_episode, read_checkpoint

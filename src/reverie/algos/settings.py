@@ -11,21 +11,18 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import torch
 
 from reverie.algos.base import Algorithm
+from reverie.algos.table import algorithm_config, algorithm_name, algorithms
 from reverie.core.bounds import AtLeast
-from reverie.core.config import Config
-from reverie.core.discover import algorithm_config, algorithm_name, algorithms
+from reverie.core.config import LearnerConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.nn.action_kinds import action_kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlgorithmConfig(Config):
+class AlgorithmConfig(LearnerConfig):
     """Settings that every algorithm has."""
 
-    learner: ClassVar[type[Any]]
-    """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
-    configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
     action_kinds: ClassVar[frozenset[str]] = frozenset()
     """Kinds of action spaces that it learns (``nn/actor_critic.py: action_kind``), which ``build`` checks. Errors about
     actions suggest algorithms by this field; an algorithm without it is not suggested, and accepts all actions."""

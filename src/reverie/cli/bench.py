@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from reverie.cli.output import print_kernel_problem, print_sections
-from reverie.core.discover import version
 from reverie.core.errors import ConfigError, count_noun
+from reverie.core.version import version
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
     from reverie.core.specs import ActionSpec, ObsPart

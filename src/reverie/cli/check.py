@@ -15,8 +15,8 @@ from reverie.cli.agent import progress_bar
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import TrustOption, iter_flags, parse
-from reverie.core.discover import version
 from reverie.core.errors import short_repr
+from reverie.core.version import version
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
 
 if TYPE_CHECKING:  # it imports torch, which --help does not need

@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal
 import docstring_parser
 from tyro.conf import Positional, arg
 
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parsing import dataclass_flags
 from reverie.cli.train_options import CommonOptions
 from reverie.core.config import Choice
-from reverie.core.discover import algorithm_config, algorithms
 from reverie.core.errors import ConfigError
 from reverie.core.logger import wrap_words
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig

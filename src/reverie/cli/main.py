@@ -10,12 +10,12 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from reverie.core.discover import version
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
 from reverie.core.imports import trust_modules
 from reverie.core.logger import wrap_words
 from reverie.core.openmp import limit_openmp_spinning
 from reverie.core.signals import die_with_parent
+from reverie.core.version import version
 
 COMMANDS = {
     "train": ("train_command", "train an agent, or continue a run"),

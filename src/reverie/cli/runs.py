@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import itertools
 import shutil
 import textwrap
 from collections.abc import Mapping
@@ -11,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from reverie.algos.table import algorithms
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like
 from reverie.cli.parsing import TrustOption
-from reverie.core.discover import algorithms, module_outline
 from reverie.core.errors import ReverieError, RunError, count_noun
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
@@ -33,16 +35,12 @@ class ListCommand:
             return print_agents(self.location)
         from reverie.experiment.presets import TABLE
 
-        names = algorithms()
-        groups = ALGORITHM_GROUPS | {"from installed packages": " ".join(names.keys() - listed_algorithms())}
-        for title, group in groups.items():
-            print(f"{title}\n" * bool(group), end="")
-            for name in group.split():
-                summary, sizes = names[name], list[str]()
-                if summary.startswith("reverie.algos."):
-                    summary, sizes = module_outline(summary.removeprefix("reverie."))
+        for group, entries in itertools.groupby(algorithms().values(), key=lambda entry: entry.group):
+            print(group)
+            for name, target, _ in entries:
+                summary, sizes = module_outline(name) if target.startswith("reverie.algos.") else (target, [])
                 print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
-            print("\n" * bool(group), end="")
+            print()
         print("presets (--preset NAME; in brackets, the environments whose default it is)")
         print_entry("cpu", ["The environment's preset with small networks and a short run; the default without a GPU."])
         for name, preset in TABLE.items():
@@ -51,21 +49,22 @@ class ListCommand:
         return 0
 
 
-ALGORITHM_GROUPS = {
-    "world models": "dreamer_v3 r2dreamer dreamer_v2 dreamer_v1 plan2explore_v3 plan2explore plan2explore_v1 tdmpc2 "
-    "bmpc",
-    "on-policy, any actions": "ppo a2c impala",
-    "off-policy, discrete actions": "dqn c51 qr_dqn iqn discrete_sac",
-    "off-policy, continuous actions": "sac tqc crossq simba_v2 xqc sac_ae td3 ddpg",
-    "recorded data, any actions": "bc iql decision_transformer gail",
-    "recorded data, discrete actions": "discrete_cql discrete_bcq discrete_crr",
-    "recorded data, continuous actions": "cql rebrac td3_bc fql bcq crr",
-}
+def module_outline(name: str) -> tuple[str, list[str]]:
+    """Return the first line of the docstring of ``algos/NAME.py``, and the keys of ``SIZES``, without importing torch.
+
+    The file can also import this table from another one.
+    """
+    tree = tables = _parse(f"reverie.algos.{name}")
+    for x in tree.body:
+        if isinstance(x, ast.ImportFrom) and x.module and any(alias.name == "SIZES" for alias in x.names):
+            tables = _parse(x.module)
+    values = [x.value for x in tables.body if isinstance(x, ast.AnnAssign) and ast.unparse(x.target) == "SIZES"]
+    sizes = [ast.literal_eval(key) for table in values if isinstance(table, ast.Dict) for key in table.keys if key]
+    return (ast.get_docstring(tree) or "").partition("\n")[0], sizes
 
 
-def listed_algorithms() -> set[str]:
-    """Return the names in :data:`ALGORITHM_GROUPS`."""
-    return {name for group in ALGORITHM_GROUPS.values() for name in group.split()}
+def _parse(module: str) -> ast.Module:
+    return ast.parse((Path(__file__).parents[2] / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
 def print_entry(name: str, texts: list[str]) -> None:

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
+from reverie.algos.table import same_algorithm
 from reverie.api import train_config
 from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
 from reverie.cli.parsing import iter_flags, parse, remove_flags
 from reverie.cli.train_options import CommonOptions, parse_common
-from reverie.core.discover import same_algorithm
 from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank

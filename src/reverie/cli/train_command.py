@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.train_options import parse_common
-from reverie.core.discover import algorithm_config, algorithms
 from reverie.experiment.presets import check_not_preset
 
 

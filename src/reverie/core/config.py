@@ -84,6 +84,15 @@ class Config:
         return self.merge({path: value})
 
 
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig(Config):
+    """Settings of an algorithm, and the class that learns with them."""
+
+    learner: ClassVar[type[Any]]
+    """Class of the learner, made as ``learner(obs_spec, action_spec, config, device)``. It is defined after its
+    configuration, and so assigned there: ``MyConfig.learner = MyLearner``."""
+
+
 @dataclass(frozen=True)
 class Choice(Config):
     """A setting that has one of several kinds, each with its own fields. Its text names both: ``td_lambda(lam=0.9)``.

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from reverie.core.columns import ColumnSpec
-from reverie.core.discover import version
 from reverie.core.logger import logger
+from reverie.core.version import version
 from reverie.distributed.actor_connection import (
     MAX_SPINS,
     NO_STEP_LIMIT,

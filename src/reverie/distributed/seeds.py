@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from reverie.core.discover import is_importable_algorithm
+from reverie.algos.table import is_importable_algorithm
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, RunError, count_noun, short_repr
 from reverie.core.files import check_local, check_writable, disk_errors_as_run_error

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.settings import AlgorithmConfig
+from reverie.algos.table import algorithm_name
 from reverie.core.bounds import Above, AtLeast, Regex, Within
 from reverie.core.config import Config
-from reverie.core.discover import algorithm_name
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import check_device_name
 from reverie.core.types import Window

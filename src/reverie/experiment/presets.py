@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reverie.core.discover import algorithms
+from reverie.algos.table import algorithms
 from reverie.core.errors import ConfigError
 from reverie.experiment import model_based_presets, model_free_presets, offline_presets
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from reverie.algos.settings import AlgorithmConfig
+from reverie.algos.table import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.config import Choice, Config, flatten, nest
-from reverie.core.discover import algorithm_config, algorithm_name, same_algorithm
 from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError, did_you_mean, short_repr
 from reverie.core.hardware import num_gpus
 from reverie.core.logger import logger

@@ -11,7 +11,7 @@ from typing import Any
 from reverie.algos.base import Algorithm
 from reverie.algos.model_free import ModelFree
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core.discover import algorithm_config, algorithm_name, algorithms, same_algorithm
+from reverie.algos.table import algorithm_config, algorithm_name, algorithms, same_algorithm
 from reverie.core.errors import RunError, count_noun
 from reverie.core.imports import check_module
 from reverie.core.logger import logger

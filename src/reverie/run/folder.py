@@ -16,7 +16,6 @@ from typing import Any
 import yaml
 
 from reverie.core.config import nest
-from reverie.core.discover import same_algorithm, version
 from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, short_repr
@@ -24,6 +23,7 @@ from reverie.core.files import check_links, check_local, read_file, write_atomic
 from reverie.core.imports import MODULE_NAME, check_module, names_in, texts_in, trust_file_of
 from reverie.core.lock import LOCK_FILE_NAME, folder_lock
 from reverie.core.specs import diff_bounds, diff_specs
+from reverie.core.version import version
 
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 YAML_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -344,7 +344,7 @@ def contains_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     saved = parse_saved_config(read_yaml(settings), settings)
     pairs = {"algorithm": (saved.algorithm, algorithm), "environment": (saved.env, env)}
     for label, (actual, expected) in pairs.items():
-        if actual != expected and not (label == "algorithm" and same_algorithm(actual, expected)):
+        if actual != expected:
             raise RunError(
                 f"{path} contains a run with {label} '{actual}', not '{expected}': choose another run folder, or use "
                 "the settings of that run to continue it."

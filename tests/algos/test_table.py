@@ -1,5 +1,6 @@
-"""Discovery: file names are names on the command line, and listing runs nothing."""
+"""Algorithms by name: in the table, of installed packages, or module:Class. Listing imports none."""
 
+import re
 import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -8,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
+from reverie.algos import table
 from reverie.algos.settings import AlgorithmConfig
-from reverie.core import discover, imports
+from reverie.core import imports
 from reverie.core.errors import ConfigError
-
-FILES = {p.stem for p in (Path(discover.__file__).parents[1] / "algos").glob("*.py")} - discover.NON_ALGORITHM_FILES
+from reverie.core.registry import Entry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,29 +24,37 @@ class OutsideConfig(AlgorithmConfig):  # type: ignore[misc]
 @pytest.fixture
 def outside(monkeypatch):
     """An installed package that offers an algorithm."""
-    point = EntryPoint("outside", f"{__name__}:OutsideConfig", discover.GROUP)
+    point = EntryPoint("outside", f"{__name__}:OutsideConfig", table.ENTRY_POINTS)
     monkeypatch.setattr(imports, "_entry_points_on", lambda path, group: [point])
 
 
-def test_each_file_has_exactly_one_config():
-    for name in FILES:
-        config = discover.algorithm_config(name)
+def test_each_row_names_the_config_of_its_file():
+    for name, target, group in table.ALGORITHMS:
+        config = table.algorithm_config(name)
         assert issubclass(config, AlgorithmConfig)
-        assert discover.algorithm_name(config) == name
-        assert discover.algorithm_config(name.replace("_", "-")) is config
+        assert (target.partition(":")[0], config.__module__) == (f"reverie.algos.{name}",) * 2
+        assert table.algorithm_name(config) == name
+        assert table.algorithm_config(name.replace("_", "-")) is config
+        assert group != Entry._field_defaults["group"]
+
+
+def test_each_file_that_makes_a_learner_has_a_row():
+    files = Path(table.__file__).parent.glob("*.py")
+    learners = {file.stem for file in files if re.search(r"^\w+Config\.learner = ", file.read_text(), re.MULTILINE)}
+    assert learners - {"fqe"} == {entry.name for entry in table.ALGORITHMS}  # which evaluates, and trains no policy
 
 
 @pytest.mark.usefixtures("outside")
 def test_third_parties_are_found():
-    assert "outside" in discover.algorithms()
-    assert discover.algorithm_config("outside") is OutsideConfig
-    assert discover.algorithm_name(OutsideConfig) == "outside"
+    assert "outside" in table.algorithms()
+    assert table.algorithm_config("outside") is OutsideConfig
+    assert table.algorithm_name(OutsideConfig) == "outside"
 
 
 def test_a_class_nobody_offers_is_named_by_where_it_is():
-    name = discover.algorithm_name(OutsideConfig)
+    name = table.algorithm_name(OutsideConfig)
     assert name == f"{__name__}:OutsideConfig"
-    assert discover.algorithm_config(name) is OutsideConfig
+    assert table.algorithm_config(name) is OutsideConfig
 
 
 @pytest.mark.parametrize(
@@ -53,7 +62,7 @@ def test_a_class_nobody_offers_is_named_by_where_it_is():
     [
         ("dreamer3", r"unknown algorithm 'dreamer3'\. Did you mean 'dreamer_v3'"),
         ("nowhere:Config", r"'nowhere' cannot be imported \(ModuleNotFoundError: .*to PYTHONPATH"),
-        ("pathlib:Path", "'pathlib' has no subclass of AlgorithmConfig with that name"),
+        ("pathlib:Path", "'pathlib' has no subclass of LearnerConfig with that name"),
         ("somebodys:Mine", r"with that name\. Did you mean 'MineConfig'\? It has: MineConfig, OtherConfig\.$"),
         ("somebodys.py:MineConfig", r"path of a file: expected the name of a module, as in 'somebodys:MineConfig', in"),
     ],
@@ -65,21 +74,21 @@ def test_a_name_or_class_that_is_not_there(name, said, monkeypatch):
         setattr(module, own, type(own, (AlgorithmConfig,), {"__module__": "somebodys"}))
     monkeypatch.setitem(sys.modules, "somebodys", module)
     with pytest.raises(ConfigError, match=said):
-        discover.algorithm_config(name)
+        table.algorithm_config(name)
 
 
 def test_entry_points_of_a_folder_that_joins_the_path(monkeypatch, tmp_path):
-    assert "odd" not in discover.algorithms()
+    assert "odd" not in table.algorithms()
     folder = tmp_path / "somebodys-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: somebodys\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{discover.GROUP}]\nodd = somebodys:Config\n")
+    (folder / "entry_points.txt").write_text(f"[{table.ENTRY_POINTS}]\nodd = somebodys:Config\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert discover.algorithms()["odd"] == "somebodys:Config"
+    assert table.algorithms()["odd"].target == "somebodys:Config"
 
 
 def test_entry_points_of_the_current_folder_are_not_those_of_a_package(monkeypatch, tmp_path):
     test_entry_points_of_a_folder_that_joins_the_path(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     imports._entry_points_on.cache_clear()
-    assert "odd" not in discover.algorithms()
+    assert "odd" not in table.algorithms()
