@@ -22,29 +22,10 @@ from reverie.core.types import Batch, Obs
 from reverie.nn.functional import mask_illegal
 from reverie.objectives.categorical import choice_weight, mean_over_choices, split_choices, stack_choices
 from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
-from reverie.objectives.quantile import quantiles_of_action
+from reverie.objectives.quantile import project_to_atoms, quantiles_of_action
 from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
-
-
-def project(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
-    """Return the probabilities ``[..., N]`` of the ``support`` ``[N]`` for a distribution over other atoms: equation 7.
-
-    p_i = sum_j [1 - |[x_j] - z_i| / dz]_0^1 p_j, where [x_j] is bounded to the support: each x_j gives its probability
-    to its two neighbors in the support.
-
-    Args:
-        atoms: x ``[..., M]``, in any order.
-        probs: their probabilities, the same shape.
-        support: z, evenly spaced and ascending.
-    """
-    x, intervals = atoms.clamp(support[0], support[-1]), len(support) - 1
-    position = (x - support[0]) * (intervals / (support[-1] - support[0]))  # [..., M], from 0 to N - 1
-    lower = position.nan_to_num(0.0).long().clamp(max=intervals - 1)  # the neighbor below, an index even for NaN
-    share = ((x - support[lower]) / (support[1] - support[0])).clamp(0, 1)  # of the neighbor above
-    projected = probs.new_zeros(*probs.shape[:-1], len(support))
-    return projected.scatter_add_(-1, lower, probs * (1 - share)).scatter_add_(-1, lower + 1, probs * share)
 
 
 class C51Objective(DQNObjective):
@@ -99,7 +80,7 @@ class C51Objective(DQNObjective):
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
         )  # [B, T-1]
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
-        return project(reward.unsqueeze(-1) + live.unsqueeze(-1) * self.support, reached, self.support)
+        return project_to_atoms(reward.unsqueeze(-1) + live.unsqueeze(-1) * self.support, reached, self.support)
 
 
 # ---------------------------------------------------------------------- learner

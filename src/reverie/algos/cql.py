@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reverie.algos.model_free import OfflineConfig
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, ReturnToGoAnnotator, UnknownReturnPolicy
-from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Above, AtLeast, Finite, ScheduledFloat, Within
 from reverie.core.config import Choice
 from reverie.core.errors import ConfigError
@@ -143,7 +143,7 @@ class CQL(SAC):
 
     cfg: CQLConfig
     objective: CQLObjective
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CQLObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": CQLObjective}
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CQLConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
 
-from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.algos.sac import SAC, SACConfig, SoftObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch
@@ -24,14 +23,10 @@ from reverie.objectives.td import Losses, obs_after, obs_before, regression_erro
 # ---------------------------------------------------------------------- losses
 
 
-class CrossQObjective(SACObjective):
-    """The losses of CrossQ, with the terms of :class:`~reverie.algos.sac.SACObjective` and no ``target_critic``."""
+class CrossQObjective(SoftObjective):
+    """The losses of CrossQ, with the terms of :class:`~reverie.algos.sac.SACObjective`."""
 
     cfg: CrossQConfig
-
-    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: CrossQConfig, target_entropy: float) -> None:
-        super().__init__(actor, critic, cfg, target_entropy)
-        del self.target_critic
 
     def critic_loss(self, batch: Batch) -> Losses:
         """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2], with Q(s, a) and Q(s', a') from one pass: section 3.1, figure 1."""
@@ -47,10 +42,6 @@ class CrossQObjective(SACObjective):
         with batch_statistics(self.actor):
             return super().actor_loss(batch)
 
-    def targets(self, batch: Batch) -> Tensor:
-        """CrossQ's targets need the pass that also computes the values: :meth:`critic_loss`."""
-        raise NotImplementedError("CrossQ computes its targets in critic_loss, in one pass with the values.")
-
 
 # ---------------------------------------------------------------------- learner
 
@@ -61,7 +52,7 @@ class CrossQ(SAC):
     With several learners, each normalizes by the statistics of its own rows, as batch norm in PyTorch does.
     """
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": CrossQObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": CrossQObjective}
 
 
 # ---------------------------------------------------------------------- settings

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
-from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Finite
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Obs
@@ -57,7 +57,7 @@ class DiscreteSACObjective(SACObjective):
 class DiscreteSAC(SAC):
     """The learner of discrete SAC: actor, two critics and a temperature over one or several choices."""
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = {
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {
         "discrete": DiscreteSACObjective,
         "multi_discrete": DiscreteSACObjective,
     }

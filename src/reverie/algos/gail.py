@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from reverie.algos.discrete_sac import DiscreteSAC
 from reverie.algos.model_free import OfflineConfig
-from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.algos.sac import SAC, SACConfig, SoftObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionSpec, ObsSpec
@@ -136,7 +136,7 @@ class GAIL(SAC):
     The first :attr:`recorded` windows of a batch are the expert's, the others the agent's.
     """
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = SAC.losses | DiscreteSAC.losses
+    losses: ClassVar[dict[str, type[SoftObjective]]] = SAC.losses | DiscreteSAC.losses
     cfg: GAILConfig
     has_heldout_losses = False  # they compare two sets of rows
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.base import TrainStep
@@ -36,13 +35,21 @@ from reverie.nn.normals import SquashedNormal
 from reverie.nn.optim import frozen, register_scheduled
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.returns import transition_mask
-from reverie.objectives.td import Losses, draw_critics, masked_mean, obs_after, obs_before, regression_error
+from reverie.objectives.td import (
+    Losses,
+    draw_critics,
+    masked_mean,
+    obs_after,
+    obs_before,
+    regression_error,
+    with_entropy_bonus,
+)
 
 # ---------------------------------------------------------------------- losses
 
 
-class SACObjective(TDObjective):
-    """The losses of SAC over any distribution of actions and K critics, two in the paper.
+class SoftObjective(TDObjective):
+    """Actor and temperature of SAC over any distribution of actions; subclasses define the loss of the critics.
 
     ``actor(obs)`` returns a distribution with a differentiable ``sample() -> (action [..., A], log pi [...])``, such as
     ``nn/normals.py: SquashedNormal``. ``critic(obs, action)`` returns the values ``[K, ...]`` of all critics;
@@ -59,14 +66,8 @@ class SACObjective(TDObjective):
         self.actor = actor
         self.critic = critic
         self.target_entropy = target_entropy
-        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
         self.log_temperature: nn.Parameter = nn.Parameter(torch.tensor(math.log(initial_value(cfg.temperature) or 1.0)))
         register_scheduled(self, "fixed_temperature", cfg.temperature)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
-        values = self.values(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
-        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """Return the terms ``actor`` and ``temperature``: equations 9 and 18, from the same actions.
@@ -82,23 +83,14 @@ class SACObjective(TDObjective):
         metrics = {"train/entropy": entropy, "train/temperature": self.temperature}
         return Losses({"actor": actor, "temperature": temperature}, metrics)
 
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3.
-
-        V lacks the entropy, its second term, unless ``entropy_backup`` is set.
-        """
-        value, entropy = self.expected_value(obs_after(batch.obs), self.target_critic)  # [B, T-1] each
-        return self.soft_targets(batch, value, entropy)
-
     def soft_targets(self, batch: Batch, value: Tensor, entropy: Tensor) -> Tensor:
-        """Return :meth:`targets` for the values and the entropies of the next rows, ``[B, T - 1]`` each."""
+        """Return the targets for the values and the entropies of the next rows, ``[B, T - 1]`` each."""
         if not self.cfg.entropy_backup:
             return self.cfg.value_estimator(batch, value, self.cfg.discount)
         bonus = self.temperature * entropy
         if bonus.shape[1] == 1:  # no row has an earlier one
             return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount)
-        batch, earlier_bonus = with_bonus(batch, bonus)
+        batch, earlier_bonus = with_entropy_bonus(batch, bonus)
         return self.cfg.value_estimator(batch, value + bonus, self.cfg.discount) - earlier_bonus
 
     def values(self, obs: Obs, action: Tensor) -> Tensor:
@@ -138,7 +130,7 @@ class SACObjective(TDObjective):
         return None
 
     @classmethod
-    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SACObjective:
+    def build(cls, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig) -> SoftObjective:
         """Build the networks for these specs and the losses over them."""
         width = action_spec.width
         actor = cls.build_actor(obs_spec, width, cfg.networks, cfg.dtype)
@@ -146,19 +138,26 @@ class SACObjective(TDObjective):
         return cls(actor, critic, cfg, cfg.resolve_target_entropy(-float(width)))
 
 
-def with_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
-    """Return the batch with the previous row's entropy bonus added to each reward, and this bonus ``[B, T - 1]``.
+class SACObjective(SoftObjective):
+    """The losses of SAC with K critics, two in the paper, and their target critics."""
 
-    Multi-step estimators thereby include the entropy of all rows on the way. Subtract the bonus of row t from the
-    target of row t: the value of an action includes the entropy of later states, but not of its own state.
+    def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SACConfig, target_entropy: float) -> None:
+        super().__init__(actor, critic, cfg, target_entropy)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
 
-    Args:
-        batch: rows ``[B, T]``.
-        bonus: ``[B, T - 1]``, alpha times the entropy at rows 1 ... T-1.
-    """
-    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; 0 in row 0, whose bonus cancels
-    reward = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
-    return replace(batch, reward=reward), bonus
+    def critic_loss(self, batch: Batch) -> Losses:
+        """J_Q = sum_i E[(Q_i(s, a) - y)^2 / 2]: equation 5."""
+        values = self.values(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1]
+        return regression_error(values, self.targets(batch), batch, self.cfg.critic_loss, scale=0.5)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Y = r + gamma (1 - terminal) V(s'), V = min_i Q'_i(s', a') - alpha ln pi(a' | s'): equations 2 and 3.
+
+        V lacks the entropy, its second term, unless ``entropy_backup`` is set.
+        """
+        value, entropy = self.expected_value(obs_after(batch.obs), self.target_critic)  # [B, T-1] each
+        return self.soft_targets(batch, value, entropy)
 
 
 class MixedSACObjective(SACObjective):
@@ -204,13 +203,13 @@ class MixedSACObjective(SACObjective):
 class SAC(ModelFree):
     """The learner of SAC: actor, critics and a temperature, their updates and the policy."""
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": SACObjective, "mixed": MixedSACObjective}
     """The losses, by the kind of the actions."""
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACConfig, device: torch.device) -> None:
         super().__init__(obs_spec, cfg, device)
         losses = self.losses[action_kind(action_spec)]
-        self.objective: SACObjective = losses.build(self.preprocess.spec, action_spec, cfg)
+        self.objective: SoftObjective = losses.build(self.preprocess.spec, action_spec, cfg)
         self.to(device)
         actor, critic = self.objective.actor, self.objective.critic
         share_encoder(critic, actor, *[target.model for target in self.objective.target_networks])

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.sac import SAC, SACConfig, SACObjective
+from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.specs import ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import Batch, Obs, Update
@@ -94,7 +94,7 @@ class SACAE(SAC):
     """The learner of SAC-AE: SAC's, with decoders and another optimizer of the encoder."""
 
     objective: SACAEObjective
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SACAEObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": SACAEObjective}
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: SACAEConfig, device: torch.device) -> None:
         super().__init__(obs_spec, action_spec, cfg, device)

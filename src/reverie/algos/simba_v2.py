@@ -15,8 +15,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.c51 import project
-from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
+from reverie.algos.sac import SAC, SACConfig, SoftObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
@@ -25,15 +24,16 @@ from reverie.nn.bodies import Body, Hypersphere, project_weights
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.reward_scaling import ReturnStd, RewardScale
+from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
-from reverie.objectives.quantile import quantile_targets
-from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before
+from reverie.objectives.quantile import project_to_atoms, quantile_targets
+from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before, with_entropy_bonus
 
 # ---------------------------------------------------------------------- losses
 
 
-class SimbaV2Objective(SACObjective):
-    """The losses of SimbaV2, with the terms of :class:`~reverie.algos.sac.SACObjective`.
+class CategoricalObjective(SoftObjective):
+    """The losses of critics that predict the probabilities of atoms, with the terms of ``sac.SACObjective``.
 
     ``critic(obs, action)`` returns the logits of N atoms for each of K critics, ``[K, ..., N]``. The estimator must
     bootstrap from a single row: ``TD0``, ``TD1`` or ``NStep``.
@@ -41,16 +41,11 @@ class SimbaV2Objective(SACObjective):
 
     cfg: SimbaV2Config
     support: Tensor
-    build_actor: ClassVar[Callable[..., nn.Module]] = partial(BoundedGaussianActor, heads=2)
 
     def __init__(self, actor: nn.Module, critic: nn.Module, cfg: SimbaV2Config, target_entropy: float) -> None:
         super().__init__(actor, critic, cfg, target_entropy)
+        self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
         self.register_buffer("support", torch.linspace(-cfg.max_value, cfg.max_value, cfg.num_atoms), persistent=False)
-
-    def critic_loss(self, batch: Batch) -> Losses:
-        """-sum_k E[sum_i m_i ln p_k,i(s, a)]: the cross entropy of the authors' code. The sum is over the critics k."""
-        logits = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
-        return self.cross_entropy(logits, self.targets(batch), batch)
 
     def cross_entropy(self, logits: Tensor, target: Tensor, batch: Batch) -> Losses:
         """Return the loss of ``logits`` ``[K, B, T - 1, N]`` and of the target m ``[B, T - 1, N]``."""
@@ -59,31 +54,20 @@ class SimbaV2Objective(SACObjective):
         check_shapes(value, target_value, batch)
         return critic_losses(loss, loss.detach(), value, target_value, batch)
 
-    @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """m: the distribution of r + gamma (1 - terminal) (z - alpha ln pi(a' | s')), projected.  ``[B, T - 1, N]``.
-
-        Its probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
-        the entropy.
-        """
-        obs = obs_after(batch.obs)
-        action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
-        return self.target_probs(batch, self.target_critic(obs, action), log_pi)
-
     def target_probs(self, batch: Batch, logits: Tensor, log_pi: Tensor) -> Tensor:
-        """Return :meth:`targets`, given the target critics' logits ``[K, B, T - 1, N]`` and ln pi(a' | s')."""
+        """Return the target m, given the target critics' logits ``[K, B, T - 1, N]`` and ln pi(a' | s')."""
         c = self.cfg
         lowest = self.means(logits).argmin(0)[None, ..., None]  # [1, B, T-1, 1]
         probs = logits.softmax(-1).take_along_dim(lowest, 0)[0]  # [B, T-1, N]
         bonus = -self.temperature * log_pi if c.entropy_backup else torch.zeros_like(log_pi)  # [B, T-1]
-        batch, earlier_bonus = with_bonus(batch, bonus)
+        batch, earlier_bonus = with_entropy_bonus(batch, bonus)
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         atoms = quantile_targets(self.support + bonus.unsqueeze(-1), batch, c.value_estimator, c.discount)
         _, _, row = c.value_estimator.bootstrap(
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
         )
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
-        return project(atoms - earlier_bonus.unsqueeze(-1), reached, self.support)
+        return project_to_atoms(atoms - earlier_bonus.unsqueeze(-1), reached, self.support)
 
     @staticmethod
     def num_outputs(cfg: SimbaV2Config) -> int:
@@ -97,9 +81,32 @@ class SimbaV2Objective(SACObjective):
         """The means of the critics' distributions, ``[K, ...]``."""
         return self.means(self.critic(obs, action))
 
-    def combine(self, values: Tensor, *, is_target: bool) -> Tensor:
-        """Return the smallest mean ``[...]`` of the critics' logits ``[K, ..., N]``."""
-        return self.means(values).amin(0)
+    def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the smallest mean of ``critic``'s distributions for sampled actions, and -ln pi(a | s)."""
+        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        return self.means(critic(obs, action)).amin(0), -log_pi
+
+
+class SimbaV2Objective(CategoricalObjective):
+    """The losses of SimbaV2."""
+
+    build_actor: ClassVar[Callable[..., nn.Module]] = partial(BoundedGaussianActor, heads=2)
+
+    def critic_loss(self, batch: Batch) -> Losses:
+        """-sum_k E[sum_i m_i ln p_k,i(s, a)]: the cross entropy of the authors' code. The sum is over the critics k."""
+        logits = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
+        return self.cross_entropy(logits, self.targets(batch), batch)
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """m: the distribution of r + gamma (1 - terminal) (z - alpha ln pi(a' | s')), projected.  ``[B, T - 1, N]``.
+
+        Its probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
+        the entropy.
+        """
+        obs = obs_after(batch.obs)
+        action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
+        return self.target_probs(batch, self.target_critic(obs, action), log_pi)
 
 
 # ---------------------------------------------------------------------- learner
@@ -108,7 +115,7 @@ class SimbaV2Objective(SACObjective):
 class SimbaV2(SAC):
     """The learner of SimbaV2: actor, critics of atoms and a temperature, their updates and the policy."""
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": SimbaV2Objective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": SimbaV2Objective}
 
     def minimize(self, losses: Losses) -> Metrics:
         """Take a step of each optimizer, and put the weights of its network back on the unit sphere."""

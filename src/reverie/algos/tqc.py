@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
+from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Obs
 from reverie.nn.network import MemoryNetworkConfig
 from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
 from reverie.objectives.quantile import quantile_huber, quantile_targets
-from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before
+from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before, with_entropy_bonus
 
 # ---------------------------------------------------------------------- losses
 
@@ -55,7 +55,7 @@ class TQCObjective(SACObjective):
         if not c.entropy_backup:
             return quantile_targets(atoms, batch, c.value_estimator, c.discount)
         bonus = -self.temperature * log_pi  # [B, T-1]
-        batch, earlier_bonus = with_bonus(batch, bonus)
+        batch, earlier_bonus = with_entropy_bonus(batch, bonus)
         target = quantile_targets(atoms + bonus.unsqueeze(-1), batch, c.value_estimator, c.discount)
         return target - earlier_bonus.unsqueeze(-1)
 
@@ -68,9 +68,13 @@ class TQCObjective(SACObjective):
         quantiles: Tensor = self.critic(obs, action)  # [N, ..., M]
         return quantiles.mean(-1)
 
-    def combine(self, values: Tensor, *, is_target: bool) -> Tensor:
-        """Return the mean ``[...]`` of all quantiles ``[N, ..., M]``, which the actor maximizes: section 3.3."""
-        return values.mean((0, -1))
+    def expected_value(self, obs: Obs, critic: nn.Module) -> tuple[Tensor, Tensor]:
+        """Return the mean of all quantiles of ``critic`` for sampled actions, which the actor maximizes: section 3.3.
+
+        The second tensor is -ln pi(a | s).
+        """
+        action, log_pi = self.actor(obs).sample()  # [..., A], [...]
+        return critic(obs, action).mean((0, -1)), -log_pi
 
 
 def smallest_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
@@ -88,7 +92,7 @@ def smallest_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
 class TQC(SAC):
     """The learner of TQC: actor, critics of quantiles and a temperature, their updates and the policy."""
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": TQCObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": TQCObjective}
 
 
 # ---------------------------------------------------------------------- settings

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from reverie.algos.sac import SACObjective
-from reverie.algos.simba_v2 import SimbaV2, SimbaV2Config, SimbaV2Objective
+from reverie.algos.sac import SoftObjective
+from reverie.algos.simba_v2 import CategoricalObjective, SimbaV2, SimbaV2Config
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.actor_critic import TanhGaussianActor
@@ -28,7 +28,7 @@ from reverie.objectives.td import Losses, obs_after, obs_before
 # ---------------------------------------------------------------------- losses
 
 
-class XQCObjective(SimbaV2Objective):
+class XQCObjective(CategoricalObjective):
     """The losses of XQC, with the terms of :class:`~reverie.algos.simba_v2.SimbaV2Objective`."""
 
     cfg: XQCConfig
@@ -44,10 +44,6 @@ class XQCObjective(SimbaV2Objective):
             target = self.target_probs(batch, next_logits, log_pi)  # [B, T-1, N]
         logits, _ = joint_pass(self.critic, *rows)  # [K, B, T-1, N]
         return self.cross_entropy(logits, target, batch)
-
-    def targets(self, batch: Batch) -> Tensor:
-        """XQC's targets need the pass that also updates the statistics: :meth:`critic_loss`."""
-        raise NotImplementedError("XQC computes its targets in critic_loss, in a joint pass.")
 
     def actor_loss(self, batch: Batch) -> Losses:
         """As SAC's; the critics use their running statistics."""
@@ -69,7 +65,7 @@ class XQC(SimbaV2):
     With several learners, each normalizes by the statistics of its own rows, as batch norm in PyTorch does.
     """
 
-    losses: ClassVar[dict[str, type[SACObjective]]] = {"continuous": XQCObjective}
+    losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": XQCObjective}
     objective: XQCObjective
 
     def critic_step(self, batch: Batch) -> Update:

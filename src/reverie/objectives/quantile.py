@@ -1,4 +1,4 @@
-"""Quantile regression: the loss whose minimum is a distribution's quantiles. Dabney et al. 2018, arXiv:1710.10044."""
+"""Distributions of returns: quantiles, Dabney et al. 2018, arXiv:1710.10044, and atoms, Bellemare et al. 2017."""
 
 from __future__ import annotations
 
@@ -117,3 +117,22 @@ def quantile_error(
     loss = quantile_huber(theta, target.expand(*theta.shape[:-1], -1), kappa, tau)  # [(D,) B, T-1]
     error, value = loss.detach() / theta.shape[-1], theta.detach().mean(-1)  # [(D,) B, T-1]
     return critic_losses(loss, error, value, target.mean(-1), batch, choice_weight(classes))
+
+
+def project_to_atoms(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
+    """Return the probabilities ``[..., N]`` of the ``support`` ``[N]`` for a distribution over other atoms.
+
+    p_i = sum_j [1 - |[x_j] - z_i| / dz]_0^1 p_j, where [x_j] is bounded to the support: each x_j gives its probability
+    to its two neighbors in the support. Bellemare et al. 2017, equation 7.
+
+    Args:
+        atoms: x ``[..., M]``, in any order.
+        probs: their probabilities, the same shape.
+        support: z, evenly spaced and ascending.
+    """
+    x, intervals = atoms.clamp(support[0], support[-1]), len(support) - 1
+    position = (x - support[0]) * (intervals / (support[-1] - support[0]))  # [..., M], from 0 to N - 1
+    lower = position.nan_to_num(0.0).long().clamp(max=intervals - 1)  # the neighbor below, an index even for NaN
+    share = ((x - support[lower]) / (support[1] - support[0])).clamp(0, 1)  # of the neighbor above
+    projected = probs.new_zeros(*probs.shape[:-1], len(support))
+    return projected.scatter_add_(-1, lower, probs * (1 - share)).scatter_add_(-1, lower + 1, probs * share)

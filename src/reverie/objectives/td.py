@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -186,3 +187,18 @@ def critic_losses(
             metrics[f"train/{name}"] = (x * mask).sum() / count
             metrics[f"train/{name}_max"] = torch.where(mask.any(), largest, torch.zeros_like(largest))
     return Losses({"critic": total}, metrics, priority)
+
+
+def with_entropy_bonus(batch: Batch, bonus: Tensor) -> tuple[Batch, Tensor]:
+    """Return the batch with the previous row's entropy bonus added to each reward, and this bonus ``[B, T - 1]``.
+
+    Multi-step estimators thereby include the entropy of all rows on the way. Subtract the bonus of row t from the
+    target of row t: the value of an action includes the entropy of later states, but not of its own state.
+
+    Args:
+        batch: rows ``[B, T]``.
+        bonus: ``[B, T - 1]``, alpha times the entropy at rows 1 ... T-1.
+    """
+    bonus = F.pad(bonus, (1, 0))[:, :-1]  # [B, T-1], of rows 0 ... T-2; 0 in row 0, whose bonus cancels
+    reward = torch.cat([batch.reward[:, :1], batch.reward[:, 1:] + bonus], 1)  # [B, T]
+    return replace(batch, reward=reward), bonus
