@@ -30,7 +30,6 @@ from reverie.distributed.actor_replays import MultiReplayStores
 from reverie.distributed.team import SAVE, GroupWatch, LearnerGroup, SharedCollector, SharedSource
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import saved_settings
 from reverie.replay.persistent import PersistentReplay
 from reverie.run import loop as training
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, write_checkpoint
@@ -116,7 +115,7 @@ class LearnerExperiment(Experiment):
 
     @property
     def saved(self) -> SavedConfig:
-        return saved_settings(self.run_config, self.user_env, self.user_eval_env)
+        return dataclasses.replace(super().saved, experiment=self.run_config.to_dict())
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}

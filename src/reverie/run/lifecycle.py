@@ -25,6 +25,7 @@ from reverie.run.folder import (
     settings_changes,
     to_yaml_types,
     update_saved_config,
+    warn_if_packages_changed,
     write_result,
 )
 from reverie.run.manifest import checkpoint_problem, read_manifest
@@ -120,8 +121,10 @@ class RunLifecycle:
         """
         experiment, folder = self.experiment, self.folder
         before = self.checkpoint_settings
-        if before is None and folder.config.is_file():
-            before = read_saved_config(folder.path).experiment
+        if folder.config.is_file():
+            saved = read_saved_config(folder.path)
+            warn_if_packages_changed(saved, experiment.saved.packages)
+            before = saved.experiment if before is None else before
         with disk_errors_as_run_error(folder.path):
             if anew or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
