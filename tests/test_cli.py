@@ -166,6 +166,16 @@ def test_light_commands_and_unknown_names_do_not_import_torch() -> None:
     assert re.findall("Did you mean '([^']+)'", done.stderr) == ["sac", "Pendulum-v1", "ALE/Pong-v5"]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_to_a_full_disk_is_one_line(unbuffered: str) -> None:
+    """Python writes buffered output at its end, and then with a traceback."""
+    command, env = [sys.executable, "-m", "reverie", "list"], os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, check=False, env=env, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("reverie: cannot write the output: No space left on device. Free space")
+
+
 # ---------------------------------------------------------------- mistakes
 
 

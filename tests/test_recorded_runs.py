@@ -439,7 +439,7 @@ def test_a_disk_that_fills_up(pendulum, tmp_path, monkeypatch, capsys, form, loo
     filling = lambda path: usage(path)._replace(free=left.pop() if left else 10**4)  # noqa: E731
     monkeypatch.setattr("reverie.datasets.output.shutil.disk_usage", filling)
     assert main(["data", "convert", str(pendulum), str(tmp_path / "copy"), "--format", form]) == 1
-    assert "the disk is full" in capsys.readouterr().err
+    assert "No space left on device" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 

@@ -165,6 +165,20 @@ def test_changed_settings_are_told_and_the_former_ones_kept(run: Path, said: lis
     assert yaml.safe_load((run / "config.yaml").read_text())["experiment"]["algo"]["batch_length"] == 4
 
 
+def test_other_versions_of_the_environments_packages_are_told_once(run: Path, said: list[str]) -> None:
+    config, packages = run / "config.yaml", yaml.safe_load((run / "config.yaml").read_text())["packages"]
+    assert packages.keys() == {"gymnasium"}
+    text = config.read_text()
+    config.write_text(text.replace(f"gymnasium: {packages['gymnasium']}", "gymnasium: 0.29.1\n  gone: '1.0'"))
+    load(run, env=Steps)
+    train(CONFIG.merge({"steps": 80}), env=Steps, run=run)
+    assert yaml.safe_load(config.read_text())["packages"] == packages
+    train(CONFIG.merge({"steps": 90}), env=Steps, run=run)
+    changes = [line for line in said if "other versions" in line]
+    assert len(changes) == 2
+    assert all(f"gymnasium: 0.29.1 -> {packages['gymnasium']}. It may" in line for line in changes)
+
+
 @pytest.mark.parametrize(("env", "message"), [
     (Wider, r"observation 'vec' is vector \(5,\) in the run, but \(6,\) in this environment: the environment"),
     (Freer, r"action '.*' is .* of 2 classes in the run, but of 3 classes in this environment: the environment"),

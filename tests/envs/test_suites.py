@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 
 import env_zoo
 import gymnasium
@@ -88,6 +89,18 @@ def test_frames_of_an_action_are_counted_and_skipped_once(env_id, options, frame
     stepping.play(env, 21, torch.eye(6)[:1])
     skipped = (env.call("ale")[0].getFrameNumber() - before) / 20
     assert (env.frames_per_action, round(skipped)) == (frames, frames)
+
+
+@pytest.mark.parametrize(("options", "names"), [
+    ({"id": "CartPole-v1"}, ["gymnasium"]),
+    ({"id": "CartPole-v1", "vectorization": "native"}, ["gymnasium"]),
+    ({"id": "HalfCheetah-v5", "vectorization": "async"}, ["gymnasium", "mujoco"]),
+    ({"id": "ALE/Pong-v5"}, ["ale-py", "gymnasium"]),
+    ({"id": "dm_control/cartpole-balance-v0"}, ["Shimmy", "dm-env", "dm_control", "gymnasium", "mujoco"]),
+])  # fmt: skip
+def test_versions_of_an_environment_are_those_of_its_packages_and_its_simulator(options, names):
+    env = play(1, **options)[0]
+    assert env.packages == {name: metadata.version(name) for name in names}
 
 
 def test_ids_that_only_an_imported_package_registers():

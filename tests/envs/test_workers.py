@@ -23,7 +23,7 @@ PATIENCE = 300
 """Most seconds for what a machine with other work on it may do slowly."""
 
 START = """
-import multiprocessing, os, signal, sys
+import functools, multiprocessing, os, signal, sys, time
 
 def start(num=3):  # only who starts environments imports what it takes, not workers with this script
     from reverie.envs.config import EnvConfig
@@ -35,7 +35,10 @@ if __name__ == "__main__":
     env = start()
     env.reset()
     print(*[slot.process.pid for slot in env._slots], flush=True)
-    if sys.argv[1] == "killed":
+    if sys.argv[1] == "killed as environments hang":
+        env.set_attr("_begin", functools.partial(time.sleep, 3600))
+        env.send(__import__("torch").zeros(3, 2))
+    if sys.argv[1] != "at its end":
         os.kill(os.getpid(), signal.SIGKILL)
 """
 INTERRUPTED = """
@@ -76,12 +79,12 @@ def gone(pid):
         return True
 
 
-@pytest.mark.parametrize("end", ["killed", "at its end"])
+@pytest.mark.parametrize("end", ["killed", "killed as environments hang", "at its end"])
 def test_workers_do_not_outlive_their_parent(tmp_path, end):
     script = tmp_path / "script.py"
     script.write_text(START + LEFT)
     done = run_python(script, end)
-    assert done.returncode == (-signal.SIGKILL if end == "killed" else 0), done.stderr
+    assert done.returncode == (0 if end == "at its end" else -signal.SIGKILL), done.stderr
     pids = done.stdout.split()
     assert len(pids) == 3
     for _ in range(20 * PATIENCE):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from safetensors import SafetensorError
 
 from reverie.core.errors import RunError
 from reverie.run import checkpoint as module
@@ -147,10 +148,12 @@ def test_a_failing_disk_leaves_earlier_checkpoints_alone(tmp_path, monkeypatch, 
     good = store.save(1, {"a": Box({"v": torch.ones(3)})})
 
     def full(*args):
+        if moment == "save_file":
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(module, moment, full)
-    with pytest.raises(RunError, match=r"step-000000002.*No space left on device"):
+    with pytest.raises(RunError, match=r"step-000000002.*No space left on device.*Free space there"):
         store.save(2, {"a": Box({"v": torch.ones(3)})})
     monkeypatch.undo()
     assert store.latest() in (good, tmp_path / "step-000000002")

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from resumed import CONFIG, Walk, leaves
+from resumed import CONFIG, Walk, leaves, stored
 
 from logged import logged
 from reverie.api import train_config as train
+from reverie.replay.persistent import PersistentReplay
 from reverie.run.checkpoint import Checkpoints, read_checkpoint
 from reverie.store.store import ReplayStore, iter_store_episodes
 
@@ -78,6 +79,23 @@ def test_rows_that_are_gone_are_told(tmp_path: Path) -> None:
     assert any("rows of the checkpoint are no longer in" in line for line in said)
     assert any("rebuilt from its rows" in line for line in said)
     assert any("no longer those of the checkpoint" in line for line in said)
+
+
+def test_rows_that_a_kill_after_the_last_checkpoint_left_out_are_stored_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = CONFIG.merge({"steps": 60}), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(PersistentReplay, "close", lambda self, *, failed: None)  # which a killed process never calls
+        train(config, env=Walk, run=run)
+    assert {segment.rows for segment in ReplayStore(run / "replay").segments} == {30}
+    for _ in range(2):  # the second time, nothing is missing
+        train(config, env=Walk, run=run)
+    train(config, env=Walk, run=tmp_path / "unkilled")
+    assert len(ReplayStore(run / "replay").segments) == 2
+    rows, expected = (stored(ReplayStore(path / "replay")) for path in (run, tmp_path / "unkilled"))
+    assert rows.keys() == expected.keys()
+    assert all(np.array_equal(rows[name], expected[name]) for name in rows)
 
 
 def test_two_runs_may_share_a_store(undisturbed: Path, tmp_path: Path) -> None:

@@ -413,11 +413,14 @@ def test_a_seed_that_was_stopped_ends_as_the_run_that_it_would_be_alone(
 
 
 CHILD = """
-import sys, time
-from reverie.core.signals import die_with_parent
-die_with_parent()
+import signal, sys, time
+from reverie.core import signals
+signals.SAVE_SECONDS = 0.0
+if {hangs}:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+signals.die_with_parent()
 print("ready", flush=True)
-time.sleep(150)
+time.sleep(600)
 """
 PARENT = """
 import os, signal, subprocess, sys
@@ -429,8 +432,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_child_ends_with_its_parent_however_that_ended() -> None:
-    parent = subprocess.run([sys.executable, "-c", PARENT, CHILD], check=False, stdout=subprocess.PIPE, text=True)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_child_ends_with_its_parent_however_that_ended(hangs: bool) -> None:
+    command = [sys.executable, "-c", PARENT, CHILD.format(hangs=hangs)]
+    parent = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout)
 
     def gone() -> bool:

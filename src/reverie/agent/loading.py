@@ -32,7 +32,15 @@ from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import eval_maker
 from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
-from reverie.run.folder import RunFolder, SavedConfig, check_module_names, check_spec, read_saved_config, read_spec
+from reverie.run.folder import (
+    RunFolder,
+    SavedConfig,
+    check_module_names,
+    check_spec,
+    read_saved_config,
+    read_spec,
+    warn_if_packages_changed,
+)
 from reverie.run.manifest import checkpoint_step
 
 SPACES_ALONE = (
@@ -105,6 +113,7 @@ def load(
             factory = functools.partial(SpacesOnlyEnv, *dataset_spaces, folder.path)
             config = config.merge({"env.restarts": 0})  # show its error instead of trying again
         with _open_example(config, factory) as flat:
+            warn_if_packages_changed(saved, flat.packages)
             check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
                 warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
+from reverie.core.files import FULL, disk_error_advice
 from reverie.core.imports import trust_modules
 from reverie.core.logger import wrap_words
 from reverie.core.openmp import limit_openmp_spinning
@@ -54,7 +55,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 an error, 2 wrong usage, 128 + n signal n."""
     die_with_parent()
     limit_openmp_spinning()
-    args = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = run_main(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except OSError as error:
+        has_ended = isinstance(error, BrokenPipeError)  # the process that reads the output
+        if not has_ended and error.errno not in FULL:
+            raise
+        code = 0 if has_ended else print_error(describe_full_disk(error), 1)
+        try:
+            sys.stdout.flush()
+        except OSError:  # Python tries again when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def describe_full_disk(error: OSError) -> str:
+    """Return what could not be written, what to do, and what a run adds to the error."""
+    text = f"cannot write {error.filename or 'the output'}: {error.strerror}. {disk_error_advice(error)}"
+    return " ".join([text, *(f"{note}." for note in getattr(error, "__notes__", []))])
+
+
+def run_main(args: list[str]) -> int:
+    """Run the command of ``args``; return its exit code."""
     if not args or args[0] in ("-h", "--help"):
         print(overview())
         return 0 if args else 2
@@ -79,9 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return print_error(f"{error} As in: {shlex.join(['reverie', *args, '--trust-code'])}", 1)
     except ReverieError as error:
         return print_error(str(error), 1)
-    except BrokenPipeError:  # the process that reads the output has ended
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt as interrupt:  # in a run, it contains the number of the signal
         number = next((n for n in interrupt.args if isinstance(n, int)), signal.SIGINT)
         return print_error(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)

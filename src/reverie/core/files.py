@@ -28,6 +28,8 @@ LARGEST_FILE = 64_000_000
 """Maximum bytes of a file of settings or results."""
 LARGEST_LOG = 4_000_000_000
 """Maximum bytes of ``metrics.jsonl``: an entry every second for three months."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Error numbers of a full disk, and of a user's full share of it."""
 FOREIGN = ("wandb",)
 """Folders of a run, next to its config.yaml, that other programs write, with links to their own files."""
 
@@ -129,7 +131,10 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
 
 def disk_error_advice(error: Exception) -> str:
     """Return advice for a write error: the disk is full, or the location is not writable."""
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+    full = any(
+        getattr(error, "errno", None) == number or os.strerror(number) in str(error)  # Rust libraries have no errno
+        for number in FULL
+    )
     return "Free space there, or choose another folder." if full else "Choose a writable folder."
 
 

@@ -23,6 +23,8 @@ class Env(Protocol):
     obs_spec: ObsSpec
     action_spec: ActionSpec
     frames_per_action: int
+    packages: dict[str, str]
+    """Versions of the packages of the environments, by name."""
 
     @property
     def exact_rewards(self) -> Sequence[float]:

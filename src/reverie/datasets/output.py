@@ -77,7 +77,7 @@ def check_room(path: Path, num_bytes: int) -> None:
     """Raise RunError if fewer than ``num_bytes`` are free on the disk of ``path``: HDF5 would abort the process."""
     if shutil.disk_usage(path.parent).free < num_bytes:
         raise RunError(
-            f"cannot write {path}: the disk is full. Free some space and try again; no partial file is left."
+            f"cannot write {path}: No space left on device. Free space there and try again; no partial file is left."
         )
 
 

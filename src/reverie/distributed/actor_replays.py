@@ -123,6 +123,10 @@ class MultiReplayStores:
             store.load_state_dict(saved)
         return None
 
+    def complete(self, state: State) -> None:
+        for store, saved in zip(self.stores, state.get("lanes", ()), strict=False):  # they may have become fewer
+            store.complete(saved)
+
     def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
         """Load the share of learner ``rank`` of ``count`` of the rows in other replays."""
         per_learner = len(self.stores)

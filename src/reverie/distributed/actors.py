@@ -36,7 +36,7 @@ from reverie.distributed.actor_connection import (
 )
 from reverie.envs.make import MakeEnv
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.worker import SINGLE_THREAD_VARS
+from reverie.envs.worker import SINGLE_THREAD_VARS, exit_after_parent
 from reverie.experiment.config import ExperimentConfig
 from reverie.run.collect import Collector
 
@@ -140,6 +140,7 @@ def run_actor_process(work: Callable[[], ActorTask], port: tuple[Any, ...], boar
     """
     for number in SIGNALS:  # sent to whole jobs: the learner decides when actors stop
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
+    exit_after_parent()
     os.environ.update(SINGLE_THREAD_VARS)
     run_actor(work, ActorConnection(*port), board)
 

@@ -30,12 +30,12 @@ from reverie.distributed.actor_replays import MultiReplayStores
 from reverie.distributed.team import SAVE, GroupWatch, LearnerGroup, SharedCollector, SharedSource
 from reverie.experiment.build import Experiment
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.settings import saved_settings
 from reverie.replay.persistent import PersistentReplay
 from reverie.run import loop as training
 from reverie.run.checkpoint import Checkpoints, read_checkpoint, write_checkpoint
 from reverie.run.collect import Collector
 from reverie.run.folder import RunFolder, SavedConfig
+from reverie.run.lifecycle import complete_store
 from reverie.run.manifest import TENSORS, encode_state
 from reverie.run.result import TrainResult
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult
@@ -115,7 +115,7 @@ class LearnerExperiment(Experiment):
 
     @property
     def saved(self) -> SavedConfig:
-        return saved_settings(self.run_config, self.user_env, self.user_eval_env)
+        return dataclasses.replace(super().saved, experiment=self.run_config.to_dict())
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
@@ -198,7 +198,9 @@ def run_follower(
         experiment = build(command[1])
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
         command = team.broadcast_object()
-        if command[0] == "end":
+        if command[0] == "end":  # the run was finished before
+            if (newest := Checkpoints(folder.checkpoints).latest()) is not None:
+                complete_store(experiment.store, learner_folder(newest, team.rank))
             return command[1]  # type: ignore[no-any-return]
         follower = Follower(experiment, folder)
         if command[0] == "load":

@@ -24,6 +24,7 @@ from reverie.envs.limits import DeclaredBounds, declared_bounds, own_limit
 from reverie.envs.make import ChangedError, Env, MakeEnv, NoEnvironmentError, make_gym, to_learnable_obs
 from reverie.envs.masks import ActionMask, has_choices, mask_in, with_mask
 from reverie.envs.snapshot import env_fingerprint
+from reverie.envs.suites import package_versions
 from reverie.envs.wrappers import FlatObs, FrameStack, checked_reset, checked_step, count_frames, wrapper_stack
 
 ObsBuffers = Mapping[str, np.ndarray]
@@ -82,6 +83,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.max_episode_steps: int | None = own_limit(wrapper_stack(env))
         """Maximum episode length that the environment declares."""
         self.frames_per_action: int = count_frames(env)
+        self.packages: dict[str, str] = package_versions(env)
 
     def _observations(self, config: EnvConfig) -> tuple[ObsCodec | None, dict[str, ObsPart]]:
         """Return the codec and the spec of all parts, before image options.

@@ -29,6 +29,7 @@ from reverie.envs.limits import LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
 from reverie.envs.make_native_vector import make_native_vector, vector_frames, vector_limit, vector_mode
 from reverie.envs.masks import has_choices, mask_in
+from reverie.envs.suites import package_versions
 from reverie.envs.vector_steps import checked_vector_step, episode_info_at, final_obs, resets_in_same_step
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
@@ -61,6 +62,7 @@ class NativeVectorEnv:
         self.action_spec: ActionSpec = self._codec.spec
         self.max_episode_steps: int | None = config.max_episode_steps or vector_limit(self._vector)
         self.frames_per_action: int = vector_frames(self._vector)
+        self.packages: dict[str, str] = package_versions(self._vector)
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False

@@ -45,6 +45,8 @@ class EnvSpecs(NamedTuple):
     """Maximum episode length that it declares."""
     frames_per_action: int
     """The frame skip of the environment is counted."""
+    packages: dict[str, str]
+    """Versions of its packages."""
 
 
 class EnvFailure(Exception):
@@ -111,7 +113,9 @@ class Slot:
             with self._preserve_rng(("start", self._number, self._starts)):
                 self.env = self._make()
             env = self.env
-            return EnvSpecs(env.obs_spec, env.action_spec, env.bounds, env.max_episode_steps, env.frames_per_action)
+            return EnvSpecs(
+                env.obs_spec, env.action_spec, env.bounds, env.max_episode_steps, env.frames_per_action, env.packages
+            )
         if request == "snapshot":
             generators = (random.getstate(), np.random.get_state())  # noqa: NPY002
             return save_state(self.env, generators if self._owns_rng else None)

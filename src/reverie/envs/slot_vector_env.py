@@ -122,6 +122,7 @@ class SlotVectorEnv:
         self.action_spec: ActionSpec = restarter.specs.action_spec
         self.max_episode_steps: int | None = restarter.specs.max_episode_steps
         self.frames_per_action: int = restarter.specs.frames_per_action
+        self.packages: dict[str, str] = restarter.specs.packages
         self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
         self._action_shape = (self.num_envs, self.action_spec.width)
 

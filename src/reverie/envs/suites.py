@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import ctypes.util
 import difflib
+import functools
 import importlib
 import os
 import re
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from traceback import walk_tb
@@ -267,6 +269,40 @@ def unknown_env_error(env_id: str) -> EnvError:
     if env_id.endswith(".py") and Path(env_id).is_file():
         rule = f" {env_id} is a file: use '{Path(env_id).stem}:Id' in its folder, where it registers Id."
     return EnvError(f"unknown environment '{env_id}'.{did_you_mean(name, gymnasium.registry)}{extras}{rule}")
+
+
+# ---------------------------------------------------------------- versions
+
+ARRAY_PACKAGES = ("numpy", "torch", "reverie")
+"""Packages of an environment's attributes that are no simulators, and this one, whose version is saved anyway."""
+
+
+def package_versions(env: Any) -> dict[str, str]:
+    """Return the versions of the packages of an environment or vector, of its wrappers and of its simulator, by name.
+
+    The simulator is an attribute of the environment, or the package of a suite that one of these packages requires.
+    """
+    layers = [env]
+    while isinstance(layers[-1], gymnasium.Wrapper | gymnasium.vector.VectorWrapper):
+        layers.append(layers[-1].env)
+    objects = [*layers, *getattr(layers[-1], "__dict__", {}).values()]
+    modules = {kind.__module__.partition(".")[0] for value in objects for kind in type(value).__mro__}
+    versions: dict[str, str] = {}
+    for module in sorted(modules - {*sys.stdlib_module_names, *ARRAY_PACKAGES}):
+        versions |= _module_versions(module)
+    return versions
+
+
+@functools.cache
+def _module_versions(module: str) -> dict[str, str]:
+    try:
+        package = distribution(module)
+    except (PackageNotFoundError, ValueError):  # of another name, or none
+        version = getattr(sys.modules.get(module), "__version__", None)
+        return {} if version is None else {module: str(version)}
+    names = [re.split(r"[^\w.-]", line)[0] for line in package.requires or [] if "extra ==" not in line]
+    simulators = {suite.package for suite in SUITES} & set(names)
+    return {package.name: package.version, **{name: distribution(name).version for name in simulators}}
 
 
 # ---------------------------------------------------------------- drawing without a screen

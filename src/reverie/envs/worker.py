@@ -12,6 +12,7 @@ import pickle
 import select
 import signal
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from ctypes import c_uint8
@@ -233,6 +234,19 @@ def _one_thread() -> Iterator[None]:
 # ---------------------------------------------------------------- in the worker
 
 
+def exit_after_parent() -> None:
+    """Exit soon after the parent process has ended, even if an environment hangs."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        time.sleep(PATIENCE)  # for the environment to close
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
 def _worker_main(
     number: int, make: Maker, columns: dict[str, SharedColumn], actions: SharedColumn, pipe: Connection
 ) -> None:
@@ -240,6 +254,7 @@ def _worker_main(
     for signal_number in SIGNALS:  # sent to whole jobs: the parent ends the workers after its checkpoint
         # Child processes of an environment would inherit SIG_IGN; they should only ignore Ctrl-C.
         signal.signal(signal_number, signal.SIG_IGN if signal_number == signal.SIGINT else lambda *_: None)
+    exit_after_parent()
     os.environ.update(SINGLE_THREAD_VARS)  # missing if the forkserver was started earlier
     line, slot, action = PipeEnd(pipe), Slot(number, make, owns_rng=True), actions.array()[number]
     slot.rows = {key: column.array()[number, ...] for key, column in columns.items()}

@@ -7,7 +7,7 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -148,7 +148,9 @@ class Experiment(Trainable):
 
     @property
     def saved(self) -> SavedConfig:
-        return saved_settings(self.config, self.user_env, self.user_eval_env)
+        env = self.env or self.eval_env
+        saved = saved_settings(self.config, self.user_env, self.user_eval_env)
+        return saved if env is None else replace(saved, packages=env.packages)
 
     @property
     def spec(self) -> Mapping[str, Any]:

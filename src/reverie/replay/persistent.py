@@ -198,6 +198,15 @@ class PersistentReplay:
             streams = count_noun(self.streams, "stream")
             logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
+    def complete(self, state: State) -> None:
+        """Store the rows of a finished run that only its checkpoint has, because its process was killed."""
+        if self.store is None or (located := locate_rows(self.store, state)) is None:
+            return
+        end = (located.parts[-1].segment.name, located.stored)
+        stored = [s for s in self.store.segments if end in (s.parent, (s.name, located.stored))]
+        if all(segment.rows < int(state["count"]) for segment in stored):
+            self._continue_store(located)
+
     def load_share(self, saved: Sequence[tuple[ReplayStore | None, State]], rank: int, count: int) -> None:
         """Start with every ``count``-th episode of the rows of other replays, from episode number ``rank`` on.
 

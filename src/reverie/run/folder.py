@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from reverie.core.errors import RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
 from reverie.core.imports import MODULE_NAME, check_module, names_in, texts_in, trust_file_of
 from reverie.core.lock import LOCK_FILE_NAME, folder_lock
+from reverie.core.logger import logger
 from reverie.core.specs import diff_bounds, diff_specs
 from reverie.core.version import version
 
@@ -176,6 +177,8 @@ class SavedConfig:
     """The resolved ``ExperimentConfig`` as plain values."""
     custom: dict[str, str] = field(default_factory=dict)
     """Objects that were passed from Python and cannot be read from a file, by their key path in the configuration."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Versions of the environment's packages, by name."""
 
     @property
     def env(self) -> str:
@@ -202,14 +205,16 @@ def parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
         key for key in ("schema", "algorithm", "experiment") if key not in content
     ]:  # many projects have such a file
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
-    check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping, "custom": Mapping}, path)
+    check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping}, path)
+    check_kinds(content, {"custom": Mapping, "packages": Mapping}, path)
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_module_names sees every name that merge would
     check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
     check_kinds(experiment, dict.fromkeys(("steps", "updates", "seed", "eval_episodes"), int), path)
     custom = {str(key_path): str(name) for key_path, name in content.get("custom", {}).items()}
-    return SavedConfig(algorithm=content["algorithm"], experiment=experiment, custom=custom)
+    packages = {str(name): str(version) for name, version in content.get("packages", {}).items()}
+    return SavedConfig(algorithm=content["algorithm"], experiment=experiment, custom=custom, packages=packages)
 
 
 def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
@@ -225,6 +230,8 @@ def write_saved_config(path: Path, saved: SavedConfig) -> None:
     head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
+    if saved.packages:
+        head["packages"] = saved.packages
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
     for module in _modules_in(saved) & sys.modules.keys():
         trust_file_of(module)
@@ -250,10 +257,7 @@ def update_saved_config(folder: RunFolder, saved: SavedConfig, step: int) -> Non
     An existing file of the same step is not replaced.
     """
     if folder.config.is_file():
-        current = SavedConfig(
-            algorithm=saved.algorithm, experiment=to_yaml_types(saved.experiment), custom=saved.custom
-        )
-        if read_saved_config(folder.path) == current:
+        if read_saved_config(folder.path) == replace(saved, experiment=to_yaml_types(saved.experiment)):
             return
         copy = folder.path / f"config-{step:09d}.yaml"
         if not copy.exists():
@@ -278,6 +282,16 @@ def settings_changes(before: Mapping[str, Any], after: Mapping[str, Any], prefix
         elif old != new:
             lines.append(f"{path}: {old} -> {new}")
     return lines
+
+
+def warn_if_packages_changed(saved: SavedConfig, packages: Mapping[str, str]) -> None:
+    """Warn if the environment's ``packages`` have other versions than when the run was ``saved``."""
+    before = {name: version for name, version in saved.packages.items() if name in packages}
+    if changes := settings_changes(before, {name: packages[name] for name in before}):
+        logger.warning(
+            f"the environment's packages have other versions than in training: {'; '.join(changes)}. It may behave "
+            "differently"
+        )
 
 
 LEARNING_SETTINGS = ("experience", "replay_ratio", "train_ratio", "learning_starts", "random_steps",

@@ -16,7 +16,7 @@ from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
 from reverie.run import loop as training
 from reverie.run.callback import Callback, CallbackList, TrainingRun
-from reverie.run.checkpoint import Checkpoints, checkpoint_name
+from reverie.run.checkpoint import Checkpoints, checkpoint_name, read_checkpoint
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
     RunFolder,
@@ -25,9 +25,10 @@ from reverie.run.folder import (
     settings_changes,
     to_yaml_types,
     update_saved_config,
+    warn_if_packages_changed,
     write_result,
 )
-from reverie.run.manifest import checkpoint_problem
+from reverie.run.manifest import checkpoint_problem, read_manifest
 from reverie.run.result import TrainResult
 from reverie.run.schedule import Periodic
 from reverie.run.signal_handling import SignalStop, raise_on_signal
@@ -120,8 +121,10 @@ class RunLifecycle:
         """
         experiment, folder = self.experiment, self.folder
         before = self.checkpoint_settings
-        if before is None and folder.config.is_file():
-            before = read_saved_config(folder.path).experiment
+        if folder.config.is_file():
+            saved = read_saved_config(folder.path)
+            warn_if_packages_changed(saved, experiment.saved.packages)
+            before = saved.experiment if before is None else before
         with disk_errors_as_run_error(folder.path):
             if anew or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
@@ -329,7 +332,12 @@ class RunLifecycle:
         return measurement, None
 
     def result_of_finished(self, newest: Path, open_sinks: OpenSinks) -> TrainResult:
-        """Return the result of a run that has no steps left; make the final evaluation if it is missing."""
+        """Return the result of a run that has no steps left.
+
+        Make up for what is missing if its process was killed after its last checkpoint: newest rows in the store, and
+        the final evaluation.
+        """
+        complete_store(self.experiment.store, newest)
         if not self.experiment.measurement or is_final_result_of_step(self.file, self.clock.position):
             return self.result(newest, read_evaluation(self.folder) if self.experiment.measurement else None)
         if self.experiment.measurement == "estimate":
@@ -355,3 +363,9 @@ class RunLifecycle:
             estimate=None if isinstance(measurement, Evaluation) else measurement,
             files=self.folder.files() | {name: path for name, path in checkpoints.items() if path},
         )  # fmt: skip
+
+
+def complete_store(store: Any, checkpoint: Path) -> None:
+    """Store the rows of a finished run that only its verified ``checkpoint`` has. ``store``: None if there is none."""
+    if store is not None and checkpoint.is_dir() and "replay" in read_manifest(checkpoint)["parts"]:
+        store.complete(read_checkpoint(checkpoint, ["replay"], verified=True)["replay"])
