@@ -24,7 +24,7 @@ from recordings import LIVED
 from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
-from reverie.core.errors import RunError, UntrustedError
+from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.imports import (
     check_module,
     ensure_importable,
@@ -353,6 +353,28 @@ def test_arguments_that_stay_beside_a_named_environment_are_checked(got, strange
     assert got("eval . --env CartPole-v1", dict(SETTINGS[6][1]))[0] == 1
     with pytest.raises(UntrustedError, match="evil:K-v0"):
         reverie.load(stranger, env="CartPole-v1")
+
+
+@pytest.mark.parametrize("file", ["evil-mod.py", "1evil.py", "·evil.py"])
+def test_no_file_whose_name_is_no_identifier_is_imported(file, stranger):
+    (stranger / file).write_text(EVIL)
+    name = f"{file.removesuffix('.py')}:X-v0"
+    with pytest.raises(ConfigError, match="is not the name of a module"):
+        import_module_of(name, "environment")
+    settings = {"env": {"id": "CartPole-v1", "kwargs": {"id": name}}}  # which Gymnasium would import
+    with pytest.raises(UntrustedError):
+        check_module_names(SavedConfig(algorithm="dqn", experiment=settings), "the run")
+    assert not Path("PWNED").exists()
+
+
+def test_loading_checks_names_at_the_import_itself(stranger, monkeypatch):
+    write_saved_config(RunFolder(stranger).config, SavedConfig(algorithm="dqn", experiment=ENV))
+    (stranger / "checkpoints" / "step-000000001").mkdir(parents=True)
+    monkeypatch.setattr("reverie.agent.loading.check_module_names", lambda *_: None)
+    monkeypatch.setattr("reverie.run.checkpoint.Checkpoints.select", lambda *_: stranger)
+    with pytest.raises(EnvError, match="No installed package offers 'stranger'"):
+        reverie.load(stranger)
+    assert "stranger" not in sys.modules
 
 
 def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):

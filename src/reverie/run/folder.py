@@ -21,7 +21,7 @@ from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
-from reverie.core.imports import MODULE_NAME, check_module, names_in, texts_in, trust_file_of
+from reverie.core.imports import check_module, is_module_name, names_in, texts_in, trust_file_of
 from reverie.core.lock import LOCK_FILE_NAME, folder_lock
 from reverie.core.specs import diff_bounds, diff_specs
 
@@ -306,18 +306,24 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
     settings, custom = saved.experiment, saved.custom
     env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
     eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
-    kinds = [text for text in texts_in(settings.get("algo")) if re.match(rf"\s*{MODULE_NAME}:", text)]
     return {
         "env": _class_names(env.get("id"), custom.get("env")),
         "wrappers": _class_names(env.get("wrappers")) + names_in(env.get("kwargs")),  # kept if another env is named
         "eval_env": _class_names(eval_env.get("id"), eval_env.get("wrappers"), custom.get("eval_env"))
         + names_in(eval_env.get("kwargs")),
-        "algo": _class_names(saved.algorithm, kinds),
+        "algo": _class_names(saved.algorithm) + _words_like_classes(settings.get("algo")),
         "experience": _class_names(settings.get("experience")),
         "data": _class_names((settings.get("data") or {}).get("reader")),
         "callbacks": _class_names(settings.get("callbacks")),
-        "replay": re.findall(rf"{MODULE_NAME}:\w+", str((settings.get("replay") or {}).get("hindsight"))),
+        "replay": _words_like_classes(settings.get("replay")),
     }
+
+
+def _words_like_classes(settings: Any) -> list[str]:
+    """Return the words like ``module:Class`` in nested settings, also in the parentheses after a class."""
+    words = [word for text in texts_in(settings) for word in re.split(r"""[\s'"()\[\]{},=]+""", text)]
+    parts = {word: word.partition(":") for word in words}
+    return [word for word, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
 
 
 def _class_names(*values: Any) -> list[str]:
