@@ -53,6 +53,11 @@ def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[N
         _trust_var.reset(token)
 
 
+def is_typed(text: str) -> bool:
+    """Return whether ``text`` is on the command line."""
+    return text in (_typed.get() or "")
+
+
 def check_module(name: str, source: object) -> None:
     """Check a name read from a file, ``module:Name``, before its module is imported.
 
@@ -67,7 +72,7 @@ def check_module(name: str, source: object) -> None:
         raise EnvError(f"{source} names '{name}'. '{module}' is a module of Python, which files must not name.")
     if is_remembered(module) or is_offered(module):
         return
-    trusted = _read_trusted()
+    trusted = trusted_entries()
     past = {entry.partition(" ")[2] for entry in trusted}
     changed = [file for entry in _entries(module) if entry not in trusted and (file := entry.partition(" ")[2]) in past]
     if changed:
@@ -139,21 +144,25 @@ def _suites() -> Iterator[str]:
 
 def trust_file_of(module: str) -> None:
     """Trust the current files of a module for this user; ignored if this cannot be saved."""
-    trusted, trust_file = _read_trusted(), _trust_file()
-    entries = set() if is_offered(module) else {*_entries(module)}
+    remember(set() if is_offered(module) else {*_entries(module)})
+
+
+def remember(entries: set[str]) -> None:
+    """Add ``entries`` to the trusted ones, without files that no longer exist; ignored if this cannot be saved."""
+    trusted, trust_file = trusted_entries(), _trust_file()
     if trust_file is not None and entries - trusted:
-        trusted_files = sorted({*entries, *(entry for entry in trusted if os.path.isfile(entry.partition(" ")[2]))})
+        kept = {entry for entry in trusted if entry[:9] == "location " or os.path.isfile(entry.partition(" ")[2])}
         with contextlib.suppress(OSError):
-            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in trusted_files))
+            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in sorted(entries | kept)))
 
 
 def is_remembered(module: str) -> bool:
     """Return whether the user trusts the current files of ``module``."""
-    return is_trusting() or (bool(entries := _entries(module)) and _read_trusted().issuperset(entries))
+    return is_trusting() or (bool(entries := _entries(module)) and trusted_entries().issuperset(entries))
 
 
-def _read_trusted() -> set[str]:
-    """Return the trusted entries: the SHA-256 of a file, a space, and its path."""
+def trusted_entries() -> set[str]:
+    """Return the trusted entries: the SHA-256 of a file, a space, and its path; or ``location`` and a location."""
     try:
         return set() if (path := _trust_file()) is None else {*os.fsdecode(path.read_bytes()).split("\n")} - {""}
     except OSError:

@@ -16,6 +16,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import ColumnSpec
 from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.core.locations import check_location
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
@@ -214,7 +215,8 @@ def locate_store(path: Path | str) -> Path | str:
     named = "auto"
     with contextlib.suppress(AttributeError, DataError):  # another program's file can have this name
         settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
-        named = str((settings.get("replay") or {}).get("store", "auto"))
+        named = str((settings.get("replay") or {}).get("store_path", "auto"))
+    check_location(named, path / "config.yaml")
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 

@@ -22,6 +22,7 @@ from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
 from reverie.core.imports import check_module, is_module_name, names_in, texts_in, trust_file_of
+from reverie.core.locations import check_location, is_plain, trust_locations
 from reverie.core.lock import LOCK_FILE_NAME, folder_lock
 from reverie.core.specs import diff_bounds, diff_specs
 
@@ -221,13 +222,14 @@ def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path
 
 
 def write_saved_config(path: Path, saved: SavedConfig) -> None:
-    """Write config.yaml. The modules that the settings name, if imported, are trusted from now on."""
+    """Write config.yaml. The locations and the imported modules that the settings name are trusted from now on."""
     head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
     for module in _modules_in(saved) & sys.modules.keys():
         trust_file_of(module)
+    trust_locations(text for text, inside in _locations(saved.experiment, path.parent) if not is_plain(text, inside))
 
 
 def write_shared(path: Path, saved: SavedConfig) -> None:
@@ -299,6 +301,20 @@ def check_module_names(saved: SavedConfig, source: object, *trusted: str) -> Non
     for part in names.keys() - set(trusted):
         for name in names[part]:
             check_module(name, source)
+
+
+def check_locations(settings: Mapping[str, Any], source: object, folder: Path | None = None) -> None:
+    """Check the locations of stores and datasets in the settings of ``source``, of the run in ``folder`` if any."""
+    for location, inside in _locations(settings, folder):
+        check_location(location, source, inside)
+
+
+def _locations(settings: Mapping[str, Any], folder: Path | None) -> list[tuple[str, Path | None]]:
+    """Return the texts in settings that may be locations, each with the folder that must contain it, if any."""
+    read = texts_in([settings.get(name) for name in ("data", "heldout_data", "replay")])
+    written = str((settings.get("replay") or {}).get("store_path", "auto"))
+    stores = [] if written in ("auto", "none") else [(written, folder)]  # rows are written there
+    return [*((text, None) for text in read), *stores]
 
 
 def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
