@@ -16,6 +16,7 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import ColumnSpec
 from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.core.files import read_file
 from reverie.core.locations import check_location
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, group_episodes
@@ -228,7 +229,7 @@ def is_store(path: Path) -> bool:
 
 def is_store_folder(folder: Path) -> bool:
     """Return whether ``folder`` itself is a store."""
-    return (folder / META).is_file() and segments.is_store_root((folder / META).read_bytes())
+    return (folder / META).is_file() and segments.is_store_root(read_file(folder / META))
 
 
 def obs_part_of_column(declared: Mapping[str, Any], column: Any) -> ObsPart:
