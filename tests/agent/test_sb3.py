@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import pickle
 import zipfile
 from itertools import pairwise
@@ -17,7 +16,7 @@ import torch
 import reverie
 from reverie.agent.import_sb3 import import_sb3
 from reverie.cli.main import main
-from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
+from reverie.core.errors import ConfigError, DataError, RunError
 
 SAVED = Path(__file__).parents[1] / "golden" / "sb3"
 CASES = sorted(path.stem for path in SAVED.glob("*.zip"))
@@ -156,14 +155,6 @@ def test_files_that_expand_to_too_many_bytes_are_refused(place, tmp_path, monkey
     monkeypatch.setattr("reverie.core.files.MAX_RATIO", 2)
     with pytest.raises(RunError, match=r"edited\.zip has [\d,]+ bytes and expands to"):
         import_sb3(file, "CartPole-v1", run=tmp_path / "run")
-
-
-@pytest.mark.parametrize("flag", ["file", "vecnormalize"])
-def test_pipes_are_no_agents(flag, tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    files = {"file": SAVED / "ppo_cartpole.zip", "vecnormalize": None} | {flag: tmp_path / "pipe"}
-    with pytest.raises(ReverieError, match="is not a regular file"):
-        import_sb3(files["file"], "CartPole-v1", vecnormalize=files["vecnormalize"], run=tmp_path / "run")
 
 
 def test_files_before_version_1_are_read(tmp_path):

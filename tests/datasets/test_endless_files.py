@@ -2,20 +2,26 @@
 
 import os
 import signal
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from gymnasium import spaces
 
 import formats
+import reverie
+from minari_files import buffer
+from minari_files import write as write_minari
 from recordings import LIVED
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
 
 ROWS = 200_000
+SAVED = Path(__file__).parents[1] / "golden" / "sb3"
 COLUMNS = {"observations": "obs", "actions": "action", "rewards": "reward", "terminals": "terminal",
            "timeouts": "truncated"}  # fmt: skip
 """Names in the table of the columns of D4RL."""
@@ -41,6 +47,25 @@ def test_only_regular_files_are_read(kind, name, tmp_path):
     for path in (file, folder, folder / "*")[: None if "." in name else 1]:
         with pytest.raises(RunError, match=f"{name} is not a regular file"):
             list(open_reader(str(path)).parts())
+
+
+def test_only_regular_files_of_a_dataset_in_a_folder_are_read(tmp_path):
+    write_minari(tmp_path / "d", [buffer(e) for e in LIVED], action=spaces.Box(-2, 4, (1,), np.float32))
+    file = tmp_path / "d" / "data" / "main_data.hdf5"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(RunError, match=r"main_data.hdf5 is not a regular file"):
+        open_reader(str(tmp_path / "d"))
+
+
+@pytest.mark.parametrize("flag", ["file", "vecnormalize"])
+def test_pipes_are_no_agents(flag, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    files = {"file": SAVED / "ppo_cartpole.zip", "vecnormalize": None} | {flag: tmp_path / "pipe"}
+    with pytest.raises(RunError, match="is not a regular file"):
+        reverie.import_sb3(files["file"], "CartPole-v1", vecnormalize=files["vecnormalize"], run=tmp_path / "run")
+    with pytest.raises(RunError, match="is a file: expected a run folder"):
+        reverie.load(tmp_path / "pipe")
 
 
 def zeros():
