@@ -205,7 +205,7 @@ def test_damaged_rows_are_left_out_and_named(store, tmp_path):
 def test_a_chunk_that_expands_beyond_its_column_is_damaged():
     content = zstandard.compress(bytes(10**8))
     tracemalloc.start()
-    with pytest.raises(ValueError, match="does not have the size that its zarr.json declares"):
+    with pytest.raises(ValueError, match="does not have the size that its"):
         decode_chunk(content + struct.pack("<I", google_crc32c.value(content)), np.empty(4, np.uint8))
     assert tracemalloc.get_traced_memory()[1] < 10**6
     tracemalloc.stop()
