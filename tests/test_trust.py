@@ -24,7 +24,7 @@ from recordings import LIVED
 from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main
-from reverie.core.errors import RunError, UntrustedError
+from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.imports import (
     check_module,
     ensure_importable,
@@ -33,10 +33,12 @@ from reverie.core.imports import (
     is_offered,
     trust_modules,
 )
+from reverie.core.locations import is_plain
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.config import EnvConfig
 from reverie.experiment.config import DATASET_ENV, NO_ENV, ExperimentConfig
 from reverie.experiment.settings import with_dataset_env
+from reverie.replay.persistent import PersistentReplay
 from reverie.run.collect import ENVIRONMENTS
 from reverie.run.folder import RunFolder, SavedConfig, check_module_names, write_saved_config
 from reverie.run.manifest import MANIFEST, manifest_bytes, manifest_entry
@@ -355,6 +357,28 @@ def test_arguments_that_stay_beside_a_named_environment_are_checked(got, strange
         reverie.load(stranger, env="CartPole-v1")
 
 
+@pytest.mark.parametrize("file", ["evil-mod.py", "1evil.py", "·evil.py"])
+def test_no_file_whose_name_is_no_identifier_is_imported(file, stranger):
+    (stranger / file).write_text(EVIL)
+    name = f"{file.removesuffix('.py')}:X-v0"
+    with pytest.raises(ConfigError, match="is not the name of a module"):
+        import_module_of(name, "environment")
+    settings = {"env": {"id": "CartPole-v1", "kwargs": {"id": name}}}  # which Gymnasium would import
+    with pytest.raises(UntrustedError):
+        check_module_names(SavedConfig(algorithm="dqn", experiment=settings), "the run")
+    assert not Path("PWNED").exists()
+
+
+def test_loading_checks_names_at_the_import_itself(stranger, monkeypatch):
+    write_saved_config(RunFolder(stranger).config, SavedConfig(algorithm="dqn", experiment=ENV))
+    (stranger / "checkpoints" / "step-000000001").mkdir(parents=True)
+    monkeypatch.setattr("reverie.agent.loading.check_module_names", lambda *_: None)
+    monkeypatch.setattr("reverie.run.checkpoint.Checkpoints.select", lambda *_: stranger)
+    with pytest.raises(EnvError, match="No installed package offers 'stranger'"):
+        reverie.load(stranger)
+    assert "stranger" not in sys.modules
+
+
 def test_no_file_of_a_search_names_a_strangers_module(got, stranger, capsys):
     Path("space.yaml").write_text("algo.exploration: ['evil:Explore(0.5)']")
     with pytest.raises(UntrustedError, match=r"space\.yaml names 'evil:Explore'"):
@@ -470,3 +494,74 @@ def test_the_users_own_environments_go_on(stranger, said):
 def test_a_name_of_a_module_may_begin_with_any_letter(settings):
     with pytest.raises(UntrustedError, match="No installed package offers 'été'"):
         check_module_names(SavedConfig(algorithm="dqn", experiment=settings), "the run")
+
+
+# ---------------------------------------------------------------- locations in files
+
+
+ELSEWHERE = ("http://localhost:1/x", "memory://x", "simplecache::s3://bucket/x", "file:///x::memory://x")
+SMALL = {"steps": 10, "eval_episodes": 0, "device": "cpu", "tensorboard": False, "console": False}
+
+
+@pytest.fixture
+def contacted(monkeypatch):
+    """The URLs that are contacted, each in vain."""
+    urls = []
+
+    def file_system(url, kind):
+        urls.append(url)
+        raise RunError(f"cannot reach {url}")
+
+    monkeypatch.setattr("reverie.store.remote_objects.file_system", file_system)
+    return urls
+
+
+@pytest.mark.parametrize("url", ELSEWHERE)
+@pytest.mark.parametrize(("command", "settings"), [
+    ("train --resume .", {"replay": {"store_path": "URL"}}),
+    ("train dqn --config config.yaml --run new", {"replay.init_from": ["URL"]}),
+    ("train bc --config config.yaml --run new", {"data": {"path": ["d", "URL"]}}),
+    ("estimate .", {"data": {"path": "URL"}}),
+    ("data info .", {"replay": {"store_path": "URL"}}),
+    ("train dqn --data . --run new", {"replay": {"store_path": "URL"}}),
+])  # fmt: skip
+def test_a_file_does_not_choose_what_is_contacted(url, command, settings, stranger, contacted, capsys, said):
+    text = yaml.safe_dump({"env": {"id": "CartPole-v1"}} | settings).replace("URL", url)
+    algorithm = "bc" if "bc" in command else "dqn"
+    content = {"schema": 1, "algorithm": algorithm, "experiment": yaml.safe_load(text)}
+    RunFolder(stranger).config.write_text(yaml.safe_dump(content))
+    assert main(command.split()) == 1
+    assert f"names '{url}'" in "".join(capsys.readouterr().err.split("\n")).replace("  ", " ")
+    assert contacted == []
+    said.clear()
+    main([*command.split(), "--trust-code"])
+    assert any(f"names {url}, which is used now" in line for line in said)
+
+
+def test_rows_go_where_a_run_says_only_inside_of_it_or_if_the_user_named_the_place(stranger, monkeypatch):
+    reverie.train("dqn", "CartPole-v1", run="own", **SMALL, replay={"store_path": "rows"})
+    reverie.train("dqn", "CartPole-v1", run="own", **SMALL | {"steps": 20})
+    shutil.copytree("own", "got")
+    monkeypatch.setenv("XDG_STATE_HOME", str(stranger / "other"))  # another user
+    with pytest.raises(UntrustedError, match="Files may name stores and datasets inside the run"):
+        reverie.train("dqn", "CartPole-v1", run="got", **SMALL | {"steps": 30})
+    file = Path("got/config.yaml")
+    file.write_text(file.read_text().replace(str(stranger / "rows"), str(stranger / "got" / "mine")))
+    reverie.train("dqn", "CartPole-v1", run="got", **SMALL | {"steps": 30})
+    assert Path("got/mine/zarr.json").exists()
+
+
+def test_a_checkpoint_does_not_choose_what_is_contacted(stranger, contacted):
+    replay = PersistentReplay.__new__(PersistentReplay)
+    replay.location, replay.run = "auto", stranger
+    for url in ELSEWHERE:
+        with pytest.raises(UntrustedError, match="a checkpoint of"):
+            replay.find_store({"place": url})
+    assert contacted == []
+
+
+@pytest.mark.parametrize(
+    "location", ["s3://b/x", "gs://b", "az://b/x", "data/x.npz", "file:///x", "minari:a/b-v0", "auto"]
+)
+def test_what_any_file_may_name(location):
+    assert is_plain(location)

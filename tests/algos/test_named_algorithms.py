@@ -64,7 +64,7 @@ def test_a_class_nobody_offers_is_named_by_where_it_is():
         ("nowhere:Config", r"'nowhere' cannot be imported \(ModuleNotFoundError: .*to PYTHONPATH"),
         ("pathlib:Path", "'pathlib' has no subclass of LearnerConfig with that name"),
         ("somebodys:Mine", r"with that name\. Did you mean 'MineConfig'\? It has: MineConfig, OtherConfig\.$"),
-        ("somebodys.py:MineConfig", r"path of a file: expected the name of a module, as in 'somebodys:MineConfig', in"),
+        ("somebodys.py:MineConfig", r"not the name of a module: expected identifiers .*, as in 'somebodys:MineConfig'"),
     ],
 )
 def test_a_name_or_class_that_is_not_there(name, said, monkeypatch):

@@ -1,13 +1,18 @@
 """A store in a local folder: what comes back, what counts, what is left alone, and its episodes."""
 
+import struct
 import time
+import tracemalloc
 
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
+import zstandard
 
 from reverie.core.errors import DataError, RunError
 from reverie.store.store import ReplayStore, iter_store_episodes
+from reverie.store.zarr import decode_chunk
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -195,3 +200,12 @@ def test_damaged_rows_are_left_out_and_named(store, tmp_path):
     assert "reward/zarr.json is damaged" in found[1]
     assert found[2].startswith(f"{name}/action/c.0.1.0 does not match its CRC32C checksum (rows 8 to 15")
     assert found[3:] == [f"{name}/obs/image/c.1.2.0.0.0 does not match its CRC32C checksum (rows 16 to 23 of stream 1)"]
+
+
+def test_a_chunk_that_expands_beyond_its_column_is_damaged():
+    content = zstandard.compress(bytes(10**8))
+    tracemalloc.start()
+    with pytest.raises(ValueError, match="does not have the size that its"):
+        decode_chunk(content + struct.pack("<I", google_crc32c.value(content)), np.empty(4, np.uint8))
+    assert tracemalloc.get_traced_memory()[1] < 10**6
+    tracemalloc.stop()

@@ -1,6 +1,7 @@
 """Stores behind URLs: in memory, and S3 over HTTP from a server on this machine that can be made to fail."""
 
 import contextlib
+import json
 import socket
 import socketserver
 import sys
@@ -13,7 +14,9 @@ import pytest
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import remote_objects
 from reverie.store.retry import Retrier
+from reverie.store.segment import META
 from reverie.store.store import ReplayStore
+from reverie.store.zarr import ROOT, meta_bytes
 from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
@@ -46,6 +49,14 @@ def test_urls_that_cannot_be_opened(url, words, monkeypatch):
         monkeypatch.delitem(sys.modules[fsspec.get_filesystem_class.__module__]._registry, kind, raising=False)
     with pytest.raises(ConfigError, match=words):
         ReplayStore(url)
+
+
+@pytest.mark.parametrize("url", ["memory://x/rows", "simplecache::memory://x/rows", "reference://::{}"])
+def test_a_file_system_that_keeps_nothing_gets_no_rows(url, tmp_path):
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": {META: meta_bytes(ROOT).decode()}}))
+    store = ReplayStore(url.format(tmp_path / "refs.json"))
+    with pytest.raises(ConfigError, match="does not keep what is written to it"):
+        store.begin(COLUMNS, STREAMS, first=0)
 
 
 # ---------------------------------------------------------------- S3 over HTTP

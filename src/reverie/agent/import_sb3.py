@@ -24,8 +24,8 @@ from reverie.agent.sb3_statistics import ObsStatistics, read_statistics
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
-from reverie.core.errors import ConfigError, DataError, RunError
-from reverie.core.files import write_json
+from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
+from reverie.core.files import check_expanded, open_zip, write_json
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
 from reverie.datasets.reader import reading
@@ -81,8 +81,6 @@ NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
     "statistics (vecnormalize.pkl), --vecnormalize FILE"
 )
-MAX_BYTES = 1 << 31
-"""Maximum size of an expanded zip file; MLPs take some megabytes."""
 EXTRACTORS = [f"<class 'stable_baselines3.common.torch_layers.{name}Extractor'>" for name in ("Flatten", "Combined")]
 """Features extractors that only concatenate the observations, unless they have weights, for images."""
 
@@ -101,17 +99,14 @@ class SB3Archive:
     def load(cls, file: Path | str) -> SB3Archive:
         """Read a zip file; DataError if it is not a Stable-Baselines3 file, or requires unpickling."""
         try:
-            with zipfile.ZipFile(file) as zip_file:
-                if (size := sum(part.file_size for part in zip_file.infolist())) > MAX_BYTES:
-                    raise ValueError(f"it expands to {size:,} bytes, more than {MAX_BYTES:,}")
+            with open_zip(file) as opened, zipfile.ZipFile(opened) as zip_file:
                 data = json.loads(zip_file.read("data"))
                 names = zip_file.namelist()
                 variables = "tensors.pth" if "tensors.pth" in names else "pytorch_variables.pth"  # before version 1.0
-                tensors = [
-                    torch.load(io.BytesIO(zip_file.read(name)), map_location="cpu", weights_only=True)
-                    for name in ("policy.pth", variables)
-                ]
+                tensors = [read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables)]
             return cls(data, *tensors)
+        except ReverieError:
+            raise
         except Exception as error:  # many types: from zipfile, json and PyTorch
             raise DataError(f"{file} is not a Stable-Baselines3 agent: {error}.") from error
 
@@ -191,6 +186,17 @@ class SB3Archive:
                 f"observation_space = Dict with the keys {', '.join(keys)}: expected sorted keys, the order in which "
                 "reverie concatenates. Import an agent that was trained on sorted keys."
             )
+
+
+def read_tensors(file: Path | str, content: bytes) -> Any:
+    """Return the tensors in a file of PyTorch that was in ``file``, by name; RunError if they are too large."""
+    stream = io.BytesIO(content)
+    with open_zip(file, stream) if zipfile.is_zipfile(stream) else stream:
+        stream.seek(0)
+        tensors = torch.load(stream, map_location="cpu", weights_only=True)
+    sizes = [x.numel() * x.element_size() for x in tensors.values() if isinstance(x, Tensor)]
+    check_expanded(file, len(content), sum(sizes))  # an expanded tensor takes no memory until it is copied
+    return tensors
 
 
 def import_sb3(

@@ -19,7 +19,7 @@ from reverie.algos.table import algorithm_config
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, EnvError, RunError, UntrustedError
 from reverie.core.hardware import choose_device
-from reverie.core.imports import import_object, is_remembered, trust_modules
+from reverie.core.imports import import_object, is_remembered, texts_in, trust_modules
 from reverie.core.logger import logger
 from reverie.core.space_json import space_from_json
 from reverie.core.specs import ActionSpec, diff_specs, spec_to_dict
@@ -83,7 +83,7 @@ def load(
     folder = RunFolder.from_path(download_agent(run))
     changes = dict(env) if isinstance(env, Mapping) else {}
     env_source = changes.pop("id", None) if isinstance(env, Mapping) else env
-    with trust_modules(trust_code):
+    with trust_modules(trust_code, texts_in(env)):  # other names are those of files
         saved = read_saved_config(folder.path)
         overrides = {"env": env_source, "eval_env": env, "algo": algo, "data": 0, "callbacks": 0}
         check_module_names(

@@ -30,7 +30,7 @@ from reverie.experiment.config import NO_ENV
 from reverie.experiment.environments import probe_env
 from reverie.experiment.offline import check_dataset_fits
 from reverie.run.checkpoint import Checkpoints
-from reverie.run.folder import RunFolder, read_saved_config, read_spec, write_result
+from reverie.run.folder import RunFolder, check_locations, read_saved_config, read_spec, write_result
 from reverie.run.manifest import checkpoint_step
 
 
@@ -90,6 +90,7 @@ def estimate_return(
     saved, overrides = read_saved_config(folder.path), {"algo": algo, "data": data}
     with trust_modules(trust_code):
         check_code(saved, folder.path, *(name for name, value in overrides.items() if value is not None))
+        check_locations({"data": saved.experiment.get("data") if data is None else None}, folder.config)
     run_config = read_config(folder.path, NO_ENV, algo)
     data_config = run_config.data if data is None else dataset_config(data, run_config.data.storage)
     if not data_config.path:

@@ -19,6 +19,7 @@ from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_reco
 from reverie.datasets.in_memory import DataLike
 from reverie.envs.flat_env import CLIPS
 from reverie.experiment.offline import check_dataset_fits
+from reverie.run.folder import check_locations
 
 
 @contextlib.contextmanager
@@ -27,6 +28,7 @@ def open_dataset(player: Player, data: DataLike | None = None) -> Iterator[Recor
     source = dataset_config(player.run if data is None else data)
     if data is None and player.config.offline:
         source = player.config.data
+        check_locations({"data": source.to_dict()}, player.run / "config.yaml")
     env, learner_space = player.config.env, player.observer.learner_space
     with contextlib.closing(open_recorded(source, env, player.action_space, learner_space)) as dataset:
         check_dataset_fits(dataset, spec_to_dict(player.obs_spec, player.action_spec), env.id)

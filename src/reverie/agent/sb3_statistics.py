@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reverie.core.errors import DataError
+from reverie.core.errors import DataError, ReverieError
+from reverie.core.files import open_file
 
 MAX_BYTES = 1 << 28
 """Maximum size of a file; the statistics of an image of 1,000 x 1,000 pixels take 50 MB."""
@@ -53,9 +54,7 @@ class ArrayUnpickler(pickle.Unpickler):
 def read_statistics(file: Path) -> ObsStatistics | None:
     """Return the statistics in a file; None if its observations are not normalized."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
-        with file.open("rb") as stream:
+        with open_file(file, MAX_BYTES) as stream:
             state = ArrayUnpickler(stream).load()
         if not state["norm_obs"]:
             return None
@@ -66,6 +65,8 @@ def read_statistics(file: Path) -> ObsStatistics | None:
             raise ValueError("means or variances are not finite")
         rows = max(float(rms["count"]) for rms in several.values())
         return ObsStatistics(moments, rows, float(state["clip_obs"]), float(state["epsilon"]))
+    except ReverieError:
+        raise
     except Exception as error:  # damaged pickles raise errors of all types
         details = f"{type(error).__name__}: {error}"
         raise DataError(f"{file} is not a vecnormalize.pkl of Stable-Baselines3: {details}.") from error

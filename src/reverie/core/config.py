@@ -19,11 +19,10 @@ from typing import Any, ClassVar, Literal, Self, Union, cast
 
 from reverie.core.bounds import Bound, PiecewiseLinear, ScheduledFloat
 from reverie.core.errors import ConfigError, did_you_mean, short_repr, suggest_names
-from reverie.core.imports import import_object
+from reverie.core.imports import import_object, is_module_name
 
 FLOAT32_MAX = (2.0 - 2.0**-23) * 2.0**127
 """The largest magnitude that float32 holds."""
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,7 +243,7 @@ def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
 def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name or ``module:Class``, and the positional and named settings in parentheses after it."""
     module, colon, rest = text.strip().partition(":")
-    has_module = bool(colon and _MODULE.fullmatch(module))
+    has_module = bool(colon and is_module_name(module))
     try:
         name, args, kwargs = parse_call_expr(rest if has_module else text.strip())
     except (SyntaxError, ValueError):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import stat
+import sys
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +33,10 @@ LARGEST_LOG = 4_000_000_000
 """Maximum bytes of ``metrics.jsonl``: an entry every second for three months."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk, and of a user's full share of it."""
+MAX_EXPANDED, MAX_RATIO = 1_000_000_000, 250
+"""A compressed file may expand to so many bytes, or to so many times its size; images of games reach 190 times."""
+EXPANDED_VARIABLE = "REVERIE_MAX_EXPANDED_GB"
+"""Environment variable with another limit, in gigabytes."""
 FOREIGN = ("wandb",)
 """Folders of a run, next to its config.yaml, that other programs write, with links to their own files."""
 
@@ -53,12 +60,37 @@ def open_file(path: Path, limit: int = LARGEST_FILE) -> IO[bytes]:
 def read_file(path: Path, limit: int = LARGEST_FILE) -> bytes:
     """Return the content of a file, opened with :func:`open_file`."""
     with open_file(path, limit) as file:
-        return file.read(limit)
+        return file.read(min(limit, os.fstat(file.fileno()).st_size))  # Python allocates what it is asked to read
 
 
 def check_size(path: Path, limit: int = LARGEST_FILE) -> None:
     """Check an existing file like :func:`open_file`, before it is opened for writing."""
     open_file(path, limit).close()
+
+
+def check_expanded(path: Path | str, stored: int, expanded: int) -> None:
+    """Raise RunError if a file of ``stored`` bytes expands to too many bytes, and could fill the memory."""
+    text = os.environ.get(EXPANDED_VARIABLE, "")
+    try:
+        limit = float(text) * 1e9 if text else max(MAX_EXPANDED, MAX_RATIO * stored)
+    except ValueError:
+        raise ConfigError(f"{EXPANDED_VARIABLE} = {text!r}: expected a number of gigabytes.") from None
+    if expanded > limit:
+        raise RunError(
+            f"{path} has {stored:,} bytes and expands to {expanded:,}: expected at most {limit:,.0f}. If you trust it, "
+            f"set the environment variable {EXPANDED_VARIABLE}={math.ceil(expanded / 1e9)}."
+        )
+
+
+@contextlib.contextmanager
+def open_zip(path: Path | str, content: IO[bytes] | None = None) -> Iterator[IO[bytes]]:
+    """Open the zip file at ``path``, or its ``content`` inside another one; RunError if it expands too much."""
+    with open_file(Path(path), sys.maxsize) if content is None else content as file:
+        with zipfile.ZipFile(file) as archive:
+            expanded = sum(part.file_size for part in archive.infolist())
+        check_expanded(path, file.seek(0, os.SEEK_END), expanded)
+        file.seek(0)
+        yield file
 
 
 def check_links(folder: Path) -> None:
@@ -68,7 +100,7 @@ def check_links(folder: Path) -> None:
     could redirect writes to other files.
     """
     root = os.path.realpath(folder)
-    if os.path.isfile(root):
+    if os.path.exists(root) and not os.path.isdir(root):
         raise RunError(f"{folder} is a file: expected a run folder. Pass the folder that contains its config.yaml.")
     for entry in _entries(root):
         if entry.is_symlink():

@@ -30,12 +30,9 @@ OFFERED = ("reverie", "gymnasium.envs")
 """Additional packages whose classes files may name; packages of ``envs/suites.py`` are added."""
 INSTALLED = "installed"
 """Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
-MODULE_NAME = r"(?:[^\W\d]|[^\x00-\x7f])(?:[\w.]|[^\x00-\x7f])*"
-"""Pattern of a module's dotted name: Python's identifiers begin with a letter of any alphabet."""
-_NAME = re.compile(rf"(?<![\w./])({MODULE_NAME}):(?=[^\W\d]|[^\x00-\x7f])")
 
 _trust_var: ContextVar[bool] = ContextVar("trusting", default=False)
-_typed: ContextVar[frozenset[str] | None] = ContextVar("typed", default=None)
+_typed: ContextVar[str | None] = ContextVar("typed", default=None)
 is_trusting: Callable[[], bool] = _trust_var.get
 """Returns whether files may name any module."""
 
@@ -44,15 +41,21 @@ is_trusting: Callable[[], bool] = _trust_var.get
 def trust_modules(trust: bool, words: Sequence[str] | None = None) -> Iterator[None]:
     """If ``trust`` is true, files may name classes of any module inside the context.
 
-    ``words``: the command line. Other modules then count as named by a file, even if imported elsewhere.
+    ``words``: the command line, or the arguments of a function that reads files. Other modules then count as named by a
+    file, even if imported elsewhere.
     """
     token = _trust_var.set(trust or is_trusting())
-    typed = _typed.set(_typed.get() if words is None else frozenset(_NAME.findall("\n".join(words))))
+    typed = _typed.set(_typed.get() if words is None else "\n".join([_typed.get() or "", *words]))
     try:
         yield
     finally:
         _typed.reset(typed)
         _trust_var.reset(token)
+
+
+def is_typed(text: str) -> bool:
+    """Return whether ``text`` is on the command line."""
+    return text in (_typed.get() or "")
 
 
 def check_module(name: str, source: object) -> None:
@@ -69,7 +72,7 @@ def check_module(name: str, source: object) -> None:
         raise EnvError(f"{source} names '{name}'. '{module}' is a module of Python, which files must not name.")
     if is_remembered(module) or is_offered(module):
         return
-    trusted = _read_trusted()
+    trusted = trusted_entries()
     past = {entry.partition(" ")[2] for entry in trusted}
     changed = [file for entry in _entries(module) if entry not in trusted and (file := entry.partition(" ")[2]) in past]
     if changed:
@@ -84,9 +87,23 @@ def check_module(name: str, source: object) -> None:
     )
 
 
+def is_module_name(name: str) -> bool:
+    """Return whether ``name`` consists of Python's identifiers, joined by dots."""
+    return all(part.isidentifier() for part in name.split("."))
+
+
 def names_in(value: Any) -> list[str]:
-    """Return the strings in nested arguments that name an existing module: Gymnasium and others import such an id."""
-    return [text for text in texts_in(value) if (match := _NAME.match(text)) and _spec_of(match[1]) is not None]
+    """Return the strings in nested arguments that name an existing module: Gymnasium and others import such an id.
+
+    They import a file of any name. ``http://`` is no name of Python's module ``http``.
+    """
+    parts = {text: text.partition(":") for text in texts_in(value)}
+    return [
+        text
+        for text, (module, colon, name) in parts.items()
+        if module and colon and _spec_of(module) is not None
+        if name[:1].isidentifier() or module.partition(".")[0] not in sys.stdlib_module_names
+    ]
 
 
 def texts_in(value: Any) -> list[str]:
@@ -127,21 +144,25 @@ def _suites() -> Iterator[str]:
 
 def trust_file_of(module: str) -> None:
     """Trust the current files of a module for this user; ignored if this cannot be saved."""
-    trusted, trust_file = _read_trusted(), _trust_file()
-    entries = set() if is_offered(module) else {*_entries(module)}
+    remember(set() if is_offered(module) else {*_entries(module)})
+
+
+def remember(entries: set[str]) -> None:
+    """Add ``entries`` to the trusted ones, without files that no longer exist; ignored if this cannot be saved."""
+    trusted, trust_file = trusted_entries(), _trust_file()
     if trust_file is not None and entries - trusted:
-        trusted_files = sorted({*entries, *(entry for entry in trusted if os.path.isfile(entry.partition(" ")[2]))})
+        kept = {entry for entry in trusted if entry[:9] == "location " or os.path.isfile(entry.partition(" ")[2])}
         with contextlib.suppress(OSError):
-            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in trusted_files))
+            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in sorted(entries | kept)))
 
 
 def is_remembered(module: str) -> bool:
     """Return whether the user trusts the current files of ``module``."""
-    return is_trusting() or (bool(entries := _entries(module)) and _read_trusted().issuperset(entries))
+    return is_trusting() or (bool(entries := _entries(module)) and trusted_entries().issuperset(entries))
 
 
-def _read_trusted() -> set[str]:
-    """Return the trusted entries: the SHA-256 of a file, a space, and its path."""
+def trusted_entries() -> set[str]:
+    """Return the trusted entries: the SHA-256 of a file, a space, and its path; or ``location`` and a location."""
     try:
         return set() if (path := _trust_file()) is None else {*os.fsdecode(path.read_bytes()).split("\n")} - {""}
     except OSError:
@@ -249,13 +270,14 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
     module, _, path = name.partition(":")
     ensure_importable(module)
     # importing a path can even work, under a wrong name
-    if module.endswith(".py") or "/" in module or os.sep in module:
-        suggestion = f"{Path(module).stem}:{path or 'Class'}"
+    if module.endswith(".py") or not is_module_name(module):
+        suggestion = f"{Path(module).stem.replace('-', '_')}:{path or 'Class'}"
         raise kind(
-            f"{error_prefix}: '{module}' is the path of a file: expected the name of a module, as in '{suggestion}', "
-            "in the current folder or in one of PYTHONPATH."
+            f"{error_prefix}: '{module}' is not the name of a module: expected identifiers of Python, joined by dots, "
+            f"as in '{suggestion}', of a file in the current folder or in one of PYTHONPATH."
         )
-    if (typed := _typed.get()) is not None and module not in typed:
+    pattern = rf"(?<![\w./]|[^\x00-\x7f]){re.escape(module)}:(?=\w|[^\x00-\x7f])"
+    if (typed := _typed.get()) is not None and not re.search(pattern, typed):
         check_module(name, error_prefix)
     try:
         imported_module = importlib.import_module(module)

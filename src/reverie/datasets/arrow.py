@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
@@ -12,12 +13,17 @@ from urllib.parse import unquote
 import numpy as np
 
 from reverie.core.errors import ConfigError, DataError
+from reverie.core.files import check_expanded
 from reverie.core.images import open_image
-from reverie.datasets.reader import format_from_suffix, import_optional, reading
+from reverie.datasets.reader import format_from_suffix, import_optional, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
 MAX_OPEN_FILES = 8
 """Number of Parquet files that stay open: columns are read at about the same pace."""
+
+
+WIDTHS = {"INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8}
+"""Bytes of Parquet's numbers."""
 
 
 class TableChunk(NamedTuple):
@@ -41,7 +47,13 @@ def import_pyarrow() -> Any:
 
 @lru_cache(MAX_OPEN_FILES)
 def _parquet(file: Path, changed: int) -> Any:
-    return import_pyarrow().parquet.ParquetFile(file)
+    opened = import_pyarrow().parquet.ParquetFile(file)
+    groups = map(opened.metadata.row_group, range(opened.num_row_groups))
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    values = sum(column.num_values * WIDTHS.get(column.physical_type, 1) for column in columns)
+    encoded = sum(column.total_uncompressed_size for column in columns)  # equal values are stored once
+    check_expanded(file, file.stat().st_size, max(values, encoded))
+    return opened
 
 
 def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
@@ -62,7 +74,7 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
 
 def comment_lines(file: Path) -> int:
     """Return the number of lines before the header of a CSV file: they begin with # and are no names of columns."""
-    with file.open(encoding="utf-8", errors="replace") as stream:
+    with io.TextIOWrapper(open_data(file), encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream):
             if not line.startswith("#") or "," in line.partition("{")[0]:
                 return number
@@ -100,14 +112,14 @@ def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
 def read_table(file: Path) -> Any:
     """Return the whole table of an Arrow or Parquet file; raise DataError if it is damaged."""
     with reading(file):
-        table = import_pyarrow().parquet.read_table(file) if is_parquet(file) else _arrow_table(file)
+        table = _parquet(file, file.stat().st_mtime_ns).read() if is_parquet(file) else _arrow_table(file)
         table.validate(full=True)  # reading beyond the end of a buffer would abort the process
     return table
 
 
 def is_parquet(file: Path) -> bool:
     """Return whether a file begins like a Parquet file."""
-    with file.open("rb") as stream:
+    with open_data(file) as stream:
         return stream.read(4) == b"PAR1"
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import itertools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +24,15 @@ from reverie.datasets.npz import array_names, layout_of
 from reverie.datasets.open_bandit import ITEMS, OpenBanditReader, is_open_bandit
 from reverie.datasets.pydreamer import ROW_ARRAYS as OF_PYDREAMER
 from reverie.datasets.pydreamer import OwnPyDreamerReader, PyDreamerReader, is_own
-from reverie.datasets.reader import Reader, ReadOptions, format_from_suffix, list_files, natural_sort_key, reading
+from reverie.datasets.reader import (
+    Reader,
+    ReadOptions,
+    format_from_suffix,
+    list_files,
+    natural_sort_key,
+    open_data,
+    reading,
+)
 from reverie.datasets.replay_store import StoreReader, is_store
 from reverie.datasets.rl_unplugged import RLUnpluggedReader, shards_in
 from reverie.datasets.rlds import FEATURES, RLDSReader
@@ -84,9 +94,11 @@ def _matching_paths(path: str) -> list[Path]:
     location = Path(path).expanduser()
     if location.exists():  # a name can contain brackets
         return [location]
+    if "**" in path:
+        check_reached_once(glob.glob(str(location).partition("**")[0]) or ["."])
     if matches := [Path(p) for p in glob.glob(str(location), recursive=True)] if glob.has_magic(path) else []:
         return sorted(matches, key=natural_sort_key)
-    siblings = sorted(p.name for p in location.parent.iterdir()) if location.parent.is_dir() else []
+    siblings = sorted(p.name for p in location.parent.iterdir() if p != location) if location.parent.is_dir() else []
     hint = f" Did you mean 'minari:{path}'?" if path in local_names() else did_you_mean(location.name, siblings)
     listing = ", ".join(siblings[:10]) + (" ..." if len(siblings) > 10 else "")
     contents = f" {location.parent} contains: {listing}." if siblings else ""
@@ -94,6 +106,15 @@ def _matching_paths(path: str) -> list[Path]:
         f"there is no dataset at {path}.{hint or contents} Expected {KNOWN_FORMATS}. "
         "See `reverie data download --help` to download one."
     )
+
+
+def check_reached_once(roots: Sequence[str]) -> None:
+    """Raise DataError if links lead to a folder below ``roots`` twice: files would be read twice, or without end."""
+    met: set[str] = set()
+    for folder, _, _ in itertools.chain.from_iterable(os.walk(root, followlinks=True) for root in roots):
+        if (place := os.path.realpath(folder)) in met:
+            raise DataError(f"{folder} leads to {place}, which another path reaches, too. Remove the link.")
+        met.add(place)
 
 
 def _open_all(path: Path, paths: list[Path], options: ReadOptions) -> Reader:
@@ -189,7 +210,7 @@ def _open_file(path: Path, options: ReadOptions) -> Reader:
 
 def detect_content(path: Path) -> str:
     """Detect the format of a file from its first bytes, named as by ``format_from_suffix``; "" if unknown."""
-    with path.open("rb") as file:
+    with open_data(path) as file:
         head = file.read(4)
     begins = {
         b"\x89HDF": "HDF5", b"PK\x03\x04": "npz", b"PAR1": "Parquet", b"ARRO": "Arrow", b"\xff\xff\xff\xff": "Arrow",

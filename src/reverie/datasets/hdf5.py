@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.reader import DatasetInfo, ReadOptions, import_optional, reading, to_bool_column
+from reverie.datasets.reader import DatasetInfo, ReadOptions, import_optional, open_data, reading, to_bool_column
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
     LazyColumn,
@@ -45,6 +46,7 @@ def open_hdf5(path: Path) -> h5py.File:
 
     Raises DataError if it is damaged or contains links to other files.
     """
+    open_data(path).close()
     try:
         file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
     except OSError as error:
@@ -91,7 +93,7 @@ def check_storage(item: h5py.Dataset, path: Path, folder: Path | None = None, de
         target = settings.get_external(0)[0]
         raise DataError(f"{label} is stored in {target!r}: expected values. Copy them into the file.")
     if settings.get_layout() != h5d.VIRTUAL:
-        return
+        return check_expanded(path, path.stat().st_size, item.size * item.dtype.itemsize)
     if None in item.maxshape or depth > MAX_DEPTH:
         raise DataError(f"{label} is virtual and grows with its parts, or is a part of itself: expected values.")
     size, folder = 0, folder or path.parent.resolve()

@@ -20,6 +20,7 @@ import numpy as np
 
 from reverie.core.documents import read_json
 from reverie.core.errors import DataError
+from reverie.core.files import LARGEST_LOG, read_file
 from reverie.datasets.arrow import read_table
 from reverie.datasets.reader import natural_sort_key, reading
 from reverie.datasets.video_frames import DEPTH_CODES
@@ -69,7 +70,7 @@ class LeRobotMetadata:
         """Return the rows of a table, JSON lines or Parquet, without statistics; empty if there is none."""
         rows: list[dict[str, Any]] = []
         if (file := self.path / "meta" / f"{name}.jsonl").is_file():
-            for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            for number, line in enumerate(read_file(file, LARGEST_LOG).decode().splitlines(), 1):
                 with reading(f"{file}, line {number}"):
                     rows += [json.loads(line)] if line.strip() else []
         files = [self.path / "meta" / f"{name}.parquet", *(self.path / "meta" / name).rglob("*.parquet")]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.files import open_zip
 from reverie.core.rows import Rows
 from reverie.datasets.hdf5 import D4RL, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, Layout
 from reverie.datasets.reader import reading
@@ -32,7 +33,7 @@ from reverie.datasets.transitions import LazyColumn
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Any]:
     """Open a file; errors while it is open name it."""
-    with reading(path), np.load(path, allow_pickle=False) as file:
+    with reading(path), open_zip(path) as opened, np.load(opened, allow_pickle=False) as file:
         yield file
 
 

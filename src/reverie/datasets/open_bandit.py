@@ -17,6 +17,7 @@ A row is an episode of one step: a user sees one item at one position.
 from __future__ import annotations
 
 import dataclasses
+import io
 from functools import cached_property
 from pathlib import Path
 
@@ -24,7 +25,7 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.datasets.inferred_spaces import infer_obs_space
-from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, Space
+from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, Space, open_data
 from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import LazyColumn, Transitions
 
@@ -35,7 +36,7 @@ ITEMS = "item_context.csv"
 
 def header_of(path: Path) -> list[str]:
     """Return the column names in the first line of a CSV file."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with io.TextIOWrapper(open_data(path), encoding="utf-8", errors="replace") as file:
         return file.readline().strip().split(",")
 
 

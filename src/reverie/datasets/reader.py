@@ -12,12 +12,13 @@ import contextlib
 import functools
 import importlib
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import IO, Annotated, Any, ClassVar, Self
 
 import numpy as np
 from gymnasium import spaces
@@ -25,6 +26,7 @@ from gymnasium import spaces
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, short_repr, with_count
+from reverie.core.files import open_file
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.envs.limits import EXACT, INEXACT, is_wide
@@ -301,6 +303,11 @@ def guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
         return iterate(reader, result) if isinstance(result, Iterator) else result
 
     return call
+
+
+def open_data(path: Path) -> IO[bytes]:
+    """Open a file of a dataset: a regular file of any size, else RunError, since pipes and devices may never end."""
+    return open_file(path, sys.maxsize)
 
 
 def format_from_suffix(path: Path) -> str:

@@ -16,6 +16,8 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.columns import ColumnSpec
 from reverie.core.documents import read_json, read_yaml
 from reverie.core.errors import DataError, EnvError, short_repr
+from reverie.core.files import read_file
+from reverie.core.locations import check_location
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
@@ -214,7 +216,8 @@ def locate_store(path: Path | str) -> Path | str:
     named = "auto"
     with contextlib.suppress(AttributeError, DataError):  # another program's file can have this name
         settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
-        named = str((settings.get("replay") or {}).get("store", "auto"))
+        named = str((settings.get("replay") or {}).get("store_path", "auto"))
+    check_location(named, path / "config.yaml")
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 
@@ -226,7 +229,7 @@ def is_store(path: Path) -> bool:
 
 def is_store_folder(folder: Path) -> bool:
     """Return whether ``folder`` itself is a store."""
-    return (folder / META).is_file() and segments.is_store_root((folder / META).read_bytes())
+    return (folder / META).is_file() and segments.is_store_root(read_file(folder / META))
 
 
 def obs_part_of_column(declared: Mapping[str, Any], column: Any) -> ObsPart:

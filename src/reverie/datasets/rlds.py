@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reverie.core.errors import DataError
+from reverie.core.files import read_file
 from reverie.core.images import plain_mode
 from reverie.core.rows import Rows
 from reverie.core.types import FLAGS
@@ -71,7 +72,7 @@ class RLDSReader(Reader):
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         description = (path if path.is_dir() else path.parent) / FEATURES
-        top = json.loads(description.read_text(encoding="utf-8"))["featuresDict"]["features"]
+        top = json.loads(read_file(description))["featuresDict"]["features"]
         features = dict(iter_features(top.get("steps", {}).get("sequence", {}).get("feature", {}), "steps"))
         self.features: dict[str, Feature] = {column_name(key): f for key, f in features.items() if f}
         unused = [name for name in map(column_name, features) if not (name in self.features and is_read(name))]

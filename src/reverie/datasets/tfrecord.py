@@ -16,6 +16,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from reverie.core.files import check_expanded
+from reverie.datasets.reader import open_data
+
 MASK = 0xA282EAD8
 GZIP = b"\x1f\x8b"
 BROKEN = (EOFError, zlib.error, OSError)
@@ -44,15 +47,18 @@ def _decompress(plain: IO[bytes]) -> IO[bytes]:
 
 def iter_tfrecords(path: Path) -> Iterator[bytes]:
     """Yield the records of a file, optionally compressed with gzip; every checksum is verified."""
-    with path.open("rb") as plain:
+    stored, expanded = path.stat().st_size, 0
+    with open_data(path) as plain:
         file = _decompress(plain)
         while True:
             try:
                 head = file.read(12)
                 if not head:
                     return
-                size = int.from_bytes(head[:8], "little") + 4
-                body = file.read(size) if has_crc(head[:8], head[8:]) else b""
+                size = int.from_bytes(head[:8], "little") + 4 if has_crc(head[:8], head[8:]) else 0
+                expanded += size
+                check_expanded(path, stored, expanded)
+                body = file.read(size)
             except BROKEN as error:
                 raise TruncatedFileError(str(error)) from None
             if not has_crc(body[:-4], body[-4:]):
@@ -62,7 +68,7 @@ def iter_tfrecords(path: Path) -> Iterator[bytes]:
 
 def looks_like_records(path: Path) -> bool:
     """Return whether the file begins with the length of a record and a matching checksum."""
-    with path.open("rb") as plain:
+    with open_data(path) as plain:
         head = _decompress(plain).read(12)
     return len(head) == 12 and has_crc(head[:8], head[8:])
 

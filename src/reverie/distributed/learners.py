@@ -22,6 +22,7 @@ from reverie.algos.base import Algorithm
 from reverie.core.clock import Clock
 from reverie.core.collectives import all_reduce_mean, single_rank
 from reverie.core.errors import RunError, count_noun
+from reverie.core.locations import check_location
 from reverie.core.logger import logger
 from reverie.core.protocols import Env, Stateful
 from reverie.core.types import State
@@ -68,6 +69,8 @@ class ReplayPart:
                 location = (
                     learner_folder(self.run, rank) / "replay" if lane.get("place") == "auto" else lane.get("place")
                 )
+                if location is not None:
+                    check_location(str(location).removesuffix(f"/rank-{rank}"), f"a checkpoint of {self.run}")
                 saved.append((None if location is None else ReplayStore(location), lane))
         return self.part.load_share(saved, team.rank, team.count)
 

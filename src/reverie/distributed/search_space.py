@@ -12,7 +12,7 @@ import yaml
 from reverie.core.config import nest
 from reverie.core.errors import ConfigError, short_repr
 from reverie.experiment.config import ExperimentConfig
-from reverie.run.folder import SavedConfig, check_module_names, read_yaml
+from reverie.run.folder import SavedConfig, check_locations, check_module_names, read_yaml
 
 
 class Dimension(NamedTuple):
@@ -50,6 +50,7 @@ def read_space_file(path: Path) -> dict[str, Any]:
     """Read a search space file; UntrustedError if it names modules that the user does not trust."""
     values = read_yaml(path)
     check_module_names(SavedConfig(algorithm="", experiment=nest(values)), path)
+    check_locations(nest(values), path)
     return values
 
 

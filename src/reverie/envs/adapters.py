@@ -14,6 +14,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from reverie.core.errors import EnvError
+from reverie.core.imports import import_module_of
 from reverie.envs.wrappers import Reset, Stepped
 
 GymEnv = gymnasium.Env[Any, Any]
@@ -288,7 +290,7 @@ class SingleAgentEnv(Adapter):
     """
 
     def __init__(self, name: str, agent: int = 0, render_mode: str | None = None, **kwargs: Any) -> None:
-        module = importlib.import_module(f"pettingzoo.{name}")
+        module = import_module_of(f"pettingzoo.{name}:env", f"environment 'pettingzoo/{name}'", EnvError)
         self.render_mode: str | None = render_mode
         self._world = module.env(render_mode=render_mode, **kwargs)
         self._agent = self._world.possible_agents[agent]

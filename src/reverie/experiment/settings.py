@@ -29,7 +29,15 @@ from reverie.experiment.preset import Settings
 from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
 from reverie.replay.persistent import absolute_store_path
 from reverie.run.callback import import_callback
-from reverie.run.folder import SCHEMA, RunFolder, SavedConfig, check_module_names, read_saved_config, read_yaml
+from reverie.run.folder import (
+    SCHEMA,
+    RunFolder,
+    SavedConfig,
+    check_locations,
+    check_module_names,
+    read_saved_config,
+    read_yaml,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,6 +288,7 @@ def saved_run_layer(request: Request, files: Sequence[Layer]) -> Layer | None:
         return None
     is_named = request.env is not None or any(env_of_settings(layer.values) is not None for layer in files)
     check_module_names(saved, f"the run {request.run}", *(["env"] if is_named else []))
+    check_locations(saved.experiment, folder.config, folder.path)
     return Layer(str(folder.config), saved.experiment)
 
 
@@ -354,6 +363,7 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     values = {**values, "env": {"id": env}} if isinstance(env, str) else dict(values)
     named = {str(key): str(name) for key, name in custom.items()} if isinstance(custom, Mapping) else {}
     check_module_names(SavedConfig(algorithm="", experiment=nest(values), custom=named), path)
+    check_locations(nest(values), path)
     return values
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from reverie.core.columns import ColumnSpec
 from reverie.core.errors import DataError, RunError, count_noun
+from reverie.core.locations import check_location
 from reverie.core.logger import logger
 from reverie.core.specs import EXTRAS, VERSION_COLUMN
 from reverie.core.types import State
@@ -239,7 +240,10 @@ class PersistentReplay:
 
     def find_store(self, state: State) -> ReplayStore | None:
         """Return the store with the rows of ``state``: the current one, or the one that the settings named before."""
-        return self.store if state.get("place", self.location) == self.location else self._open(state["place"])
+        if (place := state.get("place", self.location)) == self.location:
+            return self.store
+        check_location(place, f"a checkpoint of {self.run}")
+        return self._open(place)
 
     def _read_back(self, located: LocatedRows, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""

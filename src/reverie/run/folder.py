@@ -20,7 +20,8 @@ from reverie.core.documents import near, read_json
 from reverie.core.documents import read_yaml as read_yaml
 from reverie.core.errors import RunError, short_repr
 from reverie.core.files import check_links, check_local, read_file, write_atomic, write_json
-from reverie.core.imports import MODULE_NAME, check_module, names_in, texts_in, trust_file_of
+from reverie.core.imports import check_module, is_module_name, names_in, texts_in, trust_file_of
+from reverie.core.locations import check_location, is_plain, trust_locations
 from reverie.core.lock import LOCK_FILE_NAME, folder_lock
 from reverie.core.logger import logger
 from reverie.core.specs import diff_bounds, diff_specs
@@ -226,7 +227,7 @@ def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path
 
 
 def write_saved_config(path: Path, saved: SavedConfig) -> None:
-    """Write config.yaml. The modules that the settings name, if imported, are trusted from now on."""
+    """Write config.yaml. The locations and the imported modules that the settings name are trusted from now on."""
     head: dict[str, Any] = {"schema": SCHEMA, "reverie": version(), "algorithm": saved.algorithm}
     if saved.custom:
         head["custom"] = saved.custom
@@ -235,6 +236,7 @@ def write_saved_config(path: Path, saved: SavedConfig) -> None:
     write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
     for module in _modules_in(saved) & sys.modules.keys():
         trust_file_of(module)
+    trust_locations(text for text, inside in _locations(saved.experiment, path.parent) if not is_plain(text, inside))
 
 
 def write_shared(path: Path, saved: SavedConfig) -> None:
@@ -315,23 +317,43 @@ def check_module_names(saved: SavedConfig, source: object, *trusted: str) -> Non
             check_module(name, source)
 
 
+def check_locations(settings: Mapping[str, Any], source: object, folder: Path | None = None) -> None:
+    """Check the locations of stores and datasets in the settings of ``source``, of the run in ``folder`` if any."""
+    for location, inside in _locations(settings, folder):
+        check_location(location, source, inside)
+
+
+def _locations(settings: Mapping[str, Any], folder: Path | None) -> list[tuple[str, Path | None]]:
+    """Return the texts in settings that may be locations, each with the folder that must contain it, if any."""
+    read = texts_in([settings.get(name) for name in ("data", "heldout_data", "replay")])
+    written = str((settings.get("replay") or {}).get("store_path", "auto"))
+    stores = [] if written in ("auto", "none") else [(written, folder)]  # rows are written there
+    return [*((text, None) for text in read), *stores]
+
+
 def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
     """Return the texts in settings that may name classes, ``module:Class``, by their kind."""
     settings, custom = saved.experiment, saved.custom
     env, eval_env = settings.get("env") or {}, settings.get("eval_env") or {}
     eval_env = eval_env if isinstance(eval_env, Mapping) else {"id": eval_env}
-    kinds = [text for text in texts_in(settings.get("algo")) if re.match(rf"\s*{MODULE_NAME}:", text)]
     return {
         "env": _class_names(env.get("id"), custom.get("env")),
         "wrappers": _class_names(env.get("wrappers")) + names_in(env.get("kwargs")),  # kept if another env is named
         "eval_env": _class_names(eval_env.get("id"), eval_env.get("wrappers"), custom.get("eval_env"))
         + names_in(eval_env.get("kwargs")),
-        "algo": _class_names(saved.algorithm, kinds),
+        "algo": _class_names(saved.algorithm) + _words_like_classes(settings.get("algo")),
         "experience": _class_names(settings.get("experience")),
         "data": _class_names((settings.get("data") or {}).get("reader")),
         "callbacks": _class_names(settings.get("callbacks")),
-        "replay": re.findall(rf"{MODULE_NAME}:\w+", str((settings.get("replay") or {}).get("hindsight"))),
+        "replay": _words_like_classes(settings.get("replay")),
     }
+
+
+def _words_like_classes(settings: Any) -> list[str]:
+    """Return the words like ``module:Class`` in nested settings, also in the parentheses after a class."""
+    words = [word for text in texts_in(settings) for word in re.split(r"""[\s'"()\[\]{},=]+""", text)]
+    parts = {word: word.partition(":") for word in words}
+    return [word for word, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
 
 
 def _class_names(*values: Any) -> list[str]:

@@ -44,6 +44,10 @@ class ObjectStore(ABC):
     def error(self, error: Exception) -> RunError:
         """Return a RunError for one of ``failures``, with advice on what to do."""
 
+    def keeps(self, name: str) -> bool:
+        """Return whether another process can read an object that was written; some file systems are in memory."""
+        return True
+
     def put(self, name: str, data: bytes) -> None:
         """Write one object; it is durable when this returns."""
         self.stage(name, data)

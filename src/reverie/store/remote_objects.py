@@ -44,6 +44,13 @@ class RemoteObjects(ObjectStore):
     def stage(self, name: str, *parts: bytes | memoryview) -> None:
         self.fs.pipe_file(self._path(name), parts[0] if len(parts) == 1 else b"".join(parts))
 
+    def keeps(self, name: str) -> bool:
+        if any(part.startswith("memory:") for part in self.location.split("::")):  # shared by all file systems
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            return bool(file_system(self.location, self.kind)[0].cat_file(self._path(name)))
+        return False
+
     def publish(self) -> None:
         """Do nothing: an object is durable once its request has returned."""
 
@@ -95,7 +102,7 @@ def file_system(url: str, kind: str) -> tuple[Any, str]:
     except ImportError as error:
         how = f"pip install 'reverie-rl[{extra}]'" if extra else f"{short_error(error)}"
         raise ConfigError(f"the store '{url}' needs a package that is not installed: {how}.") from None
-    except ValueError as error:
+    except Exception as error:  # of any kind: each file system checks its own address
         if "Protocol not known" not in str(error):
             raise ConfigError(f"the store '{url}' cannot be opened: {short_error(error)}.") from None
         schemes = sorted(fsspec.available_protocols())

@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from reverie.core.columns import ColumnSpec, StepRows
-from reverie.core.errors import ReverieError, RunError, count_noun
+from reverie.core.errors import ConfigError, ReverieError, RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, concat_rows
 from reverie.store import segment as segments
@@ -143,6 +143,15 @@ class ReplayStore:
                 )
             if write:
                 self.objects.put(META, meta_bytes(ROOT))
+                self._check_kept(META)
+
+    def _check_kept(self, name: str) -> None:
+        """Check that what was just written is there for other processes; ConfigError if it is only in memory."""
+        if not self.objects.keeps(name):
+            raise ConfigError(
+                f"{self.objects.location} does not keep what is written to it: the rows would be lost when the process "
+                "ends. Choose a folder, or a URL such as s3://bucket/name."
+            )
 
     def begin(
         self, columns: Mapping[str, ColumnSpec], streams: int, *, first: int = 0, parent: tuple[str, int] | None = None,
@@ -165,6 +174,7 @@ class ReplayStore:
                 imported=imported,
             )  # fmt: skip
             self._commit(segment)
+            self._check_kept(f"{segment.name}/{META}")
         ancestors = [part for part in self.ancestor_parts(*parent) if part.segment.run == self.run] if parent else []
         self.writer = Writer(self.objects, segment, self._commit, buffer_bytes=self.buffer_bytes,
                              ancestors=ancestors, waits=self.waits, stopping=lambda: self.stopping())  # fmt: skip

@@ -61,6 +61,8 @@ def decode_chunk(data: bytes, out: np.ndarray) -> None:
     content, checksum = data[:-4], data[-4:]
     if struct.pack("<I", google_crc32c.value(content)) != checksum:
         raise ValueError("does not match its CRC32C checksum")
+    if zstandard.frame_content_size(content) != out.nbytes:
+        raise ValueError("does not have the size that its zarr.json declares")
     out.reshape(-1).view(np.uint8)[:] = np.frombuffer(zstandard.decompress(content), np.uint8)
 
 

@@ -1,0 +1,125 @@
+"""Data that would never end or fill the memory: refused by name, and by size unless the user lifts the limit."""
+
+import os
+import signal
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from gymnasium import spaces
+
+import formats
+import reverie
+from minari_files import buffer
+from minari_files import write as write_minari
+from recordings import LIVED
+from reverie.core.errors import ConfigError, DataError, RunError
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.reader import ReadOptions
+
+ROWS = 200_000
+SAVED = Path(__file__).parents[1] / "golden" / "sb3"
+COLUMNS = {"observations": "obs", "actions": "action", "rewards": "reward", "terminals": "terminal",
+           "timeouts": "truncated"}  # fmt: skip
+"""Names in the table of the columns of D4RL."""
+
+
+@pytest.fixture(autouse=True)
+def _ends():
+    """Let a test that waits forever fail."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("name", ["x", "x.npz", "x.hdf5", "x.parquet", "x.arrow", "x.csv", "x.tfrecord"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_only_regular_files_are_read(kind, name, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    file = folder / name
+    os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
+    for path in (file, folder, folder / "*")[: None if "." in name else 1]:
+        with pytest.raises(RunError, match=f"{name} is not a regular file"):
+            list(open_reader(str(path)).parts())
+
+
+def test_only_regular_files_of_a_dataset_in_a_folder_are_read(tmp_path):
+    write_minari(tmp_path / "d", [buffer(e) for e in LIVED], action=spaces.Box(-2, 4, (1,), np.float32))
+    file = tmp_path / "d" / "data" / "main_data.hdf5"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(RunError, match=r"main_data.hdf5 is not a regular file"):
+        open_reader(str(tmp_path / "d"))
+
+
+@pytest.mark.parametrize("flag", ["file", "vecnormalize"])
+def test_pipes_are_no_agents(flag, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    files = {"file": SAVED / "ppo_cartpole.zip", "vecnormalize": None} | {flag: tmp_path / "pipe"}
+    with pytest.raises(RunError, match="is not a regular file"):
+        reverie.import_sb3(files["file"], "CartPole-v1", vecnormalize=files["vecnormalize"], run=tmp_path / "run")
+    with pytest.raises(RunError, match="is a file: expected a run folder"):
+        reverie.load(tmp_path / "pipe")
+
+
+def zeros():
+    """The columns of an episode of zeros, which almost any compression makes small."""
+    columns = {"observations": np.zeros((ROWS, 4), np.float32), "actions": np.zeros((ROWS, 1), np.float32)}
+    columns |= {"rewards": np.zeros(ROWS, np.float32)}
+    return columns | {name: np.arange(ROWS) == ROWS - 1 for name in ("terminals", "timeouts")}
+
+
+def write_npz(file):
+    np.savez_compressed(file, **zeros())
+
+
+def write_hdf5(file):
+    with h5py.File(file, "w") as opened:
+        for name, values in zeros().items():
+            opened.create_dataset(name, data=values, compression="gzip")
+
+
+def write_parquet(file):
+    columns = {COLUMNS[name]: pa.array(list(values)) for name, values in zeros().items()}
+    pyarrow.parquet.write_table(pa.table(columns), file)
+
+
+def write_tfrecord(file):
+    padded = [transition | {"more": [bytes(500_000)]} for transition in formats.transitions(LIVED)]
+    formats.shard(file, padded)
+
+
+@pytest.mark.parametrize("write", [write_npz, write_hdf5, write_parquet, write_tfrecord])
+def test_what_expands_to_too_many_bytes_is_refused(write, tmp_path, monkeypatch):
+    monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 1_000_000)
+    monkeypatch.setattr("reverie.core.files.MAX_RATIO", 5)
+    file = tmp_path / f"x.{write.__name__.removeprefix('write_')}"
+    write(file)
+    options = ReadOptions(columns={name: name for name in COLUMNS.values()} if write is write_parquet else {})
+
+    def read():
+        return sum(len(part["reward"]) for part in open_reader(str(file), options).parts())
+
+    with pytest.raises(RunError, match=r"expands to [\d,]+: .* the environment variable REVERIE_MAX_EXPANDED_GB=1"):
+        read()
+    monkeypatch.setenv("REVERIE_MAX_EXPANDED_GB", "many")
+    with pytest.raises(ConfigError, match="REVERIE_MAX_EXPANDED_GB = 'many': expected a number"):
+        read()
+    monkeypatch.setenv("REVERIE_MAX_EXPANDED_GB", "1")
+    assert read() > 0
+
+
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    write_npz(tmp_path / "a" / "b" / "x.npz")
+    assert open_reader(f"{tmp_path}/**/*.npz").rows() > ROWS
+    for name in ("up", "again"):
+        (tmp_path / "a" / "b" / name).symlink_to(tmp_path / "a")
+    with pytest.raises(DataError, match=r"leads to .*/a, which another path reaches, too"):
+        open_reader(f"{tmp_path}/**/*.npz")
