@@ -1,8 +1,5 @@
 #!/usr/bin/env python3
-"""List public functions of modules that no other file names: each is to begin with an underscore, or to go.
-
-    python tools/public_names.py        exit code 1 if there is one
-"""
+"""List public functions that no other file names: each is to begin with an underscore. Exit code 1 if there is one."""
 
 from __future__ import annotations
 
