@@ -16,7 +16,7 @@ help:
 	@echo "make cluster  the tests of runs on a Ray cluster of this machine, which lose learners, actors and nodes (2 minutes)"
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
-	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/data for some of them)"
+	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/replay for some of them)"
 	@echo "make lint     ruff, mypy, the import laws and complete types of public names"
 	@echo "make wheel    a wheel with the kernels compiled for every processor of this architecture, in dist/"
 	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine and run"

@@ -14,9 +14,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from log_capture import logged
+from trained_run import played
 
-from logged import logged
-from played import played
 from reverie.core.files import write_atomic
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.kernels import capture
@@ -143,8 +143,9 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on CartPole; tests may read it."""
+    from tiny_configs import settings
+
     from reverie.api import train_config as train
-    from tiny import settings
 
     run = tmp_path_factory.mktemp("runs") / "cartpole"
     train(settings(steps=200), run=run)

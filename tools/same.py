@@ -60,13 +60,13 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 def train(name: str, run: Path, share: float) -> None:
     """Train ``share`` of the length of a run, or go on with it."""
     tests = Path(__file__).parents[1] / "tests"
-    sys.path += [str(tests), str(tests / "algos")]
+    sys.path.append(str(tests / "support"))
     import reverie
 
     algorithm, settings = RUNS[name]
     settings = {**QUIET, **settings}
     if settings.pop("small", False):
-        from dreamer import EARLIER
+        from dreamer_configs import EARLIER
 
         settings = {**{f"algo.{key}": value for key, value in EARLIER.items()}, **settings}
     length = "updates" if "updates" in settings else "steps"
@@ -104,7 +104,7 @@ def pictures() -> Any:
 
 def masked() -> Any:
     """Return an environment with mixed actions, of which not all are legal."""
-    from masked import Masked
+    from masked_env import Masked
 
     return Masked(actions="dict")
 

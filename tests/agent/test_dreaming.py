@@ -7,9 +7,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from corridor_env import Corridor
+from tiny_configs import NETWORKS, SMALL
 
 import reverie
-from corridor import Corridor
 from reverie.agent import dream_report
 from reverie.agent.dream_report import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
 from reverie.agent.loading import load
@@ -19,7 +20,6 @@ from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.state_space import Latent
-from tiny import NETWORKS, SMALL
 
 
 @pytest.mark.usefixtures("drawn")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import contracts
+import dreamer_configs
 import gymnasium
 import numpy as np
 import pytest
@@ -25,10 +27,6 @@ from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, GreedyPolicy
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "algos"))
-import contracts
-import dreamer
 
 OBS = spaces.Dict(
     {
@@ -95,11 +93,11 @@ CASES = {
     for name in contracts.CONFIGS
 }
 CASES["tdmpc2"] = (CASES["tdmpc2"][0].merge({"iterations": 1}), "continuous")  # each is a part of the graph
-EARLIER = {name: config.merge(dreamer.EARLIER) for name, config in dreamer.CONFIGS.items()}
+EARLIER = {name: config.merge(dreamer_configs.EARLIER) for name, config in dreamer_configs.CONFIGS.items()}
 DREAMERS = {"v1": "continuous", "v2": "multi_discrete", "v2_mixed": "continuous",
             "pydreamer": "discrete", "v1_p2e": "mixed"}  # fmt: skip
 CASES |= {name: (EARLIER[name], kind) for name, kind in DREAMERS.items()}
-V3 = DreamerV3Config().merge(dreamer.TINY)
+V3 = DreamerV3Config().merge(dreamer_configs.TINY)
 CASES["v3"] = (V3, "mixed")
 MODES = ("dqn_choices", "sac_mixed")
 ONNX = (*MODES, "v3", "ddpg", "bcq", "v1")

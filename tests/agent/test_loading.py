@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from tiny_configs import CONFIG, settings
 
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import EnvError, RunError
 from reverie.nn.encoder import EncoderConfig
-from tiny import CONFIG, settings
 
 
 def test_load_without_a_run_or_a_checkpoint(trained, copied):
@@ -31,7 +31,7 @@ def test_load_without_a_run_or_a_checkpoint(trained, copied):
 
 def test_an_environment_from_python_that_has_no_name_must_be_given_again(corridor, tmp_path):
     config = (corridor / "config.yaml").read_text()
-    (tmp_path / "config.yaml").write_text(config.replace("env: corridor:Corridor", "env: Corridor"))
+    (tmp_path / "config.yaml").write_text(config.replace("env: corridor_env:Corridor", "env: Corridor"))
     with pytest.raises(RunError, match=r"trained with env = Corridor.*reverie\.load\(run, env=\.\.\.\)"):
         load(tmp_path)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from batches import MOVE, OBS, steps
 from contracts import SPECS, batch, shown
-from dreamer import EARLIER
-from dreamer import TINY as DREAMER
+from dreamer_configs import EARLIER
+from dreamer_configs import TINY as DREAMER
 from gymnasium import spaces
-from windows import MOVE, OBS, steps
 
 from reverie.algos.sac import SACConfig
 from reverie.algos.table import ALGORITHMS, algorithm_config

@@ -23,7 +23,7 @@ from contracts import (
     steps,
     tiny,
 )
-from tape import Tapes, device_only
+from host_work import Tapes, device_only
 
 from reverie.algos.model_free import ModelFree
 from reverie.algos.table import ALGORITHMS, algorithm_config, algorithm_name, algorithms

@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from tape import Tapes
+from host_work import Tapes
 
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError

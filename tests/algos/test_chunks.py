@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from contracts import CHOICE, SPECS
-from windows import (
+from batches import (
     ACTS,
     MOVE,
     OBS,
@@ -24,6 +23,7 @@ from windows import (
     same_gradients,
     steps,
 )
+from contracts import CHOICE, SPECS
 
 from reverie.algos.bc import BCConfig, BCObjective, propose_chunk
 from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dreamer import build
+from dreamer_configs import build
 
 from reverie.algos.imagination import imagine
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from windows import ACTS, MOVE, OBS, batch, steps
+from batches import ACTS, MOVE, OBS, batch, steps
 
 from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig

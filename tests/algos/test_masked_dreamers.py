@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import dreamer
+import dreamer_configs
 import pytest
 import torch
-from dreamer import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
+from dreamer_configs import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
 from torch import Tensor
 
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
@@ -28,7 +28,7 @@ LEGAL = torch.tensor([[True, False, True, False], [False, True, True, True], [Fa
 
 def masked(name: str, monkeypatch: pytest.MonkeyPatch, actions: str = "discrete") -> Any:
     part = ObsPart(kind="mask", shape=(ACTIONS[actions].width,), dtype="bool")
-    monkeypatch.setitem(dreamer.OBS, MASK_KEY, part)
+    monkeypatch.setitem(dreamer_configs.OBS, MASK_KEY, part)
     return BUILDERS[name](actions)
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from windows import (
+from batches import (
     ACTS,
     ROWS,
     SIZE,
@@ -37,6 +36,7 @@ from windows import (
     softmax,
     squashed_draw,
 )
+from torch import nn
 
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective

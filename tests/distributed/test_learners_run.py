@@ -171,8 +171,8 @@ def acted(request, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "acted"
     flags = [*FLAGS, "--actors", str(request.param), "--algo.normalize-obs", "running", "--steps", "200"]
     flags += ["--algo.reward-scale", "None"]
-    flags += ["--env", "mortal:Mortal-v0"] if request.param == 2 else []
-    names = {"MORTAL": f"{path}-mark", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])}
+    flags += ["--env", "failing_env:Mortal-v0"] if request.param == 2 else []
+    names = {"MORTAL": f"{path}-mark", "PYTHONPATH": os.pathsep.join(sys.path)}
     with printed_to(Path(f"{path}-said")):
         launch("train", "dqn", *flags, "--run", str(path), **names)
     return path

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "algos"), str(HERE.parent)]
+sys.path.insert(0, str(HERE.parent / "support"))
 
 import contracts  # noqa: E402
-import dreamer  # noqa: E402
+import dreamer_configs  # noqa: E402
 
 from reverie.algos.table import algorithm_name  # noqa: E402
 from reverie.core.collectives import mean_across_ranks, use_ranks  # noqa: E402
@@ -90,13 +90,15 @@ def learners():
             return contracts.build(name, batch_size=b, normalize_obs="running", graph=False, **more)
 
         yield name, made, contracts.batch
-    for name in dreamer.CONFIGS:
-        yield name, lambda b, name=name: dreamer.build_earlier(name, batch_size=b), dreamer.batch
+    for name in dreamer_configs.CONFIGS:
+        yield name, lambda b, name=name: dreamer_configs.build_earlier(name, batch_size=b), dreamer_configs.batch
     for name in ("v3", "v3_p2e"):
-        build = dreamer.build if name == "v3" else lambda name=name, **more: dreamer.build_p2e("v3", **more)
-        yield name, lambda b, build=build: build(batch_size=b), dreamer.batch
-    for name in dreamer.R2:
-        yield name, lambda b, name=name: dreamer.build_r2(name, batch_size=b), dreamer.batch
+        build = (
+            dreamer_configs.build if name == "v3" else lambda name=name, **more: dreamer_configs.build_p2e("v3", **more)
+        )
+        yield name, lambda b, build=build: build(batch_size=b), dreamer_configs.batch
+    for name in dreamer_configs.R2:
+        yield name, lambda b, name=name: dreamer_configs.build_r2(name, batch_size=b), dreamer_configs.batch
 
 
 def shown(agent, seed, envs):

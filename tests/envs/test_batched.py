@@ -8,10 +8,11 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from env_steps import play, rows
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
-from stepping import play, rows
+from tiny_configs import FEW
 
 import reverie
 from reverie.core.errors import ConfigError, DataError, EnvError
@@ -20,7 +21,6 @@ from reverie.envs.dummy import Count
 from reverie.envs.limits import own_limit
 from reverie.envs.make import make_gym
 from reverie.envs.slot_vector_env import make_vector_env
-from tiny import FEW
 
 ENDS = [(0, 3), (2, 5), (0, 1)]
 UP = torch.tensor([[0.0, 1.0]])

@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from env_steps import play
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
-from stepping import play
 
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.images import grayscale, resize

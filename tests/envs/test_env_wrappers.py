@@ -1,22 +1,22 @@
 """The list ``env.wrappers``: what each short name does, misfits, and that a run and its recordings keep the list."""
 
+import env_steps
 import env_zoo
 import gymnasium
 import numpy as np
 import pytest
-import stepping
 import torch
 from gymnasium import spaces
+from masked_env import Masked
+from tiny_configs import FEW
 
 import reverie
-from masked import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.cli import main
 from reverie.core.errors import EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.wrapper_list import Images
-from tiny import FEW
 
 IMAGES = spaces.Box(0, 255, (4, 6, 3), np.uint8)
 ENDS = ("reward", "is_last")
@@ -48,7 +48,7 @@ def play(*wrappers, count=5, space=IMAGES, obs=None, id="", **options):
     env = make_vector_env(
         config, seed=0, factory=None if id else lambda: env_zoo.Scripted(space, obs or frames(), rewards)
     )
-    found = stepping.rows(env, count, torch.ones(1, env.action_spec.width))
+    found = env_steps.rows(env, count, torch.ones(1, env.action_spec.width))
     env.close()
     return {key: found[key][:, 0].numpy() for key in env.obs_spec}, *(found[key][:, 0].tolist() for key in ENDS)
 
@@ -216,9 +216,9 @@ def test_a_run_keeps_its_list_and_so_do_its_recordings(tmp_path):
 def test_an_episode_goes_on_inside_of_wrappers():
     config = EnvConfig(id="CartPole-v1", wrappers=("stack(2)", "flatten", "time_aware", "sticky_actions(0.5)"))
     one, two = (make_vector_env(config, seed=seed) for seed in (0, 1))
-    step = stepping.play(one, 4, torch.eye(2)[:1])[-1]
+    step = env_steps.play(one, 4, torch.eye(2)[:1])[-1]
     two.restore(one.snapshot(), step)
-    assert stepping.go_on(one, 4) == stepping.go_on(two, 4)
+    assert env_steps.go_on(one, 4) == env_steps.go_on(two, 4)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import env_zoo
 import pytest
 import torch
-from stepping import go_on, play
+from env_steps import go_on, play
 
 import reverie
 from reverie.core.errors import ConfigError, EnvError

@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from env_steps import play, rows
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import play, rows
 
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig

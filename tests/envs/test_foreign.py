@@ -5,11 +5,11 @@ import types
 from dataclasses import dataclass
 from importlib.util import find_spec
 
+import env_steps
 import env_zoo
 import gymnasium
 import numpy as np
 import pytest
-import stepping
 import torch
 from gymnasium import spaces
 
@@ -23,7 +23,7 @@ from reverie.envs.suites import SUITES, register_suite
 def play(count=30, **options):
     """An environment and its rows under random actions."""
     env = make_vector_env(EnvConfig(restarts=0, **options), seed=3)
-    steps = stepping.play(env, count, stepping.actions(env))
+    steps = env_steps.play(env, count, env_steps.actions(env))
     env.close()
     return env, steps
 
@@ -37,7 +37,7 @@ def test_each_suite_that_is_installed(suite):
     env_id = suite.example.split("--env ")[1].split()[0]
     small = {"kwargs": {"area": (16, 16)}} if suite.title == "Crafter" else {}  # a world takes a second
     (_, one), (_, two) = play(id=env_id, **small), play(id=env_id, **small)
-    assert [*map(stepping.as_bytes, one)] == [*map(stepping.as_bytes, two)]
+    assert [*map(env_steps.as_bytes, one)] == [*map(env_steps.as_bytes, two)]
 
 
 def test_ids_of_minigrid_and_babyai():

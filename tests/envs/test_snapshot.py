@@ -12,9 +12,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from env_steps import actions, as_bytes, go_on, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stepping import actions, as_bytes, go_on, play
 
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig

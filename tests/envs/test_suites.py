@@ -4,11 +4,11 @@ import subprocess
 import sys
 from importlib import metadata
 
+import env_steps
 import env_zoo
 import gymnasium
 import numpy as np
 import pytest
-import stepping
 import torch
 
 from reverie.core.errors import ConfigError, EnvError
@@ -25,7 +25,7 @@ from reverie.envs.suites import check_id, dm_control_view, register_suite, suite
 def play(count=40, render=False, factory=None, **options):
     """An environment and ``count`` of its steps under random actions."""
     env = make_vector_env(EnvConfig(**options), seed=3, render=render, factory=factory)
-    steps = stepping.play(env, count, stepping.actions(env))
+    steps = env_steps.play(env, count, env_steps.actions(env))
     frame = env.render()
     env.close()
     return env, steps, frame
@@ -57,7 +57,7 @@ def test_atari_frames_are_skipped_once():
     env = make_vector_env(
         EnvConfig(id="ALE/Pong-v5", action_repeat=4, kwargs={"repeat_action_probability": 0.0}), seed=0
     )
-    step = stepping.play(env, 11, torch.eye(6)[:1])[-1]
+    step = env_steps.play(env, 11, torch.eye(6)[:1])[-1]
     raw.reset(seed=1)
     for _ in range(40):
         obs, *_ = raw.step(0)
@@ -86,7 +86,7 @@ def test_frames_of_an_action_are_counted_and_skipped_once(env_id, options, frame
     env = make()
     env.reset()
     before = env.call("ale")[0].getFrameNumber()
-    stepping.play(env, 21, torch.eye(6)[:1])
+    env_steps.play(env, 21, torch.eye(6)[:1])
     skipped = (env.call("ale")[0].getFrameNumber() - before) / 20
     assert (env.frames_per_action, round(skipped)) == (frames, frames)
 
@@ -119,7 +119,7 @@ def test_atari_lives():
     for end, fire in ((False, False), (False, True), (True, True)):
         options = {"terminal_on_life_loss": end, "fire_on_reset": fire, "kwargs": {"repeat_action_probability": 0.0}}
         env = make_vector_env(EnvConfig(id="ALE/Breakout-v5", action_repeat=4, **options), seed=0)
-        steps = stepping.play(env, 301, torch.eye(4)[:1])
+        steps = env_steps.play(env, 301, torch.eye(4)[:1])
         ends[end, fire] = [t for t, step in enumerate(steps) if step.is_last]
         assert all(step.is_terminal for step in steps if step.is_last)
         env.close()
@@ -152,7 +152,7 @@ def test_minatar():
     assert set(np.unique(torch.cat([s.obs["image"] for s in steps]))) == {0, 255}
     assert any(step.is_terminal.all() for step in steps)
     again = play(120, id="MinAtar/Breakout-v1")[1]
-    assert [*map(stepping.as_bytes, again)] == [*map(stepping.as_bytes, steps)]
+    assert [*map(env_steps.as_bytes, again)] == [*map(env_steps.as_bytes, steps)]
 
 
 def test_minigrid_one_hot_is_the_raw_grid():

@@ -14,6 +14,7 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+from tiny_configs import NETWORKS
 
 import reverie
 from reverie.algos.dreamer_v3 import DreamerV3Config
@@ -22,7 +23,6 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
-from tiny import NETWORKS
 
 MakeCompiler = Callable[[str], Path]
 ALL = len(compiler.SOURCES) + 1

@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import torch
-from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
+from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 import reverie.kernels.registry  # noqa: F401 - it imports all kernels
 from reverie.algos.dreamer_v3 import DreamerV3Config

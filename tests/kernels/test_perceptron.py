@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from filtering import assert_near
+from sequence_filter import assert_near
 
 from reverie.kernels import relu_mlp
 from reverie.kernels.compiler import load_kernels

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from filtering import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
+from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 from reverie.kernels.compiler import load_kernels
 from reverie.nn.layers import MLP

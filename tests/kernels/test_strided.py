@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from filtering import assert_near
+from sequence_filter import assert_near
 
 from reverie.nn.functional import strided_conv, transposed_conv
 

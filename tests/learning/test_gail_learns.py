@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from trained_run import played
 
 import reverie
-from played import played
 from reverie.envs.dummy import Look
 
 SETTINGS: dict[str, Any] = {

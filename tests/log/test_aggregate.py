@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from logs import logged
+from run_logs import logged
 
 from reverie.distributed.compare import measurement_settings
 from reverie.experiment.config import ExperimentConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from logs import logged
+from run_logs import logged
 
 import reverie
 from reverie.cli import main

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from logs import logged
 from rich.console import Console
+from run_logs import logged
 
 from reverie.core.clock import Clock as RunClock
 from reverie.core.clock import Watch

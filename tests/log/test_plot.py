@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from logs import logged
 from PIL import Image, ImageColor
+from run_logs import logged
 
 from reverie.log import style
 from reverie.log.aggregate import MeasurementSettings, SeedSummary, aggregate

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from logs import logged
+from run_logs import logged
 
 from reverie.core.clock import Clock
 from reverie.log import sinks

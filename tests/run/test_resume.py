@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import resumed
 import torch
 import zarr
-from resumed import CONFIG, QUICK, Walk, assert_rows_in_tail, assert_same, everything, run_until
+from resumed_runs import CONFIG, QUICK, Walk, assert_rows_in_tail, assert_same, everything, run_until
 
 import reverie
 from reverie.algos.dreamer_v2 import DreamerV2Config

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from resumed import Walk, assert_same
+from resumed_runs import Walk, assert_same
+from tiny_configs import SETTINGS
 
 from reverie.algos.a2c import A2CConfig
 from reverie.algos.base import Algorithm
@@ -25,7 +26,6 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
-from tiny import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
     "steps": 90, "threads": 1, "learning_starts": 10, "random_steps": 15, "env.id": "Push", "replay.capacity": 120,

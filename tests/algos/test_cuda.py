@@ -1,0 +1,130 @@
+"""Whole runs on a pretended GPU learn what they learn on the CPU: with captured updates, and rows and batches there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_cuda import FakeCuda, fake_cuda
+from safetensors.torch import load_file
+from tiny_configs import SETTINGS
+
+import reverie
+from reverie.core.columns import ColumnSpec
+from reverie.core.types import Window
+from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.config import ReplayConfig
+from reverie.replay.sources import MixedSource, prefetch
+from reverie.replay.storage import Storage, storage_on
+from reverie.run.checkpoint import Checkpoints
+
+LIVED = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
+    "steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.25,
+    "algo.batch_size": 4, "algo.batch_length": 3, "algo.networks.units": (8,),
+}  # fmt: skip
+RECORDED = {
+    "eval_episodes": 1, "tensorboard": False, "console": False, "updates": 6, "data.estimate_updates": 4,
+    "algo.batch_size": 4, "algo.batch_length": 2, "algo.networks.units": (8,),
+}  # fmt: skip
+SCALED = {
+    "algo.normalize_obs": "running",
+    "algo.reward_scale": "return_std",
+    "algo.frame_stack": 2,
+    "algo.frame_stack_keys": ".*",
+}
+PRIORITIES = {"replay.fractions.uniform": 0.0, "replay.fractions.priority": 1.0}
+PUSHED, CHOSEN = LIVED | {"env": "reverie/Match-v0"}, LIVED | {"env": "reverie/Count-v0"}
+RUNS: dict[str, dict[str, Any]] = {
+    "td3": PUSHED | SCALED | {"algo.actor_lr": 3e-4, "algo.critic_lr": 3e-4},
+    "dqn": CHOSEN | PRIORITIES | {"algo.value_estimator": "n_step(2)"},
+    "dreamer_v3": SETTINGS | {"preset": "dreamer_v3", "env": "reverie/Count-v0", "replay_ratio": 0.3,
+                              "steps": 80, "learning_starts": 50, "schedule.report_every": 60},
+    "ppo": {k: v for k, v in SETTINGS.items() if k not in ("algo", "replay", "learning_starts", "replay_ratio")} | {
+        "env": "reverie/Match-v0", "steps": 96, "algo.rollout": 16, "algo.batch_size": 8, "algo.epochs": 3,
+        "algo.networks.units": (8,), "env.num": 2, "algo.lr": 3e-4,
+    },
+    "bcq": RECORDED,
+}  # fmt: skip
+WAIT = {"kernels/policy_graphs.py:act_captured", "algos/bcq.py:act", "algos/dreamer.py:act", "algos/dreamer.py:extras"}
+"""What waits for the device whenever environments are stepped: for actions, and for what is stored beside them."""
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    """The device; what is compiled for CPUs is left out, so that they do the same there."""
+    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
+    monkeypatch.setattr("reverie.kernels.matmul._product", None)
+    monkeypatch.setattr("reverie.kernels.gpu.triton_problem", lambda *_: "it has no processors")
+    with fake_cuda(monkeypatch) as device:
+        yield device
+
+
+def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torch.Tensor]:
+    """What the last checkpoint of a run holds that was stopped and went on."""
+    given = (
+        RUNS[algorithm]
+        | {
+            "threads": 1,
+            "device": device,
+            "run": run,
+        }
+        | more
+    )
+    reverie.train(algorithm, **given)
+    longer = "updates" if "updates" in given else "steps"
+    reverie.train(algorithm, **given | {longer: int(1.2 * given[longer])})
+    saved = load_file(Checkpoints(run / "checkpoints").latest() / "tensors.safetensors")
+    return {name: x for name, x in saved.items() if not name.startswith("random/")}
+
+
+@pytest.mark.parametrize("algorithm", RUNS)
+def test_a_run_on_a_gpu_is_the_run_on_the_cpu(algorithm, tmp_path, gpu, pendulum):
+    data = {"data": str(pendulum), "env": "none"} if algorithm == "bcq" else {}
+    there = {"replay.device": "cuda:0"} if "learning_starts" in RUNS[algorithm] else {}
+    one = train(algorithm, "cpu", tmp_path / "cpu", **data)
+    assert not gpu.waits
+    two = train(algorithm, "cuda:0", tmp_path / "gpu", **data, **there)
+    assert gpu.replays > 0
+    rounded = {"rtol": 1e-3, "atol": 1e-5} if algorithm == "dreamer_v3" else {"rtol": 0, "atol": 0}
+    torch.testing.assert_close(two, one, **rounded)  # some products of world models are written differently there
+
+
+@pytest.mark.parametrize("algorithm", ["td3", "dreamer_v3"])
+def test_nobody_waits_but_for_actions_and_what_is_stored(algorithm, tmp_path, gpu):
+    """Rows lie in this computer's memory: batches come on a stream of their own, and what is fed back arrives late."""
+    more = {"schedule.log_every": 10**6, "eval_episodes": 0}
+    counted = []
+    for steps in (60, 90):
+        gpu.waits.clear()
+        reverie.train(algorithm, **RUNS[algorithm] | more | {
+            "threads": 1, "device": "cuda:0", "run": tmp_path / str(steps), "steps": steps,
+        })  # fmt: skip
+        counted.append(gpu.waits.copy())
+    grown = {place for place in counted[1] if counted[1][place] > counted[0][place]}
+    assert grown  # actions are waited for, so waits are counted
+    assert grown <= WAIT
+
+
+def replay_of(storage: Storage) -> ReplayBuffer:
+    window = Window(batch=2, length=2, crosses_episodes=True)
+    replay = ReplayBuffer(storage, window, seed=0, config=ReplayConfig(online_queue=False))
+    flags = dict.fromkeys(("is_first", "is_last", "is_terminal"), np.zeros((1, 9), bool))
+    replay.extend(flags | {"reward": np.arange(9, dtype=np.float32)[None], "action": np.zeros((1, 9, 1), np.float32)})
+    return replay
+
+
+@pytest.mark.parametrize("lived", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("learner", ["cpu", "cuda:0"])
+def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, learner, gpu):
+    columns = {"action": ColumnSpec((1,), "float32"), "reward": ColumnSpec((), "float32")}
+    columns |= {name: ColumnSpec((), "bool") for name in ("is_first", "is_last", "is_terminal")}
+    two = [replay_of(storage_on(device, columns, 1, 9)) for device in ("cpu", lived)]
+    found = MixedSource(*(prefetch(replay, torch.device(learner)) for replay in two)).sample()
+    there = "cuda" if "cuda:0" in (lived, learner) else "cpu"
+    assert {x.device.type for x in (found.action, found.reward, found.is_last, found.weight)} == {there}
+    assert found.index.device.type == "cpu"
+    alike = replay_of(storage_on("cpu", columns, 1, 9)).sample()
+    assert found.reward.tolist() == [*alike.reward.tolist()] * 2
+    assert found.index.tolist() == [*alike.index.tolist()] * 2

@@ -1,0 +1,222 @@
+"""Files of every format, written by hand."""
+
+import gzip
+import io
+import itertools
+import json
+import pickle
+import struct
+
+import google_crc32c
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from d4rl_files import cat, columns
+from PIL import Image
+from recordings import LIVED, expected
+
+from reverie.core.columns import ColumnSpec
+from reverie.store.store import ReplayStore
+
+SIDE = 6
+COLUMNS = {
+    "obs/vec": ColumnSpec((2,), "float32"),
+    "action": ColumnSpec((1,), "float32"),
+    "reward": ColumnSpec((), "float32"),
+    "is_first": ColumnSpec((), "bool"),
+    "is_last": ColumnSpec((), "bool"),
+    "is_terminal": ColumnSpec((), "bool"),
+}
+PART = {"kind": "vector", "shape": [2], "dtype": "float32", "classes": [], "low": 0.0, "high": 255.0}
+SPEC = {"observation": {"vec": PART}, "action": {"action": {"kind": "continuous", "classes": [], "size": 1}}}
+
+
+def tianshou(path, rings, *, next_obs=True, stack=1, extra=None):
+    """A buffer as ``save_hdf5`` writes it. ``rings``: of each (maxsize, transitions by place, last_index, length)."""
+    with h5py.File(path, "w") as file:
+        meta = file.create_group("_meta")
+        meta.attrs["__data_type__"] = "Batch"
+        arrays = {}
+        for maxsize, placed, _, _ in rings:
+            for name, value in placed.items():
+                room = np.full((maxsize, *value.shape[1:]), 77, value.dtype)  # what was never written
+                room[: len(value)] = value
+                arrays.setdefault(name, []).append(room)
+        for name, values in arrays.items():
+            if name == "obs_next" and not next_obs:
+                continue
+            meta.create_dataset(name, data=np.concatenate(values)).attrs["__data_type__"] = "ndarray"
+        meta.create_group("info").attrs["__data_type__"] = "Batch"
+        total = sum(ring[0] for ring in rings)
+        file.attrs["maxsize"], file.attrs["stack_num"] = total, stack
+        junk = np.frombuffer(pickle.dumps(object()), np.byte)
+        file.create_dataset("_random_state", data=junk).attrs["__data_type__"] = "RandomState"
+        if len(rings) > 1:
+            edges = np.cumsum([0, *(ring[0] for ring in rings)])
+            said = {"_extend_offset": edges, "_offset": edges[:-1], "_lengths": np.array([r[3] for r in rings])}
+            said["last_index"] = np.array([start + r[2] for start, r in zip(edges, rings, strict=False)])
+            file.create_dataset("buffers", data=junk).attrs["__data_type__"] = "pickled_ndarray"
+        else:
+            maxsize, _, newest, length = rings[0]
+            file.attrs["_size"], file.attrs["_insertion_idx"] = length, (newest + 1) % maxsize
+            said = {"last_index": np.array([newest])}
+        for name, value in said.items():
+            file.create_dataset(name, data=value).attrs["__data_type__"] = "ndarray"
+        if extra:
+            extra(file)
+    return path
+
+
+def transitions_of(lived):
+    values = columns(lived)
+    names = {"obs": "observations", "obs_next": "next_observations", "act": "actions", "rew": "rewards",
+             "terminated": "terminals", "truncated": "timeouts"}  # fmt: skip
+    out = {name: values[theirs] for name, theirs in names.items()}
+    return out | {"done": out["terminated"] | out["truncated"]}
+
+
+def rotated(values, by):
+    return {name: np.roll(value, by, axis=0) for name, value in values.items()}
+
+
+def masked(data):
+    """The checksum of a record, as four bytes."""
+    crc = google_crc32c.value(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32)
+
+
+def framed(body):
+    length = struct.pack("<Q", len(body))
+    return length + masked(length) + body + masked(body)
+
+
+def number(value):
+    value %= 2**64
+    out = bytearray()
+    while value >= 128:
+        out.append(value % 128 + 128)
+        value //= 128
+    return bytes([*out, value])
+
+
+def field(index, body):
+    return number(index << 3 | 2) + number(len(body)) + body
+
+
+def feature(values, packed=True):
+    if isinstance(values[0], bytes):
+        return field(1, b"".join(field(1, value) for value in values))
+    if isinstance(values[0], float):
+        each = [struct.pack("<f", value) for value in values]
+        return field(2, field(1, b"".join(each)) if packed else b"".join(number(1 << 3 | 5) + e for e in each))
+    each = [number(value) for value in values]
+    return field(3, field(1, b"".join(each)) if packed else b"".join(number(1 << 3) + e for e in each))
+
+
+def message(features, packed=True):
+    entries = [field(1, field(1, key.encode()) + field(2, feature(v, packed))) for key, v in features.items()]
+    return field(1, b"".join(entries))
+
+
+def png(*pixels):
+    """A picture that says which it is in its corner."""
+    picture = np.zeros((SIDE, SIDE), np.uint8)
+    picture[0, : len(pixels)] = pixels
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return file.getvalue()
+
+
+def stack(episode, t):
+    """Four frames, the oldest first, as an environment that stacks would show them."""
+    return [png(episode.number, max(0, time)) for time in range(t - 3, t + 1)]
+
+
+def transition(episode, t):
+    last = t == episode.steps - 1
+    return {
+        "o_t": stack(episode, t),
+        "o_tp1": stack(episode, t + 1),
+        "a_t": [episode.choice(t)],
+        "a_tp1": [episode.choice(t + 1)],
+        "r_t": [episode.reward(t)],
+        "d_t": [0.0 if last and episode.end == "terminal" else 1.0],
+        "episode_id": [2**63 + episode.number],  # stored as a signed number
+        "episode_return": [float(episode.rewards.sum())],
+    }
+
+
+def transitions(lived):
+    return [transition(episode, t) for episode in lived for t in range(episode.steps)]
+
+
+def shard(path, found, *, zipped=True, packed=True):
+    data = b"".join(framed(message(features, packed)) for features in found)
+    path.write_bytes(gzip.compress(data) if zipped else data)
+    return path
+
+
+def pydreamer_arrays(lived):
+    """One file: for each row what was seen, and the action and reward that came before it."""
+    rows = expected(lived)
+    return {
+        "vecobs": np.float32(rows["obs"]),
+        "action": np.roll(np.float32(rows["action"]), 1, axis=0),  # of the last row of each episode it is 0
+        "reward": np.float32(rows["reward"]),
+        "terminal": np.array(rows["is_terminal"]),
+        "reset": np.array(rows["is_first"]),
+        "policy_value": np.full(len(rows["reward"]), np.nan),
+    }
+
+
+def save_npz(folder, name, values):
+    folder.mkdir(exist_ok=True)
+    np.savez_compressed(folder / f"{name}.npz", **values)
+    return folder
+
+
+def table_columns(lived=LIVED):
+    names = {"observation.state": "observations", "after": "next_observations", "next.reward": "rewards",
+             "next.done": "terminals", "timeout": "timeouts"}  # fmt: skip
+    values = columns(lived)
+    return {name: values[theirs].tolist() for name, theirs in names.items()} | {
+        "action": list(values["actions"]),
+        "choice": cat("choices", lived).tolist(),
+        "episode_index": [e.number for e in lived for _ in range(e.steps)],
+    }
+
+
+def save_table(folder, values, *, kind="stream", pieces=1):
+    """As ``datasets.save_to_disk`` (a stream), as an Arrow file, or as Parquet in groups."""
+    folder.mkdir(parents=True, exist_ok=True)
+    total = len(next(iter(values.values())))
+    edges = np.linspace(0, total, pieces + 1).astype(int)
+    for i, (start, stop) in enumerate(itertools.pairwise(edges)):
+        table = pa.table({name: pa.array(column[start:stop]) for name, column in values.items()})
+        name = f"data-{i:05d}-of-{pieces:05d}"
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, folder / f"{name}.parquet", row_group_size=4)
+            continue
+        new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=4)
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text(json.dumps({"_data_files": []}))
+    return folder
+
+
+def named(lived, **how):
+    rows = expected(lived, **how)
+    return {("obs/vec" if name == "obs" else name): values for name, values in rows.items()}
+
+
+def stored(folder, streams, begin=True, store=None):
+    """Streams of rows ``[n, ...]`` by column, as many of each."""
+    store = store or ReplayStore(folder)
+    if begin:
+        store.begin(COLUMNS, len(streams))
+    rows = {n: np.stack([np.asarray(s[n]).astype(c.dtype) for s in streams]) for n, c in COLUMNS.items()}
+    store.extend(rows)
+    store.close(10)
+    return folder

@@ -1,0 +1,58 @@
+"""`make demo`, with hardly any training: what it prints, and the dreams that it judges."""
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reverie
+
+PATH = Path(__file__).resolve().parents[2] / "tools" / "demo.py"
+
+
+@pytest.fixture(scope="module")
+def demo():
+    spec = importlib.util.spec_from_file_location("demo", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monkeypatch, capfd):
+    pytest.importorskip("minigrid")
+    short = {"steps": 640, "learning_starts": 50, "replay_ratio": 0.02, "schedule.eval_every": 0, "eval_episodes": 1}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "program", lambda name: name)  # not by its path from the test's folder
+    monkeypatch.setattr(reverie, "train", functools.partial(reverie.train, **short))
+    assert demo.main(["--run", "runs/demo"]) == 1
+    printed = capfd.readouterr()
+    lines = printed.out.splitlines()
+    assert not [line for line in lines if len(line) > 80 and str(tmp_path) not in line]
+    assert "warning" not in (printed.out + printed.err).lower()
+    assert any(line.startswith("Not solved after ") for line in lines)
+    assert lines[lines.index("Try next:") + 1].endswith("view runs/demo")
+    assert Path("runs/demo/videos/dreams.mp4").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("cells_off", "sentence"),
+    [
+        ([[9, 0, 0], [0, 0, 0]], "All 2 dreams are right in every cell of every step."),  # the first row was observed
+        ([[0, 0, 0], [0, 0, 2]], "1 of 2 dreams are right; in another, the agent is 2 cells off at step 2."),
+    ],
+)
+def test_one_sentence_says_where_dreams_go_wrong(demo, cells_off, sentence):
+    dreams = [demo.Dream(None, {}, np.array(row), np.array(row) > 0) for row in cells_off]
+    assert demo.describe(dreams, 1) == sentence
+
+
+def test_the_readme_states_what_the_seeds_took():
+    rows = json.loads((PATH.parents[1] / "benchmarks" / "demo.json").read_text())["rows"]
+    readme = " ".join((PATH.parents[1] / "README.md").read_text().split())
+    dreams = [row["dreams"]["1"] for row in rows]
+    right, count = (sum(dream[name] for dream in dreams) for name in ("whole", "dreams"))
+    assert f"the slowest in {max(row['cpu_seconds'] for row in rows):.0f} seconds of processor time" in readme
+    assert f"{right} of {count} dreams are right" in readme
