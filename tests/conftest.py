@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +31,8 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thou
     tempfile.tempdir = str(MEMORY)
 
 capture.WARM_UPS = 2  # the fewest that tell lasting state from what each update changes
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup or a script started the tests
 
 GOLDEN = Path(__file__).parent / "golden"
 

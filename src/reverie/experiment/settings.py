@@ -347,7 +347,7 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
         values = read_yaml(path)
     custom = values.get("custom")
     if "experiment" in values:
-        if unexpected := values.keys() - {"schema", "reverie", "algorithm", "custom", "experiment"}:
+        if unexpected := values.keys() - {"schema", "reverie", "algorithm", "custom", "packages", "experiment"}:
             raise ConfigError(
                 f"{path}: {', '.join(sorted(unexpected))} next to 'experiment:'. Move all options below 'experiment:'."
             )
