@@ -165,7 +165,8 @@ class ImportCommand(TrustOption):
     library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
     """sb3: Stable-Baselines3 or sb3-contrib."""
     file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN or TQC, with MLPs."""
+    """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN, TQC or
+    CrossQ, with MLPs."""
     env: str
     """The agent's environment: an id in Gymnasium's registry, or `module:Id`."""
     run: Path | None = None
