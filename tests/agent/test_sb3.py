@@ -264,11 +264,20 @@ def test_observations_are_normalized_as_by_vecnormalize(tmp_path, said):
     (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(state))
     said.clear()
     run = import_sb3(file, "CartPole-v1", run=tmp_path / "run", vecnormalize=tmp_path / "vecnormalize.pkl")
-    one, other = reverie.load(run), reverie.load(tmp_path / "plain")
-    for obs in np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4:
-        normalized = np.clip((obs - mean) / np.sqrt(var), -2, 2).astype(np.float32)
-        assert one.act(obs)[0] == other.act(normalized)[0]
+    np.save(tmp_path / "mean.npy", mean)
+    np.save(tmp_path / "var.npy", var)
+    arrays = ["--obs-mean", str(tmp_path / "mean.npy"), "--obs-var", str(tmp_path / "var.npy")]
+    call = ["import", "sb3", str(file), "--env", "CartPole-v1", "--run", str(tmp_path / "arrays")]
+    assert main([*call, *arrays]) == 0
+    for folder, clip in ((run, 2), (tmp_path / "arrays", 10)):
+        one, other = reverie.load(folder), reverie.load(tmp_path / "plain")
+        for obs in np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4:
+            normalized = np.clip((obs - mean) / np.sqrt(var), -clip, clip).astype(np.float32)
+            assert one.act(obs)[0] == other.act(normalized)[0]
     assert not said
+    for wrong, told in (({"obs_mean": mean}, "pass both"), ({"obs_mean": mean, "obs_var": -var}, "variances of 0")):
+        with pytest.raises((ConfigError, DataError), match=told):
+            import_sb3(file, "CartPole-v1", run=tmp_path / "no", **wrong)
     assert not (tmp_path / "called").exists()
     for content, told in [
         (pickle.dumps(Pickled(norm_obs=True)), "is not a vecnormalize.pkl"),

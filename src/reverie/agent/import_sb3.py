@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.agent.sb3_statistics import ObsStatistics, read_statistics
+from reverie.agent.sb3_statistics import ArrayOrFile, ObsStatistics, read_statistics, statistics_from_arrays
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.core.discover import algorithm_config
@@ -81,7 +81,7 @@ EXPECTED = (
 )
 NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
-    "statistics (vecnormalize.pkl), --vecnormalize FILE"
+    "statistics (vecnormalize.pkl), --vecnormalize FILE, or --obs-mean and --obs-var"
 )
 MAX_BYTES = 1 << 31
 """Maximum size of an expanded zip file; MLPs take some megabytes."""
@@ -201,7 +201,7 @@ class SB3Archive:
 
 def import_sb3(
     file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, vecnormalize: Path | str | None = None,
-    **options: Any,
+    obs_mean: ArrayOrFile | None = None, obs_var: ArrayOrFile | None = None, **options: Any,
 ) -> Path:  # fmt: skip
     """Import an agent of Stable-Baselines3 or sb3-contrib as a run, for :func:`reverie.load` and ``init_from``.
 
@@ -212,6 +212,8 @@ def import_sb3(
         run: the new run folder; None: a new folder under ``runs/``.
         vecnormalize: for an agent trained with ``VecNormalize``, the file of its statistics, such as
             ``vecnormalize.pkl``. Only its arrays are read, and normalize the observations here.
+        obs_mean: instead of the file, ``obs_rms.mean``, as an array or a .npy file, and
+        obs_var: ``obs_rms.var``.
         **options: other settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
 
     Raises:
@@ -227,7 +229,11 @@ def import_sb3(
     env_source = None if isinstance(env, str) else env
     overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
-    if vecnormalize is None and archive.is_normalized:
+    if obs_mean is not None or obs_var is not None:
+        if obs_mean is None or obs_var is None or vecnormalize is not None:
+            raise ConfigError("obs_mean, obs_var: pass both, without vecnormalize.")
+        statistics = statistics_from_arrays(obs_mean, obs_var, step)
+    elif vecnormalize is None and archive.is_normalized:
         logger.warning(NORMALIZED)
     clip = {} if statistics is None else {"algo.normalize_obs": f"running({statistics.clip})"}
     config = ExperimentConfig(algo=settings).merge(clip | overrides)
