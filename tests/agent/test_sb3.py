@@ -223,7 +223,7 @@ ALPHA = {"ent_coef_tensor": torch.tensor(0.2)}
         ("ddpg_pendulum", {}, critic(0, 9), None, {"algorithm": "ddpg", "networks.critic_units": (9,)}),
         ("ddpg_pendulum", {}, critic(1, 8), None, {"algorithm": "td3", "policy_delay": 1, "target_noise_clip": 0}),
         ("tqc_pendulum", {}, {}, None, {"num_quantiles": 5, "num_dropped_quantiles": 2, "num_critics": 2}),
-        ("crossq_pendulum", {}, {}, None, {"networks.critic_units": (8, 6), "policy_delay": 3, "num_critics": 2}),
+        ("crossq_pendulum", {"policy_delay": 2}, {}, None, {"networks.critic_units": (8, 6), "policy_delay": 2}),
         ("ppo_lstm", {"batch_size": 8}, {}, None, {"batch_length": 8}),
         ("ppo_lstm", {"batch_size": 50, "n_steps": 100}, {}, None, {"batch_length": 10}),
     ],
