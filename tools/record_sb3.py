@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from sb3_contrib import QRDQN, TQC, MaskablePPO, RecurrentPPO
+from sb3_contrib import QRDQN, TQC, CrossQ, MaskablePPO, RecurrentPPO
 from sb3_contrib.common.wrappers import ActionMasker
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 
@@ -54,6 +54,7 @@ CASES: dict[str, Any] = {
     "td3_pendulum": lambda: TD3("MlpPolicy", "Pendulum-v1", **OFF_POLICY, **small(8, 6)),
     "ddpg_pendulum": lambda: DDPG("MlpPolicy", "Pendulum-v1", **OFF_POLICY, **small(8)),
     "tqc_pendulum": lambda: TQC("MlpPolicy", "Pendulum-v1", **OFF_POLICY, **small(8, 6, n_quantiles=5)),
+    "crossq_pendulum": lambda: CrossQ("MlpPolicy", "Pendulum-v1", **OFF_POLICY, **small(8, 6)),
     "dqn_cartpole": lambda: DQN("MlpPolicy", "CartPole-v1", **OFF_POLICY, **small(8, 6)),
     "qrdqn_cartpole": lambda: QRDQN("MlpPolicy", "CartPole-v1", **OFF_POLICY, **small(8, n_quantiles=5)),
 }  # fmt: skip

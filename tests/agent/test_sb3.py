@@ -68,7 +68,7 @@ def test_the_same_actions_on_the_same_observations(name, tmp_path, said):
         taken.append(action)
     expected = file["action"]
     np.testing.assert_allclose(np.reshape(taken, expected.shape), expected, rtol=0, atol=1e-6)
-    assert len(CASES) == 11
+    assert len(CASES) == 12
     assert agent.step in (64, 65)  # A2C collects five at a time
     assert bool(said) == (name == "ppo_pendulum")  # whose value network is another
 
@@ -83,8 +83,7 @@ def test_what_was_learned_is_evaluated_exported_and_learned_on(tmp_path, capsys)
     assert "already exists" in capsys.readouterr().err
     assert main(["eval", str(run), "--episodes", "1"]) == 0
     agent = reverie.load(run)
-    with zipfile.ZipFile(SAVED / "sac_pendulum.zip") as archive:
-        theirs = torch.load(io.BytesIO(archive.read("policy.pth")), weights_only=True)
+    theirs = saved_weights("sac_pendulum")
     x = torch.randn(5, 4)
     for copy in range(2):
         y = x
@@ -109,6 +108,29 @@ def test_what_was_learned_is_evaluated_exported_and_learned_on(tmp_path, capsys)
     ]
     small = "--algo.networks.units 8 6 --learning-starts 10 --random-steps 0 --eval-episodes 1"
     assert main([*go_on, *small.split()]) == 0
+
+
+def test_critics_of_crossq_are_theirs(tmp_path):
+    """Their running statistics of batches too."""
+    agent = reverie.load(import_sb3(SAVED / "crossq_pendulum.zip", "Pendulum-v1", run=tmp_path / "run"))
+    theirs = saved_weights("crossq_pendulum")
+    x = torch.randn(5, 4)
+    for copy in range(2):
+        y = x
+        for layer in (0, 3, 6):
+            scale, shift, mean, var, steps = (
+                theirs[f"critic.qf{copy}.{layer}.{part}"] for part in ("scale", "bias", "ra_mean", "ra_var", "steps")
+            )
+            weight, bias = (theirs[f"critic.qf{copy}.{layer + 1}.{part}"] for part in ("weight", "bias"))
+            y = (scale * ((y.relu() if layer else y) - mean) / (var + 1e-3).sqrt() + shift) @ weight.T + bias
+        ours = agent.algo.objective.critic({"observation": x[:, :3]}, x[:, 3:])[copy]
+        torch.testing.assert_close(ours, y[:, 0])
+        assert agent.algo.objective.critic.body.norms[0].updates == steps > 0
+
+
+def saved_weights(name):
+    with zipfile.ZipFile(SAVED / f"{name}.zip") as archive:
+        return torch.load(io.BytesIO(archive.read("policy.pth")), weights_only=True)
 
 
 def test_what_is_none_of_theirs_or_does_not_fit_is_told(tmp_path):
@@ -190,7 +212,8 @@ OLD = {"observation_space": {"spaces": "OrderedDict([('b', Box(-1.0, 1.0, (2,), 
         ("ppo_cartpole", UNSORTED, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
         ("ppo_cartpole", OLD, [], r"^observation_space = Dict with the keys b, a: expected sorted keys"),
         ("a2c_cartpole", {"cg_max_steps": 15}, [], "^this is an agent of TRPO: expected PPO, A2C, SAC"),
-        ("sac_pendulum", {"policy_delay": 3}, [], "^this is an agent of CrossQ: expected PPO, A2C, SAC"),
+        ("crossq_pendulum", {"policy_kwargs": {"batch_norm_eps": 0.1}}, [], "^batch_norm_eps = 0.1: expected 0.001"),
+        ("sac_pendulum", {"policy_delay": 3}, [], "^this is an agent of CrossQ without batch_norm: exp"),
     ],
 )
 def test_what_would_act_otherwise_here_is_refused(name, data, weights, told, tmp_path):
@@ -216,6 +239,7 @@ ALPHA = {"ent_coef_tensor": torch.tensor(0.2)}
         ("ddpg_pendulum", {}, critic(0, 9), None, {"algorithm": "ddpg", "networks.critic_units": (9,)}),
         ("ddpg_pendulum", {}, critic(1, 8), None, {"algorithm": "td3", "policy_delay": 1, "target_noise_clip": 0}),
         ("tqc_pendulum", {}, {}, None, {"num_quantiles": 5, "num_dropped_quantiles": 2, "num_critics": 2}),
+        ("crossq_pendulum", {"policy_delay": 2}, {}, None, {"networks.critic_units": (8, 6), "policy_delay": 2}),
         ("ppo_lstm", {"batch_size": 8}, {}, None, {"batch_length": 8}),
         ("ppo_lstm", {"batch_size": 50, "n_steps": 100}, {}, None, {"batch_length": 10}),
     ],
@@ -256,11 +280,20 @@ def test_observations_are_normalized_as_by_vecnormalize(tmp_path, said):
     (tmp_path / "vecnormalize.pkl").write_bytes(pickle.dumps(state))
     said.clear()
     run = import_sb3(file, "CartPole-v1", run=tmp_path / "run", vecnormalize=tmp_path / "vecnormalize.pkl")
-    one, other = reverie.load(run), reverie.load(tmp_path / "plain")
-    for obs in np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4:
-        normalized = np.clip((obs - mean) / np.sqrt(var), -2, 2).astype(np.float32)
-        assert one.act(obs)[0] == other.act(normalized)[0]
+    np.save(tmp_path / "mean.npy", mean)
+    np.save(tmp_path / "var.npy", var)
+    arrays = ["--obs-mean", str(tmp_path / "mean.npy"), "--obs-var", str(tmp_path / "var.npy")]
+    call = ["import", "sb3", str(file), "--env", "CartPole-v1", "--run", str(tmp_path / "arrays")]
+    assert main([*call, *arrays]) == 0
+    for folder, clip in ((run, 2), (tmp_path / "arrays", 10)):
+        one, other = reverie.load(folder), reverie.load(tmp_path / "plain")
+        for obs in np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32) * 4:
+            normalized = np.clip((obs - mean) / np.sqrt(var), -clip, clip).astype(np.float32)
+            assert one.act(obs)[0] == other.act(normalized)[0]
     assert not said
+    for wrong, told in (({"obs_mean": mean}, "pass both"), ({"obs_mean": mean, "obs_var": -var}, "variances of 0")):
+        with pytest.raises((ConfigError, DataError), match=told):
+            import_sb3(file, "CartPole-v1", run=tmp_path / "no", **wrong)
     assert not (tmp_path / "called").exists()
     for content, told in [
         (pickle.dumps(Pickled(norm_obs=True)), "is not a vecnormalize.pkl"),

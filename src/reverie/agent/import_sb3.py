@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reverie.agent.sb3_statistics import ObsStatistics, read_statistics
+from reverie.agent.sb3_statistics import ArrayOrFile, ObsStatistics, read_statistics, statistics_from_arrays
 from reverie.algos.base import Algorithm
 from reverie.algos.settings import AlgorithmConfig
 from reverie.algos.table import algorithm_config
@@ -33,6 +33,7 @@ from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import saved_settings
+from reverie.nn.batch_norm import BATCH_NORM_EPS, BatchRenormMLP
 from reverie.nn.relu_mlp import ReluMLP
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, new_path, write_saved_config
@@ -52,6 +53,7 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
     "ppo": ON_POLICY | {"batch_size": "batch_size", "n_epochs": "epochs", "target_kl": "target_kl"},
     "a2c": ON_POLICY,
     "sac": ENTROPY,
+    "crossq": {name: value for name, value in ENTROPY.items() if name != "tau"} | {"policy_delay": "policy_delay"},
     "tqc": ENTROPY | {"top_quantiles_to_drop_per_net": "num_dropped_quantiles"},
     "td3": OFF_POLICY | LEARNING_RATES | {"policy_delay": "policy_delay", "target_policy_noise": "target_policy_noise",
                                  "target_noise_clip": "target_noise_clip"},
@@ -64,22 +66,22 @@ SETTINGS: dict[str, Mapping[str, Any]] = {
 
 POLICY_LAYER_NAMES = {
     "ppo": "mlp_extractor.policy_net", "a2c": "mlp_extractor.policy_net", "sac": "actor.latent_pi",
-    "tqc": "actor.latent_pi", "td3": "actor.mu",
+    "tqc": "actor.latent_pi", "crossq": "actor.latent_pi", "td3": "actor.mu",
     "ddpg": "actor.mu", "dqn": "q_net.q_net", "qr_dqn": "quantile_net.quantile_net",
 }  # fmt: skip
 """Name prefixes of the policy's layers."""
 
 NOT_IMPORTED = {
-    "TRPO": {"cg_max_steps"}, "CrossQ": {"ent_coef", "policy_delay"},
+    "TRPO": {"cg_max_steps"}, "CrossQ without batch_norm": {"ent_coef", "policy_delay"},
 }  # fmt: skip
 """Algorithms whose weights have the names of another's: the settings that only they have, together."""
 EXPECTED = (
-    "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO, QRDQN or TQC, with MLPs. "
-    "Import an agent of one of these."
+    "expected PPO, A2C, SAC, TD3, DDPG or DQN, or sb3-contrib's MaskablePPO, RecurrentPPO, QRDQN, TQC or CrossQ, with "
+    "MLPs. Import an agent of one of these."
 )
 NORMALIZED = (
     "it was trained on observations that VecNormalize normalized, and acts wrongly on others: pass the file of their "
-    "statistics (vecnormalize.pkl), --vecnormalize FILE"
+    "statistics (vecnormalize.pkl), --vecnormalize FILE, or --obs-mean and --obs-var"
 )
 EXTRACTORS = [f"<class 'stable_baselines3.common.torch_layers.{name}Extractor'>" for name in ("Flatten", "Combined")]
 """Features extractors that only concatenate the observations, unless they have weights, for images."""
@@ -113,6 +115,8 @@ class SB3Archive:
     @property
     def algorithm(self) -> str:
         """The reverie algorithm."""
+        if "actor.latent_pi.0.ra_mean" in self.weights:
+            return "crossq"
         for name, settings in NOT_IMPORTED.items():
             if settings <= self.data.keys():
                 raise ConfigError(f"this is an agent of {name}: {EXPECTED}")
@@ -131,7 +135,7 @@ class SB3Archive:
     @property
     def num_critics(self) -> int:
         """Number of critics of actions."""
-        return sum(re.fullmatch(r"critic\.qf\d+\.0\.weight", name) is not None for name in self.weights)
+        return len({match[1] for name in self.weights if (match := re.match(r"critic\.(qf\d+)\.", name))})
 
     @property
     def is_normalized(self) -> bool:
@@ -172,6 +176,8 @@ class SB3Archive:
     def check_inputs(self) -> None:
         """Raise ConfigError unless the networks read the observations themselves, concatenated in reverie's order."""
         chosen = self.policy_kwarg("features_extractor_class")
+        if (eps := self.policy_kwarg("batch_norm_eps")) not in ("", str(BATCH_NORM_EPS)):
+            raise ConfigError(f"batch_norm_eps = {eps}: expected {BATCH_NORM_EPS}.")
         weights = [name for name in self.weights if "features_extractor" in name]
         if weights or chosen not in ("", *EXTRACTORS):
             raise ConfigError(
@@ -201,17 +207,19 @@ def read_tensors(file: Path | str, content: bytes) -> Any:
 
 def import_sb3(
     file: Path | str, env: str | EnvLike, *, run: Path | str | None = None, vecnormalize: Path | str | None = None,
-    **options: Any,
+    obs_mean: ArrayOrFile | None = None, obs_var: ArrayOrFile | None = None, **options: Any,
 ) -> Path:  # fmt: skip
     """Import an agent of Stable-Baselines3 or sb3-contrib as a run, for :func:`reverie.load` and ``init_from``.
 
     Args:
-        file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN or TQC
-            with MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
+        file: the zip file of ``model.save``: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN, TQC or
+            CrossQ with MLPs: ``MlpPolicy``, or ``MultiInputPolicy`` of vectors with sorted keys. Nothing is unpickled.
         env: the agent's environment: an id in Gymnasium's registry, ``module:Id``, or a function that makes it.
         run: the new run folder; None: a new folder under ``runs/``.
         vecnormalize: for an agent trained with ``VecNormalize``, the file of its statistics, such as
             ``vecnormalize.pkl``. Only its arrays are read, and normalize the observations here.
+        obs_mean: instead of the file, ``obs_rms.mean``, as an array or a .npy file, and
+        obs_var: ``obs_rms.var``.
         **options: other settings of the run, by dotted path, such as ``**{"env.max_episode_steps": 200}``.
 
     Raises:
@@ -227,7 +235,11 @@ def import_sb3(
     env_source = None if isinstance(env, str) else env
     overrides = {"env.id": env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__), **options}
     statistics = None if vecnormalize is None else read_statistics(Path(vecnormalize))
-    if vecnormalize is None and archive.is_normalized:
+    if obs_mean is not None or obs_var is not None:
+        if obs_mean is None or obs_var is None or vecnormalize is not None:
+            raise ConfigError("obs_mean, obs_var: pass both, without vecnormalize.")
+        statistics = statistics_from_arrays(obs_mean, obs_var, step)
+    elif vecnormalize is None and archive.is_normalized:
         logger.warning(NORMALIZED)
     clip = {} if statistics is None else {"algo.normalize_obs": f"running({statistics.clip})"}
     config = ExperimentConfig(algo=settings).merge(clip | overrides)
@@ -281,7 +293,7 @@ def _settings(archive: SB3Archive, name: str) -> AlgorithmConfig:
             changes |= dict.fromkeys((setting,) if isinstance(setting, str) else setting, value)
     if isinstance(data.get("gae_lambda"), int | float):
         changes["value_estimator"] = f"gae({data['gae_lambda']})"
-    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac", "tqc") else -1]
+    hidden = archive.layers(POLICY_LAYER_NAMES[name])[: None if name in ("ppo", "a2c", "sac", "tqc", "crossq") else -1]
     changes["networks.units"] = tuple(len(bias) for _, bias in hidden)
     activation = archive.activation or ("Tanh" if name in ("ppo", "a2c") else "ReLU")
     if name in ("ppo", "a2c") and activation in ("Tanh", "ReLU"):
@@ -342,14 +354,19 @@ def _memory(archive: SB3Archive, rows: int) -> dict[str, Any]:
 
 def copy_weights(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
     """Copy weights into an MLP, or one of its copies; ConfigError if the sizes differ."""
-    assert isinstance(mlp, ReluMLP)
+    assert isinstance(mlp, ReluMLP | BatchRenormMLP)
+    if isinstance(mlp, ReluMLP):
+        expected, linear_layers = list(mlp.layout.widths), list(mlp.layers())
+    else:
+        linear_layers = [(layer.weight, layer.bias) for layer in mlp.layers]  # type: ignore[misc]
+        expected = [linear_layers[0][0].shape[1], *(bias.shape[2] for _, bias in linear_layers)]
     widths = [layers[0][0].shape[1], *(len(bias) for _, bias in layers)]
-    if widths != list(mlp.layout.widths):
+    if widths != expected:
         raise ConfigError(
-            f"its networks have the widths {widths}, but this environment needs {list(mlp.layout.widths)}: pass the "
-            "agent's own environment. Only MLPs are supported."
+            f"its networks have the widths {widths}, but this environment needs {expected}: pass the agent's own "
+            "environment. Only MLPs are supported."
         )
-    for (weight, bias), (w, b) in zip(mlp.layers(), layers, strict=True):
+    for (weight, bias), (w, b) in zip(linear_layers, layers, strict=True):
         weight[copy].copy_(w.T)
         bias[copy].copy_(b)
 
@@ -395,7 +412,7 @@ def _q_values(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Act
 
 def _actor_critic(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
     objective: Any = learner.objective
-    if "actor.latent_pi.0.weight" in archive.weights:
+    if archive.algorithm in ("sac", "tqc", "crossq"):
         heads = [archive.layers("", f"actor.{name}")[0] for name in ("mu", "log_std")]
         weight, bias = (torch.cat(parts) for parts in zip(*heads, strict=True))
         copy_weights(objective.actor.body, [*archive.layers("actor.latent_pi"), (weight, bias)])
@@ -404,13 +421,30 @@ def _actor_critic(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action:
     else:
         copy_weights(objective.actor.body, archive.layers("actor.mu"))
         copy_weights(objective.target_actor.model.body, archive.layers("actor_target.mu"))
-    for critic, prefix in ((objective.critic, "critic"), (objective.target_critic.model, "critic_target")):
-        for copy in range(critic.body.layout.copies):
+    critics = [(objective.critic, "critic")]
+    if archive.algorithm == "crossq":
+        copy_norms(objective.actor.body, archive, "actor.latent_pi")
+    else:
+        critics.append((objective.target_critic.model, "critic_target"))
+    for critic, prefix in critics:
+        for copy in range(archive.num_critics):
             copy_weights(critic.body, archive.layers(f"{prefix}.qf{copy}"), copy)
+            if archive.algorithm == "crossq":
+                copy_norms(critic.body, archive, f"{prefix}.qf{copy}", copy)
+
+
+def copy_norms(mlp: BatchRenormMLP, archive: SB3Archive, prefix: str, copy: int = 0) -> None:
+    """Copy CrossQ's batch norms ``prefix.0``, ``prefix.3`` ... into an MLP, or one of its copies."""
+    names = {"scale": "scale", "shift": "bias", "mean": "ra_mean", "var": "ra_var"}
+    norm: Any
+    for number, norm in enumerate(mlp.norms):
+        for name, name_in_sb3 in names.items():
+            getattr(norm, name)[copy].copy_(archive.tensor(f"{prefix}.{3 * number}.{name_in_sb3}"))
+        norm.updates.copy_(archive.tensor(f"{prefix}.{3 * number}.steps"))
 
 
 WEIGHT_COPIERS: dict[str, Any] = {
-    "ppo": _on_policy, "a2c": _on_policy, "sac": _actor_critic, "tqc": _actor_critic, "td3": _actor_critic,
-    "ddpg": _actor_critic, "dqn": _q_values, "qr_dqn": _q_values,
+    "ppo": _on_policy, "a2c": _on_policy, "sac": _actor_critic, "tqc": _actor_critic, "crossq": _actor_critic,
+    "td3": _actor_critic, "ddpg": _actor_critic, "dqn": _q_values, "qr_dqn": _q_values,
 }  # fmt: skip
 """The function that copies the weights, by reverie algorithm."""

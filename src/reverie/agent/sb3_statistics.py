@@ -24,6 +24,9 @@ _NUMPY = {
 """What may be called, by name."""
 
 
+ArrayOrFile = Path | str | np.ndarray
+
+
 class ObsStatistics(NamedTuple):
     """Mean and variance of each observation by key, the only one under "", and the bound of normalized values."""
 
@@ -70,3 +73,15 @@ def read_statistics(file: Path) -> ObsStatistics | None:
     except Exception as error:  # damaged pickles raise errors of all types
         details = f"{type(error).__name__}: {error}"
         raise DataError(f"{file} is not a vecnormalize.pkl of Stable-Baselines3: {details}.") from error
+
+
+def statistics_from_arrays(mean: ArrayOrFile, var: ArrayOrFile, rows: int) -> ObsStatistics:
+    """Return the statistics of a single observation from arrays or .npy files, with VecNormalize's default bounds."""
+    try:
+        moments = [np.load(x, allow_pickle=False) if isinstance(x, str | Path) else np.asarray(x) for x in (mean, var)]
+        mean, var = (np.asarray(values, float) for values in moments)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"obs_mean, obs_var: {error}. Expected .npy files of numbers.") from error
+    if not (np.isfinite(mean).all() and np.isfinite(var).all() and (var >= 0).all()):
+        raise DataError("obs_mean, obs_var: expected finite numbers, and variances of 0 or more.")
+    return ObsStatistics({"": (mean, var)}, rows, 10.0, 1e-8)

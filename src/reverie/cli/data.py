@@ -373,7 +373,7 @@ def store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
 
 def print_written(done: WriteReport, remarks: list[str]) -> None:
     """Print what was written, and on stderr what was assumed or omitted."""
-    for remark in (*remarks, *done.remarks):
+    for remark in dict.fromkeys((*remarks, *done.remarks)):
         print(f"remark   {remark}", file=sys.stderr)
     print(f"{count_noun(done.episodes, 'episode')} with {count_noun(done.steps, 'step')}: {done.path}")
 

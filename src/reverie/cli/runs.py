@@ -164,18 +164,24 @@ class ImportCommand(TrustOption):
     library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
     """sb3: Stable-Baselines3 or sb3-contrib."""
     file: Annotated[Positional[Path], arg(metavar="FILE")]
-    """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN or TQC, with MLPs."""
+    """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN, TQC or
+    CrossQ, with MLPs."""
     env: str
     """The agent's environment: an id in Gymnasium's registry, or `module:Id`."""
     run: Path | None = None
     """New run folder. None: one below runs/."""
     vecnormalize: Path | None = None
     """The statistics of an agent trained with VecNormalize, vecnormalize.pkl; only arrays are read."""
+    obs_mean: Path | None = None
+    """Instead of vecnormalize.pkl, a .npy file of its obs_rms.mean, with --obs-var."""
+    obs_var: Path | None = None
+    """A .npy file of obs_rms.var."""
 
     def __call__(self) -> None:
         from reverie.agent.import_sb3 import import_sb3
 
-        run = import_sb3(self.file, self.env, run=self.run, vecnormalize=self.vecnormalize)
+        statistics = {"vecnormalize": self.vecnormalize, "obs_mean": self.obs_mean, "obs_var": self.obs_var}
+        run = import_sb3(self.file, self.env, run=self.run, **statistics)
         print(f"imported; reverie eval {relative_like(run, self.run)}")
 
 

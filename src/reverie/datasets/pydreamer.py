@@ -21,6 +21,7 @@ from reverie.core.errors import DataError
 from reverie.core.rows import Rows, iter_episodes
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
 from reverie.core.types import FLAGS
+from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz
 from reverie.datasets.reader import (
@@ -73,8 +74,11 @@ class PyDreamerReader(Reader):
     def info(self) -> DatasetInfo:
         """Return the description of the files: observations of the first file, and continuous actions of all files."""
         first = load_npz_arrays(self.paths[0])
-        arrays = {name: (v.shape[1:], v.dtype) for name, v in self._obs(first).items()}
-        observation = seen_space(arrays, self.options, guess_obs_leaves(self.spec), self.path)
+        columns, leaves = self._obs(first), guess_obs_leaves(self.spec)
+        if is_minigrid := self._is_minigrid(self._columns(first)):
+            leaves |= minigrid.class_spaces(columns)
+        arrays = {name: (v.shape[1:], v.dtype) for name, v in columns.items()}
+        observation = seen_space(arrays, self.options, leaves, self.path)
         if self._one_hot:
             action = MeasuredAction(spaces.Discrete(first["action"].shape[-1]), False, False)
         else:
@@ -82,8 +86,8 @@ class PyDreamerReader(Reader):
         text = {"files": f"{len(self.paths):,}", "actions": "one-hot" if self._one_hot else "continuous"}
         space, measured, numbered = action
         return DatasetInfo(
-            observation=observation, action=space, inferred=not self.options.classes, has_measured_bounds=measured,
-            numbered=numbered, text=text,
+            observation=observation, action=space, inferred=not (self.options.classes or is_minigrid),
+            has_measured_bounds=measured, numbered=numbered, text=text,
         )  # fmt: skip
 
     def _actions(self) -> Iterator[np.ndarray]:
@@ -136,11 +140,28 @@ class PyDreamerReader(Reader):
             row -= rows
         return ""
 
-    def _obs(self, values: Rows) -> Rows:
-        """Return observations by column. The last axis of ``image_t`` is time.
+    def _is_minigrid(self, columns: Rows) -> bool:
+        """Return whether to read PyDreamer's cells of MiniGrid, rather than the arrays as they are."""
+        is_map_view = not self.spec or "view" in self.spec
+        return is_map_view and not self.options.classes and minigrid.is_minigrid(columns, minigrid.RECORDED)
 
-        Observations are renamed as in the environment; without one, a single ``vecobs`` becomes ``obs``.
+    def _obs(self, values: Rows) -> Rows:
+        """Return observations by column.
+
+        They are renamed as in the environment; without one, a single ``vecobs`` becomes ``obs``.
         """
+        columns = self._columns(values)
+        if self._is_minigrid(columns):
+            self.add_remark(minigrid.CELLS_READ)
+            self.add_remark(minigrid.LOST_CELLS, int((columns["obs/map"] == 0).any()))
+            return minigrid.from_pydreamer(columns, self.path)
+        if not self.spec:
+            return {"obs": columns["obs/vecobs"]} if list(columns) == ["obs/vecobs"] else columns
+        names = columns_in_files(self.spec)
+        return {name if names.get(name, name) in columns else names[name]: value for name, value in columns.items()}
+
+    def _columns(self, values: Rows) -> Rows:
+        """Return the observations as in the files. The last axis of ``image_t`` is time."""
         columns = {}
         for key, value in values.items():
             if key in ROW_ARRAYS or key in GENERATOR_ARRAYS:
@@ -148,10 +169,7 @@ class PyDreamerReader(Reader):
             value = np.moveaxis(value, -1, 0) if key.endswith("_t") and value.ndim == 4 else value
             if value.shape[:1] == (len(values["reset"]),):
                 columns["obs/" + (key.removesuffix("_t") if value.ndim == 4 else key)] = value
-        if not self.spec:
-            return {"obs": columns["obs/vecobs"]} if list(columns) == ["obs/vecobs"] else columns
-        names = columns_in_files(self.spec)
-        return {name if names.get(name, name) in columns else names[name]: value for name, value in columns.items()}
+        return columns
 
 
 class OwnPyDreamerReader(SeenReader):

@@ -24,6 +24,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.rows import Rows
 from reverie.core.signals import check_signals
 from reverie.core.space_json import space_to_json
+from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
@@ -319,11 +320,15 @@ def write_pydreamer(
 
     JSON ``files`` are written next to them. PyDreamer's row t contains the action *before* observation t (zeros in the
     first row): reverie's actions shifted by one. A single image is called ``image_t`` and is ``[H, W, C, T]``, as is
-    every image whose name ends with ``_t``; a single vector is ``vecobs``.
+    every image whose name ends with ``_t``; a single vector is ``vecobs``. Observations of ``MapView`` are written
+    as PyDreamer's MiniGrid observes them.
     """
     report = WriteReport(folder)
     with staged_file(folder, folder=True) as staged:
         for rows in episodes:
+            if minigrid.is_minigrid(rows, minigrid.MAP_VIEW):
+                rows = minigrid.to_pydreamer(rows)
+                report.remarks = [minigrid.LOST_CELLS] if (rows["obs/map"] == 0).any() else report.remarks
             steps, score = len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)
             path = staged / f"ep{report.episodes:06}_{report.episodes:06}-r{score:.0f}-{steps:04}.npz"
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez does not support all names

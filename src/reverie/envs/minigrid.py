@@ -48,10 +48,24 @@ CELL_KIND_INDEX = np.zeros((len(OBJECT_TO_IDX), len(COLOR_TO_IDX), DIRECTIONS), 
 """Index of the kind by object, color and state."""
 for _number, (_object, _color, _state) in enumerate(CELL_KINDS):
     CELL_KIND_INDEX[_object, slice(None) if _number < len(SINGLE_COLOR_OBJECTS) else _color, _state] = _number
+PYDREAMER_CELLS = np.array([
+    (OBJECT_TO_IDX["unseen"], 0, 0),
+    *((OBJECT_TO_IDX[name], COLOR_TO_IDX[SINGLE_COLOR_OBJECTS[name]], 0) for name in ("empty", "wall", "goal")),
+    *((OBJECT_TO_IDX["agent"], 0, direction) for direction in range(DIRECTIONS)),
+    *product([OBJECT_TO_IDX["door"]], range(len(COLOR_TO_IDX)), [STATE_TO_IDX["open"], STATE_TO_IDX["closed"]]),
+    *((OBJECT_TO_IDX[name], color, 0) for name in CARRIABLE_OBJECTS for color in range(len(COLOR_TO_IDX))),
+])  # fmt: skip
+"""Codes of the cells that PyDreamer numbers, ``[38, 3]``. It stores lava, floor and locked doors as unseen, 0."""
 
 
 def _kind_of(codes: np.ndarray) -> np.ndarray:
-    return np.asarray(CELL_KIND_INDEX[tuple(np.moveaxis(codes, -1, 0))])  # [W, H]
+    """Return the class of ``MapView`` of each cell; unseen cells have the last class, and the agent's cell is empty."""
+    kinds = CELL_KIND_INDEX[tuple(np.moveaxis(codes, -1, 0))]  # [W, H]
+    return np.where(codes[..., 0] == OBJECT_TO_IDX["unseen"], len(CELL_KINDS), kinds)
+
+
+PYDREAMER_KINDS = _kind_of(PYDREAMER_CELLS)
+"""Class of ``MapView`` by PyDreamer's number, ``[38]``."""
 
 
 def is_minigrid(env: Env) -> bool:
@@ -164,8 +178,9 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
 class MapView(FullView):
     """Observes the agent's view as classes, ``view`` ``[7, 7]``: ``KINDS`` and, as the last class, unseen cells.
 
-    In addition, the inputs of a map probe: ``map`` ``[W, H]``, the grid without the agent, and ``map_coord`` ``[4]``,
-    the agent's position, starting at -1 with 2 / W or 2 / H per cell, and its direction as a unit vector.
+    In addition, the inputs of a map probe: ``map`` ``[W, H]``, the same classes of the grid without the agent (unseen
+    cells are only in PyDreamer's files), and ``map_coord`` ``[4]``, the agent's position, starting at -1 with 2 / W or
+    2 / H per cell, and its direction as a unit vector.
 
     Source: github.com/jurgisp/pydreamer, envs/minigrid.py: MiniGrid, and preprocessing.py, whose classes are fewer.
     """
@@ -176,17 +191,17 @@ class MapView(FullView):
     def __init__(self, env: Env) -> None:
         super().__init__(env)
         side, parts = self._inner.agent_view_size, self.observation_space
-        view = spaces.MultiDiscrete(np.full((side, side), len(self.TABLE)))
-        view_parts = {"view": view, "map": parts["grid"], "map_coord": spaces.Box(-1, 1, (4,), np.float32)}  # type: ignore[index]  # a Dict
+        shapes = {"view": (side, side), "map": (self._inner.width, self._inner.height)}
+        classes = {key: spaces.MultiDiscrete(np.full(shape, len(self.TABLE))) for key, shape in shapes.items()}
+        view_parts = classes | {"map_coord": spaces.Box(-1, 1, (4,), np.float32)}
         self.observation_space = spaces.Dict(view_parts | {"mission": parts["mission"]})  # type: ignore[index]
 
     def _to_classes(self, obs: Any) -> dict[str, Any]:
         full_obs, inner = super()._to_classes(obs), self._inner
-        unseen = obs["image"][..., 0] == OBJECT_TO_IDX["unseen"]  # [7, 7]
+        view, grid = _kind_of(obs["image"]), full_obs["grid"]
         position = np.array(inner.agent_pos) / (inner.width, inner.height) * 2 - 1
-        view = np.where(unseen, len(CELL_KINDS), _kind_of(obs["image"]))
         coord = np.array([*position, *inner.dir_vec], np.float32)
-        return {"view": view, "map": full_obs["grid"], "map_coord": coord, "mission": full_obs["mission"]}
+        return {"view": view, "map": grid, "map_coord": coord, "mission": full_obs["mission"]}
 
     def render_observation(self, observation: Any) -> np.ndarray:
         """Draw the agent's view, for stacked observations the newest, uint8 ``[H, W, 3]``."""
