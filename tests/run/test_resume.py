@@ -216,7 +216,7 @@ def test_a_state_that_is_carried_goes_on_after_a_resume(tmp_path: Path, monkeypa
            "rssm": {"deter": 8, "hidden": 8, "stoch": 2, "latent": "categorical(3)"}, "actor.units": 8,
            "encoder.units": (8,), "decoder.units": (8,), "reward.units": 8, "cont.units": 8}  # fmt: skip
     base = CONFIG.merge({"algo": DreamerV2Config().merge(own), "replay.sequential": True, "replay.reset_interval": 8})
-    monkeypatch.setattr(resumed, "CONFIG", base)
+    monkeypatch.setattr(resumed_runs, "CONFIG", base)
     assert train(base, env=Walk, run=tmp_path / "whole").reason == "finished"
     run_until(tmp_path / "run", 45, monkeypatch)
     assert train(base, env=Walk, run=tmp_path / "run").reason == "finished"
