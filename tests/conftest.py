@@ -15,12 +15,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from log_capture import logged
-from trained_run import played
 
+from log_capture import logged
 from reverie.core.files import write_atomic
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.kernels import capture
+from trained_run import played
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels then run on the CPU
@@ -146,9 +146,8 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on CartPole; tests may read it."""
-    from tiny_configs import settings
-
     from reverie.api import train_config as train
+    from tiny_configs import settings
 
     run = tmp_path_factory.mktemp("runs") / "cartpole"
     train(settings(steps=200), run=run)

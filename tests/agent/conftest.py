@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from corridor_env import Corridor
-from tiny_configs import FEW, SMALL
 
 import reverie
+from corridor_env import Corridor
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
+from tiny_configs import FEW, SMALL
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from corridor_env import Corridor
 from gymnasium import spaces
-from tiny_configs import NETWORKS
 
+from corridor_env import Corridor
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.ppo import PPOConfig
@@ -23,6 +22,7 @@ from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import make_preset
 from reverie.nn.exploration import EpsilonGreedy
+from tiny_configs import NETWORKS
 
 
 def test_what_an_agent_is_can_be_read(trained):

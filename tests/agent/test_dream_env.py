@@ -7,21 +7,21 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from corridor_env import Corridor
 from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from masked_env import Masked
-from tiny_configs import FEW, NETWORKS
 
 import reverie
+from corridor_env import Corridor
+from masked_env import Masked
 from reverie.agent import dream_env as dreams
 from reverie.agent.conversion import to_numpy
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.obs_codec import ObsCodec
 from reverie.core.seeding import seeded_rng
 from reverie.log.video import to_rgb, upscale
+from tiny_configs import FEW, NETWORKS
 
 DREAMERS = ("dreamer_v1", "dreamer_v3", "plan2explore", "r2dreamer")
 SMALL = {"rssm": {"deter": 16, "hidden": 8, "stoch": 3}, "horizon": 4}

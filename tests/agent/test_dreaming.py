@@ -7,10 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from corridor_env import Corridor
-from tiny_configs import NETWORKS, SMALL
 
 import reverie
+from corridor_env import Corridor
 from reverie.agent import dream_report
 from reverie.agent.dream_report import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
 from reverie.agent.loading import load
@@ -20,6 +19,7 @@ from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.state_space import Latent
+from tiny_configs import NETWORKS, SMALL
 
 
 @pytest.mark.usefixtures("drawn")

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 import torch
-from tiny_configs import NETWORKS
 
 import reverie
 from reverie.agent import off_policy_evaluation as estimation
@@ -25,6 +24,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import FLAGS, PolicyOutput, Step, Window
 from reverie.datasets.dataset import REWARDS_CLIPPED, DatasetConfig
+from tiny_configs import NETWORKS
 
 STATES, CLASSES, GAMMA = 4, 2, 0.9
 OBS = {"state": ObsPart(kind="vector", shape=(STATES,), dtype="float32")}

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import contracts
-import dreamer_configs
 import gymnasium
 import numpy as np
 import pytest
@@ -15,6 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
+import contracts
+import dreamer_configs
 import reverie
 from reverie.agent.agent import Agent
 from reverie.agent.export import export

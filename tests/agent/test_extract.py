@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from corridor_env import Corridor
 
 import reverie
+from corridor_env import Corridor
 from reverie.agent import extract as extraction
 from reverie.agent.extract import extract, rechunk
 from reverie.agent.world_model_inspector import ModelState

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from tiny_configs import CONFIG, settings
 
 from reverie.agent.loading import load
 from reverie.api import train_config as train
 from reverie.core.errors import EnvError, RunError
 from reverie.nn.encoder import EncoderConfig
+from tiny_configs import CONFIG, settings
 
 
 def test_load_without_a_run_or_a_checkpoint(trained, copied):

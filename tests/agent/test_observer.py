@@ -3,7 +3,6 @@
 import gymnasium
 import numpy as np
 import pytest
-from tiny_configs import SMALL
 
 from reverie.agent.loading import load
 from reverie.agent.obs_converter import ObsConverter
@@ -14,6 +13,7 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
+from tiny_configs import SMALL
 
 
 def seeing(space):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from tiny_configs import NETWORKS
 
 from reverie.agent.policy_rows import BLOCK, action_agreement, policy_actions
 from reverie.algos.table import algorithm_config
@@ -11,6 +10,7 @@ from reverie.core.protocols import Memoryless
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
+from tiny_configs import NETWORKS
 
 LENGTHS = (3, 1, 5, 2, 2, 4)
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control import PendulumEnv
-from recordings import assert_same, joined
-from tiny_configs import SETTINGS
 
 import reverie
+from recordings import assert_same, joined
 from reverie.agent import recording
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
@@ -22,6 +21,7 @@ from reverie.datasets.format_detection import open_reader
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
+from tiny_configs import SETTINGS
 
 pytest.importorskip("minari")
 

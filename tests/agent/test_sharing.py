@@ -10,9 +10,9 @@ import gymnasium
 import pytest
 import torch
 import yaml
-from hub_server import Hub
 
 import reverie
+from hub_server import Hub
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError, UntrustedError
 

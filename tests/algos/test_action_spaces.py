@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces
+
 from batches import MOVE, OBS, steps
 from contracts import SPECS, batch, shown
 from dreamer_configs import EARLIER
 from dreamer_configs import TINY as DREAMER
-from gymnasium import spaces
-
 from reverie.algos.sac import SACConfig
 from reverie.algos.table import ALGORITHMS, algorithm_config
 from reverie.core.action_codec import ActionCodec

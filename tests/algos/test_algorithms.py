@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from contracts import (
     ACTIONS,
     ALIKE,
@@ -24,7 +25,6 @@ from contracts import (
     tiny,
 )
 from host_work import Tapes, device_only
-
 from reverie.algos.model_free import ModelFree
 from reverie.algos.table import ALGORITHMS, algorithm_config, algorithm_name, algorithms
 from reverie.algos.td3 import TD3, TD3Config

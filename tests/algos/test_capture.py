@@ -12,8 +12,8 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from host_work import Tapes
 
+from host_work import Tapes
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError
 from reverie.core.seeding import seed_everything

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from batches import (
     ACTS,
     MOVE,
@@ -24,7 +25,6 @@ from batches import (
     steps,
 )
 from contracts import CHOICE, SPECS
-
 from reverie.algos.bc import BCConfig, BCObjective, propose_chunk
 from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective
 from reverie.algos.rebrac import ReBRACConfig

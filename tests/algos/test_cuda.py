@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fake_cuda import FakeCuda, fake_cuda
 from safetensors.torch import load_file
-from tiny_configs import SETTINGS
 
 import reverie
+from fake_cuda import FakeCuda, fake_cuda
 from reverie.core.columns import ColumnSpec
 from reverie.core.types import Window
 from reverie.replay.buffer import ReplayBuffer
@@ -19,6 +18,7 @@ from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import MixedSource, prefetch
 from reverie.replay.storage import Storage, storage_on
 from reverie.run.checkpoint import Checkpoints
+from tiny_configs import SETTINGS
 
 LIVED = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
     "steps": 60, "learning_starts": 20, "random_steps": 10, "replay_ratio": 0.25,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from contracts import batch, build, config
 
+from contracts import batch, build, config
 from reverie.core.errors import ConfigError
 from reverie.core.types import Step
 

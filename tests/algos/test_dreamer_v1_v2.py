@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dreamer_configs import ACTIONS, CONFIGS, EARLIER, batch, build_earlier, shown
 
+from dreamer_configs import ACTIONS, CONFIGS, EARLIER, batch, build_earlier, shown
 from reverie.algos.world_model import repeat_windows
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart

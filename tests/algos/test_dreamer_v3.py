@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from dreamer_configs import batch, build, shown
 
+from dreamer_configs import batch, build, shown
 from reverie.algos import dreamer_v3
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, DreamerV3Config, replay_value_loss, with_size
 from reverie.core.errors import ConfigError, DataError

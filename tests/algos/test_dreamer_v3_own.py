@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from dreamer_configs import ACTIONS, OBS, TINY, batch, shown
 
+from dreamer_configs import ACTIONS, OBS, TINY, batch, shown
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config
 from reverie.core.errors import ConfigError
 from reverie.nn.encoder import EncoderConfig

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+
 from contracts import assert_declared
 from dreamer_configs import CONFIGS, R2, batch, build, build_earlier, build_p2e, build_r2, shown, tensors
 from host_work import Tapes, device_only
-
 from reverie.core.errors import ConfigError
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 

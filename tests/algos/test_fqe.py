@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from batches import ACTS, MOVE, OBS, TinyCritic, batch, close, moves, row, same_gradients
 
+from batches import ACTS, MOVE, OBS, TinyCritic, batch, close, moves, row, same_gradients
 from reverie.algos.fqe import CHOSEN, NO_UNITS, FQEConfig, FQEObjective, ValueUnits
 
 GAMMA = 0.9

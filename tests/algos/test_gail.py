@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from batches import ACTS, WIDE, batch, close, moves, row, same_gradients
 from torch import nn
 
+from batches import ACTS, WIDE, batch, close, moves, row, same_gradients
 from reverie.algos.gail import REWARDS, DiscriminatorObjective, GAILConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from dreamer_configs import build
 
+from dreamer_configs import build
 from reverie.algos.imagination import imagine
 
 

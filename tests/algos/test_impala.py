@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from contracts import CHOICE, SPECS
 
 import reverie
+from contracts import CHOICE, SPECS
 from reverie.algos.impala import IMPALAConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.core.errors import ConfigError

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from batches import ACTS, MOVE, OBS, batch, steps
 
+from batches import ACTS, MOVE, OBS, batch, steps
 from reverie.algos.bc import BCConfig
 from reverie.algos.bcq import BCQConfig
 from reverie.algos.cql import CQLConfig, Lagrange

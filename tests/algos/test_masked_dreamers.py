@@ -6,12 +6,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import dreamer_configs
 import pytest
 import torch
-from dreamer_configs import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
 from torch import Tensor
 
+import dreamer_configs
+from dreamer_configs import ACTIONS, OBS, batch, build, build_earlier, build_p2e, build_r2
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.nn.distributions import Categoricals
 from reverie.nn.heads import HeadConfig, MaskHead

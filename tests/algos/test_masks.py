@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contracts import CHOICE, CHOOSING, SPECS, batch, learned, shown, tiny
-from masked_env import Masked
-from tiny_configs import FEW
 from torch import Tensor
 
 import reverie
+from contracts import CHOICE, CHOOSING, SPECS, batch, learned, shown, tiny
+from masked_env import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.core.errors import DataError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import dataset_config, open_recorded
 from reverie.nn.network import Network
+from tiny_configs import FEW
 
 TWO = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 3), ("a", 2))})
 CHOSEN = {name: acts if acts is CHOICE else TWO for name, acts in CHOOSING.items()}

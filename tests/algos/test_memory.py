@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from contracts import build, padded
 
+from contracts import build, padded
 from reverie.algos.bc import BCConfig
 from reverie.algos.cql import CQLConfig
 from reverie.algos.dqn import DQNConfig

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 
+from contracts import BOTH, CHOICE, CHOICES, SPECS, batch, build, padded, shown
 from reverie.algos.ppo import PPOConfig
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch

@@ -4,8 +4,8 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from dreamer_configs import ACTIONS, batch, build, build_earlier, build_p2e, shown, tensors
 
+from dreamer_configs import ACTIONS, batch, build, build_earlier, build_p2e, shown, tensors
 from reverie.algos.dreamer_v1 import DreamerV1Config
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.algos.dreamer_v3 import DreamerV3Config

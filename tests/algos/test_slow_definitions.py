@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
+
 from batches import (
     ACTS,
     ROWS,
@@ -36,8 +38,6 @@ from batches import (
     softmax,
     squashed_draw,
 )
-from torch import nn
-
 from reverie.algos.bc import BCObjective
 from reverie.algos.bcq import BCQConfig, BCQObjective
 from reverie.algos.c51 import C51Config, C51Objective

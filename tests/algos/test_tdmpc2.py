@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from contracts import MOVES, SPECS, batch, build, shown, tiny
 
 import reverie
+from contracts import MOVES, SPECS, batch, build, shown, tiny
 from reverie.algos import bmpc
 from reverie.algos.tdmpc2 import SIZES, TDMPC2Config, with_size
 from reverie.core.errors import ConfigError

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tiny_configs import SETTINGS
 
 from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.algos.table import algorithm_config, algorithms
@@ -30,6 +29,7 @@ from reverie.core import kernel_dispatch
 from reverie.envs.config import EnvConfig
 from reverie.experiment.settings import Request, merge_layers
 from reverie.kernels import compiler
+from tiny_configs import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
 

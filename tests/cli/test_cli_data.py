@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from store_rows import COLUMNS, small_chunks, stacked
 
 from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import local_objects
 from reverie.store.store import ReplayStore
+from store_rows import COLUMNS, small_chunks, stacked
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium import spaces
+
+import reverie
 from minari_files import buffer
 from minari_files import write as write_minari
 from recordings import LIVED
-
-import reverie
 from reverie.algos.bc import BCConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.cli import main

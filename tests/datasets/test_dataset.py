@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from d4rl_files import columns, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recordings import LIVED, Lived, expected
 
+from d4rl_files import columns, write
+from recordings import LIVED, Lived, expected
 from reverie.core.errors import DataError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window

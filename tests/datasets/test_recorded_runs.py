@@ -17,7 +17,6 @@ from gymnasium.wrappers import RescaleAction, TransformReward
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from tiny_configs import NETWORKS
 
 import reverie
 from reverie.agent.loading import read_config
@@ -42,6 +41,7 @@ from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.offline import OfflineReplay
 from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
+from tiny_configs import NETWORKS
 
 SMALL: dict[str, Any] = {
     "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,

@@ -16,7 +16,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tiny_configs import CONFIG
 
 import reverie
 from reverie.core.clock import UpdateRatio
@@ -47,6 +46,7 @@ from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import EpisodeStats
 from reverie.store.store import ReplayStore
+from tiny_configs import CONFIG
 
 SPEC = {"state": ObsPart(kind="vector", shape=(2,), dtype="float32")}
 MOVES = ActionSpec(parts={"a": ActionPart(kind="continuous", size=1)})

@@ -11,16 +11,16 @@ from unittest import mock
 
 import pytest
 import yaml
-from in_process import InProcess
-from tiny_configs import SETTINGS
 
 import reverie
+from in_process import InProcess
 from reverie import api
 from reverie.cli import main
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed import run_processes, search_space
 from reverie.experiment.settings import Request, merge_layers
 from reverie.log.jsonl import JsonlSink
+from tiny_configs import SETTINGS
 
 pytest.importorskip("optuna")
 tune = importlib.import_module("reverie.distributed.tune")

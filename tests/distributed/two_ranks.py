@@ -13,7 +13,6 @@ sys.path.insert(0, str(HERE.parent / "support"))
 
 import contracts  # noqa: E402
 import dreamer_configs  # noqa: E402
-
 from reverie.algos.table import algorithm_name  # noqa: E402
 from reverie.core.collectives import mean_across_ranks, use_ranks  # noqa: E402
 from reverie.core.types import Step  # noqa: E402

@@ -3,24 +3,24 @@
 import functools
 import sys
 
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_steps import play, rows
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.wrappers.vector import DictInfoToList
-from tiny_configs import FEW
 
+import env_zoo
 import reverie
+from env_steps import play, rows
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.limits import own_limit
 from reverie.envs.make import make_gym
 from reverie.envs.slot_vector_env import make_vector_env
+from tiny_configs import FEW
 
 ENDS = [(0, 3), (2, 5), (0, 1)]
 UP = torch.tensor([[0.0, 1.0]])

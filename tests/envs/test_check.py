@@ -4,13 +4,13 @@ import mmap
 import random
 import threading
 
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 
+import env_zoo
 from reverie.core.errors import EnvError
 from reverie.envs.check import run_env_check
 from reverie.envs.config import EnvConfig

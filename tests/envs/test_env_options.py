@@ -3,16 +3,16 @@
 import functools
 import math
 
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_steps import play
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.envs.registration import EnvSpec
 
+import env_zoo
+from env_steps import play
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.images import grayscale, resize
 from reverie.envs.config import EnvConfig

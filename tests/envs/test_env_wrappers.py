@@ -1,22 +1,22 @@
 """The list ``env.wrappers``: what each short name does, misfits, and that a run and its recordings keep the list."""
 
-import env_steps
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from masked_env import Masked
-from tiny_configs import FEW
 
+import env_steps
+import env_zoo
 import reverie
+from masked_env import Masked
 from reverie.agent.recording import RecordConfig, record
 from reverie.cli import main
 from reverie.core.errors import EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.wrapper_list import Images
+from tiny_configs import FEW
 
 IMAGES = spaces.Box(0, 255, (4, 6, 3), np.uint8)
 ENDS = ("reward", "is_last")

@@ -5,12 +5,12 @@ import json
 import math
 from types import SimpleNamespace
 
-import env_zoo
 import pytest
 import torch
-from env_steps import go_on, play
 
+import env_zoo
 import reverie
+from env_steps import go_on, play
 from reverie.core.errors import ConfigError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import make_gym

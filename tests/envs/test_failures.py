@@ -4,16 +4,16 @@ import functools
 import signal
 import sys
 
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_steps import play, rows
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import env_zoo
+from env_steps import play, rows
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot import EnvFailure, Restarter, derive_seeds, restart_seed

@@ -5,14 +5,14 @@ import types
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-import env_steps
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+import env_steps
+import env_zoo
 from reverie.core.errors import EnvError
 from reverie.envs.adapters import OldGym
 from reverie.envs.config import EnvConfig

@@ -1,10 +1,10 @@
 """Pictures of what vectors tell of."""
 
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 
+import env_zoo
 from reverie.core.specs import ObsPart
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat

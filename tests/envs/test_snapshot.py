@@ -7,15 +7,15 @@ import pickle
 import subprocess
 import sys
 
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from env_steps import actions, as_bytes, go_on, play
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import env_zoo
+from env_steps import actions, as_bytes, go_on, play
 from reverie.core.protocols import Restorable
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot import derive_seeds, restart_seed

@@ -4,13 +4,13 @@ import subprocess
 import sys
 from importlib import metadata
 
-import env_steps
-import env_zoo
 import gymnasium
 import numpy as np
 import pytest
 import torch
 
+import env_steps
+import env_zoo
 from reverie.core.errors import ConfigError, EnvError
 from reverie.core.specs import ObsPart
 from reverie.envs import suites

@@ -2,15 +2,15 @@
 
 import functools
 
-import env_zoo
 import numpy as np
 import pytest
 import torch
-from env_steps import FIELDS, as_bytes, go_on, play, rows
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import env_zoo
+from env_steps import FIELDS, as_bytes, go_on, play, rows
 from reverie.core.errors import DataError, EnvError
 from reverie.envs import slot
 from reverie.envs.config import EnvConfig

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from env_steps import play
 
+from env_steps import play
 from reverie.envs.dummy import Count
 from reverie.envs.worker import PipeEnd
 

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from corridor_env import Corridor
-from tiny_configs import NETWORKS, SMALL, settings
 
 import reverie
+from corridor_env import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.table import algorithm_config, algorithms
@@ -29,6 +28,7 @@ from reverie.distributed.team import LearnerGroup
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
+from tiny_configs import NETWORKS, SMALL, settings
 
 
 def test_train_with_configuration_objects(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_configs import NETWORKS
 
 from reverie.algos.base import Algorithm
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
@@ -25,6 +24,7 @@ from reverie.experiment import bench
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.noise import env_rate, noise_batch
 from reverie.experiment.settings import merge_layers
+from tiny_configs import NETWORKS
 
 VECTOR = {"vector": ObsPart(kind="vector", shape=(24,), dtype="float32")}
 MIXED = {

@@ -11,8 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
-from shared_generators import Lucky, Paying, Shared
-from tiny_configs import FEW, settings
 
 import reverie
 from reverie.agent.loading import load
@@ -28,6 +26,8 @@ from reverie.log.jsonl import read_metrics
 from reverie.log.meter import DeviceMeter
 from reverie.run.evaluate import Evaluation
 from reverie.run.loop import train_loop as loop
+from shared_generators import Lucky, Paying, Shared
+from tiny_configs import FEW, settings
 
 
 def test_train_ratio_is_replay_ratio_in_other_units() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import h5py
 import pytest
 import yaml
-from tiny_configs import SETTINGS
 
 from reverie import api
 from reverie.algos.dqn import DQNConfig
@@ -26,6 +25,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, SUITES, TABLE, preset_name
 from reverie.experiment.settings import PRESETS, Request, overlay, resolve
 from reverie.replay.sources import Mixed
+from tiny_configs import SETTINGS
 
 NUMBERS = {"type": "Box", "dtype": "float32", "shape": [1], "low": [-1.0], "high": [1.0]}
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
-from tiny_configs import NETWORKS
 
 import reverie
 from reverie.algos.dreamer_v3 import DreamerV3Config
@@ -23,6 +22,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
+from tiny_configs import NETWORKS
 
 MakeCompiler = Callable[[str], Path]
 ALL = len(compiler.SOURCES) + 1

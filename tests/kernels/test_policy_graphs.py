@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from fake_cuda import CUDA, FakeCuda, fake_cuda
-from tiny_configs import NETWORKS
 from torch import Tensor, nn
 
+from fake_cuda import CUDA, FakeCuda, fake_cuda
 from reverie.algos.table import algorithm_config
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -16,6 +15,7 @@ from reverie.kernels import policy_graphs
 from reverie.kernels.policy_graphs import MAX_KEYS, WARM_UPS
 from reverie.kernels.registry import KERNELS
 from reverie.nn.exploration import CapturableFunction
+from tiny_configs import NETWORKS
 
 SEEN = {"x": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 PUSHED = ActionSpec(parts={"a": ActionPart(kind="continuous", size=2)})

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trained_run import played
 
 import reverie
 from reverie.envs.dummy import Look
+from trained_run import played
 
 SETTINGS: dict[str, Any] = {
     "replay_ratio": 1, "learning_starts": 100, "random_steps": 200, "env.num": 4, "env.vectorization": "sync",

@@ -4,7 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from run_logs import logged
 
 from reverie.distributed.compare import measurement_settings
 from reverie.experiment.config import ExperimentConfig
@@ -12,6 +11,7 @@ from reverie.log.aggregate import aggregate as aggregate_of
 from reverie.log.aggregate import evaluation_scores, format_seeds_table, summarize_seed, write_aggregate
 from reverie.log.jsonl import FINAL
 from reverie.run.folder import RunFolder, read_final_result, write_result
+from run_logs import logged
 
 EVERY_100 = ExperimentConfig().merge({"schedule.eval_every": 100})
 

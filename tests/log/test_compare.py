@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_logs import logged
 
 import reverie
 from reverie.cli import main
@@ -15,6 +14,7 @@ from reverie.experiment.settings import saved_settings
 from reverie.log import plot
 from reverie.log.style import save_figure
 from reverie.run.folder import RunFolder, write_saved_config
+from run_logs import logged
 
 CONFIG = ExperimentConfig().merge({"steps": 2000, "schedule.eval_every": 1000})
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from rich.console import Console
-from run_logs import logged
 
 from reverie.core.clock import Clock as RunClock
 from reverie.core.clock import Watch
@@ -22,6 +21,7 @@ from reverie.log.console import (
     format_number,
 )
 from reverie.run.signal_handling import Interrupt
+from run_logs import logged
 
 
 @dataclass

@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 from PIL import Image, ImageColor
-from run_logs import logged
 
 from reverie.log import style
 from reverie.log.aggregate import MeasurementSettings, SeedSummary, aggregate
 from reverie.log.jsonl import FINAL
 from reverie.log.plot import plot_dream_traces, plot_learning_curve, plot_seeds_curve
+from run_logs import logged
 
 pytestmark = pytest.mark.usefixtures("drawn")
 

@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
-from run_logs import logged
 
 from reverie.core.clock import Clock
 from reverie.log import sinks
 from reverie.log.jsonl import FINAL, JsonlSink, metric_series, read_metrics
 from reverie.log.sinks import ErrorTolerantSink, LogOutputs, TensorBoardSink, VideoSink
 from reverie.run.checkpoint import export_checkpoint
+from run_logs import logged
 
 VIDEO = np.zeros((3, 8, 8, 3), np.uint8)
 

@@ -3,8 +3,8 @@
 from collections import namedtuple
 
 import pytest
-from reference_replay import ACTION, EXTRA, OBS, Lived
 
+from reference_replay import ACTION, EXTRA, OBS, Lived
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.replay import storage

@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_replay import ACTION, OBS, Lived
 
+from reference_replay import ACTION, OBS, Lived
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, RunError
 from reverie.core.specs import ColumnSpec

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_replay import ACTION, OBS, Lived
 
+from reference_replay import ACTION, OBS, Lived
 from reverie.core.columns import row_columns
 from reverie.core.types import Update, Window
 from reverie.replay.buffer import ReplayBuffer

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_rows import assert_rows
 
 from reverie.core.columns import ColumnSpec, as_numpy
 from reverie.core.errors import DataError
@@ -14,6 +13,7 @@ from reverie.kernels import rows as rows_kernel
 from reverie.kernels.compiler import load_kernels
 from reverie.replay.prioritized import SumTree, tree_draw, tree_set
 from reverie.replay.storage import DeviceStorage, HostStorage, MappedStorage
+from store_rows import assert_rows
 
 COLUMNS = {
     "obs/image": ColumnSpec((16, 24, 16), "uint8"),  # 6 KB: past the caches

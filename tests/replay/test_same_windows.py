@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from reference_replay import Lived
 
+from reference_replay import Lived
 from reverie.core.types import Update, Window
 from reverie.replay.config import ReplayConfig
 

@@ -1,8 +1,8 @@
 """Sizes as people write them."""
 
 import pytest
-from reference_replay import ACTION, EXTRA, OBS
 
+from reference_replay import ACTION, EXTRA, OBS
 from reverie.core.errors import ConfigError
 from reverie.core.types import Window
 from reverie.replay.config import ReplayConfig, Size, parse_size

@@ -4,8 +4,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference_replay import Lived
 
+from reference_replay import Lived
 from reverie.core.types import Update, Window
 from reverie.replay.config import ReplayConfig
 from reverie.replay.sources import Feedback

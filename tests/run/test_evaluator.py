@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 from gymnasium.vector import SyncVectorEnv
-from resumed_runs import CONFIG, QUICK, Walk, assert_same, run_until
-from tiny_configs import FEW
-from unlimited_env import Endless
 
 import reverie
+from resumed_runs import CONFIG, QUICK, Walk, assert_same, run_until
 from reverie.api import train_config as train
 from reverie.cli.output import score_line
 from reverie.core.errors import ConfigError, DataError, RunError
@@ -29,6 +27,8 @@ from reverie.run.folder import RunFolder, read_saved_config
 from reverie.run.manifest import checkpoint_step
 from reverie.run.signal_handling import SignalStop
 from reverie.viewer.session import Session
+from tiny_configs import FEW
+from unlimited_env import Endless
 
 
 def test_an_evaluation_that_a_signal_cut_off_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

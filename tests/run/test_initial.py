@@ -13,9 +13,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from log_capture import logged
 
 import reverie
+from log_capture import logged
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.core.errors import ReverieError, RunError

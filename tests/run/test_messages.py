@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny_configs import FEW
 
 import reverie
 from reverie.core.types import Window
 from reverie.experiment import describe
 from reverie.experiment.config import ExperimentConfig
+from tiny_configs import FEW
 
 
 def test_two_lines_name_what_is_trained_and_where(

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 import zarr
-from resumed_runs import CONFIG, QUICK, Walk, assert_rows_in_tail, assert_same, everything, run_until
 
+import resumed_runs
 import reverie
+from resumed_runs import CONFIG, QUICK, Walk, assert_rows_in_tail, assert_same, everything, run_until
 from reverie.algos.dreamer_v2 import DreamerV2Config
 from reverie.api import train_config as train
 from reverie.core.errors import RunError

@@ -10,9 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from resumed_runs import Walk, assert_same
-from tiny_configs import SETTINGS
 
+from resumed_runs import Walk, assert_same
 from reverie.algos.a2c import A2CConfig
 from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
@@ -26,6 +25,7 @@ from reverie.core.errors import RunError
 from reverie.core.types import Batch, Update
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
+from tiny_configs import SETTINGS
 
 COMMON = {k: v for k, v in SETTINGS.items() if k != "algo"} | {
     "steps": 90, "threads": 1, "learning_starts": 10, "random_steps": 15, "env.id": "Push", "replay.capacity": 120,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import zarr
+
 from log_capture import logged
 from resumed_runs import CONFIG, Walk, leaves, stored
-
 from reverie.api import train_config as train
 from reverie.replay.persistent import PersistentReplay
 from reverie.run.checkpoint import Checkpoints, read_checkpoint

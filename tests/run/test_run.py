@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import yaml
 from gymnasium.envs.classic_control import CartPoleEnv
-from tiny_configs import FEW, SETTINGS, settings
 
 import reverie
 from reverie.algos.dqn import DQN
@@ -24,6 +23,7 @@ from reverie.core.errors import ConfigError, EnvError, ReverieError, RunError
 from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import read_metrics
 from reverie.nn import exploration
+from tiny_configs import FEW, SETTINGS, settings
 
 
 def test_a_run_leaves_its_files(trained: Path) -> None:

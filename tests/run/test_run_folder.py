@@ -14,7 +14,6 @@ import gymnasium
 import numpy as np
 import pytest
 import yaml
-from tiny_configs import SETTINGS
 
 from reverie import api
 from reverie.agent import evaluating
@@ -35,6 +34,7 @@ from reverie.run import lifecycle
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder, check_spec
 from reverie.run.manifest import MANIFEST, manifest_bytes
+from tiny_configs import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"steps": 60, "learning_starts": 5, "env.id": "Steps"})
 

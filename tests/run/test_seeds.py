@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import yaml
-from in_process import InProcess
-from resumed_runs import assert_same
-from tiny_configs import SETTINGS
 
 import reverie
+from in_process import InProcess
+from resumed_runs import assert_same
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
 from reverie.cli import main as cli
@@ -34,6 +33,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.log.jsonl import JsonlSink, read_metrics
 from reverie.run import signal_handling as run_signals
 from reverie.run.signal_handling import Interrupt, collect_signals
+from tiny_configs import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge({"threads": 1, "schedule.eval_every": 40})
 

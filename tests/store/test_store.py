@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import zarr
 import zstandard
-from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 from reverie.core.errors import DataError, RunError
 from reverie.store.store import ReplayStore, iter_store_episodes
 from reverie.store.zarr import decode_chunk
+from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
 @pytest.fixture(autouse=True)

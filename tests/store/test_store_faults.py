@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 from reverie.core.errors import RunError
 from reverie.store import local_objects
 from reverie.store.retry import Retrier
 from reverie.store.store import ReplayStore
+from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from store_rows import COLUMNS, row, stacked
 
 from reverie.core.errors import RunError
 from reverie.core.kernel_dispatch import use_only_kernels
@@ -23,6 +22,7 @@ from reverie.store import local_objects, remote_objects, zarr
 from reverie.store.local_objects import LocalObjects
 from reverie.store.segment import META
 from reverie.store.store import ReplayStore
+from store_rows import COLUMNS, row, stacked
 
 FEW = {name: COLUMNS[name] for name in ("obs/image", "action", "reward", "is_first", "is_last")}
 

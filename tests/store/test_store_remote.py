@@ -10,7 +10,6 @@ import time
 import uuid
 
 import pytest
-from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import remote_objects
@@ -18,6 +17,7 @@ from reverie.store.retry import Retrier
 from reverie.store.segment import META
 from reverie.store.store import ReplayStore
 from reverie.store.zarr import ROOT, meta_bytes
+from store_rows import COLUMNS, STREAMS, assert_rows, contents, row, small_chunks, stacked
 
 
 @pytest.fixture(autouse=True)

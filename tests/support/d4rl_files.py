@@ -2,6 +2,7 @@
 
 import h5py
 import numpy as np
+
 from recordings import LIVED
 
 

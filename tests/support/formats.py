@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from d4rl_files import cat, columns
 from PIL import Image
-from recordings import LIVED, expected
 
+from d4rl_files import cat, columns
+from recordings import LIVED, expected
 from reverie.core.columns import ColumnSpec
 from reverie.store.store import ReplayStore
 

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
-from recordings import LIVED
 
+from recordings import LIVED
 from reverie.log.video import encode_mp4
 
 SIDES = (48, 64)

@@ -11,7 +11,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tiny_configs import SETTINGS
 
 from reverie.algos.dqn import DQNConfig
 from reverie.api import train_config as train
@@ -19,6 +18,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.run.checkpoint import Checkpoints, read_checkpoint
 from reverie.run.result import TrainResult
 from reverie.store.store import ReplayStore
+from tiny_configs import SETTINGS
 
 CONFIG = ExperimentConfig().merge(SETTINGS).merge(
     {

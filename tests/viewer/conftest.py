@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from tiny_configs import FEW, SMALL
 
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import make_preset
 from reverie.run.callback import Callback
+from tiny_configs import FEW, SMALL
 
 
 class ExpectEnd(Callback):

@@ -6,7 +6,6 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from tiny_configs import FEW
 from torch.distributions import Categorical, Independent, kl_divergence
 
 import reverie
@@ -17,6 +16,7 @@ from reverie.core.seeding import derived_seeds
 from reverie.viewer.episode_source import RecordedEnv
 from reverie.viewer.export import export_episode
 from reverie.viewer.session import Session
+from tiny_configs import FEW
 
 
 @pytest.fixture(scope="module")
