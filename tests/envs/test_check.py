@@ -211,7 +211,8 @@ FAULTY = {
     "Python's generator": (walk(drawn=lambda self: random.randint(-1, 1)),
                            "warning generator", "the global generator of Python"),
     "endless": (ENDLESS, "warning endless", "no episode ended within 7,500 steps"),  # learnables/learn2learn#349
-    "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
+    "horizon": (Horizon, "warning horizon", "no episode was longer than 25 steps, and 12 of 12 were terminated then. "
+                "If that is a time limit, set env.truncate_at_limit = True, env.max_episode_steps = 25, or"),
     "unpicklable": (walk(__init__=lambda self: setattr(self, "lock", threading.Lock())),
                     "note unsaved", "its field 'lock' cannot be pickled"),
     "state elsewhere": (Elsewhere, "warning state", "does not continue identically"),

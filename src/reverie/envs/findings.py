@@ -33,8 +33,7 @@ warning reset: with the same seed, an episode after others is a different one: {
     call super().reset(seed=seed) there, and draw from self.np_random alone
 warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
     env.max_episode_steps = 1000, or max_episode_steps where the id is registered
-warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
-    truncated=True there, and terminated=False: learners assume a value of 0 after a termination
+warning horizon: {error}
 warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
     Draw it again in each step
 warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
