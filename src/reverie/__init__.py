@@ -22,6 +22,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+import reverie.core.early_interrupt  # noqa: F401 - before imports that take time
 from reverie.core.discover import version
 from reverie.core.imports import on_import
 from reverie.core.openmp import limit_openmp_spinning

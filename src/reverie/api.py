@@ -30,6 +30,7 @@ from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, MakeEnv, env_name
+from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import SUITES
@@ -236,6 +237,7 @@ def train_config(
 @contextlib.contextmanager
 def training_lock() -> Iterator[None]:
     """Hold this process's training lock; RunError if another training run holds it."""
+    end_unguarded_worker()
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
             "another training run is active in this process, and both would use the same random generators. Train "

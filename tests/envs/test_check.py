@@ -179,6 +179,7 @@ FOUR = walk(step=lambda self, action: (*Walk.step(self, action)[:3], {}))
 IGNORES_SEED = walk(  # and starts from no state twice
     reset=lambda self, *, seed=None, options=None: Walk.reset(self), drawn=lambda self: self.np_random.random()
 )
+DIFFERENT = lambda a, b: a != b  # noqa: E731
 ENDLESS = walk(step=lambda self, action: (np.zeros(1, np.float32), 1.0, False, False, {}))
 
 FAULTY = {
@@ -215,6 +216,8 @@ FAULTY = {
                 "If that is a time limit, set env.truncate_at_limit = True, env.max_episode_steps = 25, or"),
     "unpicklable": (walk(__init__=lambda self: setattr(self, "lock", threading.Lock())),
                     "note unsaved", "its field 'lock' cannot be pickled"),
+    "memory address": (walk(__init__=lambda self: setattr(self, "rules", [DIFFERENT])),
+                       "note unsaved", "its field 'rules' cannot be pickled (\"Can't pickle <function <lambda>>: "),
     "state elsewhere": (Elsewhere, "warning state", "does not continue identically"),
     "still pixels": (STILL, "warning still", "the image 'image' did not change"),
     "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),

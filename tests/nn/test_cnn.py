@@ -16,6 +16,7 @@ from reverie.algos.dqn import DQNConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.sac import SACConfig
 from reverie.algos.td3 import TD3Config
+from reverie.core.discover import algorithm_config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
@@ -197,6 +198,12 @@ def test_images_that_are_too_small(encoder, size):
     config = DQNConfig().merge({"networks.encoder": encoder})
     with pytest.raises(ConfigError, match="too small"):
         config.build({"eye": image(*size, 1)}, CHOICE)
+
+
+@pytest.mark.parametrize("size", [(16, 2), (1, 1), (3, 40), (36, 36)])
+@pytest.mark.parametrize("algorithm", ["dqn", "discrete_sac", "ppo", "bc", "iqn", "impala"])
+def test_the_default_encoder_fits_any_size(algorithm, size):
+    algorithm_config(algorithm)().build({"eye": image(*size, 1)}, CHOICE)
 
 
 def test_an_encoder_is_chosen_by_name():

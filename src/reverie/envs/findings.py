@@ -82,4 +82,5 @@ class Findings(dict[str, Finding]):
         severity, text = TEXTS[name]
         for key in self.keys() - self.known_before if severity == "fault" else ():
             del self[key]
-        self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))
+        formatted = re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()).format(**values))  # addresses in memory
+        self.setdefault(name, Finding(severity=severity, name=name, text=formatted))

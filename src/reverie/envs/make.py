@@ -32,6 +32,7 @@ from reverie.envs.suites import (
     choose_renderer,
     dm_control_view,
     is_atari,
+    missing_package_hint,
     register_id,
     register_suite,
     registered_spec,
@@ -252,7 +253,8 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
             f" with ({', '.join(f'{key}={short_repr(value)}' for key, value in kwargs.items())})" if kwargs else ""
         )
         failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
-        raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
+        hint = renderer_hint(error) or missing_package_hint(name)
+        raise EnvError(f"{failed}.{hint}" if hint else failed) from error
 
 
 def _make(name: str, kwargs: dict[str, Any], drawing: bool, required: bool) -> Env:

@@ -16,7 +16,7 @@ from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
 from reverie.run import loop as training
 from reverie.run.callback import Callback, CallbackList, TrainingRun
-from reverie.run.checkpoint import Checkpoints, checkpoint_name
+from reverie.run.checkpoint import Checkpoints, MismatchError, checkpoint_name
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
     RunFolder,
@@ -102,7 +102,9 @@ class RunLifecycle:
         except ReverieError as error:
             before = read_saved_config(self.folder.path).experiment.get("algo", {})
             if lines := settings_changes(before, self.settings["algo"], "algo."):
-                error.args = (f"the run was started with different settings: {'; '.join(lines)}. {error}",)
+                advice = f"The checkpoint {path} does not fit them: restore these settings, or start another run."
+                rest = advice if isinstance(error, MismatchError) else error  # which lists PyTorch's tensors
+                error.args = (f"the run was started with different settings: {'; '.join(lines)}. {rest}",)
             raise
 
     def resume(self, path: Path) -> None:
