@@ -29,6 +29,7 @@ from reverie.distributed.seeds import SeedsResult, run_seeds
 from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
+from reverie.envs.findings import Finding, sort_findings
 from reverie.envs.make import EnvLike, MakeEnv, env_name
 from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import build
@@ -389,6 +390,10 @@ def check_env(
         with silence_logger():
             settings = resolve(make_request(name, env, None, None, config, options))
     settings.algo.check_actions(spec)
+    episodes = [*zip(*(report.measurements.get(name, ()) for name in ("returns", "lengths")), strict=True)]
+    if problem := settings.algo.find_problem(episodes):
+        warning = Finding(severity="warning", name="atoms", text=problem)
+        report = dataclasses.replace(report, findings=sort_findings((*report.findings, warning)))
     if not report.ok:
         return report
     return dataclasses.replace(report, algorithm=settings.name)

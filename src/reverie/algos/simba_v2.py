@@ -15,8 +15,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.c51 import project
+from reverie.algos.c51 import clipped_return, project
+from reverie.algos.model_free import CLIPPED
 from reverie.algos.sac import SAC, SACConfig, SACObjective, with_bonus
+from reverie.algos.td import AtomRange
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
@@ -50,28 +52,38 @@ class SimbaV2Objective(SACObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """-sum_k E[sum_i m_i ln p_k,i(s, a)]: the cross entropy of the authors' code. The sum is over the critics k."""
         logits = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
-        return self.cross_entropy(logits, self.targets(batch), batch)
+        return self.cross_entropy(logits, *self.target_distribution(batch), batch)
 
-    def cross_entropy(self, logits: Tensor, target: Tensor, batch: Batch) -> Losses:
-        """Return the loss of ``logits`` ``[K, B, T - 1, N]`` and of the target m ``[B, T - 1, N]``."""
+    def cross_entropy(self, logits: Tensor, atoms: Tensor, probs: Tensor, batch: Batch) -> Losses:
+        """Return the loss of ``logits`` ``[K, B, T - 1, N]`` and of the targets m.
+
+        ``atoms``, ``probs``: returns and their probabilities, ``[B, T - 1, N]`` each; m is their projection.
+        """
+        target = project(atoms, probs, self.support)
         loss = -(target * logits.log_softmax(-1)).sum(-1)  # [K, B, T-1]
         value, target_value = self.means(logits.detach()), (target * self.support).sum(-1)
         check_shapes(value, target_value, batch)
-        return critic_losses(loss, loss.detach(), value, target_value, batch)
+        losses = critic_losses(loss, loss.detach(), value, target_value, batch)
+        clipped = clipped_return(atoms, probs, target, self.support)
+        return losses._replace(metrics={**losses.metrics, CLIPPED: clipped})
+
+    def targets(self, batch: Batch) -> Tensor:
+        """m: :meth:`target_distribution`, projected.  ``[B, T - 1, N]``."""
+        return project(*self.target_distribution(batch), self.support)
 
     @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """m: the distribution of r + gamma (1 - terminal) (z - alpha ln pi(a' | s')), projected.  ``[B, T - 1, N]``.
+    def target_distribution(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The returns r + gamma (1 - terminal) (z - alpha ln pi(a' | s')) and their probabilities, ``[B, T - 1, N]``.
 
-        Its probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
+        The probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
         the entropy.
         """
         obs = obs_after(batch.obs)
         action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
-        return self.target_probs(batch, self.target_critic(obs, action), log_pi)
+        return self.distribution_after(batch, self.target_critic(obs, action), log_pi)
 
-    def target_probs(self, batch: Batch, logits: Tensor, log_pi: Tensor) -> Tensor:
-        """Return :meth:`targets`, given the target critics' logits ``[K, B, T - 1, N]`` and ln pi(a' | s')."""
+    def distribution_after(self, batch: Batch, logits: Tensor, log_pi: Tensor) -> tuple[Tensor, Tensor]:
+        """Return :meth:`target_distribution`, given the target critics' logits ``[K, B, T - 1, N]`` and ln pi."""
         c = self.cfg
         lowest = self.means(logits).argmin(0)[None, ..., None]  # [1, B, T-1, 1]
         probs = logits.softmax(-1).take_along_dim(lowest, 0)[0]  # [B, T-1, N]
@@ -83,7 +95,7 @@ class SimbaV2Objective(SACObjective):
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
         )
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
-        return project(atoms - earlier_bonus.unsqueeze(-1), reached, self.support)
+        return atoms - earlier_bonus.unsqueeze(-1), reached
 
     @staticmethod
     def num_outputs(cfg: SimbaV2Config) -> int:
@@ -159,6 +171,10 @@ class SimbaV2Config(SACConfig):
                 f"{name} = {getattr(self, name)}: {self.algorithm} computes targets and loss from distributions of "
                 "returns. Remove this option."
             )
+
+    @property
+    def atoms(self) -> AtomRange:
+        return AtomRange(-self.max_value, self.max_value, "Raise algo.max_value")
 
 
 SimbaV2Config.learner = SimbaV2

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,7 +21,7 @@ from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
-from reverie.envs.findings import Finding, Findings, Severity
+from reverie.envs.findings import Finding, Findings, sort_findings
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.goals import goal_spec_problem, is_goal_env
 from reverie.envs.limits import EXACT, EpisodeEnd, termination_warning
@@ -173,7 +173,7 @@ def run_env_check(
         check.blame(failed)
     finally:
         close(check.slots)
-    findings = tuple(sorted(check.findings.values(), key=lambda finding: get_args(Severity).index(finding.severity)))
+    findings = sort_findings(check.findings.values())
     assert check.findings.spaces is not None
     obs_space, action_space = check.findings.spaces
     obs, action = check.specs[:2] if check.specs else ({}, None)

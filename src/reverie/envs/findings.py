@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gymnasium import spaces
 
@@ -67,6 +68,11 @@ class Finding:
     """``fault``: training fails, or learns from wrong data; ``warning``: probably unintended."""
     name: str
     text: str
+
+
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return ``findings`` with faults first, then warnings, then notes."""
+    return tuple(sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity)))
 
 
 class Findings(dict[str, Finding]):

@@ -58,6 +58,7 @@ class RunLifecycle:
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
+        self.has_warned: bool = False
         # numbers of the newest evaluation, until the callbacks have received them
         self.pending_evaluation: dict[str, float] | None = None
         self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.callback_env)
@@ -295,7 +296,11 @@ class RunLifecycle:
             self.clock.stop = True
 
     def on_log(self, entry: Mapping[str, float]) -> None:
-        """Call the callbacks with a log entry, unless it is empty."""
+        """Call the callbacks with a log entry, unless it is empty. Log the learner's first warning about an entry."""
+        find_problem = getattr(self.experiment.algo, "find_problem", None)
+        if find_problem is not None and not self.has_warned and (problem := find_problem(entry)):
+            logger.warning(problem)
+            self.has_warned = True
         if entry:
             self.callbacks.call("on_log", entry)
 
