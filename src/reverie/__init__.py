@@ -24,6 +24,7 @@ from typing import Any
 
 import lazy_loader
 
+import reverie.core.early_interrupt  # noqa: F401 - before imports that take time
 from reverie.core.imports import on_import
 from reverie.core.openmp import limit_openmp_spinning
 from reverie.core.version import version

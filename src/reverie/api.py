@@ -29,7 +29,9 @@ from reverie.distributed.seeds import SeedsResult, run_seeds
 from reverie.distributed.tune import TuneResult, run_tuning
 from reverie.envs.check import EnvReport, run_env_check
 from reverie.envs.config import EnvConfig
+from reverie.envs.findings import Finding, sort_findings
 from reverie.envs.make import EnvLike, MakeEnv, env_name
+from reverie.envs.worker import end_unguarded_worker
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import SUITES
@@ -236,6 +238,7 @@ def train_config(
 @contextlib.contextmanager
 def training_lock() -> Iterator[None]:
     """Hold this process's training lock; RunError if another training run holds it."""
+    end_unguarded_worker()
     if not _TRAINING.acquire(blocking=False):
         raise RunError(
             "another training run is active in this process, and both would use the same random generators. Train "
@@ -387,6 +390,10 @@ def check_env(
         with silence_logger():
             settings = resolve(make_request(name, env, None, None, config, options))
     settings.algo.check_actions(spec)
+    episodes = [*zip(*(report.measurements.get(name, ()) for name in ("returns", "lengths")), strict=True)]
+    if problem := settings.algo.find_problem(episodes):
+        warning = Finding(severity="warning", name="atoms", text=problem)
+        report = dataclasses.replace(report, findings=sort_findings((*report.findings, warning)))
     if not report.ok:
         return report
     return dataclasses.replace(report, algorithm=settings.name)

@@ -176,6 +176,12 @@ def test_output_to_a_full_disk_is_one_line(unbuffered: str) -> None:
     assert done.stderr.startswith("reverie: cannot write the output: No space left on device. Free space")
 
 
+def test_ctrl_c_while_modules_are_imported_is_one_line(elsewhere: Path) -> None:
+    (elsewhere / "difflib.py").write_text("raise KeyboardInterrupt")  # of which the first module of reverie needs it
+    done = subprocess.run([sys.executable, "-m", "reverie", "list"], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "reverie: interrupted\n")
+
+
 # ---------------------------------------------------------------- mistakes
 
 
@@ -187,6 +193,9 @@ def test_output_to_a_full_disk_is_one_line(unbuffered: str) -> None:
     (["train", "sac", "--total-timesteps", "1e5"], 2, "Did you mean --steps?"),
     (["train", "ppo", "--timesteps", "1e5"], 2, "Did you mean --steps?"),
     (["train", "ppo", "--env", "CartPole-v1", "--lr", "1"], 2, "unknown option --lr. Did you mean --algo.lr?"),
+    (["train", "dqn", "--algo.gama", "1"], 2, "unknown option --algo.gama. Did you mean --algo.discount?"),
+    (["train", "dqn", "--algo.networks.units", "6,4"], 2, "separated by spaces, as in --algo.networks.units 6 4."),
+    (["train", "dqn", "--env.resize", "6x4"], 2, "--env.resize = 6x4: expected None|INT INT, separated by spaces. `"),
     (["train", "ppo", "--env", "CartPole-v1", "--clip-range", "1"], 2, "Did you mean --algo.clip-range"),
     (["train", "ppo", "--vf-coef", "1"], 2, "Did you mean --algo.value-coef?"),
     (["train", "ppo", "--verbose", "1"], 2, "Did you mean --console?"),

@@ -239,7 +239,12 @@ def test_kinds_are_written_as_people_write_them(text):
         (Wall(), {"color": "rgb_mixx"}, "color = 'rgb_mixx': unknown .*Did you mean 'rgb_mix'. Available: plain"),
         (Wall(), {"color": "rgb_mix(1, 2, 3)"}, "expected at most 2 settings: share, depth"),
         (Wall(), {"color": "rgb_mix(dept=3)"}, r"'rgb_mix\(dept=3\)': unknown option 'dept'. Did you mean 'depth'"),
-        (Wall(), {"color": "__import__('os').system('x')"}, r"expected one of name, name\(setting=value\), module:C"),
+        (Wall(), {"color": "__import__('os').system('x')"}, "expected one of plain, rgb_mix, "),
+        (
+            Wall(),
+            {"color": "0.5"},
+            r"= '0\.5': expected one of plain, .* as in .*RGBMix\(share=.*, or 'module:Class' for",
+        ),
         (Wall(), {"shade": "own_colors:Another()"}, "has no subclass of Shade with that name"),
         (Wall(), {"shade": "no_colors:Own(1)"}, "'no_colors' cannot be imported .* run in the folder of module.py"),
         (Wall(), {"shade": "broken_colors:Own"}, r"\(ZeroDivisionError: .* \(.*broken_colors.py:1 in <module>\)"),

@@ -179,6 +179,7 @@ FOUR = walk(step=lambda self, action: (*Walk.step(self, action)[:3], {}))
 IGNORES_SEED = walk(  # and starts from no state twice
     reset=lambda self, *, seed=None, options=None: Walk.reset(self), drawn=lambda self: self.np_random.random()
 )
+DIFFERENT = lambda a, b: a != b  # noqa: E731
 ENDLESS = walk(step=lambda self, action: (np.zeros(1, np.float32), 1.0, False, False, {}))
 
 FAULTY = {
@@ -211,9 +212,12 @@ FAULTY = {
     "Python's generator": (walk(drawn=lambda self: random.randint(-1, 1)),
                            "warning generator", "the global generator of Python"),
     "endless": (ENDLESS, "warning endless", "no episode ended within 7,500 steps"),  # learnables/learn2learn#349
-    "horizon": (Horizon, "warning horizon", "12 episodes were terminated after exactly 25 steps"),
+    "horizon": (Horizon, "warning horizon", "no episode was longer than 25 steps, and 12 of 12 were terminated then. "
+                "If that is a time limit, set env.truncate_at_limit = True, env.max_episode_steps = 25, or"),
     "unpicklable": (walk(__init__=lambda self: setattr(self, "lock", threading.Lock())),
                     "note unsaved", "its field 'lock' cannot be pickled"),
+    "memory address": (walk(__init__=lambda self: setattr(self, "rules", [DIFFERENT])),
+                       "note unsaved", "its field 'rules' cannot be pickled (\"Can't pickle <function <lambda>>: "),
     "state elsewhere": (Elsewhere, "warning state", "does not continue identically"),
     "still pixels": (STILL, "warning still", "the image 'image' did not change"),
     "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),

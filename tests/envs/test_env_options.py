@@ -147,6 +147,14 @@ def test_unknown_ids(env_id, message):
         make_vector_env(EnvConfig(id=env_id), seed=0)
 
 
+def test_an_id_that_is_the_name_of_a_file(tmp_path, monkeypatch):
+    (tmp_path / "shop.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for env_id in ("shop", "shop.py"):
+        with pytest.raises(EnvError, match=r"shop.py is a file: use 'shop:Id' in its folder"):
+            make_vector_env(EnvConfig(id=env_id), seed=0)
+
+
 def test_a_mistake_in_the_users_own_code_is_told_with_its_line(tmp_path, monkeypatch):
     (tmp_path / "lost_walk.py").write_text("import no_such_legs\n")
     monkeypatch.chdir(tmp_path)

@@ -59,6 +59,12 @@ def test_a_package_that_is_missing_and_a_users_id_that_looks_like_its(monkeypatc
     ):
         with pytest.raises(EnvError, match=said):
             make_vector_env(EnvConfig(id=env_id), seed=0)
+    monkeypatch.setitem(sys.modules, "Box2D", None)  # of ids that Gymnasium has registered
+    monkeypatch.setattr("reverie.envs.suites.find_spec", lambda name: None)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
+    with pytest.raises(EnvError, match=r"'LunarLander-v3' could not be created: .*pip install \"reverie-rl\[box2d\]\""):
+        make_vector_env(EnvConfig(id="LunarLander-v3"), seed=0)
     own = gymnasium.envs.registration.EnvSpec("MiniWorld-Mine-v0", entry_point="reverie.envs.dummy:Grid")
     monkeypatch.setitem(gymnasium.registry, own.id, own)
     assert play(3, id=own.id)[0].obs_spec["image"].kind == "image"

@@ -2,6 +2,7 @@
 
 import functools
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -55,6 +56,65 @@ def test_time_limit_is_never_terminal_and_replaces_the_registered_one(make):
     assert not got["is_terminal"].any()
     longer = rows(make(id="MountainCar-v0", max_episode_steps=250), 253)
     assert longer["is_last"][:, 0].nonzero().ravel().tolist() == [250]
+
+
+class Game(gymnasium.Env):
+    """Ends by its own time limit: NetHack only terminates then, ViZDoom sets both flags; both show nothing."""
+
+    observation_space = spaces.Dict(screen=spaces.Box(0, 255, (8, 8, 3), np.uint8), time=spaces.Box(0, 99, (1,)))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, both=False, deaths=(9,), **stated):
+        self.both, self.deaths = both, list(deaths)
+        vars(self).update(stated)
+
+    def seen(self):
+        screen = np.arange(192, dtype=np.uint8).reshape(8, 8, 3) * (self.time < 25)
+        return {"screen": screen, "time": np.array([self.time], np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return self.seen(), {}
+
+    def step(self, action):
+        self.time += 1
+        over = self.time == 25
+        if died := self.time in self.deaths[:1]:
+            self.deaths.pop(0)
+        return self.seen(), 1.0, over or died, over and self.both, {}
+
+
+@pytest.mark.parametrize(
+    ("game", "options"),
+    [
+        ({"_max_episode_steps": 25}, {}),
+        ({"_max_episode_steps": 25}, {"action_repeat": 4}),
+        ({"both": True}, {}),
+        ({}, {"max_episode_steps": 25}),
+    ],
+)
+def test_a_time_limit_that_is_told_as_a_termination(make, said, game, options):
+    make_game, last = functools.partial(Game, **game), -(-25 // options.get("action_repeat", 1))
+    told = rows(make(make_game, **options), 100)
+    [warning] = said
+    assert f"no episode was longer than {last} steps, and" in warning
+    assert "set env.truncate_at_limit = True" in warning
+    said.clear()
+    got = rows(make(make_game, **options, truncate_at_limit=True), 100)
+    assert said == []
+    assert got["is_last"].equal(told["is_last"])
+    assert got["is_terminal"].sum() == 1  # the death
+    ends = got["is_last"][:, 0] & ~got["is_terminal"][:, 0]
+    assert got["screen"][ends].float().std() > 0
+    assert got["time"][ends].unique().tolist() == [24 - 24 % options.get("action_repeat", 1)]
+    assert got["reward"].equal(told["reward"])
+
+
+def test_terminations_at_most_three_times_after_the_same_steps_are_no_coincidence(make, said):
+    rows(make(functools.partial(Game, deaths=(9, 21, 21))), 54)
+    assert said == []
+    rows(make(functools.partial(Game, deaths=(9, 21, 21, 21))), 90)
+    assert ["and 3 of 4 were terminated then. If that is a time limit" in text for text in said] == [True]
 
 
 def test_steps_do_not_change_when_the_next_is_taken(make):

@@ -94,6 +94,22 @@ def test_workers_do_not_outlive_their_parent(tmp_path, end):
     raise AssertionError(f"of the workers {pids} some are left")
 
 
+@pytest.mark.parametrize(
+    "setting", ["env_options={'vectorization': 'async', 'num': 2}", "actors=2, **{'algo.reward_scale': None}"]
+)
+def test_workers_do_not_run_an_unguarded_script_again(tmp_path, setting):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import reverie\nprint('begun', flush=True)\nreverie.train('dqn', 'reverie/Count-v0', steps=300, "
+        f"eval_episodes=0, run={str(tmp_path / 'run')!r}, {setting})\nprint('done')\n"
+    )
+    done = run_python(script)
+    assert 'must do so under `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
+    assert "multiprocessing/spawn.py" not in done.stderr  # where a worker imports the script
+    assert "begun" in done.stdout
+    assert "done" not in done.stdout
+
+
 def test_signals_to_a_whole_job_are_the_parents_affair(make):
     env = make(functools.partial(Count, truncate_at=9), vectorization="async")
     env.reset()

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import json
 import random
 import re
 import subprocess
@@ -194,6 +195,31 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
         assert reverie.check_env(env, steps=50).algorithm == name
     report = reverie.check_env(Corridor, env_options={"max_episode_steps": 4}, steps=50)
     assert (report.algorithm, max(report.measurements["lengths"]) <= 4) == ("dreamer_v3", True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "low", "wide"),
+    [
+        ("c51", "CartPole-v1", {"v_min": -0.1, "v_max": 0.1}, {"v_min": 0.0, "v_max": 100.0}),
+        ("simba_v2", "Pendulum-v1", {"max_value": 0.1}, {"max_value": 2000.0}),
+        ("xqc", "Pendulum-v1", {"max_value": 0.1}, {"max_value": 2000.0}),
+    ],
+)
+def test_returns_outside_of_the_atoms(
+    tmp_path: Path, said: list[str], algorithm: str, env: str, low: dict[str, float], wide: dict[str, float]
+) -> None:
+    """One warning in a run, and one by check_env; none where they fit."""
+    options = {"eval_episodes": 0, "learning_starts": 20, "random_steps": 20, "schedule.log_every": 30, "envs": 1}
+    for atoms, times in ((low, 1), (wide, 0)):
+        algo = {"reward_scale": None, "batch_size": 8, "networks": {"units": [16]}, **atoms}
+        (tmp_path / "algo.yaml").write_text(json.dumps({"algo": algo}))
+        reverie.train(algorithm, env, config=tmp_path / "algo.yaml", run=tmp_path / str(times), steps=120, **options)
+        report = reverie.check_env(env, algorithm=algorithm, config=tmp_path / "algo.yaml", steps=400)
+        texts = [line for line in said if "targets pile up" in line]
+        assert len(texts) == [finding.name for finding in report.findings].count("atoms") == times
+        assert all("-0.1 to 0.1: targets pile up at the outermost atom" in text for text in texts)
+        assert all(f"Raise algo.{[*low][-1]}" in text for text in texts)
+        said.clear()
 
 
 # ---------------------------------------------------------------- names

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from reverie.core.discover import algorithm_config
 from torch import nn
 
 from reverie.algos.bc import BCConfig
@@ -197,6 +198,12 @@ def test_images_that_are_too_small(encoder, size):
     config = DQNConfig().merge({"networks.encoder": encoder})
     with pytest.raises(ConfigError, match="too small"):
         config.build({"eye": image(*size, 1)}, CHOICE)
+
+
+@pytest.mark.parametrize("size", [(16, 2), (1, 1), (3, 40), (36, 36)])
+@pytest.mark.parametrize("algorithm", ["dqn", "discrete_sac", "ppo", "bc", "iqn", "impala"])
+def test_the_default_encoder_fits_any_size(algorithm, size):
+    algorithm_config(algorithm)().build({"eye": image(*size, 1)}, CHOICE)
 
 
 def test_an_encoder_is_chosen_by_name():

@@ -70,7 +70,8 @@ def test_an_existing_run_is_continued(
         ({"env__id": "Acrobot-v1"}, r"contains a run with environment 'CartPole-v1', not 'Acrobot-v1'"),
         (
             {"algo__rssm__deter": 64},
-            r"started with different settings: algo\.rssm\.deter: \d+ -> 64\. .* does not fit these .*mismatch",
+            r"started with different settings: algo\.rssm\.deter: \d+ -> 64\. The checkpoint .* does not fit them: "
+            r"restore these settings, or start another run\.$",
         ),
     ],
 )

@@ -177,6 +177,10 @@ class Algorithm(nn.Module):
         """Return the epsilon, or the standard deviation of the action noise, after ``env_steps``; None: neither."""
         return None
 
+    def find_problem(self, metrics: Mapping[str, float]) -> str:
+        """Return a warning about the metrics of a log entry, which a run shows once; "" if there is none."""
+        return ""
+
     def report(self, batch: Batch) -> dict[str, np.ndarray]:
         """Return videos and curves for the log, by name; none by default."""
         return {}

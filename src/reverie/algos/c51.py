@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.dqn import DQN, DQNConfig, DQNObjective
+from reverie.algos.model_free import CLIPPED
+from reverie.algos.td import AtomRange
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsSpec
@@ -22,7 +24,7 @@ from reverie.core.types import Batch, Obs
 from reverie.nn.functional import mask_illegal
 from reverie.objectives.categorical import choice_weight, mean_over_choices, split_choices, stack_choices
 from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
-from reverie.objectives.quantile import project_to_atoms, quantiles_of_action
+from reverie.objectives.quantile import clipped_return, project_to_atoms, quantiles_of_action
 from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before
 
 # ---------------------------------------------------------------------- losses
@@ -48,12 +50,15 @@ class C51Objective(DQNObjective):
         pairs = zip(split_choices(logits, self.classes, -2), split_choices(batch.action[:, :-1], self.classes),
                     strict=True)  # fmt: skip
         log_p = stack_choices([quantiles_of_action(part, a.argmax(-1)) for part, a in pairs]).log_softmax(-1)
-        target = self.targets(batch)  # [B, T-1, N]
+        atoms, probs = self.target_distribution(batch)  # [B, T-1, N]
+        target = project_to_atoms(atoms, probs, self.support)
         loss = -(target * log_p).sum(-1)  # [(D,) B, T-1]
         kl = (loss.detach() + torch.xlogy(target, target).sum(-1)).clamp(min=0)  # rounding may give less
         value, target_value = (log_p.detach().exp() * self.support).sum(-1), (target * self.support).sum(-1)
         check_shapes(loss, target_value, batch)
-        return critic_losses(loss, kl, value, target_value, batch, choice_weight(self.classes))
+        losses = critic_losses(loss, kl, value, target_value, batch, choice_weight(self.classes))
+        clipped = clipped_return(atoms, probs, target, self.support)
+        return losses._replace(metrics={**losses.metrics, CLIPPED: clipped})
 
     def values(self, obs: Obs) -> Tensor:
         """The means of the distributions, ``[..., A]``: Q in Algorithm 1."""
@@ -65,7 +70,12 @@ class C51Objective(DQNObjective):
 
     @torch.no_grad()
     def targets(self, batch: Batch) -> Tensor:
-        """m: the distribution of r + gamma (1 - terminal) z at (s', a*), projected: Algorithm 1.  ``[B, T - 1, N]``.
+        """m: :meth:`target_distribution`, projected: Algorithm 1.  ``[B, T - 1, N]``."""
+        return project_to_atoms(*self.target_distribution(batch), self.support)
+
+    @torch.no_grad()
+    def target_distribution(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The returns r + gamma (1 - terminal) z at (s', a*), and their probabilities, ``[B, T - 1, N]`` each.
 
         a* has the highest mean; with ``double`` the online network chooses it. With several choices, probabilities are
         averaged over them.
@@ -80,7 +90,7 @@ class C51Objective(DQNObjective):
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
         )  # [B, T-1]
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
-        return project_to_atoms(reward.unsqueeze(-1) + live.unsqueeze(-1) * self.support, reached, self.support)
+        return reward.unsqueeze(-1) + live.unsqueeze(-1) * self.support, reached
 
 
 # ---------------------------------------------------------------------- learner
@@ -118,6 +128,10 @@ class C51Config(DQNConfig):
             raise ConfigError(f"v_min = {self.v_min}, v_max = {self.v_max}: expected v_min < v_max.")
         if self.kappa != 1.0:
             raise ConfigError(f"kappa = {self.kappa}: C51 has no Huber loss.")
+
+    @property
+    def atoms(self) -> AtomRange:
+        return AtomRange(self.v_min, self.v_max, "Raise algo.v_max (for costs, lower algo.v_min)")
 
 
 C51Config.learner = C51

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, ClassVar, Self
 
@@ -31,6 +31,8 @@ from reverie.nn.reward_scaling import RewardScale
 from reverie.objectives.categorical import best_value
 from reverie.objectives.td import Losses, SplitObs, obs_before
 
+CLIPPED = "train/clipped_target"
+"""Metric of categorical critics: by how much the mean of a target lies outside of the atoms, averaged over all rows."""
 ClipFn = Callable[[Tensor], Tensor] | None
 """Clips bootstrap values to the range that the rewards allow; None: no clipping."""
 
@@ -113,6 +115,10 @@ class ModelFree(Algorithm):
     def exploration(self, env_steps: int) -> float | None:
         schedule = getattr(self.cfg, "exploration", None)
         return None if schedule is None else float(schedule.amount(torch.tensor([env_steps])))
+
+    def find_problem(self, metrics: Mapping[str, float]) -> str:
+        atoms, clipped = getattr(self.cfg, "atoms", None), metrics.get(CLIPPED, 0.0)
+        return "" if atoms is None else str(atoms.warning(clipped / max(1 - self.cfg.discount, 1e-3)))  # over a horizon
 
     @property
     def clip_to_return_range(self) -> ClipFn:

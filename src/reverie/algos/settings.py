@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -96,6 +96,10 @@ class AlgorithmConfig(LearnerConfig):
             f"{self.algorithm} is for {' or '.join(sorted(self.action_kinds))} actions, but these are {kind}. "
             f"Suitable algorithms: {', '.join(fit['online'])}{also}."
         )
+
+    def find_problem(self, episodes: Sequence[tuple[float, int]]) -> str:
+        """Return a warning if the return and length of ``episodes`` do not fit these settings; "" if they do."""
+        return ""
 
     def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
         """Return these settings with defaults that fit the observations and actions."""

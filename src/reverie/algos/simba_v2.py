@@ -15,7 +15,9 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.model_free import CLIPPED
 from reverie.algos.sac import SAC, SACConfig, SoftObjective
+from reverie.algos.td import AtomRange
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.types import Batch, Metrics, Obs
@@ -26,7 +28,7 @@ from reverie.nn.normalization import NormalizeConfig, Running
 from reverie.nn.reward_scaling import ReturnStd, RewardScale
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.estimators import SingleBootstrap, ValueEstimator
-from reverie.objectives.quantile import project_to_atoms, quantile_targets
+from reverie.objectives.quantile import clipped_return, project_to_atoms, quantile_targets
 from reverie.objectives.td import Losses, check_shapes, critic_losses, obs_after, obs_before, with_entropy_bonus
 
 # ---------------------------------------------------------------------- losses
@@ -47,15 +49,24 @@ class CategoricalObjective(SoftObjective):
         self.target_critic: TargetNetwork = TargetNetwork(critic, cfg.tau, cfg.target_update_interval)
         self.register_buffer("support", torch.linspace(-cfg.max_value, cfg.max_value, cfg.num_atoms), persistent=False)
 
-    def cross_entropy(self, logits: Tensor, target: Tensor, batch: Batch) -> Losses:
-        """Return the loss of ``logits`` ``[K, B, T - 1, N]`` and of the target m ``[B, T - 1, N]``."""
+    def cross_entropy(self, logits: Tensor, atoms: Tensor, probs: Tensor, batch: Batch) -> Losses:
+        """Return the loss of ``logits`` ``[K, B, T - 1, N]`` and of the targets m.
+
+        ``atoms``, ``probs``: returns and their probabilities, ``[B, T - 1, N]`` each; m is their projection.
+        """
+        target = project_to_atoms(atoms, probs, self.support)
         loss = -(target * logits.log_softmax(-1)).sum(-1)  # [K, B, T-1]
         value, target_value = self.means(logits.detach()), (target * self.support).sum(-1)
         check_shapes(value, target_value, batch)
-        return critic_losses(loss, loss.detach(), value, target_value, batch)
+        losses = critic_losses(loss, loss.detach(), value, target_value, batch)
+        clipped = clipped_return(atoms, probs, target, self.support)
+        return losses._replace(metrics={**losses.metrics, CLIPPED: clipped})
 
-    def target_probs(self, batch: Batch, logits: Tensor, log_pi: Tensor) -> Tensor:
-        """Return the target m, given the target critics' logits ``[K, B, T - 1, N]`` and ln pi(a' | s')."""
+    def distribution_after(self, batch: Batch, logits: Tensor, log_pi: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the returns after s and a and their probabilities, ``[B, T - 1, N]`` each.
+
+        ``logits``: of the target critics, ``[K, B, T - 1, N]``; ``log_pi``: ln pi(a' | s').
+        """
         c = self.cfg
         lowest = self.means(logits).argmin(0)[None, ..., None]  # [1, B, T-1, 1]
         probs = logits.softmax(-1).take_along_dim(lowest, 0)[0]  # [B, T-1, N]
@@ -67,7 +78,7 @@ class CategoricalObjective(SoftObjective):
             reward=batch.reward, terminal=batch.is_terminal, last=batch.is_last, discount=c.discount
         )
         reached = probs.take_along_dim((row - 1).clamp(min=0).unsqueeze(-1), 1)  # [B, T-1, N]
-        return project_to_atoms(atoms - earlier_bonus.unsqueeze(-1), reached, self.support)
+        return atoms - earlier_bonus.unsqueeze(-1), reached
 
     @staticmethod
     def num_outputs(cfg: SimbaV2Config) -> int:
@@ -95,18 +106,22 @@ class SimbaV2Objective(CategoricalObjective):
     def critic_loss(self, batch: Batch) -> Losses:
         """-sum_k E[sum_i m_i ln p_k,i(s, a)]: the cross entropy of the authors' code. The sum is over the critics k."""
         logits = self.critic(obs_before(batch.obs), batch.action[:, :-1])  # [K, B, T-1, N]
-        return self.cross_entropy(logits, self.targets(batch), batch)
+        return self.cross_entropy(logits, *self.target_distribution(batch), batch)
+
+    def targets(self, batch: Batch) -> Tensor:
+        """m: :meth:`target_distribution`, projected.  ``[B, T - 1, N]``."""
+        return project_to_atoms(*self.target_distribution(batch), self.support)
 
     @torch.no_grad()
-    def targets(self, batch: Batch) -> Tensor:
-        """m: the distribution of r + gamma (1 - terminal) (z - alpha ln pi(a' | s')), projected.  ``[B, T - 1, N]``.
+    def target_distribution(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The returns r + gamma (1 - terminal) (z - alpha ln pi(a' | s')) and their probabilities, ``[B, T - 1, N]``.
 
-        Its probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
+        The probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
         the entropy.
         """
         obs = obs_after(batch.obs)
         action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
-        return self.target_probs(batch, self.target_critic(obs, action), log_pi)
+        return self.distribution_after(batch, self.target_critic(obs, action), log_pi)
 
 
 # ---------------------------------------------------------------------- learner
@@ -166,6 +181,10 @@ class SimbaV2Config(SACConfig):
                 f"{name} = {getattr(self, name)}: {self.algorithm} computes targets and loss from distributions of "
                 "returns. Remove this option."
             )
+
+    @property
+    def atoms(self) -> AtomRange:
+        return AtomRange(-self.max_value, self.max_value, "Raise algo.max_value")
 
 
 SimbaV2Config.learner = SimbaV2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -13,6 +14,28 @@ from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.types import Batch
 from reverie.objectives.estimators import TD0, ValueEstimator
 from reverie.objectives.td import Losses, RegressionLoss
+
+CLIPPED_SHARE = 0.25
+"""Maximum distance of returns from the atoms, as a share of their range."""
+
+
+class AtomRange(NamedTuple):
+    """The smallest and the largest atom: the returns that a categorical critic can represent."""
+
+    low: float
+    high: float
+    advice: str
+    """What to do if returns lie outside."""
+
+    def warning(self, excess: float) -> str:
+        """Return a warning if returns lie outside by an ``excess`` that is a large share of the range; else ""."""
+        if excess <= CLIPPED_SHARE * (self.high - self.low):
+            return ""
+        return (
+            f"the returns are outside of the atoms, {self.low:g} to {self.high:g}: targets pile up at the outermost "
+            f"atom, and values beyond it cannot be learned. {self.advice}, or scale rewards: algo.reward_scale = "
+            f"return_std(10, {self.high:g})"
+        )
 
 
 class TDObjective(nn.Module):
@@ -77,6 +100,19 @@ class TDConfig(ValueConfig):
             )
         chosen.check_window(self.batch_length)
         check_sequences(getattr(self.networks, "memory", None), self.batch_length, alone=2)
+
+    @property
+    def atoms(self) -> AtomRange | None:
+        """Range of the atoms of categorical critics; None: values have no range."""
+        return None
+
+    def find_problem(self, episodes: Sequence[tuple[float, int]]) -> str:
+        if self.atoms is None or self.reward_scale is not None:
+            return ""
+        # discounted returns, if all rewards of an episode are equal
+        values = [total / length * sum(self.discount**step for step in range(length)) for total, length in episodes]
+        low, high, _ = self.atoms
+        return self.atoms.warning(max((max(low - value, value - high) for value in values), default=0.0))
 
     def check_run(self, *, random_steps: int, learning_starts: int, frame_stack: int) -> None:
         super().check_run(random_steps=random_steps, learning_starts=learning_starts, frame_stack=frame_stack)

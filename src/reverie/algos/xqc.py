@@ -41,9 +41,9 @@ class XQCObjective(CategoricalObjective):
             action, log_pi = self.actor(after).sample()  # [B, T-1, A], [B, T-1]
             rows = before, batch.action[:, :-1], after, action
             _, next_logits = joint_pass(self.target_critic, *rows)  # [K, B, T-1, N]
-            target = self.target_probs(batch, next_logits, log_pi)  # [B, T-1, N]
+            atoms, probs = self.distribution_after(batch, next_logits, log_pi)  # [B, T-1, N]
         logits, _ = joint_pass(self.critic, *rows)  # [K, B, T-1, N]
-        return self.cross_entropy(logits, target, batch)
+        return self.cross_entropy(logits, atoms, probs, batch)
 
     def actor_loss(self, batch: Batch) -> Losses:
         """As SAC's; the critics use their running statistics."""

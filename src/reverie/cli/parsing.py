@@ -157,6 +157,13 @@ def to_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+WRONG_VALUES = re.compile(
+    r"Error parsing (--[\w.-]+): (?:Could not find valid parse for arguments:|no type matching (.*) could be "
+    r"instantiated from) \[(.*)\]"
+)
+"""What tyro writes about words that an option of several values does not read."""
+
+
 def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
     """Return the message in tyro's box. For an unknown option, suggest similar ``flags``."""
     box = re.sub(r"\x1b\[[\d;]*m", "", box)  # on a terminal it is colored
@@ -169,6 +176,11 @@ def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
         near = [name] if name in flags else suggest_names(name, flags)
         suggestion = f" Did you mean {' or '.join(map(to_flag, near))}?" if near and option.startswith("-") else ""
         return f"unknown option {option}.{suggestion}{every}"
+    if wrong := WRONG_VALUES.match(text):
+        flag, values = wrong[1], wrong[3].replace("'", "")
+        kinds = re.sub("[{}]", "", wrong[2] or "values of its type")
+        example = f", as in {flag} {' '.join(values.split(','))}" if "," in values else ""
+        return f"{flag} = {values}: expected {kinds}, separated by spaces{example}.{every}"
     text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): ([\w.]+) = ", rewrite_parse_error, text)
     return text if text.endswith((".", "?")) else f"{text}."
 

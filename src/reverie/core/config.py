@@ -125,8 +125,13 @@ class Choice(Config):
     def parse(cls, text: str, setting_name: str = "") -> Self:
         """Return the kind and its fields that ``text`` describes; ConfigError names ``setting_name``, if given."""
         error_prefix = f"{setting_name or _snake(cls.__name__)} = {short_repr(text)}"
-        name, args, kwargs = parse_call(text, error_prefix)
         kinds = cls.variants()
+        try:
+            name, args, kwargs = parse_call(text, error_prefix)
+        except ConfigError:
+            example = max((kind().to_text() for kind in kinds.values()), key=lambda example: "(" in example)
+            expected = f"expected one of {', '.join(kinds)}, with settings as in {example}"
+            raise ConfigError(f"{error_prefix}: {expected}, or 'module:Class' for a custom class.") from None
         if ":" in name:
             by_module = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
             kind = by_module.get(name) or cast(type[Self], import_object(name, what=error_prefix, base=cls))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -21,10 +21,10 @@ from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
-from reverie.envs.findings import Finding, Findings, Severity
+from reverie.envs.findings import Finding, Findings, sort_findings
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
 from reverie.envs.goals import goal_spec_problem, is_goal_env
-from reverie.envs.limits import EXACT
+from reverie.envs.limits import EXACT, EpisodeEnd, termination_warning
 from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, make_base
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS
 from reverie.envs.masks import ActionMask
@@ -38,9 +38,9 @@ seed 1 that is replayed; and the step after which its state is saved."""
 PATIENT, SECONDS, STARTING = 25, 10.0, 60.0
 """Play continues up to this multiple of the requested steps until the first episode ends; maximum seconds of play; and
 maximum seconds for a worker process to start."""
-FEW, LONG, LARGE, LEAK = 3, 20, 128, 64.0
-"""Minimum episodes, and steps in each, for which equal lengths are not a coincidence; image side in pixels above which
-learning is slow; and maximum growth of memory in MB in the second half of the steps."""
+LARGE, LEAK = 128, 64.0
+"""Image side in pixels above which learning is slow; and maximum growth of memory in MB in the second half of the
+steps."""
 
 FEW_ACTIONS, SLOW = 8, 100.0
 """Numbers of an action that are compared at their bounds; milliseconds of a reset from which they are not."""
@@ -173,7 +173,7 @@ def run_env_check(
         check.blame(failed)
     finally:
         close(check.slots)
-    findings = tuple(sorted(check.findings.values(), key=lambda finding: get_args(Severity).index(finding.severity)))
+    findings = sort_findings(check.findings.values())
     assert check.findings.spaces is not None
     obs_space, action_space = check.findings.spaces
     obs, action = check.specs[:2] if check.specs else ({}, None)
@@ -281,18 +281,19 @@ class _Check:
         }
         if isinstance(self.env.env, ActionMask):
             self.measurements |= {"masks": self.env.env.source, "legal_share": float(np.mean(legal))}
-        self._add_statistics(still, max_steps)
+        lengths = self.measurements["lengths"]
+        self._add_statistics(still, max_steps, [*map(EpisodeEnd, lengths, terminated[ends - 1], truncated[ends - 1])])
         self._add_goals()
         if "generator" not in self.findings and (wrong := self.player.differs_from(self.rows + self.starts)):
             self.findings.add("reset", error=wrong)
 
-    def _add_statistics(self, still: set[str], max_steps: int) -> None:
+    def _add_statistics(self, still: set[str], max_steps: int, ends: list[EpisodeEnd]) -> None:
         add, numbers = self.findings.add, self.measurements
         steps, lengths = numbers["steps"], numbers["lengths"]
         if not lengths and numbers["max_episode_steps"] is None and steps >= max_steps:
             add("endless", steps=steps)
-        if len(lengths) >= FEW and min(lengths) == max(lengths) >= LONG and numbers["terminated"] == len(lengths):
-            add("horizon", count=len(lengths), steps=lengths[0])
+        if problem := termination_warning(ends, self.env.max_episode_steps, self.env.frames_per_action):
+            add("horizon", error=problem)
         for key, declared in self.env.bounds.items() if "exact" not in self.findings else ():
             highest = declared.high.max(initial=0)
             if declared.high.dtype.kind in "iu" and EXACT < highest < np.iinfo(declared.high.dtype).max:

@@ -51,6 +51,9 @@ class EnvConfig(Config):
     """Atari: take the action FIRE, for which some games wait, at the start of a game or a life."""
     max_episode_steps: Annotated[int | None, AtLeast(1)] = None
     """Truncate episodes after this many decisions of the agent, instead of the registered limit."""
+    truncate_at_limit: bool = False
+    """Episodes that the environment terminates at its time limit, or at `max_episode_steps`, count as truncated: the
+    value of the last state is then not 0. For NetHack, MiniHack and ViZDoom."""
     clip_reward: Literal["none", "sign", "tanh"] = "none"
     """Replace training rewards by their sign or tanh; training scores sum these. Evaluation uses the true rewards, and
     so do estimates if the dataset contains them. The stored rows of a run with this setting contain the clipped

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gymnasium import spaces
 
@@ -33,8 +34,7 @@ warning reset: with the same seed, an episode after others is a different one: {
     call super().reset(seed=seed) there, and draw from self.np_random alone
 warning endless: no episode ended within {steps:,} steps and no time limit is known, so no return can be reported. Set
     env.max_episode_steps = 1000, or max_episode_steps where the id is registered
-warning horizon: all {count} episodes were terminated after exactly {steps} steps. If that is a time limit, return
-    truncated=True there, and terminated=False: learners assume a value of 0 after a termination
+warning horizon: {error}
 warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
     Draw it again in each step
 warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
@@ -70,6 +70,11 @@ class Finding:
     text: str
 
 
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return ``findings`` with faults first, then warnings, then notes."""
+    return tuple(sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity)))
+
+
 class Findings(dict[str, Finding]):
     """Findings by name; only the first of each name is kept."""
 
@@ -83,4 +88,5 @@ class Findings(dict[str, Finding]):
         severity, text = TEXTS[name]
         for key in self.keys() - self.known_before if severity == "fault" else ():
             del self[key]
-        self.setdefault(name, Finding(severity=severity, name=name, text=" ".join(text.split()).format(**values)))
+        formatted = re.sub(r" at 0x[0-9a-f]+", "", " ".join(text.split()).format(**values))  # addresses in memory
+        self.setdefault(name, Finding(severity=severity, name=name, text=formatted))

@@ -1,11 +1,11 @@
-"""Declared bounds and time limits of environments: warn once about values outside bounds, and find the time limit.
+"""Declared bounds and time limits of environments: warn once about values outside bounds and undeclared time limits.
 
 This file must not import torch: worker processes import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -26,6 +26,9 @@ STATED = ("max_episode_steps", "_max_episode_steps", "max_steps")
 """Attributes in which environments that end episodes themselves usually store their time limit."""
 NO_LIMIT = 10**6
 """Larger values count as no time limit."""
+FEW, SHARE, LONG, FIRST_ENDS = 3, 0.2, 20, 20
+"""Minimum number and share of episodes, and steps in each, for which equal lengths are not a coincidence; and number of
+episodes of a run whose ends are checked."""
 
 
 class DeclaredBounds(NamedTuple):
@@ -124,3 +127,51 @@ def own_limit(layers: list[gymnasium.Env[Any, Any]]) -> int | None:
     if isinstance(spec, EnvSpec):
         stated += [spec.max_episode_steps, spec.kwargs.get("max_num_frames_per_episode")]
     return max((int(x) for x in stated if isinstance(x, int | np.integer) and 1 < x <= NO_LIMIT), default=None)
+
+
+class EpisodeEnd(NamedTuple):
+    """The length of an episode in decisions, and its flags."""
+
+    length: int
+    terminated: bool
+    truncated: bool
+
+
+def termination_warning(ends: Sequence[EpisodeEnd], limit: int | None, frames: int) -> str:
+    """Return a warning if the longest episodes seem to be terminated by a time limit; else "".
+
+    ``limit``: the declared time limit, in decisions or in steps, of which there are ``frames`` per decision.
+    """
+    longest = max((end.length for end in ends), default=0)
+    last = [end for end in ends if end.terminated and end.length == longest]
+    is_declared = limit is not None and longest in (limit, -(-limit // frames))
+    are_many = len(last) >= max(FEW, SHARE * len(ends)) or any(limit is None and end.truncated for end in last)
+    if not any(is_declared and not end.truncated for end in last) and not (longest >= LONG and are_many):
+        return ""
+    setting = "env.truncate_at_limit = True" + ("" if is_declared else f", env.max_episode_steps = {longest}")
+    return (
+        f"no episode was longer than {longest} steps, and {len(last)} of {len(ends)} were terminated then. If that is "
+        f"a time limit, set {setting}, or return truncated=True there, and terminated=False: learners assume a value "
+        "of 0 after a termination"
+    )
+
+
+class EndCheck:
+    """Warns once if the first episodes of N environments seem to be terminated by a time limit."""
+
+    def __init__(self, num_envs: int, limit: int | None, frames: int) -> None:
+        """``num_envs``: 0 to check nothing. ``limit``, ``frames``: see ``termination_warning``."""
+        self._lengths, self._ends = [0] * num_envs, list[EpisodeEnd]()
+        self._limit, self._frames, self._is_done = limit, frames, not num_envs
+
+    def __call__(self, first: Iterable[bool], terminated: Iterable[bool], truncated: Iterable[bool]) -> None:
+        """Count the rows of N environments, by their flags."""
+        if self._is_done:
+            return
+        for number, (is_first, *flags) in enumerate(zip(first, terminated, truncated, strict=True)):
+            self._lengths[number] = 0 if is_first else self._lengths[number] + 1
+            if any(flags) and self._lengths[number]:
+                self._ends.append(EpisodeEnd(self._lengths[number], *flags))
+                if text := termination_warning(self._ends, self._limit, self._frames):
+                    logger.warning(text)
+                self._is_done = self._is_done or bool(text) or len(self._ends) >= FIRST_ENDS

@@ -26,11 +26,13 @@ from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
+from reverie.envs.limits import NO_LIMIT, own_limit
 from reverie.envs.suites import (
     ENVPOOL,
     choose_renderer,
     dm_control_view,
     is_atari,
+    missing_package_hint,
     register_id,
     register_suite,
     registered_spec,
@@ -38,7 +40,16 @@ from reverie.envs.suites import (
     unknown_env_error,
 )
 from reverie.envs.wrapper_list import apply_wrappers, check_stateless
-from reverie.envs.wrappers import OLD_GYM, ActionRepeat, LifeLoss, NoopReset, check_spaces, count_frames
+from reverie.envs.wrappers import (
+    OLD_GYM,
+    ActionRepeat,
+    LifeLoss,
+    NoopReset,
+    TruncateAtLimit,
+    check_spaces,
+    count_frames,
+    wrapper_stack,
+)
 
 Env = gymnasium.Env[Any, Any]
 MakeEnv = Callable[..., Env]
@@ -147,9 +158,17 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
         env = ActionRepeat(env, config.action_repeat, config.pool_frames)
     if config.terminal_on_life_loss or config.fire_on_reset:
         env = LifeLoss(env, config.terminal_on_life_loss, config.fire_on_reset)
+    env = _limit_time(env, base_env, config)
+    count_frames(env)  # raises an error if frames are skipped twice
+    return env
+
+
+def _limit_time(env: Env, base_env: Env, config: EnvConfig) -> Env:
+    if config.truncate_at_limit:
+        limit = -(-(own_limit(wrapper_stack(base_env)) or NO_LIMIT) // config.frames_per_action)
+        env = TruncateAtLimit(env, min(limit, config.max_episode_steps or NO_LIMIT))
     if config.max_episode_steps is not None:
         env = gymnasium.wrappers.TimeLimit(env, config.max_episode_steps)
-    count_frames(env)  # raises an error if frames are skipped twice
     return env
 
 
@@ -234,7 +253,8 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
             f" with ({', '.join(f'{key}={short_repr(value)}' for key, value in kwargs.items())})" if kwargs else ""
         )
         failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
-        raise EnvError(f"{failed}.{hint}" if (hint := renderer_hint(error)) else failed) from error
+        hint = renderer_hint(error) or missing_package_hint(name)
+        raise EnvError(f"{failed}.{hint}" if hint else failed) from error
 
 
 def _make(name: str, kwargs: dict[str, Any], drawing: bool, required: bool) -> Env:
@@ -259,6 +279,7 @@ def close_quietly(env: Env) -> None:
 
 ROW_SETTINGS = (
     "max_episode_steps",
+    "truncate_at_limit",
     "noop_max",
     "terminal_on_life_loss",
     "fire_on_reset",

@@ -28,7 +28,8 @@ from reverie.envs.vector_steps import (
 from reverie.envs.wrappers import Reset, Stepped, check_spaces
 
 SINGLE_ENV_SETTINGS = ("wrappers", "action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
-         "max_episode_steps", "frame_stack", "pixels", "mission", "full_view", "map_view", "log_info")  # fmt: skip
+         "max_episode_steps", "truncate_at_limit", "frame_stack", "pixels", "mission", "full_view", "map_view",
+         "log_info")  # fmt: skip
 """Settings that require single environments."""
 ATARI_SETTINGS = {"action_repeat", "pool_frames", "noop_max", "terminal_on_life_loss", "fire_on_reset",
                   "max_episode_steps", "frame_stack"}  # fmt: skip

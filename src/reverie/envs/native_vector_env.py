@@ -25,7 +25,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
-from reverie.envs.limits import LimitCheck, declared_bounds
+from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
 from reverie.envs.make import MakeEnv
 from reverie.envs.make_native_vector import make_native_vector, vector_frames, vector_limit, vector_mode
 from reverie.envs.masks import has_choices, mask_in
@@ -64,6 +64,7 @@ class NativeVectorEnv:
         self.frames_per_action: int = vector_frames(self._vector)
         self.packages: dict[str, str] = package_versions(self._vector)
         self._check_limits = LimitCheck(declared_bounds(self._obs) if warns else {})
+        self._check_ends = EndCheck(config.num if warns else 0, self.max_episode_steps, self.frames_per_action)
         self._unmasked = self._mask is None and config.uses_key(MASK_KEY) and has_choices(self._actions)
         self._none, self._must_reset = np.zeros(self.num_envs, bool), False
         self._ended = self._none
@@ -111,6 +112,7 @@ class NativeVectorEnv:
         done = terminal | truncated
         self._is_same_step = self._is_same_step or resets_in_same_step(info)
         last = self._ended = done & ~first
+        self._check_ends(first.tolist(), (terminal & last).tolist(), (truncated & last).tolist())
         self.episode_info = {
             number: summary
             for number in np.flatnonzero(last).tolist()

@@ -23,7 +23,7 @@ from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
-from reverie.envs.limits import LimitCheck
+from reverie.envs.limits import EndCheck, LimitCheck
 from reverie.envs.make import EnvLike, env_factory
 from reverie.envs.native_vector_env import NativeVectorEnv, check_flat_actions
 from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds
@@ -124,6 +124,7 @@ class SlotVectorEnv:
         self.frames_per_action: int = restarter.specs.frames_per_action
         self.packages: dict[str, str] = restarter.specs.packages
         self._check_limits = LimitCheck(restarter.specs.bounds if warns else {})
+        self._check_ends = EndCheck(len(slots) if warns else 0, self.max_episode_steps, self.frames_per_action)
         self._action_shape = (self.num_envs, self.action_spec.width)
 
     @property
@@ -193,17 +194,18 @@ class SlotVectorEnv:
         """Return the requested rows. Failed environments are restarted once all have answered."""
         assert self._ended is not None
         first, down = self._ended, self._restarter.retry_at
-        last, terminal, reward = [False] * self.num_envs, [False] * self.num_envs, [0.0] * self.num_envs
+        last, terminal, truncated = ([False] * self.num_envs for _ in range(3))
+        reward = [0.0] * self.num_envs
         failures: dict[int, EnvFailure] = {}
         for number, slot in enumerate(self._slots):
             if number in down:
                 continue
             try:
-                reward[number], terminal[number], truncated = slot.receive()
+                reward[number], terminal[number], truncated[number] = slot.receive()
             except EnvFailure as failed:
                 failures[number] = failed
             else:
-                last[number] = terminal[number] or truncated
+                last[number] = terminal[number] or truncated[number]
                 if not first[number]:
                     self._restarter.has_stepped[number] = self._restarter.works[number] = True
                 if last[number]:
@@ -216,6 +218,7 @@ class SlotVectorEnv:
                 self._show_again(number)
         self._ended, self._torn, self.exact_rewards = last, False, reward
         self._check_limits(self._arrays, self._location)
+        self._check_ends(first, terminal, truncated)
         if self._asks:
             self._log([number for number, over in enumerate(last) if over])
         self._shown = Step(  # with copies, since the next step writes to the same memory

@@ -192,13 +192,23 @@ def register_suite(env_id: str) -> None:
             except ImportError as error:
                 if env_id in gymnasium.registry:  # a user's environment whose name resembles the suite's
                     return
-                pip = f'Install it with: pip install "reverie-rl[{suite.extra}]"'
-                how = pip if suite.extra else f"Note that {suite.untested_reason}."
+                how = install_hint(suite) or f" Note that {suite.untested_reason}."
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
-                raise EnvError(f"{needs}. {how}") from error
+                raise EnvError(f"{needs}.{how}") from error
             except Exception as error:  # of any kind: third-party code runs here
                 failed = f"environment '{env_id}': importing '{suite.package}' failed with {format_error(error)}"
                 raise EnvError(f"{failed}.{renderer_hint(error)}") from error
+
+
+def install_hint(suite: Suite) -> str:
+    """Return how to install the package of ``suite``; "" if no extra does."""
+    return f' Install it with: pip install "reverie-rl[{suite.extra}]"' if suite.extra else ""
+
+
+def missing_package_hint(env_id: str) -> str:
+    """Return how to install the package of the suite of ``env_id``; "" if it is installed."""
+    missing = (suite for suite in SUITES if env_id.startswith(suite.prefixes) and find_spec(suite.package) is None)
+    return "".join(map(install_hint, missing))
 
 
 def registered_spec(env_id: str) -> EnvSpec | None:
@@ -266,8 +276,9 @@ def unknown_env_error(env_id: str) -> EnvError:
     missing = [suite.extra for suite in SUITES if suite.extra and find_spec(suite.package) is None]
     extras = f' More environments come with pip install "reverie-rl[{",".join(missing)}]".' if missing else ""
     rule = " For a custom environment, use 'module:Id', where importing the module registers Id."
-    if env_id.endswith(".py") and Path(env_id).is_file():
-        rule = f" {env_id} is a file: use '{Path(env_id).stem}:Id' in its folder, where it registers Id."
+    path = Path(f"{env_id.removesuffix('.py')}.py")
+    if path.is_file():
+        rule = f" {path} is a file: use '{path.stem}:Id' in its folder, where it registers Id."
     return EnvError(f"unknown environment '{env_id}'.{did_you_mean(name, gymnasium.registry)}{extras}{rule}")
 
 

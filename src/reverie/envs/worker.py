@@ -94,11 +94,18 @@ class PipeEnd:
         return bool(self._poll.poll(1000 * seconds))
 
 
+def end_unguarded_worker() -> None:
+    """End this process without a word if it is a worker that runs the user's script again: the parent reports it."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)
+
+
 def make_worker_slots(makers: list[Maker], timeout: float) -> tuple[list[Slot], dict[str, np.ndarray]]:
     """Return a slot with a worker process for each of ``makers``, and the shared observations by key, ``[N, *shape]``.
 
     An environment that is made in this process and closed again determines the shapes.
     """
+    end_unguarded_worker()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the server imports it once; workers then start in milliseconds
     with preserve_torch_rng("probe"):

@@ -19,6 +19,7 @@ from gymnasium.utils import RecordConstructorArgs
 from reverie.core.bounds import AtLeast
 from reverie.core.config import FLOAT32_MAX
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
+from reverie.core.spaces import Path, get_at_path, iter_leaves
 from reverie.core.specs import ObsPart
 
 Env = gymnasium.Env[Any, Any]
@@ -265,6 +266,39 @@ class LifeLoss(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
             reward += extra_reward
         self._lives = info["lives"]
         return obs, reward, terminated, truncated, info
+
+
+class TruncateAtLimit(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """Truncates episodes that the environment terminates at its time limit: after ``limit`` steps, or with both flags.
+
+    NetHack and ViZDoom have ended the game by then, and show blank images or grids: the observation before is repeated.
+    """
+
+    def __init__(self, env: Env, limit: Annotated[int, AtLeast(1)]) -> None:
+        RecordConstructorArgs.__init__(self, limit=limit)
+        gymnasium.Wrapper.__init__(self, env)
+        self._limit, self._num_steps, self._obs = limit, 0, None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
+        self._num_steps = 0
+        obs, info = checked_reset(self.env, seed, options)
+        self._obs = copy.deepcopy(obs)  # the environment can reuse its arrays
+        return obs, info
+
+    def step(self, action: Any) -> Stepped:
+        obs, reward, terminated, truncated, info = checked_step(self.env, action)
+        self._num_steps += 1
+        if terminated and (truncated or self._num_steps >= self._limit):
+            terminated, truncated = False, True
+            if self._blank_parts(obs) - self._blank_parts(self._obs):
+                obs = self._obs
+        self._obs = copy.deepcopy(obs)
+        return obs, reward, terminated, truncated, info
+
+    def _blank_parts(self, obs: Any) -> set[Path]:
+        """Return which images and grids of ``obs`` have a single value."""
+        leaves = [(path, get_at_path(obs, path)) for path, _ in iter_leaves(self.observation_space)]
+        return {path for path, leaf in leaves if np.ndim(leaf) > 1 and np.min(leaf) == np.max(leaf)}
 
 
 class FrameStack:

@@ -19,7 +19,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Obs
 from reverie.nn.bodies import Body
-from reverie.nn.cnn import ImageEncoder, Minatar, Nature, images_of
+from reverie.nn.cnn import Dreamer, ImageEncoder, Minatar, Nature, images_of
 from reverie.nn.encoder import flat_vector
 from reverie.nn.memory import MEMORY_FIRST_KEY, Memory, MemoryModule
 from reverie.nn.relu_mlp import HiddenNorm, ReluMLP
@@ -41,7 +41,7 @@ class NetworkConfig(Config):
     normalize over the batch. None: an MLP with ReLU."""
     encoder: ImageEncoder | None = None
     """Encoder of images, or of the observations that a custom encoder reads, if there are any. None: nature, or drq for
-    continuous actions off-policy, or minatar where a side has fewer than 36 pixels."""
+    continuous actions off-policy; minatar where a side has fewer than 36 pixels, dreamer where it has fewer than 3."""
     critic_norm: HiddenNorm | None = None
     """Layer norm in each hidden layer of the critics: before_relu, as in RLPD, or after_relu, as in ReBRAC. None: no
     norm."""
@@ -105,13 +105,20 @@ def are_small(images: ObsSpec) -> bool:
     return any(min(part.shape[:2]) < SMALL_SIDE for part in images.values())
 
 
+def default_encoder(images: ObsSpec) -> ImageEncoder:
+    """Return the encoder of ``images`` if none is chosen: one that is defined for their size."""
+    if not are_small(images):
+        return Nature()
+    return Minatar() if all(min(part.shape[:2]) >= 3 for part in images.values()) else Dreamer()
+
+
 class ObsConcat(nn.Module):
     """Concatenates observations to one vector: numbers unchanged, categoricals one-hot, images through an encoder."""
 
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         spec = without_mask(spec)
-        encoder: Any = cfg.encoder or (Minatar() if are_small(images_of(spec)) else Nature())
+        encoder: Any = cfg.encoder or default_encoder(images_of(spec))
         self.read: ObsSpec = getattr(encoder, "reads", images_of)(spec)
         self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in self.read}
         self.dtype = dtype

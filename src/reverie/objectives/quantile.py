@@ -136,3 +136,8 @@ def project_to_atoms(atoms: Tensor, probs: Tensor, support: Tensor) -> Tensor:
     share = ((x - support[lower]) / (support[1] - support[0])).clamp(0, 1)  # of the neighbor above
     projected = probs.new_zeros(*probs.shape[:-1], len(support))
     return projected.scatter_add_(-1, lower, probs * (1 - share)).scatter_add_(-1, lower + 1, probs * share)
+
+
+def clipped_return(atoms: Tensor, probs: Tensor, projected: Tensor, support: Tensor) -> Tensor:
+    """Return by how much :func:`project_to_atoms` moved the mean into the support, averaged over all rows: a scalar."""
+    return ((atoms * probs).sum(-1) - (projected * support).sum(-1)).abs().mean()

@@ -56,6 +56,10 @@ PRUNABLE_MIN_BYTES = 100_000_000
 """If the prunable files of a checkpoint have at least this many bytes, only the newest checkpoint keeps them."""
 
 
+class MismatchError(RunError):
+    """The state in a checkpoint does not fit the settings."""
+
+
 class Checkpoints:
     """The checkpoints in ``folder``: the newest ``keep``, and the checkpoint marked best.
 
@@ -108,7 +112,7 @@ class Checkpoints:
         except (RuntimeError, LookupError, ValueError, TypeError, AttributeError, BadZipFile) as error:
             reason = " ".join(line.strip() for line in str(error).strip().splitlines()[:3]).rstrip(".")
             reason = f"it contains no {reason}" if isinstance(error, KeyError) else reason
-            raise RunError(
+            raise MismatchError(
                 f"{path} does not fit these settings: {reason}. It was written by a learner with different parts "
                 "(networks, targets, normalizers, optimizers) or in another environment. Use the settings of its run "
                 "(--config <run>/config.yaml), or choose another run."

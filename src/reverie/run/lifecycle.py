@@ -16,7 +16,7 @@ from reverie.core.protocols import Sink, Stateful
 from reverie.core.types import State
 from reverie.run import loop as training
 from reverie.run.callback import Callback, CallbackList, TrainingRun
-from reverie.run.checkpoint import Checkpoints, checkpoint_name, read_checkpoint
+from reverie.run.checkpoint import Checkpoints, MismatchError, checkpoint_name, read_checkpoint
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
     RunFolder,
@@ -59,6 +59,7 @@ class RunLifecycle:
         self.best: float | None = None
         self.best_step: int = 0
         self.evals_since_best: int = 0
+        self.has_warned: bool = False
         # numbers of the newest evaluation, until the callbacks have received them
         self.pending_evaluation: dict[str, float] | None = None
         self.run: TrainingRun = TrainingRun(folder.path, experiment.algo, self.clock, experiment.callback_env)
@@ -103,7 +104,9 @@ class RunLifecycle:
         except ReverieError as error:
             before = read_saved_config(self.folder.path).experiment.get("algo", {})
             if lines := settings_changes(before, self.settings["algo"], "algo."):
-                error.args = (f"the run was started with different settings: {'; '.join(lines)}. {error}",)
+                advice = f"The checkpoint {path} does not fit them: restore these settings, or start another run."
+                rest = advice if isinstance(error, MismatchError) else error  # which lists PyTorch's tensors
+                error.args = (f"the run was started with different settings: {'; '.join(lines)}. {rest}",)
             raise
 
     def resume(self, path: Path) -> None:
@@ -296,7 +299,11 @@ class RunLifecycle:
             self.clock.stop = True
 
     def on_log(self, entry: Mapping[str, float]) -> None:
-        """Call the callbacks with a log entry, unless it is empty."""
+        """Call the callbacks with a log entry, unless it is empty. Log the learner's first warning about an entry."""
+        find_problem = getattr(self.experiment.algo, "find_problem", None)
+        if find_problem is not None and not self.has_warned and (problem := find_problem(entry)):
+            logger.warning(problem)
+            self.has_warned = True
         if entry:
             self.callbacks.call("on_log", entry)
 
