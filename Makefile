@@ -88,6 +88,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/names.py src/reverie --max 5
+	$(BIN)/python tools/public_names.py
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
 		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)
 

@@ -143,7 +143,7 @@ def train(
     eval_env_object = None if isinstance(eval_env, str | Mapping) else eval_env
     run = None if run is None else download_run(run)
     settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
-    with training_lock(), preserve_rng_state(), preserve_num_threads():
+    with _training_lock(), preserve_rng_state(), preserve_num_threads():
         return train_config(
             settings, env=env_object, eval_env=eval_env_object, run=run, sinks=sinks, callbacks=callback_objects
         )
@@ -236,7 +236,7 @@ def train_config(
 
 
 @contextlib.contextmanager
-def training_lock() -> Iterator[None]:
+def _training_lock() -> Iterator[None]:
     """Hold this process's training lock; RunError if another training run holds it."""
     end_unguarded_worker()
     if not _TRAINING.acquire(blocking=False):
@@ -291,7 +291,7 @@ def train_seeds(
             "the environment with Gymnasium in a module, and pass 'module:Id'."
         )
     settings = resolve(make_request(algorithm, env, size, preset, config, overrides, run))
-    return run_seeds(settings, list_seeds(seeds, settings.seed), jobs=jobs, run=run)
+    return run_seeds(settings, _list_seeds(seeds, settings.seed), jobs=jobs, run=run)
 
 
 def tune(
@@ -344,11 +344,11 @@ def tune(
         values, space_name = grid, "grid"
     assert values is not None
     options: dict[str, Any] = {"trials": trials, "jobs": jobs, "prune": prune, "run": run}
-    options["seeds"] = None if seeds is None else list_seeds(seeds, settings.seed)
+    options["seeds"] = None if seeds is None else _list_seeds(seeds, settings.seed)
     return run_tuning(settings, values, grid=grid is not None, space_name=space_name, **options)
 
 
-def list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
+def _list_seeds(seeds: int | Sequence[int], first: int) -> list[int]:
     """Return a list of seeds; a number of seeds is counted up from ``first``."""
     return list(range(first, first + int(seeds)) if isinstance(seeds, int | Integral) else seeds)  # NumPy's too
 

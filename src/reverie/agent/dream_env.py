@@ -186,9 +186,9 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
         if not observations:
             raise ConfigError("the decoder predicts none of the observations: set observations = 'latent'.")
         if decodes:
-            return dream_obs_codec(self.agent, {key: spec[key] for key in observations})
+            return _dream_obs_codec(self.agent, {key: spec[key] for key in observations})
         spec["observation"] = ObsPart(kind="vector", shape=(self._rssm.feature_width,), dtype="float32")
-        return codec_from_spec({key: spec[key] for key in observations})
+        return _codec_from_spec({key: spec[key] for key in observations})
 
     def _decode(self, latent: Latent) -> dict[str, torch.Tensor]:
         """Return predicted observations ``[N, ...]`` by key."""
@@ -278,17 +278,17 @@ def dream_env(run: Agent | Path | str, **settings: Any) -> DreamEnv:
 # ---------------------------------------------------------------- observations
 
 
-def dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
+def _dream_obs_codec(agent: Agent, spec: ObsSpec) -> ObsCodec:
     """Return the codec between observations of ``spec`` and the environment's space, or else a plain space."""
     # resized, stacked or rendered observations, or observations without their own space
     with contextlib.suppress(EnvError, ValueError):
         env_codec = ObsCodec(agent.observer.learner_space, lambda key: key in spec, agent.config.env.channel_axis)
         if env_codec.spec == dict(spec) and env_codec.filtered_space():
             return env_codec
-    return codec_from_spec(spec)
+    return _codec_from_spec(spec)
 
 
-def codec_from_spec(spec: ObsSpec) -> ObsCodec:
+def _codec_from_spec(spec: ObsSpec) -> ObsCodec:
     """Return the codec of a space with the shapes of ``spec``."""
     plain = ObsCodec(guess_obs_space(spec), channel_axis="last")
     if plain.spec.keys() == spec.keys():
@@ -328,13 +328,13 @@ def start_states(agent: Agent, start: Start) -> Latent | None:
     is_replay = isinstance(start, str) and start == "replay"
     try:
         with agent.open_dataset(None if is_replay else start) as recorded, seeded_rng(default_seed(agent, None)):
-            return states_from_dataset(agent, recorded)
+            return _states_from_dataset(agent, recorded)
     except DataError as error:
         raise DataError(f"start = {short_repr(start)}: {error} Or use start = 'prior'.") from error
 
 
 @torch.no_grad()
-def states_from_dataset(agent: Agent, recorded: RecordedEpisodes) -> Latent:
+def _states_from_dataset(agent: Agent, recorded: RecordedEpisodes) -> Latent:
     """Return the states ``[P, ...]`` of recorded rows that are followed by an action."""
     total = recorded.rows()
     length = max(1, min(ROWS, total))

@@ -44,10 +44,10 @@ def draw_dream_figures(
 
     folder = RunFolder(player.run).dream
     title, files = f"dream on {Path(data).name or player.config.env.id}", dict[str, Path]()
-    episodes = distinct_episodes(batch)
+    episodes = _distinct_episodes(batch)
     names = {key: prediction_name(key) for key in player.obs_spec if prediction_name(key) in predicted}
     sides = {key: batch.obs[key].numpy() for key in names}, {key: predicted[name] for key, name in names.items()}
-    if pictures := render_sides(player, *({key: x[episodes[:PAINTED]] for key, x in side.items()} for side in sides)):
+    if pictures := _render_sides(player, *({key: x[episodes[:PAINTED]] for key, x in side.items()} for side in sides)):
         files["video"] = write_video(folder / "dream.mp4", dream_video(pictures[0], pictures[1], context), FPS)
     numbers: list[tuple[str, np.ndarray, np.ndarray]] = []
     for key, name in names.items():
@@ -84,7 +84,7 @@ def newest_frame(frames: np.ndarray, stacked: int) -> np.ndarray:
     return frames[..., -(frames.shape[-1] // stacked) :]
 
 
-def distinct_episodes(batch: Batch) -> list[int]:
+def _distinct_episodes(batch: Batch) -> list[int]:
     """Return the indices of the distinct episodes: in a deterministic environment, all can be identical."""
     columns = [x.numpy() for x in (*batch.obs.values(), batch.action)]
     first: dict[bytes, int] = {}
@@ -93,7 +93,7 @@ def distinct_episodes(batch: Batch) -> list[int]:
     return list(first.values())
 
 
-def render_sides(player: Player, *sides: Arrays) -> list[np.ndarray] | None:
+def _render_sides(player: Player, *sides: Arrays) -> list[np.ndarray] | None:
     """Open a renderer for each side: true observations ``[B, T, ...]`` by key, and predictions."""
     with open_renderer(player, [key for key in player.obs_spec if all(key in side for side in sides)]) as paint:
         return None if paint is None else [paint(side) for side in sides]

@@ -68,7 +68,7 @@ def dream(
 
     The agent plays the episodes, or they come from a dataset: then no environment is needed, and several models or
     checkpoints can be compared on the same rows. Videos, traces of vectors, the error at each step, and all arrays
-    (:func:`dream_arrays_npz`) are written to ``<run>/dream/``.
+    (:func:`_dream_arrays_npz`) are written to ``<run>/dream/``.
 
     Args:
         agent: an agent whose algorithm has a world model.
@@ -104,15 +104,15 @@ def dream(
     if data is None:
         source = open_played_episodes(agent, longest, mode, seed)
     else:
-        source = open_recorded_episodes(agent, data, longest)
+        source = _open_recorded_episodes(agent, data, longest)
     with source as (beginnings, origin), seeded_rng(seed):
         if context is None:
             context, beginnings = choose_context(beginnings, episodes)
         batch = collect_beginnings(beginnings, context, episodes, context + (1 if data is None else horizon), horizon)
         predictions = predict_open_loop(agent, batch, context)
     predicted = {key: value for key, value in predictions.items() if not key.startswith(INTERNAL_PREFIX)}
-    check_finite(predicted, agent.checkpoint)
-    truth = dream_targets(batch, agent.obs_spec)
+    _check_finite(predicted, agent.checkpoint)
+    truth = _dream_targets(batch, agent.obs_spec)
     errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"
@@ -133,7 +133,7 @@ def dream(
         files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], report_data)
-        write_atomic(files["arrays"], dream_arrays_npz(batch, truth, predictions))
+        write_atomic(files["arrays"], _dream_arrays_npz(batch, truth, predictions))
     return DreamReport(
         context=context,
         num_episodes=batch.shape[0],
@@ -153,7 +153,7 @@ def predict_open_loop(agent: Agent, batch: Batch, context: int) -> Arrays:
     return {key: to_numpy(value) for key, value in predictions.items()}
 
 
-def check_finite(predicted: Arrays, checkpoint: Path) -> None:
+def _check_finite(predicted: Arrays, checkpoint: Path) -> None:
     """Raise RunError if a prediction ``[B, T, ...]`` is NaN or infinite, so that its error is undefined."""
     for key, values in predicted.items():
         if not np.isfinite(values).all():
@@ -163,7 +163,7 @@ def check_finite(predicted: Arrays, checkpoint: Path) -> None:
             )
 
 
-def dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
+def _dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
     """Return an ``.npz`` of arrays ``[B, T, ...]``: the real rows and the model's predictions.
 
     ``truth/KEY`` and ``dream/KEY`` for each observation (``algos/base.py: prediction_name``), for ``reward``, and for
@@ -182,7 +182,7 @@ def dream_arrays_npz(batch: Batch, truth: Arrays, dreamt: Arrays) -> bytes:
 # ---------------------------------------------------------------- errors
 
 
-def dream_targets(batch: Batch, spec: ObsSpec) -> Arrays:
+def _dream_targets(batch: Batch, spec: ObsSpec) -> Arrays:
     """Return the targets of the predictions, in the same units; categorical observations one-hot."""
     out: Arrays = {}
     for key, part in spec.items():
@@ -274,7 +274,7 @@ def _iter_episodes(env: Env, agent: Agent, longest: int, mode: Mode, seed: int) 
 
 
 @contextlib.contextmanager
-def open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
+def _open_recorded_episodes(agent: Agent, data: DataLike, longest: int) -> Iterator[Episodes]:
     """Open a dataset to read its episodes, each cut off after ``longest`` rows; afterwards, log its remarks."""
     with agent.open_dataset(data) as dataset:
         yield dataset.beginnings(longest), {"data": str(dataset.reader.path)}

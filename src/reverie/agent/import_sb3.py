@@ -105,7 +105,7 @@ class SB3Archive:
                 data = json.loads(zip_file.read("data"))
                 names = zip_file.namelist()
                 variables = "tensors.pth" if "tensors.pth" in names else "pytorch_variables.pth"  # before version 1.0
-                tensors = [read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables)]
+                tensors = [_read_tensors(file, zip_file.read(name)) for name in ("policy.pth", variables)]
             return cls(data, *tensors)
         except ReverieError:
             raise
@@ -194,7 +194,7 @@ class SB3Archive:
             )
 
 
-def read_tensors(file: Path | str, content: bytes) -> Any:
+def _read_tensors(file: Path | str, content: bytes) -> Any:
     """Return the tensors in a file of PyTorch that was in ``file``, by name; RunError if they are too large."""
     stream = io.BytesIO(content)
     with open_zip(file, stream) if zipfile.is_zipfile(stream) else stream:
@@ -256,7 +256,7 @@ def import_sb3(
     with torch.no_grad(), reading(file):
         WEIGHT_COPIERS[name](archive, learner, obs, action)
         if statistics is not None:
-            copy_statistics(statistics, learner)
+            _copy_statistics(statistics, learner)
     archive.check_all_read()
     Checkpoints(folder.checkpoints).save(step, {"algo": learner})
     write_json(folder.spec, spec_to_dict(obs, action))
@@ -264,7 +264,7 @@ def import_sb3(
     return folder.path
 
 
-def copy_statistics(statistics: ObsStatistics, learner: Algorithm) -> None:
+def _copy_statistics(statistics: ObsStatistics, learner: Algorithm) -> None:
     """Copy the statistics of observations into those of ``learner``; ConfigError if the shapes differ."""
     algorithm: Any = learner
     normalizer = algorithm.preprocess.normalizer
@@ -352,7 +352,7 @@ def _memory(archive: SB3Archive, rows: int) -> dict[str, Any]:
 # ---------------------------------------------------------------- weights
 
 
-def copy_weights(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
+def _copy_weights(mlp: nn.Module, layers: Layers, copy: int = 0) -> None:
     """Copy weights into an MLP, or one of its copies; ConfigError if the sizes differ."""
     assert isinstance(mlp, ReluMLP | BatchRenormMLP)
     if isinstance(mlp, ReluMLP):
@@ -381,7 +381,7 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
         weight, bias = actor[-1]
         actor[-1] = (weight / half[:, None], (bias - middle) / half)
         network.actor.log_std.copy_(archive.tensor("log_std") - half.log())
-    copy_weights(network.actor.body, actor)
+    _copy_weights(network.actor.body, actor)
     for branch, lstm in ((network.actor, "lstm_actor"), (network.critic, "lstm_critic")):
         for number, cell in enumerate(branch.memory.cells if branch.memory is not None else ()):
             for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
@@ -389,7 +389,7 @@ def _on_policy(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Ac
     value = archive.layers("mlp_extractor.value_net", "value_net")
     same = [len(bias) for _, bias in value] == list(network.critic.body.layout.widths[1:])
     if same and "critic.weight" not in archive.weights:
-        copy_weights(network.critic.body, value)
+        _copy_weights(network.critic.body, value)
     else:
         archive.read.update(("critic.weight", "critic.bias"))  # of the value network too
         logger.warning(
@@ -407,7 +407,7 @@ def _q_values(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: Act
             parts = (x.view(-1, action.width, *x.shape[1:]).transpose(0, 1) for x in layers[-1])
             weight, bias = (part.flatten(0, 1) for part in parts)
             layers[-1] = weight, bias
-        copy_weights(network.body, layers)
+        _copy_weights(network.body, layers)
 
 
 def _actor_critic(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action: ActionSpec) -> None:
@@ -415,25 +415,25 @@ def _actor_critic(archive: SB3Archive, learner: Algorithm, obs: ObsSpec, action:
     if archive.algorithm in ("sac", "tqc", "crossq"):
         heads = [archive.layers("", f"actor.{name}")[0] for name in ("mu", "log_std")]
         weight, bias = (torch.cat(parts) for parts in zip(*heads, strict=True))
-        copy_weights(objective.actor.body, [*archive.layers("actor.latent_pi"), (weight, bias)])
+        _copy_weights(objective.actor.body, [*archive.layers("actor.latent_pi"), (weight, bias)])
         alpha = archive.variables.get("log_ent_coef", archive.variables.get("ent_coef_tensor", torch.ones(1)).log())
         objective.log_temperature.copy_(alpha.reshape(()))
     else:
-        copy_weights(objective.actor.body, archive.layers("actor.mu"))
-        copy_weights(objective.target_actor.model.body, archive.layers("actor_target.mu"))
+        _copy_weights(objective.actor.body, archive.layers("actor.mu"))
+        _copy_weights(objective.target_actor.model.body, archive.layers("actor_target.mu"))
     critics = [(objective.critic, "critic")]
     if archive.algorithm == "crossq":
-        copy_norms(objective.actor.body, archive, "actor.latent_pi")
+        _copy_norms(objective.actor.body, archive, "actor.latent_pi")
     else:
         critics.append((objective.target_critic.model, "critic_target"))
     for critic, prefix in critics:
         for copy in range(archive.num_critics):
-            copy_weights(critic.body, archive.layers(f"{prefix}.qf{copy}"), copy)
+            _copy_weights(critic.body, archive.layers(f"{prefix}.qf{copy}"), copy)
             if archive.algorithm == "crossq":
-                copy_norms(critic.body, archive, f"{prefix}.qf{copy}", copy)
+                _copy_norms(critic.body, archive, f"{prefix}.qf{copy}", copy)
 
 
-def copy_norms(mlp: BatchRenormMLP, archive: SB3Archive, prefix: str, copy: int = 0) -> None:
+def _copy_norms(mlp: BatchRenormMLP, archive: SB3Archive, prefix: str, copy: int = 0) -> None:
     """Copy CrossQ's batch norms ``prefix.0``, ``prefix.3`` ... into an MLP, or one of its copies."""
     names = {"scale": "scale", "shift": "bias", "mean": "ra_mean", "var": "ra_var"}
     norm: Any

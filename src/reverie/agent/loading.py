@@ -89,19 +89,19 @@ def load(
         check_module_names(
             saved, f"the run {folder.path}", *(name for name, value in overrides.items() if value is not None)
         )
-        source, eval_source = resolve_env_factory(saved, folder.path, "env", env_source), None
+        source, eval_source = _resolve_env_factory(saved, folder.path, "env", env_source), None
         config = read_config(folder.path, source, algo).merge({"env": changes})
         if env is not None:
             config = config.merge({"eval_env": None})
         elif "eval_env" in saved.custom:
-            eval_source, config = resolve_eval_env(saved, folder.path, config)
+            eval_source, config = _resolve_eval_env(saved, folder.path, config)
         if isinstance(source, gymnasium.Env):  # already made
             config = config.merge({"env.kwargs": {}})
         checkpoints = Checkpoints(folder.checkpoints)
         path = checkpoints.select(checkpoint)
         factory = env_factory(config.env.merge({"num": 1, "vectorization": "sync"}), source)
         has_no_env = config.env.id == NO_ENV
-        dataset_spaces = read_spaces(folder) if has_no_env else None
+        dataset_spaces = _read_spaces(folder) if has_no_env else None
         if isinstance(source, str):
             config = config.merge({"env.id": source})
         elif has_no_env and factory is None:
@@ -116,7 +116,7 @@ def load(
             warn_if_packages_changed(saved, flat.packages)
             check_spec(folder, spec_to_dict(flat.obs_spec, flat.action_spec), bounds=not has_no_env)
             if dataset_spaces is not None and source is not None:
-                warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)
+                _warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)
             learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
             checkpoints.load(path, {"algo": learner})
             eval_factory = eval_maker(config, factory, eval_source)
@@ -126,7 +126,7 @@ def load(
             )
 
 
-def warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:
+def _warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:
     """Warn if the action bounds differ from the dataset's, so that -1 and 1 have another meaning."""
     data_signature, env_signature = (spec_to_dict({}, spec) for spec in (ActionCodec(recorded).spec, action))
     for line in diff_specs(data_signature, env_signature, ("the data", "the environment")):
@@ -136,7 +136,7 @@ def warn_if_bounds_differ(recorded: Space, action: ActionSpec) -> None:
         )
 
 
-def read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
+def _read_spaces(folder: RunFolder) -> tuple[Space, Space] | None:
     """Return the spaces of the dataset, from spec.json; None if it has none."""
     if (spaces := (read_spec(folder) or {}).get("spaces")) is None:
         return None
@@ -163,7 +163,7 @@ def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator
         close_quietly(flat)
 
 
-def resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:
+def _resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:
     """Return ``env`` or, if it is None, the class or function that ``run`` names for ``setting``."""
     name = saved.custom.get(setting, "")
     if ":" not in name or env not in (None, name):
@@ -184,17 +184,17 @@ def check_code(saved: SavedConfig, run: Path, *trusted: str) -> None:
     """Check the names in the settings of ``run``, except the ``trusted`` ones, if its environments are not made."""
     check_module_names(saved, f"the run {run}", *trusted)
     for setting in ("env", "eval_env"):
-        resolve_env_factory(saved, run, setting, None)
+        _resolve_env_factory(saved, run, setting, None)
 
 
-def resolve_eval_env(
+def _resolve_eval_env(
     saved: SavedConfig, run: Path, config: ExperimentConfig
 ) -> tuple[EnvLike | None, ExperimentConfig]:
     """Return the factory of the run's evaluation environment, and its settings.
 
     The training environment if it has no name.
     """
-    if (source := resolve_env_factory(saved, run, "eval_env", None)) is None:
+    if (source := _resolve_env_factory(saved, run, "eval_env", None)) is None:
         logger.warning(
             f"{run} was evaluated in {saved.custom['eval_env']}, a Python object that cannot be imported: evaluation "
             "uses the training environment instead. To use another one, pass env"
@@ -219,7 +219,7 @@ def read_config(run: Path, env: EnvLike | None = None, algo: AlgorithmConfig | N
         raise ConfigError(f"{RunFolder(run).config}: {error}") from None
 
 
-def reduce_agent(agent: Agent) -> tuple[Any, ...]:
+def _reduce_agent(agent: Agent) -> tuple[Any, ...]:
     """Pickle or copy the settings and the learner's state of an agent.
 
     Unpickling reads the environment's spaces again.
@@ -247,4 +247,4 @@ def _rebuild_agent(
         return Agent(config, learner, flat, factory, eval_factory, run, checkpoint, step, longest)
 
 
-copyreg.pickle(Agent, reduce_agent)
+copyreg.pickle(Agent, _reduce_agent)

@@ -158,7 +158,9 @@ class OffPolicyEstimator:
                 env_steps=env_steps,
             )
             ratio = None if method == "fqe" else self._log_ratio(columns, chosen, mode, env_steps)
-            losses = torch.zeros(0) if method == "wis" else self._train_fqe(chosen, updates, progress or log_progress())
+            losses = (
+                torch.zeros(0) if method == "wis" else self._train_fqe(chosen, updates, progress or _log_progress())
+            )
             value, behavior, effective_episodes = self._values(method, chosen, ratio)
         if not np.isfinite([value.value, behavior.value]).all():
             raise RunError("the FQE estimate is not a finite number. Use a lower discount or fewer updates.")
@@ -166,7 +168,7 @@ class OffPolicyEstimator:
         return ReturnEstimate(
             value=value,
             behavior=behavior,
-            dataset_return=statistics.estimate_interval(statistics.mean, subsample_evenly(self.returns)),
+            dataset_return=statistics.estimate_interval(statistics.mean, _subsample_evenly(self.returns)),
             discount=self.discount,
             episodes=len(self.begins),
             num_truncated=self.num_truncated,
@@ -205,13 +207,13 @@ class OffPolicyEstimator:
         self, method: Method, chosen: np.ndarray, log_ratio: np.ndarray | None
     ) -> tuple[IntervalEstimate, IntervalEstimate, float | None]:
         """Return the values of the policy and of the behavior policy, and the effective number of episodes."""
-        begins, recorded_actions = subsample_evenly(self.begins), self.dataset.column("action")[:, None]
+        begins, recorded_actions = _subsample_evenly(self.begins), self.dataset.column("action")[:, None]
         if method != "wis":
-            behavior = mean_with_interval(self._state_values(self.behavior_fqe, begins, recorded_actions))
+            behavior = _mean_with_interval(self._state_values(self.behavior_fqe, begins, recorded_actions))
         if log_ratio is None:
-            return mean_with_interval(self._state_values(self.fqe, begins, chosen)), behavior, None
+            return _mean_with_interval(self._state_values(self.fqe, begins, chosen)), behavior, None
         terminal, all_rows = self.dataset.column("is_terminal"), np.arange(self.dataset.count)
-        steps = EpisodeTable(begins, subsample_evenly(self.steps), terminal)
+        steps = EpisodeTable(begins, _subsample_evenly(self.steps), terminal)
         ratio, size = steps.cumulative_ratios(log_ratio), effective_sample_size(steps.to_padded(log_ratio), steps.count)
         next_reward = np.append(self.rewards[1:], 0.0)  # [n], result of each row's action
         if method == "wis":
@@ -273,7 +275,7 @@ class OffPolicyEstimator:
         self.updates = int(state["updates"])
 
 
-def log_progress() -> ProgressFn:
+def _log_progress() -> ProgressFn:
     """Return a function that logs the progress of an estimate periodically."""
     start = latest = time.monotonic()
 
@@ -332,7 +334,7 @@ class EpisodeTable:
         return statistics.estimate_interval(statistic, np.arange(episodes))
 
 
-def mean_with_interval(values: np.ndarray) -> IntervalEstimate:
+def _mean_with_interval(values: np.ndarray) -> IntervalEstimate:
     """Return the mean of ``values`` ``[E]`` with its interval."""
     return statistics.estimate_interval(statistics.mean, values)
 
@@ -345,6 +347,6 @@ def fqe_config_for(algo: Algorithm) -> FQEConfig:
     )
 
 
-def subsample_evenly(values: np.ndarray) -> np.ndarray:
+def _subsample_evenly(values: np.ndarray) -> np.ndarray:
     """Return at most :data:`MAX_EPISODES` evenly spread values."""
     return values[np.unique(np.linspace(0, len(values) - 1, MAX_EPISODES).astype(np.int64))]

@@ -59,7 +59,7 @@ class Player:
         self.checkpoint: Path = checkpoint
         self.step: int = step
         self.longest_episode: int = longest_episode
-        self.observer: ObsConverter = ObsConverter(flat, config.env, unread_observations(config.algo, flat.obs_spec))
+        self.observer: ObsConverter = ObsConverter(flat, config.env, _unread_observations(config.algo, flat.obs_spec))
         self.action_space: spaces.Space[Any] = flat.env.action_space
         self.observation_space: spaces.Space[Any] | None = self.observer.accepted
         per_second = (flat.metadata or {}).get("render_fps") or 30
@@ -266,7 +266,7 @@ def check_choice(name: str, value: str, choices: Collection[str]) -> None:
         raise ConfigError(f"{name} = {short_repr(value)}: expected {words}.{did_you_mean(str(value), choices)}")
 
 
-def unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
+def _unread_observations(algo: Any, spec: ObsSpec) -> list[str]:
     """Return the observations that a policy with the settings ``algo`` does not use, except perhaps in its decoder."""
     encoder = getattr(algo, "encoder", None)
     keys = encoder.keys if isinstance(encoder, CoderConfig | DenseCoderConfig) else ".*"

@@ -73,7 +73,7 @@ def export_policy(
     format: Format | None = None, deterministic: bool = True, batch: int | None = None, steps: int = 1000,
 ) -> ExportReport:  # fmt: skip
     """Export the policy of a player to a file, and compare the file with the player: see :func:`reverie.export`."""
-    format = choose_format(format, out)
+    format = _choose_format(format, out)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)
     for package in ("onnx", "onnxscript", "onnxruntime") if format == "onnx" else ():
@@ -86,11 +86,11 @@ def export_policy(
     with disk_errors_as_run_error(file):
         part.parent.mkdir(parents=True, exist_ok=True)
         report, function = _write_checked(player, plain, deterministic, batch, file, part, format, steps)
-        write_json(report.metadata_file, export_metadata(player, function, format, deterministic, report))
+        write_json(report.metadata_file, _export_metadata(player, function, format, deterministic, report))
     return report
 
 
-def choose_format(format: Format | None, out: Path | str | None) -> Format:
+def _choose_format(format: Format | None, out: Path | str | None) -> Format:
     """Return ``format``, or if it is None the format that the suffix of ``out`` names, or else ``onnx``."""
     named = next((name for name, suffix in SUFFIXES.items() if Path(out or "").suffix == suffix), None)
     if format is None:
@@ -204,7 +204,7 @@ def open_policy(file: Path, format: Format) -> PolicyFn:
 # ---------------------------------------------------------------- comparing it with the agent
 
 
-def sample_steps(player: Player, batch: int, seed: int) -> Generator[Step, Tensor, None]:
+def _sample_steps(player: Player, batch: int, seed: int) -> Generator[Step, Tensor, None]:
     """Yield the rows of N environments, and receive actions ``[N, A]``; without environments, random observations."""
     config = player.config.merge({"eval_envs": batch, "eval_episodes": batch})
     try:
@@ -225,7 +225,7 @@ def sample_steps(player: Player, batch: int, seed: int) -> Generator[Step, Tenso
         yield obs_to_step({key: np.stack([flat_obs[key] for flat_obs in obs_list]) for key in obs_list[0]}, first, 0.0)
 
 
-def newest_observation(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
+def _newest_observation(x: Tensor, part: ObsPart, stacked: bool) -> Tensor:
     """Return the newest of stacked observations ``[N, ...]``; ``part`` describes a single one."""
     if not stacked or part.kind == "mask":
         return x
@@ -244,13 +244,13 @@ def compare_with_agent(
     single, stacked = player.observer.single, player.config.env.frame_stack > 1
     seed, no_ends = derived_seeds(player.config.seed)["test"], torch.zeros(batch, dtype=torch.bool)
     num_compared, num_differing, error, times, agent_times = 0, 0, 0.0, list[float](), list[float]()
-    with seeded_rng(seed), contextlib.closing(sample_steps(player, batch, seed)) as episodes:
+    with seeded_rng(seed), contextlib.closing(_sample_steps(player, batch, seed)) as episodes:
         step, state = next(episodes), player.initial_state(batch)
         values = {spec.name: spec.example for spec in function.inputs}
         while num_compared < steps:
             acting, state_before = ~step.is_last, state  # [N]
             step = replace(step, is_last=no_ends, is_terminal=no_ends)  # not an input of the agent
-            values |= {f"obs/{key}": newest_observation(x, single[key], stacked) for key, x in step.obs.items()}
+            values |= {f"obs/{key}": _newest_observation(x, single[key], stacked) for key, x in step.obs.items()}
             values |= {"is_first": step.is_first, "reward": step.reward}
             # some kernels draw in C, unseen by the recorder
             with NoiseRecorder() as noise, use_only_kernels() if function.noise else contextlib.nullcontext():
@@ -300,7 +300,7 @@ def _policy_output(
     return None
 
 
-def export_metadata(
+def _export_metadata(
     player: Player, function: PolicyFunction, format: Format, deterministic: bool, report: ExportReport
 ) -> dict[str, Any]:
     """Return the content of policy.json."""

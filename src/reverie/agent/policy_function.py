@@ -56,7 +56,7 @@ class NoiseRecorder(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._recorded is not None and func is torch.special.ndtri:
-            return normal_quantile(*args)  # not supported in ONNX
+            return _normal_quantile(*args)  # not supported in ONNX
         if self._recorded is not None and func in RANDOM_FUNCTIONS:
             return next(self._recorded)
         values = func(*args, **(kwargs or {}))
@@ -73,7 +73,7 @@ QUANTILE_TAIL_COEFFS = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367
 """Polynomial coefficients, highest power first."""
 
 
-def normal_quantile(p: Tensor) -> Tensor:
+def _normal_quantile(p: Tensor) -> Tensor:
     """Return the quantile function of the standard normal distribution for p from 1e-7 to 1 - 1e-7.
 
     Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2012: errors are below 1e-6, as accurate as

@@ -39,7 +39,7 @@ def policy_actions(
             actions[rows[rows >= 0], n] = action.numpy()[rows >= 0]
         return next_state
 
-    run_policy_over(policy, columns, act, mode=mode, env_steps=env_steps)
+    _run_policy_over(policy, columns, act, mode=mode, env_steps=env_steps)
     return actions
 
 
@@ -63,11 +63,11 @@ def policy_log_probs(
         log_probs[rows[rows >= 0]] = choice.log_prob(recorded_actions.to(device)).cpu().numpy()[rows >= 0]
         return policy.act(step, state, "explore")[1]
 
-    run_policy_over(policy, columns, ask, mode="explore", env_steps=env_steps)
+    _run_policy_over(policy, columns, ask, mode="explore", env_steps=env_steps)
     return log_probs
 
 
-def run_policy_over(
+def _run_policy_over(
     policy: Policy[Any], columns: Mapping[str, np.ndarray],
     visit: Callable[[Step, Any, Tensor, np.ndarray], Any], *, mode: Mode, env_steps: int,
 ) -> None:  # fmt: skip
@@ -78,7 +78,7 @@ def run_policy_over(
     observations = {name.removeprefix("obs/"): column for name, column in columns.items() if name.startswith("obs/")}
     row_columns = {name: columns[name] for name in ("reward", *FLAGS)}
     memoryless = isinstance(policy, Memoryless) and policy.memoryless(mode)
-    for order in batch_orders(row_columns["is_first"], carried=not memoryless):
+    for order in _batch_orders(row_columns["is_first"], carried=not memoryless):
         state = initial_state(policy, order.shape[1], env_steps)
         for rows in order:
             indices = rows.clip(min=0)
@@ -88,7 +88,7 @@ def run_policy_over(
             state = policy.override(visit(step, state, recorded_actions, rows), recorded_actions)
 
 
-def batch_orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
+def _batch_orders(first: np.ndarray, carried: bool) -> Iterator[np.ndarray]:
     """Yield tables ``[L, N]`` of row numbers; -1 is padding. With state (``carried``), each column is an episode."""
     total, size = len(first), min(BLOCK, len(first))
     if not carried:

@@ -26,10 +26,10 @@ def probe(
     player: Player, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None
 ) -> dict[str, np.ndarray]:
     """Return the predictions of the probes for states: see ``Agent.probe``."""
-    heads = require_probe(player)
+    heads = _require_probe(player)
     feature = state_to_latent(require_world_model(player).world, model_state(state)).feature
     with torch.no_grad():
-        obs = obs_to_tensors(player, inputs or {}, len(feature))
+        obs = _obs_to_tensors(player, inputs or {}, len(feature))
         keys = [key for key, needed in heads.given.items() if needed.keys() <= obs.keys()]
         return {key: to_numpy(prediction.value()) for key, prediction in heads(feature, obs, keys).items()}
 
@@ -39,11 +39,11 @@ def steer(
     steps: int, lr: float,
 ) -> ModelState:  # fmt: skip
     """Return states for which the probes predict ``target``: see ``Agent.steer``."""
-    heads, state = require_probe(player), model_state(state)
+    heads, state = _require_probe(player), model_state(state)
     latent = state_to_latent(require_world_model(player).world, state)
     if unknown := target.keys() - heads.parts.keys():
         raise DataError(f"there is no probe for {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
-    obs = obs_to_tensors(player, {**(inputs or {}), **target}, len(state.deter))
+    obs = _obs_to_tensors(player, {**(inputs or {}), **target}, len(state.deter))
     deter = latent.deter.clone().requires_grad_()
     optim = torch.optim.Adam([deter], lr)
     with torch.enable_grad():
@@ -56,7 +56,7 @@ def steer(
     return ModelState(to_numpy(deter), state.stoch)
 
 
-def require_probe(player: Player) -> Probe:
+def _require_probe(player: Player) -> Probe:
     """Return the agent's probes; ConfigError if it has none."""
     probe = getattr(player.algo, "probe", None)
     if not isinstance(probe, Probe):
@@ -64,7 +64,7 @@ def require_probe(player: Player) -> Probe:
     return probe
 
 
-def obs_to_tensors(player: Player, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
+def _obs_to_tensors(player: Player, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
     """Return observations by key as tensors ``[B, *shape]``."""
     tensors = {}
     for key, value in values.items():

@@ -80,8 +80,8 @@ def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") ->
         if config.noise and not any(is_continuous(leaf) for _, leaf in iter_leaves(env.action_space)):
             raise ConfigError(f"noise = {config.noise}: no actions in {env.action_space} are continuous. Use epsilon.")
         with seeded_rng(config.seed), PlayedReader(agent, env, config, target) as reader:
-            check_format(agent, env, config, target, to)
-            logger.info(estimate_dataset_size(agent, env, config))
+            _check_format(agent, env, config, target, to)
+            logger.info(_estimate_dataset_size(agent, env, config))
             report = write_dataset(reader, target, to)
             report.remarks += reader.remarks()
         return report
@@ -126,7 +126,7 @@ class PlayedReader(Reader):
             "description": f"{agent.checkpoint.name} of {agent.run.name}, {actions_label(config.deterministic)}, "
             f"epsilon {config.epsilon:g}, noise {config.noise:g}, seed {config.seed}",
         }
-        named, remark = env_metadata(agent, self.env, config.raw)
+        named, remark = _env_metadata(agent, self.env, config.raw)
         self.add_remark(remark, int(bool(remark)))
         return DatasetInfo(observation=self.view.space, action=self.env.action_space, text=text, **named)
 
@@ -165,7 +165,7 @@ class SampleReader(PlayedReader):
         yield rows_of(step | {"terminations": [True], "truncations": [False]}, both)
 
 
-def check_format(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:
+def _check_format(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:
     """Raise the error of the format ``to`` for these observations and actions before an episode is played."""
     to = check_target(target, to)
     if to != "minari":  # it stores all
@@ -190,7 +190,7 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
     return rows | {SEED: seeds, TRUNCATED_COLUMN: rows["is_last"] & (terminated and truncated)}
 
 
-def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
+def _env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple[dict[str, Any], str]:
     """Return the environment as fields of ``DatasetInfo``, and a remark on what they cannot represent.
 
     Each may be empty.
@@ -209,9 +209,9 @@ def env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tuple
     return named | {"env_settings": {"id": prefix + spec.id, **env_settings(env, config), **applied}}, remark
 
 
-def estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
+def _estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Estimate the size of the dataset from the first observation."""
-    obs, info = checked_reset(env, first_seed(config))
+    obs, info = checked_reset(env, _first_seed(config))
     view = View.of(agent, config.raw)
     first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
     row = (
@@ -225,7 +225,7 @@ def estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: Re
     return f"recording {unit}: about {(config.steps or 1000) * row / 1e6:,.1f} MB"
 
 
-def first_seed(config: RecordConfig) -> int:
+def _first_seed(config: RecordConfig) -> int:
     """Return the seed of the first episode; later episodes use consecutive seeds."""
     return derived_seeds(config.seed)["test"] % 2**31
 
@@ -237,7 +237,7 @@ def record_episodes(
 
     The seeds of episodes cut off at this limit are added to ``cut_off``.
     """
-    rng, first, steps_left = np.random.default_rng(config.seed), first_seed(config), config.steps
+    rng, first, steps_left = np.random.default_rng(config.seed), _first_seed(config), config.steps
     env.action_space.seed(first)
     for seed in itertools.count(first) if config.episodes is None else range(first, first + config.episodes):
         max_steps = limit if steps_left is None else min(limit, steps_left)

@@ -84,11 +84,11 @@ def push(run: Path | str, destination: str, *, checkpoint: Path | str | None = N
     check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
     with tempfile.TemporaryDirectory() as temp_dir:
-        model = write_agent_folder(Path(temp_dir) / "agent", folder, path)
-        metadata = agent_metadata(folder, saved, path)
+        model = _write_agent_folder(Path(temp_dir) / "agent", folder, path)
+        metadata = _agent_metadata(folder, saved, path)
         if is_final_result_of_step(folder.evaluation, checkpoint_step(path)):
             write_json(model / "eval.json", read_final_result(folder.evaluation) or {})
-        (model / "README.md").write_text(model_card(model, folder, saved, metadata, destination), encoding="utf-8")
+        (model / "README.md").write_text(_model_card(model, folder, saved, metadata, destination), encoding="utf-8")
         write_json(model / AGENT_FILE, metadata)
         if hub := HUB_PATTERN.fullmatch(destination):
             with tracker_module("huggingface_hub", destination) as client:
@@ -159,7 +159,7 @@ def list_agents(location: str) -> list[SharedAgent]:
     objects = open_objects(location)
     try:
         names = [name for name in objects.sizes() if name.rpartition("/")[2] == AGENT_FILE and name.count("/") < 2]
-        metadata = {name: parse_metadata(objects.get(name)) for name in names}
+        metadata = {name: _parse_metadata(objects.get(name)) for name in names}
     except objects.exceptions as error:
         raise objects.error(error) from error
     root = location.rstrip("/")
@@ -168,12 +168,12 @@ def list_agents(location: str) -> list[SharedAgent]:
 
 def _hub_metadata(client: Any, name: str) -> dict[str, str]:
     try:
-        return parse_metadata(read_file(Path(client.hf_hub_download(name, AGENT_FILE))))
+        return _parse_metadata(read_file(Path(client.hf_hub_download(name, AGENT_FILE))))
     except client.errors.EntryNotFoundError:
         return {}
 
 
-def parse_metadata(content: bytes) -> dict[str, str]:
+def _parse_metadata(content: bytes) -> dict[str, str]:
     """Return the texts in an untrusted ``agent.json``; none if it is damaged, so that other agents are still listed."""
     try:
         metadata = json.loads(content)
@@ -182,7 +182,7 @@ def parse_metadata(content: bytes) -> dict[str, str]:
     return {name: str(value) for name, value in metadata.items()} if isinstance(metadata, dict) else {}
 
 
-def agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> dict[str, str]:
+def _agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> dict[str, str]:
     """Return the metadata of an agent, for ``AGENT_FILE``."""
     step, score = checkpoint_step(checkpoint), None
     with contextlib.suppress(RunError, KeyError):  # an imported agent was not trained here
@@ -194,7 +194,7 @@ def agent_metadata(folder: RunFolder, saved: SavedConfig, checkpoint: Path) -> d
     return metadata | {"torch": str(torch.__version__)} | ({} if score is None else {"score": f"{score:g}"})
 
 
-def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -> Path:
+def _write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -> Path:
     """Write the folder of a shared agent: settings, spaces, a checkpoint of the learner and the longest episode."""
     try:
         state, longest = read_checkpoint(checkpoint, ["algo"])["algo"], longest_episode(checkpoint)
@@ -211,7 +211,7 @@ def write_agent_folder(folder_path: Path, folder: RunFolder, checkpoint: Path) -
 # ---------------------------------------------------------------- the page
 
 
-def model_card(
+def _model_card(
     model: Path, folder: RunFolder, saved: SavedConfig, metadata: Mapping[str, str], destination: str
 ) -> str:
     """Return the model card of an agent, and save its image in ``model``, the folder to share."""
@@ -302,15 +302,15 @@ def register_model(
     saved, checkpoints = read_saved_config(folder.path), Checkpoints(folder.checkpoints)
     check_code(saved, folder.path)
     path = checkpoints.select(checkpoint or checkpoints.best())
-    metadata, ident = agent_metadata(folder, saved, path), tracker_ids(folder.path).get(tracker, "")
+    metadata, ident = _agent_metadata(folder, saved, path), tracker_ids(folder.path).get(tracker, "")
     register_fn = _to_mlflow if tracker == "mlflow" else _to_wandb
     with tempfile.TemporaryDirectory() as temp_dir:
-        model = write_agent_folder(Path(temp_dir) / path.name, folder, path)
+        model = _write_agent_folder(Path(temp_dir) / path.name, folder, path)
         with tracker_module(tracker, f"register {name}") as module:
             return register_fn(module, name, alias, model, ident, metadata, folder)
 
 
-def mlflow_signature(spec: Mapping[str, Any]) -> dict[str, str]:
+def _mlflow_signature(spec: Mapping[str, Any]) -> dict[str, str]:
     """Return MLflow's signature of a policy from the content of spec.json: N observations in, N actions out."""
 
     def tensor(name: str, dtype: str, shape: list[int]) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _to_mlflow(
         "utc_time_created": datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S.%f"),
     }
     if spec := read_spec(RunFolder(model)):
-        content["signature"] = mlflow_signature(spec)
+        content["signature"] = _mlflow_signature(spec)
     (model / "MLmodel").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     client.log_artifacts(ident, str(model), f"models/{model.name}")
     if not any(model_entry.name == name for model_entry in client.search_registered_models(f"name='{name}'")):

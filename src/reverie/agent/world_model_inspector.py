@@ -179,7 +179,7 @@ class WorldModelInspector:
         """Return the predictions of all heads for T states ``[B, ...]``, as ``[B, T, ...]``."""
         latent = Latent(*(torch.stack(parts, 1) for parts in zip(*latents, strict=True)))  # [B, T, ...]
         predictions = {name: to_numpy(values) for name, values in self.learner.describe_latent(latent).items()}
-        predictions |= {"policy": to_numpy(action_probabilities(self.policy(latent)))}
+        predictions |= {"policy": to_numpy(_action_probabilities(self.policy(latent)))}
         if not self.draws:
             return predictions
         kind, prior = self._distribution(self.world.rssm.p(latent.deter))
@@ -229,7 +229,7 @@ class WorldModelInspector:
         return total
 
 
-def action_probabilities(policy: JointDistribution) -> Tensor:
+def _action_probabilities(policy: JointDistribution) -> Tensor:
     """Return the probability of each class of an action ``[..., A]``, or its most likely value if continuous."""
     parts: list[Any] = []
     for part in policy.parts.values():
@@ -267,7 +267,7 @@ def state_to_latent(world: WorldModel, state: ModelState) -> Latent:
     return Latent(torch.from_numpy(state.deter).to(like.deter), torch.from_numpy(state.stoch).to(like.stoch))
 
 
-def broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
+def _broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
     """Return actions ``[T, A]`` or ``[B, T, A]`` as ``[B, T, A]`` on the agent's device."""
     width = player.action_spec.width
     flat = actions if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions, np.float32))
@@ -305,7 +305,7 @@ def imagine_trajectory(
 ) -> ImaginedTrajectory:  # fmt: skip
     """Imagine a trajectory from a state of the world model: see ``Agent.imagine``."""
     inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), model_state(state)
-    fixed = None if actions is None else broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
+    fixed = None if actions is None else _broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
     if steps is None:
         steps = STEPS if fixed is None else fixed.shape[1]
     start = state_to_latent(inspector.world, state)

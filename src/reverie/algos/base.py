@@ -108,7 +108,7 @@ class Algorithm(nn.Module):
         is_plain = self._is_checked and not self._two_mode_modules
         step = self.next_step()
         update = run_step(self, step, batch) if is_plain else self.run_in_train_mode(step, batch)
-        return replace(update, metrics=mean_metrics(update.metrics)) if is_distributed() else update
+        return replace(update, metrics=_mean_metrics(update.metrics)) if is_distributed() else update
 
     def next_step(self) -> TrainStep:
         """Return the method that takes the next step: ``train_step``, unless steps differ in what they compute.
@@ -238,7 +238,7 @@ def run_step(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
     return step(learner.prepare_batch(batch.to(learner.device)))
 
 
-def mean_metrics(metrics: Metrics) -> Metrics:
+def _mean_metrics(metrics: Metrics) -> Metrics:
     """Return the mean of each metric over all learners."""
     means = mean_across_ranks(torch.stack([value.float() for value in metrics.values()])) if metrics else torch.empty(0)
     return dict(zip(metrics, means.unbind(), strict=True))

@@ -53,7 +53,7 @@ class BCObjective(nn.Module):
         if self.chunk_size > 1:
             return self.chunk_loss(batch)
         policy, action = self.actor(obs_before(batch.obs)), batch.action[:, :-1]
-        return Losses({"actor": masked_mean(imitation_error(policy, action), transition_mask(batch.is_last))})
+        return Losses({"actor": masked_mean(_imitation_error(policy, action), transition_mask(batch.is_last))})
 
     def chunk_loss(self, batch: Batch) -> Losses:
         """Return the same mean over the actions of all chunks, as far as they were taken."""
@@ -63,7 +63,7 @@ class BCObjective(nn.Module):
             policy = self.split(policy)  # [B, W, h, A]
         else:
             policy = DiagonalNormal(self.split(policy.mean), self.split(policy.log_std))
-        error = imitation_error(policy, self.split(chunks.action))  # [B, W, h]
+        error = _imitation_error(policy, self.split(chunks.action))  # [B, W, h]
         return Losses({"actor": masked_mean(error, chunks.is_taken)})
 
     def split(self, chunks: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class BCObjective(nn.Module):
         return chunks.reshape(*chunks.shape[:-1], self.chunk_size, -1)
 
 
-def imitation_error(policy: Any, action: Tensor) -> Tensor:
+def _imitation_error(policy: Any, action: Tensor) -> Tensor:
     """(pi(s) - a)^2, averaged over the dimensions of an action, or -ln pi(a | s): ``[...]`` of actions ``[..., A]``."""
     return (policy - action).square().mean(-1) if isinstance(policy, Tensor) else -policy.log_prob(action)
 
@@ -86,7 +86,9 @@ class BC(ModelFree):
         super().__init__(obs_spec, cfg, device)
         self.window: Window = replace(self.window, has_priorities=False)
         clone = cfg.resolve_kind(action_spec)
-        actor = cloning_actor(clone, self.actor_spec(action_spec), action_spec, cfg.networks, cfg.dtype, cfg.chunk_size)
+        actor = _cloning_actor(
+            clone, self.actor_spec(action_spec), action_spec, cfg.networks, cfg.dtype, cfg.chunk_size
+        )
         self.objective: BCObjective = BCObjective(actor, cfg.chunk_size)
         self.to(device)
         self.optims: dict[str, Adam] = {"actor": Adam(actor.parameters(), cfg.lr)}
@@ -106,7 +108,7 @@ class BC(ModelFree):
         return Update(metrics=self.minimize(self.objective(batch)), extras=self.memory_states(batch))
 
 
-def cloning_actor(
+def _cloning_actor(
     clone: str, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype, chunk_size: int = 1
 ) -> nn.Module:
     """Return the network for a kind of policy: ``deterministic`` outputs actions, all others a distribution.

@@ -72,7 +72,7 @@ class BCQObjective(TDObjective):
         action, mask = batch.action[:, :-1], transition_mask(batch.is_last)
         coded = self.vae(obs_before(batch.obs), action)
         reconstruction = masked_mean((coded.action - action).square().mean(-1), mask)
-        divergence = masked_mean(divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
+        divergence = masked_mean(_divergence_from_standard(coded.mean, coded.log_std).mean(-1), mask)
         loss = reconstruction + 0.5 * divergence
         metrics = {"loss/reconstruction": reconstruction.detach(), "train/divergence": divergence.detach()}
         return Losses({"vae": loss}, metrics)
@@ -119,7 +119,7 @@ class BCQObjective(TDObjective):
         return action.gather(-2, index).squeeze(-2)
 
 
-def divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
+def _divergence_from_standard(mean: Tensor, log_std: Tensor) -> Tensor:
     """KL(N(mean, std^2) || N(0, 1)) ``[...]``: Kingma and Welling 2014, appendix B."""
     return 0.5 * (mean.square() + exp(2 * log_std) - 1) - log_std
 

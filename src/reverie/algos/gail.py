@@ -81,13 +81,13 @@ class DiscriminatorObjective(nn.Module):
         return self.discriminator.encode(obs_before(batch.obs), batch.action[:, :-1])
 
 
-def airl_reward(f: Tensor) -> Tensor:
+def _airl_reward(f: Tensor) -> Tensor:
     """The reward ln D - ln(1 - D) = f, of either sign: AIRL's (Fu et al. 2018, arXiv:1710.11248)."""
     return f
 
 
 REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "airl": airl_reward,
+    "airl": _airl_reward,
     "positive": F.softplus,  # -ln(1 - D) > 0: GAIL's code
     "negative": F.logsigmoid,  # ln D < 0: GAIL's algorithm 1
 }

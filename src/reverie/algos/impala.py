@@ -58,7 +58,7 @@ class IMPALAObjective(OnPolicyObjective):
 # ---------------------------------------------------------------------- policy
 
 
-def sample_with_log_prob(actor: nn.Module, obs: Obs) -> Tensor:
+def _sample_with_log_prob(actor: nn.Module, obs: Obs) -> Tensor:
     """Return sampled actions and their log-probabilities, joined to ``[N, A + 1]``."""
     action, log_prob = actor(obs).sample()
     return torch.cat([action, log_prob.unsqueeze(-1)], -1)
@@ -70,7 +70,7 @@ class BehaviorPolicy(SampledPolicy):
     def __init__(self, actor: nn.Module, device: torch.device, graph: bool = True) -> None:
         super().__init__(actor, device, graph)
         self.drawn: CapturableFunction = CapturableFunction(
-            functools.partial(sample_with_log_prob, actor), actor, graph=graph
+            functools.partial(_sample_with_log_prob, actor), actor, graph=graph
         )
 
     def initial(self, num_envs: int) -> Any:

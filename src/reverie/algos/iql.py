@@ -70,7 +70,7 @@ class IQLObjective(TDObjective):
         """L_V = E[L_2^tau(min_i Q'_i(s, a) - V(s))]: equation 5. ``q_value`` is returned by :meth:`action_value`."""
         value = self.value(obs_before(batch.obs))  # [B, T-1]
         mask = transition_mask(batch.is_last)
-        loss = masked_mean(expectile_loss(q_value - value, self.cfg.expectile), mask)
+        loss = masked_mean(_expectile_loss(q_value - value, self.cfg.expectile), mask)
         return Losses({"value": loss}, {"train/state_value": masked_mean(value.detach(), mask)})
 
     def actor_loss(self, batch: Batch, q_value: Tensor, values: Tensor) -> Losses:
@@ -88,7 +88,7 @@ class IQLObjective(TDObjective):
         return squared_error(q, c.value_estimator(batch, values[:, 1:], c.discount), batch)
 
 
-def expectile_loss(error: Tensor, tau: float) -> Tensor:
+def _expectile_loss(error: Tensor, tau: float) -> Tensor:
     """L_2^tau(u) = abs(tau - 1(u < 0)) u^2, ``[...]``: below equation 4."""
     return (tau - (error < 0).to(error.dtype)).abs() * error.square()
 

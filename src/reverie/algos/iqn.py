@@ -34,7 +34,7 @@ class IQNObjective(QRDQNObjective):
 
     def critic_loss(self, batch: Batch) -> Losses:
         """sum_i E_j[rho_i(y_j - Z_tau_i(s, a))], averaged over the batch, tau_i ~ U([0, 1]): equation 3."""
-        tau = draw_fractions(batch, self.cfg.num_quantiles)  # [B, T-1, N]
+        tau = _draw_fractions(batch, self.cfg.num_quantiles)  # [B, T-1, N]
         quantiles: Tensor = self.network(obs_before(batch.obs), tau)  # [B, T-1, A, N]
         return quantile_error(quantiles, self.targets(batch), batch, self.cfg.kappa, self.classes, tau)
 
@@ -55,7 +55,7 @@ class IQNObjective(QRDQNObjective):
         ``[B, T - 1, N']``. With ``double`` the online network chooses a*.
         """
         obs, c = obs_after(batch.obs), self.cfg
-        tau = draw_fractions(batch, c.num_target_quantiles)  # [B, T-1, N']
+        tau = _draw_fractions(batch, c.num_target_quantiles)  # [B, T-1, N']
         if c.double:
             return self.targets_of(self.target_network(obs, tau), self.policy_quantiles(self.network, obs), batch)
         midpoints = quantile_midpoints(c.num_policy_quantiles, tau.device).expand(*tau.shape[:-1], -1)  # [B, T-1, K]
@@ -63,7 +63,7 @@ class IQNObjective(QRDQNObjective):
         return self.targets_of(quantiles[..., : tau.shape[-1]], quantiles[..., tau.shape[-1] :], batch)
 
 
-def draw_fractions(batch: Batch, count: int) -> Tensor:
+def _draw_fractions(batch: Batch, count: int) -> Tensor:
     """Return ``count`` fractions for each transition of a batch, uniform in [0, 1): ``[B, T - 1, count]``."""
     windows, rows = batch.shape
     return torch.rand(windows, rows - 1, count, dtype=batch.reward.dtype, device=batch.reward.device)

@@ -47,7 +47,7 @@ class ReBRACObjective(TD3Objective):
             value = self.critic(obs, action).amin(0)  # [B, T-1]
         size = mean_across_ranks(masked_mean(value.detach().abs(), mask))
         factor = 1 / size.clamp(min=torch.finfo(size.dtype).tiny)  # finite
-        cloning = masked_mean(squared_distance(action, batch.action[:, :-1]), mask)
+        cloning = masked_mean(_squared_distance(action, batch.action[:, :-1]), mask)
         loss = self.cfg.actor_bc_coef * cloning - factor * masked_mean(value, mask)
         return Losses({"actor": loss}, {"loss/bc": cloning.detach(), "train/lambda": factor})
 
@@ -62,13 +62,13 @@ class ReBRACObjective(TD3Objective):
         action = self.target_actor(obs)  # [B, T-1, A]
         noise = (c.target_policy_noise * torch.randn_like(action)).clamp(-c.target_noise_clip, c.target_noise_clip)
         action = (action + noise).clamp(-1, 1)
-        penalty = squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
+        penalty = _squared_distance(action, batch.action[:, 1:]) * ~batch.is_last[:, 1:]
         values = self.target_critic(obs, action)  # [K, B, T-1]
         value = (values if c.num_target_critics is None else draw_critics(values, c.num_target_critics)).amin(0)
         return c.value_estimator(batch, value - c.critic_bc_coef * penalty, c.discount)
 
 
-def squared_distance(a: Tensor, b: Tensor) -> Tensor:
+def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
     """|a - b|^2 ``[...]`` of actions ``[..., A]``."""
     return (a - b).square().sum(-1)
 

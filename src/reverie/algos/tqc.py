@@ -50,7 +50,7 @@ class TQCObjective(SACObjective):
         """
         obs, c = obs_after(batch.obs), self.cfg
         action, log_pi = self.actor(obs).sample()  # [B, T-1, A], [B, T-1]
-        atoms = smallest_quantiles(self.target_critic(obs, action), c.num_dropped_quantiles)  # [B, T-1, I]
+        atoms = _smallest_quantiles(self.target_critic(obs, action), c.num_dropped_quantiles)  # [B, T-1, I]
         assert isinstance(c.value_estimator, SingleBootstrap)  # as the configuration has checked
         if not c.entropy_backup:
             return quantile_targets(atoms, batch, c.value_estimator, c.discount)
@@ -77,7 +77,7 @@ class TQCObjective(SACObjective):
         return critic(obs, action).mean((0, -1)), -log_pi
 
 
-def smallest_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
+def _smallest_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
     """Return the N (M - d) smallest of the quantiles ``[N, ..., M]`` of N critics, ``[..., N (M - d)]``: section 3.2.
 
     ``dropped``: d, how many are dropped for each critic; not always of this critic.

@@ -110,13 +110,13 @@ class DreamCommand(RunOptions, EnvOverride):
             "" if trained is None else f"(during training, the model imagines only {count_noun(trained, 'step')} ahead)"
         )
         print(f"{ahead}\n" if ahead else "")
-        print(f"{error_table(report.errors, report.baseline_errors)}\n")
+        print(f"{_error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
             print(f"  {key}: {unit}")
         print_files(report.files, self.run)
 
 
-def error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
+def _error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
     """Format the errors at steps 1, 2, 4, 8 ... and the last as a table."""
     horizon = len(next(iter(errors.values())))
     steps = sorted({2**i for i in range(horizon.bit_length()) if 2**i <= horizon} | {horizon})

@@ -57,8 +57,8 @@ class BenchCommand:
     """Also write all numbers to this JSON file."""
 
     def __post_init__(self) -> None:
-        parse_dims(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
-        parse_dims(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
+        _parse_dims(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
+        _parse_dims(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
 
     @property
     def has_shape(self) -> bool:
@@ -69,8 +69,8 @@ class BenchCommand:
         from reverie.experiment.settings import merge_layers  # imports torch
 
         config = merge_layers(make_request(self))
-        report = run_benchmark(self, config)
-        print_sections({"learner": learner_lines(report), "machine": machine_lines(report)})
+        report = _run_benchmark(self, config)
+        print_sections({"learner": _learner_lines(report), "machine": _machine_lines(report)})
         if self.json is not None:
             from reverie.core.files import disk_errors_as_run_error, write_json
 
@@ -84,7 +84,7 @@ class BenchCommand:
                 write_json(self.json, values)
 
 
-def parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
+def _parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
     """Parse ``64x64x3`` as numbers, one for each that ``meaning`` names; ConfigError if the format is wrong."""
     if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
         raise ConfigError(f"{name} = '{text}': expected {meaning}.")
@@ -107,7 +107,7 @@ def make_request(options: BenchCommand) -> Request:
     )
 
 
-def run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
+def _run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Run the benchmark that ``options`` ask for."""
     from reverie.core.hardware import choose_device
     from reverie.experiment import bench
@@ -148,18 +148,18 @@ Line = tuple[str, str, str]
 """Name, value, and remark."""
 
 
-def learner_lines(report: Report) -> list[Line]:
+def _learner_lines(report: Report) -> list[Line]:
     """Return the lines about one update and one decision."""
     speed = report.speed
     lines = [
         ("parameters", f"{speed.parameters / 1e6:.2f}M", ""),
-        ("first update", format_seconds(speed.first_update_s), "once"),
+        ("first update", _format_seconds(speed.first_update_s), "once"),
         (
             "update",
-            format_seconds(speed.update_s),
+            _format_seconds(speed.update_s),
             f"{speed.rows_per_s:,.{int(speed.rows_per_s < 10)}f} rows per second",
         ),
-        *(("decision", format_seconds(ms / 1e3), f"for {count_noun(n, 'env')}") for n, ms in speed.act_ms.items()),
+        *(("decision", _format_seconds(ms / 1e3), f"for {count_noun(n, 'env')}") for n, ms in speed.act_ms.items()),
         ("memory", f"{speed.peak_gb:.2f} GB", "peak, without a replay"),
     ]
     if report.env_steps_per_s is not None:
@@ -169,7 +169,7 @@ def learner_lines(report: Report) -> list[Line]:
     return lines
 
 
-def machine_lines(report: Report) -> list[Line]:
+def _machine_lines(report: Report) -> list[Line]:
     """Return the lines about the machine's speed, and the fraction of it that an update reaches."""
     machine = report.machine
     lines = [
@@ -185,6 +185,6 @@ def machine_lines(report: Report) -> list[Line]:
     return lines
 
 
-def format_seconds(value: float) -> str:
+def _format_seconds(value: float) -> str:
     """Format a time below about a minute."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.3g} ms"

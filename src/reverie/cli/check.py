@@ -45,7 +45,7 @@ class CheckEnvCommand(TrustOption):
     env: EnvConfig = field(default_factory=EnvConfig)
 
 
-def check_env_command(args: list[str]) -> int:
+def _check_env_command(args: list[str]) -> int:
     """Run ``reverie check-env``, with the settings that ``reverie train`` would have."""
     if {"-h", "--help"} & {*args}:
         parse(CheckEnvCommand, args, "check-env")
@@ -66,7 +66,7 @@ def check_env_command(args: list[str]) -> int:
     arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}
     with progress_bar("playing", options.steps, "steps") as watch:
         report = check_env(options.id, env_options=options.env.merge({"id": options.id}), watch=watch, **arguments)
-    print_report(report, options.env)
+    _print_report(report, options.env)
     if report.algorithm:
         env_flags = [(flag, words) for flag, words in flags.items() if flag == "config" or flag.startswith("env.")]
         words = [text for flag, words in env_flags for text in (f"--{flag}", *words)]
@@ -79,7 +79,7 @@ def check_env_command(args: list[str]) -> int:
     return 0 if report.ok else 1
 
 
-def print_report(report: EnvReport, settings: EnvConfig) -> None:
+def _print_report(report: EnvReport, settings: EnvConfig) -> None:
     """Print how learners see an environment, its statistics, the algorithms that support it, and the findings."""
     current, usual = vars(settings), vars(EnvConfig(id=settings.id))
     actions = {} if report.action_spec is None else report.action_spec.parts
@@ -89,7 +89,7 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
         ),
         "learners see": [(key, f"{x.kind} {short_repr(x.classes or x.shape)}") for key, x in report.obs_spec.items()],
         "learners choose": [(key, f"{x.kind} {short_repr(x.classes or (x.size,))}") for key, x in actions.items()],
-        "environment": [(name.replace("_", " "), format_fact(value)) for name, value in report.measurements.items()],
+        "environment": [(name.replace("_", " "), _format_fact(value)) for name, value in report.measurements.items()],
         "algorithms": [(name, ", ".join(names)) for name, names in report.algorithms.items()],
     }
     print_sections(sections)
@@ -101,12 +101,12 @@ def print_report(report: EnvReport, settings: EnvConfig) -> None:
         print("no faults, no warnings")
 
 
-def format_fact(value: Any) -> str:
+def _format_fact(value: Any) -> str:
     """Format a fact; a list of numbers as its range and mean."""
     if isinstance(value, list) and value:
-        return f"{format_fact(min(value))} to {format_fact(max(value))}, mean {format_fact(sum(value) / len(value))}"
+        return f"{_format_fact(min(value))} to {_format_fact(max(value))}, mean {_format_fact(sum(value) / len(value))}"
     if isinstance(value, dict) and value:
-        return ", ".join(f"{key} {format_fact(number)}" for key, number in value.items())
+        return ", ".join(f"{key} {_format_fact(number)}" for key, number in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):

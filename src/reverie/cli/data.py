@@ -62,9 +62,9 @@ class DataInfoCommand(DatasetCommand):
             info = reader.info()
             with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
                 summary = summarize(track_progress(reader.as_recorded()), info.action)
-            print_sections(dataset_sections(reader, info, summary))
+            print_sections(_dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
-                print_sections(store_sections(reader.store))
+                print_sections(_store_sections(reader.store))
         if (png := self.plot) is not None:
             from reverie.core.files import disk_errors_as_run_error
             from reverie.log.plot import plot_dataset
@@ -249,7 +249,7 @@ class DownloadCommand:
                 f"{self.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
                 "rl_unplugged:Breakout."
             )
-        with download_progress() as progress, disk_errors_as_run_error(self.folder):
+        with _download_progress() as progress, disk_errors_as_run_error(self.folder):
             if kind == "minari":
                 paths = [download_minari(name, self.server, progress)]
             else:
@@ -294,7 +294,7 @@ def data_command(args: list[str]) -> int:
 # ---------------------------------------------------------------- what is printed
 
 
-def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dict[str, list[tuple[str, str]]]:
+def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``data info`` by section."""
     import numpy as np
 
@@ -305,7 +305,7 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
         "dataset": [("path", str(reader.path)), ("format", reader.format), *info.text.items()],
         "wrong": [("", wrong)] if (wrong := stepless_error(summary.rows, summary.num_stepless)) else [],
         "not finite": summary.broken_lines(),
-        "spaces": [*space_lines("observation", info.observation), *space_lines("action", info.action)],
+        "spaces": [*_space_lines("observation", info.observation), *_space_lines("action", info.action)],
         "episodes": [("number", f"{episodes:,} with {count_noun(sum(summary.lengths), 'step')}")],
     }
     if info.env:
@@ -329,16 +329,16 @@ def dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> dic
     return sections
 
 
-def space_lines(name: str, space: Space) -> list[tuple[str, str]]:
+def _space_lines(name: str, space: Space) -> list[tuple[str, str]]:
     """Return a line for each part of a space, at most ``MAX_PARTS``; ``name`` is the name of the whole space."""
     from reverie.core.spaces import columns_in
 
-    parts = [(column, format_space(leaf)) for column, leaf in columns_in(space, name)]
+    parts = [(column, _format_space(leaf)) for column, leaf in columns_in(space, name)]
     more = [("", f"and {len(parts) - MAX_PARTS} more")] if len(parts) > MAX_PARTS else []
     return parts[:MAX_PARTS] + more
 
 
-def format_space(space: Space) -> str:
+def _format_space(space: Space) -> str:
     """Format a space in at most 160 characters; bounds that differ between elements become their range."""
     from gymnasium.spaces import Box
 
@@ -348,7 +348,7 @@ def format_space(space: Space) -> str:
     return text if len(text) <= 160 else f"{text[:157]}..."
 
 
-def store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
+def _store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:
     """Return the lines of ``data info`` about the columns and segments of a store."""
     columns = store.segments[-1].columns
     sizes = [size or 0 for size in store.objects.sizes().values()]
@@ -379,7 +379,7 @@ def print_written(done: WriteReport, remarks: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def download_progress() -> Iterator[Callable[[str, int, int], None]]:
+def _download_progress() -> Iterator[Callable[[str, int, int], None]]:
     """Show the progress of each file on a terminal.
 
     Yields a function of a file's name, its bytes so far and its total bytes.

@@ -49,14 +49,14 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
 
     ``config``: their settings without other flags. ``has_algorithm``: whether the user named the algorithm.
     """
-    is_offline, required = required_flags(options, config)
+    is_offline, required = _required_flags(options, config)
     name = options.algorithm if has_algorithm else "ALGORITHM"
     lines = [f"usage: reverie train {name} {' '.join(required)} [OPTIONS]"]
     if not has_algorithm:
         lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", width(), subsequent_indent="  ")
     remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
-    shown = shown_settings(options, config, required, is_offline=is_offline)
+    shown = _shown_settings(options, config, required, is_offline=is_offline)
     for title, flags in FLAG_GROUPS.items():
         lines += ["", title, *(row(flag, *shown[flag]) for flag in flags.split() if flag in shown)]
     count = len([*dataclass_flags(config)])
@@ -69,7 +69,7 @@ def width() -> int:
     return min(100, shutil.get_terminal_size().columns)
 
 
-def required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
+def _required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
     """Return whether the run is offline, and the required flags for data and environment."""
     needs_env, is_offline = False, config.offline or (config.algo.needs_data and not options.env)
     try:
@@ -90,7 +90,7 @@ def row(flag: str, value: Any, description: str) -> str:
     return (start + clauses).rstrip()
 
 
-def shown_settings(
+def _shown_settings(
     options: CommonOptions, config: ExperimentConfig, required: list[str], *, is_offline: bool
 ) -> dict[str, tuple[Any, str]]:
     """Return value and description of each flag that has an effect.
@@ -130,7 +130,7 @@ def format_flag_value(value: Any) -> str:
     return "-" if value is None or not text else text
 
 
-def help_command(args: list[str]) -> int:
+def _help_command(args: list[str]) -> int:
     """Run ``reverie help TOPIC``."""
     topic = args[0].removeprefix("--") if args else "help"
     name = topic.replace("-", "_")
@@ -142,18 +142,18 @@ def help_command(args: list[str]) -> int:
     if topic in COMMANDS:
         return main([topic, "--help"])
     if name in algorithms():
-        lines = about_algorithm(name)
+        lines = _about_algorithm(name)
     elif name in TABLE:
         preset = TABLE[name]
         lines = [preset.description, "", f"reverie train {preset.algorithm} --preset {name}", ""]
         lines += [f"  {key:<28} {format_flag_value(value)}" for key, value in preset.settings.items()]
     else:
-        lines = about_setting(name)
+        lines = _about_setting(name)
     print(wrap_words("\n".join(lines)))
     return 0
 
 
-def about_algorithm(name: str) -> list[str]:
+def _about_algorithm(name: str) -> list[str]:
     """Return the description of an algorithm, and a command to train with it."""
     kind = algorithm_config(name)
     text = inspect.cleandoc(importlib.import_module(kind.__module__).__doc__ or "")
@@ -162,7 +162,7 @@ def about_algorithm(name: str) -> list[str]:
     return [*lines, f"Settings: reverie train {name} --help, or --help-all for each with its description"]
 
 
-def about_setting(name: str) -> list[str]:
+def _about_setting(name: str) -> list[str]:
     """Return description and default of a setting, by the algorithms that have it."""
     names_by_text: dict[str, list[str]] = {}
     for algorithm in algorithms() if name.startswith("algo.") else ("",):
@@ -222,7 +222,7 @@ class CompletionCommand:
     """bash, zsh (after compinit) or fish."""
 
     def __call__(self) -> None:
-        words = [(typed, " ".join(choices)) for typed, choices in complete_words().items()]
+        words = [(typed, " ".join(choices)) for typed, choices in _complete_words().items()]
         if self.shell == "fish":
             lines = [f"complete -c reverie -n '_reverie_after \"{typed}\"' -a '{choices}'" for typed, choices in words]
         else:
@@ -232,11 +232,11 @@ class CompletionCommand:
         print("\n".join([*lines, COMPLETION_SCRIPTS[self.shell]]))
 
 
-def complete_words() -> dict[str, list[str]]:
+def _complete_words() -> dict[str, list[str]]:
     """Return the completions after the first word, or the first two words, of a command line."""
     completions = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
-    completions |= {name: parse_help(name) for name in COMMANDS if name not in ("train", "help")}
-    completions |= {f"data {name}": parse_help("data", name) for name in completions["data"]}
+    completions |= {name: _parse_help(name) for name in COMMANDS if name not in ("train", "help")}
+    completions |= {f"data {name}": _parse_help("data", name) for name in completions["data"]}
     every = [*dataclass_flags(CommonOptions()), *dataclass_flags(ExperimentConfig()), "help", "help-all"]
     completions["train"] = [*algorithms(), *(f"--{flag}" for flag in every if not flag.startswith("algo."))]
     completions["tune"] = sorted({*completions["tune"], *completions["train"]})
@@ -247,7 +247,7 @@ def complete_words() -> dict[str, list[str]]:
     return completions
 
 
-def parse_help(*command: str) -> list[str]:
+def _parse_help(*command: str) -> list[str]:
     """Return the subcommands or values, in braces, and the options that the help of a command names."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

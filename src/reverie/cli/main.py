@@ -56,13 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     die_with_parent()
     limit_openmp_spinning()
     try:
-        code = run_main(list(sys.argv[1:] if argv is None else argv))
+        code = _run_main(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except OSError as error:
         has_ended = isinstance(error, BrokenPipeError)  # the process that reads the output
         if not has_ended and error.errno not in FULL:
             raise
-        code = 0 if has_ended else print_error(describe_full_disk(error), 1)
+        code = 0 if has_ended else print_error(_describe_full_disk(error), 1)
         try:
             sys.stdout.flush()
         except OSError:  # Python tries again when it exits
@@ -70,20 +70,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def describe_full_disk(error: OSError) -> str:
+def _describe_full_disk(error: OSError) -> str:
     """Return what could not be written, what to do, and what a run adds to the error."""
     text = f"cannot write {error.filename or 'the output'}: {error.strerror}. {disk_error_advice(error)}"
     return " ".join([text, *(f"{note}." for note in getattr(error, "__notes__", []))])
 
 
-def run_main(args: list[str]) -> int:
+def _run_main(args: list[str]) -> int:
     """Run the command of ``args``; return its exit code."""
     if not args or args[0] in ("-h", "--help"):
         print(overview())
         return 0 if args else 2
     if args[0] == "--version":
         print(f"reverie {version()}", flush=True)
-        print_environment()
+        _print_environment()
         return 0
     if args[0] not in COMMANDS:
         available = f"Available: {', '.join(COMMANDS)}."
@@ -117,10 +117,10 @@ def localize_args(command: str, args: Sequence[str]) -> list[str]:
         from reverie.log.artifacts import download_agent
 
         return [str(download_agent(args[0])), *localize_args(command, args[1:])]
-    return [localize_arg(text) for text in args]
+    return [_localize_arg(text) for text in args]
 
 
-def localize_arg(text: str) -> str:
+def _localize_arg(text: str) -> str:
     """Return an argument of the command line; for a run or an agent at a tracker, its local folder."""
     flag, location = re.fullmatch(r"(--[\w.-]+=)?(.*)", text, re.DOTALL).groups("")  # type: ignore[union-attr]
     if not re.match(r"(runs|models):/|wandb:.+/|hf://.+/", location):
@@ -130,7 +130,7 @@ def localize_arg(text: str) -> str:
     return f"{flag}{download_run(location)}"
 
 
-def print_environment() -> None:
+def _print_environment() -> None:
     """Print the versions of Python and PyTorch, the devices and the state of the kernels."""
     import platform
 

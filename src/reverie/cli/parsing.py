@@ -79,7 +79,7 @@ class EnvOverride:
     2.0}'`. None: the run's environment, and for `reverie eval` its evaluation environment (`eval_env`)."""
 
 
-def merge_env_flags(args: list[str], flag: str) -> list[str]:
+def _merge_env_flags(args: list[str], flag: str) -> list[str]:
     """Return ``args`` with the ``--env.KEY VALUE`` among them in the mapping of ``--env``, if that is the ``flag``."""
     words, rest, changes = iter(args), list[str](), dict[str, Any]()
     for arg in words:
@@ -97,7 +97,7 @@ def merge_env_flags(args: list[str], flag: str) -> list[str]:
     return [*rest, f"{flag}={yaml.safe_dump(changes, default_flow_style=True)}"] if changes.keys() - {"id"} else args
 
 
-def rename_reading_flags(arg: str) -> str:
+def _rename_reading_flags(arg: str) -> str:
     """Translate the names that training gives to reading options, such as ``--data.max-episode-steps``."""
     names = ("reader", "columns", "classes", "max-episode-steps", "max_episode_steps", "partial", "no-partial")
     flag = arg.partition("=")[0]
@@ -118,17 +118,17 @@ if hasattr(_strings := getattr(tyro, "_strings", None), "remove_single_line_brea
 def parse(kind: Any, args: list[str], command: str, default: Any = None, changes: str = "") -> Any:
     """Parse ``args`` as a ``kind``.
 
-    On wrong usage, print one line and exit with code 2. ``changes``: the flag of ``merge_env_flags``.
+    On wrong usage, print one line and exit with code 2. ``changes``: the flag of ``_merge_env_flags``.
     """
     defaults = {} if default is None else {"default": default}
     messages = io.StringIO()
     try:
         with contextlib.redirect_stderr(messages):
             return tyro.cli(
-                kind, args=merge_env_flags(args, changes), prog=f"reverie {command}", registry=registry, **defaults
+                kind, args=_merge_env_flags(args, changes), prog=f"reverie {command}", registry=registry, **defaults
             )
     except ConfigError as error:
-        message = re.sub(r"^\w+(?= = )", lambda match: to_flag(match[0]), str(error))
+        message = re.sub(r"^\w+(?= = )", lambda match: _to_flag(match[0]), str(error))
     except SystemExit as stop:
         if not stop.code:
             raise
@@ -149,10 +149,10 @@ class Command(Protocol):
 
 def run_command(kind: type[Command], args: list[str], name: str) -> int:
     """Run the command of that ``name`` with ``args``; return its exit code."""
-    return parse(kind, [rename_reading_flags(arg) for arg in args], name, changes="--env")() or 0
+    return parse(kind, [_rename_reading_flags(arg) for arg in args], name, changes="--env")() or 0
 
 
-def to_flag(name: str) -> str:
+def _to_flag(name: str) -> str:
     """Return ``--eval-envs`` for ``eval_envs``."""
     return f"--{name.replace('_', '-')}"
 
@@ -174,24 +174,24 @@ def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
         option = unknown[1].partition("=")[0]
         name = option.lstrip("-").replace("_", "-")
         near = [name] if name in flags else suggest_names(name, flags)
-        suggestion = f" Did you mean {' or '.join(map(to_flag, near))}?" if near and option.startswith("-") else ""
+        suggestion = f" Did you mean {' or '.join(map(_to_flag, near))}?" if near and option.startswith("-") else ""
         return f"unknown option {option}.{suggestion}{every}"
     if wrong := WRONG_VALUES.match(text):
         flag, values = wrong[1], wrong[3].replace("'", "")
         kinds = re.sub("[{}]", "", wrong[2] or "values of its type")
         example = f", as in {flag} {' '.join(values.split(','))}" if "," in values else ""
         return f"{flag} = {values}: expected {kinds}, separated by spaces{example}.{every}"
-    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): ([\w.]+) = ", rewrite_parse_error, text)
+    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): ([\w.]+) = ", _rewrite_parse_error, text)
     return text if text.endswith((".", "?")) else f"{text}."
 
 
-def rewrite_parse_error(match: re.Match[str]) -> str:
+def _rewrite_parse_error(match: re.Match[str]) -> str:
     """Return ``--env.num = `` for tyro's ``Error parsing env: num = `` or ``Error parsing env: env.num = ``."""
     prefix, name = match.groups()
     if prefix.startswith("--"):
         return f"{prefix} = "
     whole_command = not (prefix[:1].islower() or prefix.startswith("-"))
-    return f"{to_flag(name if whole_command or name.startswith(f'{prefix}.') else f'{prefix}.{name}')} = "
+    return f"{_to_flag(name if whole_command or name.startswith(f'{prefix}.') else f'{prefix}.{name}')} = "
 
 
 def iter_flags(args: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -232,7 +232,7 @@ def dataclass_flags(value: Any, prefix: str = "") -> Iterator[str]:
 # ---------------------------------------------------------------- words that tyro does not read
 
 
-def word_constructor(
+def _word_constructor(
     metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, none: bool = False
 ) -> Any:
     """Return the tyro constructor that reads a value from one argument.
@@ -259,7 +259,7 @@ def word_constructor(
 
 
 @registry.primitive_rule
-def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+def _whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
     """Accept integers written as 1e5."""
 
     def read(text: str) -> int:
@@ -270,11 +270,11 @@ def whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | Non
                 return int(float(text))
         raise ValueError(f"{text} is not a whole number")
 
-    return word_constructor("INT", read, str, int) if info.type is int else None
+    return _word_constructor("INT", read, str, int) if info.type is int else None
 
 
 @registry.primitive_rule
-def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
+def _local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
     """Reject URLs as paths: ``pathlib`` would create folders with names such as 's3:'."""
 
     def read(text: str) -> Path:
@@ -282,7 +282,7 @@ def local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None]
         return Path(text)
 
     is_path = info.type in (Path, Path | None)
-    return word_constructor("PATH", read, str, Path, info.type is not Path) if is_path else None
+    return _word_constructor("PATH", read, str, Path, info.type is not Path) if is_path else None
 
 
 @registry.primitive_rule
@@ -292,7 +292,7 @@ def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] |
     kind, optional = options[0], options[1:] == (type(None),)
     if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
         return None
-    return word_constructor("|".join(kind.variants()), kind.parse, lambda value: value.to_text(), kind, optional)  # type: ignore[no-any-return]
+    return _word_constructor("|".join(kind.variants()), kind.parse, lambda value: value.to_text(), kind, optional)  # type: ignore[no-any-return]
 
 
 class _Loader(yaml.SafeLoader):
@@ -305,7 +305,7 @@ _Loader.add_implicit_resolver(
 
 
 @registry.primitive_rule
-def parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[ScheduledFloat] | None:
+def _parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[ScheduledFloat] | None:
     """Accept a schedule over env steps written as points: '[[0, 0], [1e4, 3e-4]]'."""
 
     def read(text: str) -> ScheduledFloat:
@@ -314,7 +314,7 @@ def parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Schedule
         return PiecewiseLinear.from_points(yaml.load(text, _Loader), "points")
 
     return (
-        word_constructor("FLOAT|POINTS", read, str, int | float | PiecewiseLinear)
+        _word_constructor("FLOAT|POINTS", read, str, int | float | PiecewiseLinear)
         if info.type == ScheduledFloat
         else None
     )
@@ -327,11 +327,11 @@ def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[WeightByPattern
     def read(text: str) -> WeightByPattern:
         return coerce(yaml.load(text, _Loader), WeightByPattern, "weights")  # type: ignore[no-any-return]
 
-    return word_constructor("FLOAT|YAML", read, str, int | float | dict) if info.type == WeightByPattern else None
+    return _word_constructor("FLOAT|YAML", read, str, int | float | dict) if info.type == WeightByPattern else None
 
 
 @registry.primitive_rule
-def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
+def _yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
     """Accept mappings, such as environment arguments, as YAML, '{continuous: true}', or as continuous=true."""
 
     def read(text: str) -> dict[str, Any]:
@@ -346,11 +346,11 @@ def yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, 
     def write(value: dict[str, Any]) -> str:
         return yaml.safe_dump(value, default_flow_style=True).strip()
 
-    return word_constructor("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None
+    return _word_constructor("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None
 
 
 @registry.primitive_rule
-def env_changes(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[EnvChanges] | None:
+def _env_changes(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[EnvChanges] | None:
     """Accept an environment as its id, or as YAML of the settings that differ."""
 
     def read(text: str) -> str | dict[str, Any]:
@@ -360,4 +360,4 @@ def env_changes(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[EnvChanges]
     def write(value: str | dict[str, Any]) -> str:
         return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).strip()
 
-    return word_constructor("ID|YAML", read, write, str | dict, none=True) if info.type == EnvChanges else None
+    return _word_constructor("ID|YAML", read, write, str | dict, none=True) if info.type == EnvChanges else None

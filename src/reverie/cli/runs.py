@@ -32,24 +32,24 @@ class ListCommand:
 
     def __call__(self) -> int:
         if self.location:
-            return print_agents(self.location)
+            return _print_agents(self.location)
         from reverie.experiment.presets import TABLE
 
         for group, entries in itertools.groupby(algorithms().values(), key=lambda entry: entry.group):
             print(group)
             for name, target, _ in entries:
-                summary, sizes = module_outline(name) if target.startswith("reverie.algos.") else (target, [])
-                print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
+                summary, sizes = _module_outline(name) if target.startswith("reverie.algos.") else (target, [])
+                _print_entry(name, [summary, *([f"Sizes: {', '.join(sizes)}."] if sizes else [])])
             print()
         print("presets (--preset NAME; in brackets, the environments whose default it is)")
-        print_entry("cpu", ["The environment's preset with small networks and a short run; the default without a GPU."])
+        _print_entry("cpu", ["The environment's preset, with small networks and a short run; default without a GPU."])
         for name, preset in TABLE.items():
             starts = ", ".join(f"{start}*" for start in preset.env_prefixes.split())
-            print_entry(name, [preset.description + (f" [{starts}]" if starts else "")])
+            _print_entry(name, [preset.description + (f" [{starts}]" if starts else "")])
         return 0
 
 
-def module_outline(name: str) -> tuple[str, list[str]]:
+def _module_outline(name: str) -> tuple[str, list[str]]:
     """Return the first line of the docstring of ``algos/NAME.py``, and the keys of ``SIZES``, without importing torch.
 
     The file can also import this table from another one.
@@ -67,7 +67,7 @@ def _parse(module: str) -> ast.Module:
     return ast.parse((Path(__file__).parents[2] / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
 
 
-def print_entry(name: str, texts: list[str]) -> None:
+def _print_entry(name: str, texts: list[str]) -> None:
     """Print a name and, beside it, texts that are wrapped at the width of the terminal."""
     margin, columns = " " * 26, min(120, shutil.get_terminal_size().columns)
     lines = [line for text in texts for line in textwrap.wrap(text, columns - 26, break_on_hyphens=False)]
@@ -185,7 +185,7 @@ class ImportCommand(TrustOption):
         print(f"imported; reverie eval {relative_like(run, self.run)}")
 
 
-def print_agents(location: str) -> int:
+def _print_agents(location: str) -> int:
     """Print the agents at a location, for ``reverie list``."""
     from reverie.agent.sharing import list_agents
 
@@ -239,12 +239,12 @@ class InfoCommand:
             "algorithm": saved.algorithm,
             "environment": saved.env + (f" x {settings.get('env', {}).get('num')}" if unit == "steps" else ""),
             "progress": f"{step:,} of {settings.get(unit, 0):,} {'env steps' if unit == 'steps' else unit}",
-            **{name: count_text(newest.get(f"counters/{name}", 0)) for name in COUNTERS},
+            **{name: _count_text(newest.get(f"counters/{name}", 0)) for name in COUNTERS},
             "return": f"{newest['episode/score']:.2f} (newest)" if "episode/score" in newest else "-",
-            "evaluation": evaluation_line(folder.evaluation, newest.get("eval/score")),
+            "evaluation": _evaluation_line(folder.evaluation, newest.get("eval/score")),
             **({"estimate": f"{newest[ESTIMATE]:.2f} discounted, by FQE (newest)"} if ESTIMATE in newest else {}),
-            "checkpoints": checkpoint_line(checkpoints, problems),
-            "replay": replay_line(folder.replay),
+            "checkpoints": _checkpoint_line(checkpoints, problems),
+            "replay": _replay_line(folder.replay),
             "kernels here": kernel_problem() or ("off" if kernels_disabled() else "compiled"),
         }
         for key_path, text in saved.custom.items():
@@ -256,12 +256,12 @@ class InfoCommand:
         print_files([*folder.files().items(), *videos, *dreams])
 
 
-def count_text(count: float | None) -> str:
+def _count_text(count: float | None) -> str:
     """Return a count with separators of thousands; "-" if it is unknown."""
     return "-" if count is None else f"{int(count):,}"
 
 
-def evaluation_line(file: Path, logged: float | None) -> str:
+def _evaluation_line(file: Path, logged: float | None) -> str:
     """Return the score of the latest evaluation, from ``eval.json`` or else from the last entry in the log."""
     if not file.exists():
         return f"{logged:.2f} (newest)" if logged is not None else "-"
@@ -277,14 +277,14 @@ def evaluation_line(file: Path, logged: float | None) -> str:
         raise RunError(f"{file} is damaged: it has no score ({error!r}). {DELETE}") from error
 
 
-def checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:
+def _checkpoint_line(checkpoints: Checkpoints, wrong: Mapping[str, str]) -> str:
     """Return the names of the checkpoints, with the problem in ``wrong`` of each that cannot be loaded."""
     names = [path.name for path in checkpoints.paths()]
     names = [name + (f" (cannot be used: {wrong[name]})" if name in wrong else "") for name in names]
     return ", ".join([*names, *sorted(path.name for path in checkpoints.folder.glob("diverged-*"))]) or "none yet"
 
 
-def replay_line(folder: Path) -> str:
+def _replay_line(folder: Path) -> str:
     """Return the number of rows stored in ``folder``."""
     from reverie.store.store import ReplayStore
 

@@ -51,7 +51,7 @@ def parse_and_train(
     of training. ``kind``: the command to which ``end`` belongs.
     """
     has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
-    if misplaced := misplaced_word(args, flags):
+    if misplaced := _misplaced_word(args, flags):
         return print_error(misplaced, 2)
     options = with_run_algorithm(options, has_algorithm=has_algorithm)
     for text in flags.get("callbacks", ()):
@@ -90,15 +90,15 @@ def parse_and_train(
     starts = not runs_children and not is_single and not is_launched()
     with silence_logger(starts or launcher_rank() > 0):
         config = complete(config, request, {SHORT.get(name, name).replace("-", "_") for name in flags})
-    if refused := placement_error(common, config.learners):
+    if refused := _placement_error(common, config.learners):
         return print_error(refused, 2)
     if starts:
-        return run_on_ray(args, config, common) if common.cluster else launch_learners(["train", *args], config)
-    end = end or (train_one if common.seeds is None else train_several_seeds)
+        return _run_on_ray(args, config, common) if common.cluster else launch_learners(["train", *args], config)
+    end = end or (_train_one if common.seeds is None else _train_several_seeds)
     return end(config, common)
 
 
-def misplaced_word(args: list[str], flags: Mapping[str, Sequence[str]]) -> str:
+def _misplaced_word(args: list[str], flags: Mapping[str, Sequence[str]]) -> str:
     """Return what to write instead of an environment without its flag, or of an algorithm with one; "" if neither."""
     if args[1:] and not args[0].startswith("-") and not args[1].startswith("-"):
         return f"'{args[1]}' after the algorithm: for an environment, pass --env {args[1]}."
@@ -107,7 +107,7 @@ def misplaced_word(args: list[str], flags: Mapping[str, Sequence[str]]) -> str:
     return ""
 
 
-def placement_error(options: CommonOptions, learners: int) -> str:
+def _placement_error(options: CommonOptions, learners: int) -> str:
     """Return why the learners cannot be placed as requested; "" if they can."""
     if options.cluster and options.cluster.partition(":")[0] != "ray":
         return f"--cluster {options.cluster}: expected ray, or ray:HOST:PORT."
@@ -118,7 +118,7 @@ def placement_error(options: CommonOptions, learners: int) -> str:
     return ""
 
 
-def run_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
+def _run_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions) -> int:
     """Train on a Ray cluster; return the exit code."""
     check_divisible(config.merge({"device": "cpu"}), config.learners, config.learners)
     run = (options.run or new_path(config.task_label, config.name)).absolute()
@@ -126,10 +126,10 @@ def run_on_ray(args: list[str], config: ExperimentConfig, options: CommonOptions
         "train",
         *remove_flags(args, {"cluster", "resources", "actor-resources", "placement-strategy", "run", "resume"}),
     ]
-    return train_on_ray(train_args, config, run, cluster_request(options) or ClusterRequest())
+    return train_on_ray(train_args, config, run, _cluster_request(options) or ClusterRequest())
 
 
-def cluster_request(options: CommonOptions) -> ClusterRequest | None:
+def _cluster_request(options: CommonOptions) -> ClusterRequest | None:
     """Return the options for Ray; None if there are none."""
     if not options.cluster:
         return None
@@ -155,7 +155,7 @@ def with_run_algorithm(options: CommonOptions, *, has_algorithm: bool) -> Common
     return replace(options, algorithm=saved.algorithm)
 
 
-def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
+def _train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train, print the result, and return 0, or the code of the signal that ended the run."""
     result = train_config(config, run=options.run)
     if launcher_rank():  # the first learner reports how the run ended
@@ -174,7 +174,7 @@ def train_one(config: ExperimentConfig, options: CommonOptions) -> int:
     return 128 + result.signal
 
 
-def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
+def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int:
     """Train several seeds and print the result; return 0 if all have finished."""
     seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
@@ -184,7 +184,7 @@ def train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> int
         seeds,
         jobs=options.jobs,
         run=options.run,
-        request=cluster_request(options),
+        request=_cluster_request(options),
     )
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
@@ -242,7 +242,7 @@ class TuneCommand:
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
-def tune_command(args: list[str]) -> int:
+def _tune_command(args: list[str]) -> int:
     """Run ``reverie tune``."""
     if {"-h", "--help"} & {*args}:
         parse(TuneOptions, ["--help"], "tune")
@@ -264,7 +264,7 @@ def run_search(config: ExperimentConfig, options: TuneOptions) -> int:
         grid=bool(options.grid),
         seeds=seeds,
         space_name=source,
-        request=cluster_request(options),
+        request=_cluster_request(options),
         **search_options,
     )
     counts = {state: sum(trial.state == state for trial in result.trials) for state in ("finished", "pruned", "failed")}

@@ -68,9 +68,9 @@ class Config:
             old = getattr(self, key)
             if isinstance(old, Config) and isinstance(value, Mapping):
                 changes[key] = old.merge(value, key_path)
-            elif has_build_method(value) or (has_build_method(old) and not isinstance(old, Config)):
+            elif _has_build_method(value) or (_has_build_method(old) and not isinstance(old, Config)):
                 # A user's object is used unchanged; values from a file do not modify it.
-                changes[key] = value if has_build_method(value) else old
+                changes[key] = value if _has_build_method(value) else old
             else:
                 changes[key] = coerce(value, hints[key], key_path)
         try:
@@ -215,7 +215,7 @@ def split_hint(hint: Any) -> tuple[Any, tuple[Bound, ...]]:
 def check_type(value: Any, hint: Any, setting_name: str) -> None:
     """Raise ConfigError unless a number, bool, ``Literal`` or ``Choice`` matches its type."""
     options = typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if has_build_method(value) or not all(map(_is_checked, options)):
+    if _has_build_method(value) or not all(map(_is_checked, options)):
         return
     converted = coerce(value, hint, setting_name)
     is_text = isinstance(value, str) and not isinstance(converted, str)
@@ -250,14 +250,14 @@ def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, 
     module, colon, rest = text.strip().partition(":")
     has_module = bool(colon and is_module_name(module))
     try:
-        name, args, kwargs = parse_call_expr(rest if has_module else text.strip())
+        name, args, kwargs = _parse_call_expr(rest if has_module else text.strip())
     except (SyntaxError, ValueError):
         forms = "name, name(setting=value), module:Class or module:Class(setting=value)"
         raise ConfigError(f"{error_prefix}: expected one of {forms}.") from None
     return f"{module}:{name}" if has_module else name, args, kwargs
 
 
-def parse_call_expr(text: str) -> tuple[str, list[Any], dict[str, Any]]:
+def _parse_call_expr(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Return the name, the positional and the named settings of ``name``, or of ``name(1, setting=2)``.
 
     SyntaxError if ``text`` is not a Python expression, ValueError for other expressions or if a setting is not a
@@ -284,7 +284,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-def has_build_method(value: Any) -> bool:
+def _has_build_method(value: Any) -> bool:
     """Return whether ``value`` is a user's object with a ``build`` method, which settings contain unchanged."""
     return not isinstance(value, type) and callable(getattr(value, "build", None))
 
@@ -383,7 +383,7 @@ def _to_plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, PiecewiseLinear):
         return value.to_list()
-    if has_build_method(value):
+    if _has_build_method(value):
         return repr(value)
     if isinstance(value, list | tuple):
         return [_to_plain(v) for v in value]

@@ -34,7 +34,7 @@ class Unique(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read the mapping in a YAML file; ConfigError if there is none."""
     try:
-        content = parse_yaml(read_file(path, LARGEST_YAML).decode())
+        content = _parse_yaml(read_file(path, LARGEST_YAML).decode())
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}.{near(path)}") from None
     except RecursionError:
@@ -48,21 +48,21 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content or {}
 
 
-def parse_yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     """Parse ``text``; YAMLError if its aliases expand to too many values."""
     loader = Unique(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
-        if size_of(node, {}) > MOST_NODES:
+        if _size_of(node, {}) > MOST_NODES:
             raise yaml.YAMLError(f"it has more than {MOST_NODES:,} values, counted at each alias.")
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
-def size_of(node: yaml.Node, sizes: dict[int, int]) -> int:
+def _size_of(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Return the number of values below a node; ``sizes``: cached sizes of other nodes.
 
     YAMLError if it contains itself.
@@ -74,7 +74,7 @@ def size_of(node: yaml.Node, sizes: dict[int, int]) -> int:
     sizes[id(node)] = 0
     inside = [] if isinstance(node, yaml.ScalarNode) else node.value
     pairs = (part for item in inside for part in (item if isinstance(item, tuple) else (item,)))
-    sizes[id(node)] = size = 1 + sum(size_of(part, sizes) for part in pairs)
+    sizes[id(node)] = size = 1 + sum(_size_of(part, sizes) for part in pairs)
     return size
 
 

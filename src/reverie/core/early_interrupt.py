@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 
 
-def print_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Report an exception that ends the program, as ``sys.excepthook`` does."""
     if issubclass(kind, KeyboardInterrupt):
         print("reverie: interrupted", file=sys.stderr)
@@ -15,4 +15,4 @@ def print_interrupt(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 if sys.argv[:1] and (sys.argv[0].endswith(("/reverie", "\\reverie.exe")) or sys.orig_argv[1:3] == ["-m", "reverie"]):
-    sys.excepthook = print_interrupt
+    sys.excepthook = _print_interrupt

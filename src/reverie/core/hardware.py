@@ -29,7 +29,7 @@ def choose_device(name: str) -> str:
     index = int(name.partition(":")[2] or 0)
     if name.startswith("cuda") and index >= count:
         raise ConfigError(f"device = '{name}': PyTorch sees {count_noun(count, 'CUDA device')} here. Use auto or cpu.")
-    load_triton()
+    _load_triton()
     return name
 
 
@@ -49,7 +49,7 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def load_triton() -> None:
+def _load_triton() -> None:
     """Import Triton, if it is installed, before an environment loads Mesa's OpenGL: afterwards the import crashes.
 
     Both contain LLVM. If Mesa is already loaded, PyTorch and ``kernels/gpu.py`` do not use Triton.

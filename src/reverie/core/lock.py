@@ -33,7 +33,7 @@ os.register_at_fork(after_in_child=close_inherited_locks)
 
 
 @contextlib.contextmanager
-def file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
+def _file_lock(path: Path, guarded: Path, instead: str) -> Iterator[None]:
     """Hold the exclusive lock of ``path``, a file that names its process, inside the context.
 
     ``guarded``: what the lock protects; ``instead``: an alternative to choose; both for messages.
@@ -89,7 +89,7 @@ def _read_owner(path: Path) -> str:
 @contextlib.contextmanager
 def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder that only one process writes; delete unfinished files of killed processes."""
-    with file_lock(folder / LOCK_FILE_NAME, folder, "another run folder"):
+    with _file_lock(folder / LOCK_FILE_NAME, folder, "another run folder"):
         delete_temporary_files(folder)
         yield
 
@@ -98,4 +98,4 @@ def lock_beside(target: Path) -> AbstractContextManager[None]:
     """Return the lock of a file or folder that does not exist yet: ``.name.lock`` next to it. Creates its folder."""
     with disk_errors_as_run_error(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    return file_lock(target.with_name(f".{target.name}.lock"), target, "another name")
+    return _file_lock(target.with_name(f".{target.name}.lock"), target, "another name")

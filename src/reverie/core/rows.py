@@ -51,7 +51,7 @@ def find_rule_violations(rows: Rows, ended: bool = True) -> Iterator[tuple[str, 
     yield "non-zero reward on an is_first row", first & (rows["reward"] != 0)
 
 
-def check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> None:
+def _check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> None:
     """Raise DataError unless ``part`` has the columns ``needed``, of one length, flags and rewards of their kind."""
     for name in (*needed, "reward", *FLAGS):
         if name not in part:
@@ -83,7 +83,7 @@ def iter_checked_rows(
     """
     total, ended, names = 0, True, tuple(needed)
     for part in parts:
-        check_required_columns(part, names, f"{source}, part from row {total} on")
+        _check_required_columns(part, names, f"{source}, part from row {total} on")
         if not len(part["is_first"]):
             continue
         for rule, wrong in find_rule_violations(part, ended) if flags else ():

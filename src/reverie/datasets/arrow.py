@@ -61,9 +61,9 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
     with reading(file):
         if format_from_suffix(file) == "CSV":
             csv = import_optional("pyarrow.csv", "arrow")
-            options = csv.ReadOptions(skip_rows=comment_lines(file))
+            options = csv.ReadOptions(skip_rows=_comment_lines(file))
             return table_pieces(csv.read_csv(file, read_options=options), str(file))
-        if is_parquet(file):
+        if _is_parquet(file):
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
             rows = [reopen().metadata.row_group(group).num_rows for group in groups]
@@ -72,7 +72,7 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
         return table_pieces(_arrow_table(file), str(file))
 
 
-def comment_lines(file: Path) -> int:
+def _comment_lines(file: Path) -> int:
     """Return the number of lines before the header of a CSV file: they begin with # and are no names of columns."""
     with io.TextIOWrapper(open_data(file), encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream):
@@ -112,12 +112,12 @@ def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
 def read_table(file: Path) -> Any:
     """Return the whole table of an Arrow or Parquet file; raise DataError if it is damaged."""
     with reading(file):
-        table = _parquet(file, file.stat().st_mtime_ns).read() if is_parquet(file) else _arrow_table(file)
+        table = _parquet(file, file.stat().st_mtime_ns).read() if _is_parquet(file) else _arrow_table(file)
         table.validate(full=True)  # reading beyond the end of a buffer would abort the process
     return table
 
 
-def is_parquet(file: Path) -> bool:
+def _is_parquet(file: Path) -> bool:
     """Return whether a file begins like a Parquet file."""
     with open_data(file) as stream:
         return stream.read(4) == b"PAR1"

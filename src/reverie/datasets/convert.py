@@ -150,7 +150,7 @@ def _to_minari(
         with reader.telling_places(is_whole):
             for rows in episodes:
                 if len(rows["reward"]) > 1:
-                    yield minari_fields(rows, both, first)
+                    yield _minari_fields(rows, both, first)
                 first += len(rows["reward"])
 
     return writers.write_minari(fields(), target, both, metadata)
@@ -172,7 +172,7 @@ def _arguments_of(info: DatasetInfo) -> dict[str, Any]:
     )
 
 
-def minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
+def _minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
     """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
 
     ``first``: number of its first row, for messages.
@@ -265,7 +265,7 @@ def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFil
 
     def steps(drawn: np.ndarray) -> EpisodeFilter:
         masks = np.split(drawn, np.cumsum(lengths)[:-1])
-        return lambda episodes: (p for pair in zip(episodes, masks, strict=True) for p in split_episode(*pair))
+        return lambda episodes: (p for pair in zip(episodes, masks, strict=True) for p in _split_episode(*pair))
 
     return steps(drawn), steps(~drawn)
 
@@ -293,7 +293,7 @@ def _parts_of(picked: np.ndarray) -> tuple[EpisodeFilter, EpisodeFilter]:
     return of(picked), of(~picked)
 
 
-def split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
+def _split_episode(episode: Rows, mask: np.ndarray) -> Iterator[Rows]:
     """Yield each unbroken run of the steps in ``mask``, bool ``[n - 1]``, and the row after it, as an episode."""
     for start, stop in np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2).tolist():
         piece = {name: values[start : stop + 1].copy() for name, values in episode.items()}

@@ -50,7 +50,7 @@ IGNORED_KWARGS = {"max_episode_steps", "render_mode", "frameskip"}
 DEFAULTS = EnvConfig()
 
 
-def recorded_env_config(info: DatasetInfo) -> EnvConfig:
+def _recorded_env_config(info: DatasetInfo) -> EnvConfig:
     """Return the settings that data declare, or the defaults."""
     return DEFAULTS.merge(dict(info.env_settings))
 
@@ -65,7 +65,7 @@ def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
 
     If the data declare no settings, the rows are assumed to have the ``action_repeat`` and ``pool_frames`` of ``env``.
     """
-    recorded, todo = recorded_env_config(info), {}
+    recorded, todo = _recorded_env_config(info), {}
     for name in (*APPLICABLE, *(INAPPLICABLE if info.env_settings else ())):
         value = getattr(env, name)
         if value in (getattr(DEFAULTS, name), getattr(recorded, name)):
@@ -92,7 +92,7 @@ def check_same_meaning(info: DatasetInfo, env: EnvConfig) -> None:
     where episodes begin and are truncated, not the meaning of a row. Shapes are compared elsewhere.
     """
     for name in MEANING_SETTINGS if info.env_settings else ():
-        recorded, value = getattr(recorded_env_config(info), name), getattr(env, name)
+        recorded, value = getattr(_recorded_env_config(info), name), getattr(env, name)
         if recorded != value == getattr(DEFAULTS, name):  # others are applied, or rejected: ``settings_to_apply``
             raise ConfigError(
                 f"env.{name} = {value}: the rows were recorded with env.{name} = {recorded}, but the run would train "
@@ -109,15 +109,15 @@ def missing_kwargs_and_wrappers(info: DatasetInfo, env_spec: EnvSpec | None) -> 
     declared = info.env_settings.get("kwargs", info.env_kwargs)
     kwargs = {name: value for name, value in declared.items() if name not in IGNORED_KWARGS}
     arguments = [f"{name} = {value}" for name, value in kwargs.items() if has["kwargs"].get(name) != value]
-    missing = missing_wrappers(user_wrappers(info), has)
-    return arguments + ([wrapper_names(missing)] if missing else [])
+    missing = _missing_wrappers(user_wrappers(info), has)
+    return arguments + ([_wrapper_names(missing)] if missing else [])
 
 
 def nondefault_settings(info: DatasetInfo) -> list[str]:
     """Return the declared settings that are not defaults, ``env.resize = (64, 64)``, and the names of wrappers."""
-    recorded = recorded_env_config(info)
+    recorded = _recorded_env_config(info)
     settings = _nondefault(recorded, (*APPLICABLE, *INAPPLICABLE, "noop_max"))
-    wrappers = [wrapper_names([wrapper]) for wrapper in user_wrappers(info)]
+    wrappers = [_wrapper_names([wrapper]) for wrapper in user_wrappers(info)]
     return [f"env.{name} = {getattr(recorded, name)}" for name in settings] + wrappers
 
 
@@ -163,10 +163,10 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
         adapted = Resize(adapted, *config.resize) if config.resize else adapted
         adapted = Grayscale(adapted) if config.grayscale else adapted
     has = json.loads(spec_to_json(base_env.spec)[0] or "{}") if base_env.spec is not None else {}
-    if missing := missing_wrappers(wrappers_in(info.env_spec), has):
+    if missing := _missing_wrappers(_wrappers_in(info.env_spec), has):
         close_quietly(base_env)
         raise EnvError(
-            f"the dataset was recorded in {info.env} with the wrappers {wrapper_names(missing)}; {info.env} without "
+            f"the dataset was recorded in {info.env} with the wrappers {_wrapper_names(missing)}; {info.env} without "
             "them is a different task. To evaluate, register an environment that applies these wrappers and pass its "
             "id with --env."
         )
@@ -176,27 +176,27 @@ def make_dataset_env(info: DatasetInfo, env: EnvConfig | None = None) -> gymnasi
 # ---------------------------------------------------------------- wrappers, as Gymnasium serializes them
 
 
-def wrappers_in(spec: Mapping[str, Any]) -> list[Wrapper]:
+def _wrappers_in(spec: Mapping[str, Any]) -> list[Wrapper]:
     """Return the wrappers in an environment's spec that change the task, innermost first."""
     return [wrapper for wrapper in spec.get("additional_wrappers") or () if wrapper.get("name") not in NEUTRAL_WRAPPERS]
 
 
 def user_wrappers(info: DatasetInfo) -> list[Wrapper]:
     """Return the wrappers that the dataset declares, except those that represent ``env_settings``."""
-    has_settings, wrappers = bool(info.env_settings), wrappers_in(info.env_spec)
+    has_settings, wrappers = bool(info.env_settings), _wrappers_in(info.env_spec)
     return [w for w in wrappers if not (has_settings and str(w.get("entry_point")).startswith("reverie."))]
 
 
-def missing_wrappers(required: list[Wrapper], spec: Mapping[str, Any]) -> list[Wrapper]:
+def _missing_wrappers(required: list[Wrapper], spec: Mapping[str, Any]) -> list[Wrapper]:
     """Return the ``required`` wrappers that ``spec`` lacks, or has with other arguments if both declare them."""
 
     def is_like(a: Wrapper, b: Wrapper) -> bool:
         both = a.get("kwargs"), b.get("kwargs")
         return a.get("name") == b.get("name") and (None in both or both[0] == both[1])
 
-    return [wrapper for wrapper in required if not any(is_like(wrapper, candidate) for candidate in wrappers_in(spec))]
+    return [wrapper for wrapper in required if not any(is_like(wrapper, candidate) for candidate in _wrappers_in(spec))]
 
 
-def wrapper_names(wrappers: list[Wrapper]) -> str:
+def _wrapper_names(wrappers: list[Wrapper]) -> str:
     """Return the classes of wrappers for messages, ``module:Class``."""
     return ", ".join(str(wrapper.get("entry_point")) for wrapper in wrappers)

@@ -46,11 +46,11 @@ Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 
 
-def no_progress(name: str, done: int, total: int) -> None:
+def _no_progress(name: str, done: int, total: int) -> None:
     """Do nothing."""
 
 
-def download_minari(name: str, server: str = "", progress: Progress = no_progress) -> Path:
+def download_minari(name: str, server: str = "", progress: Progress = _no_progress) -> Path:
     """Download the Minari dataset called ``name`` to Minari's dataset folder; return its path.
 
     ``server`` must have the API of Hugging Face; by default it is HF_ENDPOINT, or else huggingface.co.
@@ -70,7 +70,7 @@ def download_minari(name: str, server: str = "", progress: Progress = no_progres
             if ".." in file.parts or not file.is_relative_to(inside):
                 raise RunError(f"{server} lists {path!r}, which is outside the dataset: the download was stopped.")
             target, remote = staged / file.relative_to(inside), _remote(entry, f"{server}/{repository}")
-            if target.exists() and describe_mismatch(remote, target):  # the dataset has changed since this file came
+            if target.exists() and _describe_mismatch(remote, target):  # the dataset has changed since this file came
                 target.unlink()
             fetch(remote, target, progress)
         for old in {*staged.rglob("*")} - {staged / Path(path).relative_to(inside) for path in entries}:
@@ -106,13 +106,13 @@ def _list_files(url: str, name: str) -> dict[str, dict[str, Any]]:
 
 def _page(url: str) -> tuple[bytes, str]:
     """Return a page of a list, and the address of the next one; "" after the last."""
-    with open_url(url) as answer:
+    with _open_url(url) as answer:
         link = re.search(r'<([^>]+)>;\s*rel="next"', answer.headers.get("Link") or "")
-        return b"".join(iter_body(answer)), link[1] if link else ""
+        return b"".join(_iter_body(answer)), link[1] if link else ""
 
 
 def download_shards(
-    game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = no_progress
+    game: str, run: int, shards: list[int], folder: Path, server: str = "", progress: Progress = _no_progress
 ) -> list[Path]:
     """Download shards of RL Unplugged's Atari data to ``folder/game``; return their paths."""
     base = (server or RL_UNPLUGGED).rstrip("/")
@@ -129,14 +129,14 @@ class RetryableError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteFile:
-    """A file on a server, its size in bytes if known, and its hex checksums by kind (see ``file_checksum``)."""
+    """A file on a server, its size in bytes if known, and its hex checksums by kind (see ``_file_checksum``)."""
 
     url: str
     size: int | None = None
     checksums: Mapping[str, str] = field(default_factory=dict)
 
 
-def fetch(remote: RemoteFile, path: Path, progress: Progress = no_progress) -> Path:
+def fetch(remote: RemoteFile, path: Path, progress: Progress = _no_progress) -> Path:
     """Download a file to ``path``, unless that exists. An interrupted download is continued."""
     part, note = (path.with_name(f".{path.name}.part{end}") for end in ("", ".version"))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def fetch(remote: RemoteFile, path: Path, progress: Progress = no_progress) -> P
                 _delete(part, note)
                 why = f"the server returned {error.code} {error.reason}"
                 raise RunError(f"cannot download {remote.url}: {why}.") from None
-            if wrong := describe_mismatch(
+            if wrong := _describe_mismatch(
                 RemoteFile(url=remote.url, size=remote.size or total, checksums=remote.checksums), part
             ):
                 _delete(part, note)
@@ -177,7 +177,7 @@ def retry(action: Callable[[], T], url: str, part: Path | None = None) -> T:
         time.sleep(PAUSE * 2 ** max(0, failed - 1))
 
 
-def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
+def _open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """Send a GET request and return the response with its body unread; RetryableError if there is none."""
     try:
         request = urllib.request.Request(url, headers=dict(headers or {}))
@@ -191,7 +191,7 @@ def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.
         raise RetryableError(str(getattr(error, "reason", "") or error) or type(error).__name__) from None
 
 
-def iter_body(answer: http.client.HTTPResponse) -> Iterator[bytes]:
+def _iter_body(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     """Yield the body of a response as it arrives.
 
     RetryableError if the connection breaks before its announced length.
@@ -210,7 +210,7 @@ def _receive(remote: RemoteFile, part: Path, note: Path, name: str, progress: Pr
     version = note.read_text(encoding="latin-1") if note.exists() else ""
     start = max(0, file_size(part) - 1) if version else 0  # an empty range would be rejected
     try:
-        answer = open_url(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
+        answer = _open_url(remote.url, {"Range": f"bytes={start}-", "If-Range": version} if start else {})
     except urllib.error.HTTPError as error:
         if error.code != 416 or not start:
             raise
@@ -229,7 +229,7 @@ def _receive(remote: RemoteFile, part: Path, note: Path, name: str, progress: Pr
         total, have = remote.size if answer.length is None else start + answer.length, start
         with part.open("r+b") as file:
             file.seek(start)
-            for block in iter_body(answer):
+            for block in _iter_body(answer):
                 file.write(block)
                 have += len(block)
                 progress(name, have, total or 0)
@@ -241,17 +241,17 @@ def file_size(path: Path | None) -> int:
     return path.stat().st_size if path is not None and path.exists() else 0
 
 
-def describe_mismatch(remote: RemoteFile, path: Path) -> str:
+def _describe_mismatch(remote: RemoteFile, path: Path) -> str:
     """Describe how the file at ``path`` differs from ``remote``; "" if it does not."""
     if remote.size is not None and file_size(path) != remote.size:
         return f"received {file_size(path):,} bytes; expected {remote.size:,}"
     for kind, checksum in remote.checksums.items():
-        if (computed := file_checksum(path, kind)) != checksum:
+        if (computed := _file_checksum(path, kind)) != checksum:
             return f"its {kind} is {computed}; expected {checksum}"
     return ""
 
 
-def file_checksum(path: Path, kind: str) -> str:
+def _file_checksum(path: Path, kind: str) -> str:
     """Return the ``sha256`` or ``git`` (id of a blob) of a file in hexadecimal."""
     digest = hashlib.new("sha1" if kind == "git" else kind)
     if kind == "git":

@@ -70,7 +70,7 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
     if path.startswith(OBJECT):
         return open_in_memory(path, options)
     if options.reader:
-        return custom_reader(path, options)
+        return _custom_reader(path, options)
     if path.startswith("minari:"):
         with reading(path):
             return minari_reader(minari_path(path.removeprefix("minari:")), options)
@@ -78,7 +78,7 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
         return StoreReader(path, options) if "://" in path else _open_all(Path(path), _matching_paths(path), options)
 
 
-def custom_reader(path: str, options: ReadOptions) -> Reader:
+def _custom_reader(path: str, options: ReadOptions) -> Reader:
     """Return the custom reader that ``options`` name: ``module:Class(setting=value)``, or an entry point."""
     setting_name = f"data.reader = '{options.reader}'"
     name, bracket, arguments = options.reader.partition("(")
@@ -95,7 +95,7 @@ def _matching_paths(path: str) -> list[Path]:
     if location.exists():  # a name can contain brackets
         return [location]
     if "**" in path:
-        check_reached_once(glob.glob(str(location).partition("**")[0]) or ["."])
+        _check_reached_once(glob.glob(str(location).partition("**")[0]) or ["."])
     if matches := [Path(p) for p in glob.glob(str(location), recursive=True)] if glob.has_magic(path) else []:
         return sorted(matches, key=natural_sort_key)
     siblings = sorted(p.name for p in location.parent.iterdir() if p != location) if location.parent.is_dir() else []
@@ -108,7 +108,7 @@ def _matching_paths(path: str) -> list[Path]:
     )
 
 
-def check_reached_once(roots: Sequence[str]) -> None:
+def _check_reached_once(roots: Sequence[str]) -> None:
     """Raise DataError if links lead to a folder below ``roots`` twice: files would be read twice, or without end."""
     met: set[str] = set()
     for folder, _, _ in itertools.chain.from_iterable(os.walk(root, followlinks=True) for root in roots):
@@ -167,7 +167,7 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
         "npz": list_files(path, "npz"),
         "TFRecord": shards_in(path),
         "HDF5": list_files(path, "HDF5"),
-        "folders of datasets": [p for p in inside if p.is_dir() and is_dataset(p)],
+        "folders of datasets": [p for p in inside if p.is_dir() and _is_dataset(p)],
     }
     has_others = any(candidates.values())  # CSV files next to them are logs or notes
     candidates["tables"] = [] if candidates["folders of datasets"] else tables_in(path, with_text=not has_others)
@@ -186,7 +186,7 @@ def _open_folder(path: Path, options: ReadOptions) -> Reader:
     return openers[kind](path, options) if kind in openers else _open_all(path, candidates[kind], options)
 
 
-def is_dataset(path: Path) -> bool:
+def _is_dataset(path: Path) -> bool:
     """Return whether a folder is a dataset of several files."""
     return metadata_of(path) is not None or is_store(path) or (path / FEATURES).is_file()
 
@@ -196,7 +196,7 @@ def _open_shard(path: Path, options: ReadOptions) -> Reader:
 
 
 def _open_file(path: Path, options: ReadOptions) -> Reader:
-    kind = detect_content(path)
+    kind = _detect_content(path)
     if kind == "CSV" and not options.columns and is_open_bandit(path):
         return OpenBanditReader(path, options)
     openers: dict[str, Callable[[Path, ReadOptions], Reader]] = {
@@ -208,7 +208,7 @@ def _open_file(path: Path, options: ReadOptions) -> Reader:
     return openers[kind](path, options)
 
 
-def detect_content(path: Path) -> str:
+def _detect_content(path: Path) -> str:
     """Detect the format of a file from its first bytes, named as by ``format_from_suffix``; "" if unknown."""
     with open_data(path) as file:
         head = file.read(4)

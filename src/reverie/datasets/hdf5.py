@@ -104,14 +104,14 @@ def check_storage(item: h5py.Dataset, path: Path, folder: Path | None = None, de
             raise DataError(f"{label} is virtual, but its part {file} is not in {folder}: copy it there.")
         check_links(part, part.stat().st_mtime_ns)
         with import_optional("h5py", "hdf5").File(part, "r") as opened:
-            if name not in opened or not has_values(opened[name].shape, space, count):
+            if name not in opened or not _has_values(opened[name].shape, space, count):
                 raise DataError(f"{label} is virtual, but its part {file} is incomplete: copy it again.")
             check_storage(opened[name], part, folder, depth + 1)
     if size < item.size:
         raise DataError(f"{label} is virtual: only {size:,} of {item.size:,} values are in a part.")
 
 
-def has_values(shape: tuple[int, ...], selection: Any, count: int) -> bool:
+def _has_values(shape: tuple[int, ...], selection: Any, count: int) -> bool:
     """Return whether an array of this shape has the ``count`` values of an HDF5 ``selection``."""
     from h5py import h5s
 
@@ -348,7 +348,7 @@ class ColumnsReader(TransitionsReader):
         lone = not end[:-1].any()  # otherwise all would be a single episode
         for name in self.left_out if lone else filter(MARKS.search, self.left_out):
             values = self.array(name)
-            if values is not None and marks_more(values, end):
+            if values is not None and _marks_more(values, end):
                 raise DataError(
                     f"{self.path}: '{name}' seems to mark ends of episodes that 'terminals' does not, and is not a "
                     "D4RL name. Store truncations as 'timeouts', or all ends of episodes as 'episode_terminals': 1 "
@@ -373,7 +373,7 @@ def declared_fields(attributes: Mapping[str, Any], path: Path) -> dict[str, Any]
     return fields
 
 
-def marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
+def _marks_more(values: np.ndarray, ends: np.ndarray) -> bool:
     """Return whether ``values`` mark an episode end where ``ends`` ``[n]`` bool is not set.
 
     They can be flags of first, last or all other steps, episode or step numbers ``[n]``, or one number per episode: its

@@ -153,7 +153,7 @@ def measured_action(
     ``reader``.
     """
     space, measured = infer_action_space(blocks, reader.path, scaled=scaled)
-    count = classes_in(blocks()) if classes else 0
+    count = _classes_in(blocks()) if classes else 0
     if not count or math.prod(space.shape or ()) != 1:
         reader.add_remark(WHOLE, int(count > 0))
         return MeasuredAction(space, measured, False)
@@ -161,7 +161,7 @@ def measured_action(
     return MeasuredAction(spaces.MultiDiscrete([count]) if space.shape else spaces.Discrete(count), True, True)
 
 
-def classes_in(blocks: Iterable[np.ndarray]) -> int:
+def _classes_in(blocks: Iterable[np.ndarray]) -> int:
     """Return the number of classes of recorded actions ``[n, ...]`` stored as floats; 0 if they are not class indices.
 
     Classes are stored as floats if a table has missing values, or one array contains all columns. Floats count as class

@@ -98,12 +98,12 @@ class LeRobotReader(TableReader):
             return self._video(str(name))
         column, own = super().column(role), self.metadata.own
         if name in (shapes := own.get("shapes", {})):
-            return in_recorded_shape(column, shapes[name])
+            return _in_recorded_shape(column, shapes[name])
         if name == "task_index":
             return self._texts(column)
         if own or name not in self.metadata.features:
             return column
-        return in_declared_shape(column, self.metadata.shape(str(name)), f"{self.path}: '{name}'")
+        return _in_declared_shape(column, self.metadata.shape(str(name)), f"{self.path}: '{name}'")
 
     def _texts(self, index: LazyColumn) -> LazyColumn:
         def read(start: int, stop: int) -> np.ndarray:
@@ -170,7 +170,7 @@ class LeRobotReader(TableReader):
         return spaces.Text(max(map(len, texts)), min_length=0, charset="".join(sorted(set("".join(texts)))))
 
 
-def in_declared_shape(column: LazyColumn, shape: tuple[int, ...], label: str) -> LazyColumn:
+def _in_declared_shape(column: LazyColumn, shape: tuple[int, ...], label: str) -> LazyColumn:
     """Return a column in the declared ``shape``, which can have axes of size 1 that the table has not."""
     stored = column.shape[1:]
     if stored == (*shape[1:], *shape[:1]):  # an image, whose channels are declared first
@@ -184,7 +184,7 @@ def in_declared_shape(column: LazyColumn, shape: tuple[int, ...], label: str) ->
     return LazyColumn((column.shape[0], *shape), column.dtype, read)
 
 
-def in_recorded_shape(images: LazyColumn, shape: Sequence[int]) -> LazyColumn:
+def _in_recorded_shape(images: LazyColumn, shape: Sequence[int]) -> LazyColumn:
     """Return decoded ``images``, ``[n, H, W]`` or ``[n, H, W, C]``, in the shape that reverie's writer recorded."""
 
     def read(start: int, stop: int) -> np.ndarray:

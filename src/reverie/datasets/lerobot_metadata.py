@@ -64,7 +64,7 @@ class LeRobotMetadata:
             self.episodes: dict[int, dict[str, Any]] = {
                 int(row["episode_index"]): row for row in self._rows("episodes")
             }
-            self.tasks: dict[int, str] = {int(row["task_index"]): task_text(row) for row in self._rows("tasks")}
+            self.tasks: dict[int, str] = {int(row["task_index"]): _task_text(row) for row in self._rows("tasks")}
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a table, JSON lines or Parquet, without statistics; empty if there is none."""
@@ -143,7 +143,7 @@ def is_lerobot(folder: Path) -> bool:
     return (folder / INFO).is_file() and (folder / "data").is_dir()
 
 
-def task_text(row: Mapping[str, Any]) -> str:
+def _task_text(row: Mapping[str, Any]) -> str:
     """Return the text in a row of the tasks; pandas stores it as the index, under another name."""
     others = (str(value) for name, value in row.items() if name != "task_index")
     return str(row["task"]) if "task" in row else next(others, "")

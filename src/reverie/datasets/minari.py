@@ -107,7 +107,7 @@ class ArrayLeaf:
         return self.column.startswith("action")
 
 
-def array_leaves(space: Space, root: str, group: str) -> list[ArrayLeaf]:
+def _array_leaves(space: Space, root: str, group: str) -> list[ArrayLeaf]:
     """Return the arrays of a space; Minari calls the parts of a tuple ``_index_0``, ``_index_1``."""
     return [
         ArrayLeaf(column(root, keys), (group, *(f"_index_{k}" if isinstance(k, int) else str(k) for k in keys)), leaf)
@@ -133,8 +133,8 @@ class MinariReader(Reader):
             self.action: Space = space_from_json(self.metadata["action_space"], str(path))
             self.count: int = int(self.metadata["total_episodes"])
             self.steps: int = int(self.metadata["total_steps"])
-        self.leaves: list[ArrayLeaf] = array_leaves(self.observation, "obs", "observations")
-        self.leaves += array_leaves(self.action, "action", "actions")
+        self.leaves: list[ArrayLeaf] = _array_leaves(self.observation, "obs", "observations")
+        self.leaves += _array_leaves(self.action, "action", "actions")
         self.jpeg: bool = bool(self.metadata.get("jpeg_encoding", True))
 
     def _metadata_json(self, key: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class MinariReader(Reader):
         spec, settings = self._metadata_json("env_spec"), self._metadata_json(ENV_SETTINGS)
         titles = ("dataset_id", "algorithm_name", "author", "minari_version", "code_permalink", "description")
         unknown = bool(self.metadata.get(MEASURED_KEY))
-        infinite = any(leaf.is_action and is_unbounded(leaf.space) for leaf in self.leaves)
+        infinite = any(leaf.is_action and _is_unbounded(leaf.space) for leaf in self.leaves)
         return DatasetInfo(
             observation=self.observation,
             action=self._bounded_action,
@@ -171,7 +171,7 @@ class MinariReader(Reader):
         by_column = {leaf.column: leaf for leaf in self.leaves}
 
         def measured_space(name: str, space: Space) -> Space:
-            if not is_unbounded(space):
+            if not _is_unbounded(space):
                 return space
             episodes = range(self.count)
             leaf = by_column[name]
@@ -250,12 +250,12 @@ class MinariReader(Reader):
         return rows | {"reward": reward} | flags | {TRUNCATED_COLUMN: last & bool(terminations[-1] and truncations[-1])}
 
 
-def is_unbounded(space: Space) -> bool:
+def _is_unbounded(space: Space) -> bool:
     """Return whether ``space`` is a Box with an infinite bound."""
     return isinstance(space, spaces.Box) and not bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
-def is_image_space(space: Space) -> bool:
+def _is_image_space(space: Space) -> bool:
     """Return whether Minari compresses values of this space as images: uint8 from 0 to 255, at least 32 x 32."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
         return False
@@ -284,7 +284,7 @@ class MinariHdf5Reader(MinariReader):
 
     def values(self, index: int, leaf: ArrayLeaf) -> np.ndarray:
         name = "/".join(leaf.path)
-        is_text, is_image = isinstance(leaf.space, spaces.Text), self.jpeg and is_image_space(leaf.space)
+        is_text, is_image = isinstance(leaf.space, spaces.Text), self.jpeg and _is_image_space(leaf.space)
         if not (is_text or is_image):
             return self.read_array(index, name)
         dataset = self.file[f"episode_{index}/{name}"]

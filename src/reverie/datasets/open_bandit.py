@@ -34,7 +34,7 @@ COLUMNS = frozenset({"item_id", "position", "click", "propensity_score"})
 ITEMS = "item_context.csv"
 
 
-def header_of(path: Path) -> list[str]:
+def _header_of(path: Path) -> list[str]:
     """Return the column names in the first line of a CSV file."""
     with io.TextIOWrapper(open_data(path), encoding="utf-8", errors="replace") as file:
         return file.readline().strip().split(",")
@@ -42,7 +42,7 @@ def header_of(path: Path) -> list[str]:
 
 def is_open_bandit(path: Path) -> bool:
     """Return whether a CSV file is one of the Open Bandit Dataset."""
-    return COLUMNS.issubset(header_of(path))
+    return COLUMNS.issubset(_header_of(path))
 
 
 class OpenBanditReader(TableReader):
@@ -51,7 +51,7 @@ class OpenBanditReader(TableReader):
     format = "Open Bandit CSV"
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
-        names = header_of(path)
+        names = _header_of(path)
         groups = {"obs.user": "user_feature", "obs.affinity": "user-item_affinity"}
         vectors = {role: tuple(n for n in names if n.startswith(prefix)) for role, prefix in groups.items()}
         others = {"obs.position": "position", "action": "item_id", "reward": "click", PROPENSITY: "propensity_score"}

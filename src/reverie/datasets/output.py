@@ -50,9 +50,9 @@ def staged_file(path: Path, folder: bool = False) -> Iterator[Path]:
     The file or folder created there is renamed to ``path`` at the end, or deleted after an error. Only one process at a
     time can do this for a ``path``; it deletes leftovers of a killed process.
     """
-    check_absent(path)
+    _check_absent(path)
     with lock_beside(path):
-        check_absent(path)  # another process can have written it before this one acquired the lock
+        _check_absent(path)  # another process can have written it before this one acquired the lock
         staged = path.with_name(f".{path.name}.part")
         delete(staged)
         try:
@@ -114,11 +114,11 @@ def check_target(target: str, to: str) -> str:
             )
     elif named not in ("", OUTPUT_FORMATS[to]):
         raise ConfigError(f"{target} is the name of a dataset in the format {named}, but --format is {to}: rename it.")
-    check_absent(target_path(target))
+    _check_absent(target_path(target))
     return to
 
 
-def check_absent(path: Path) -> None:
+def _check_absent(path: Path) -> None:
     """Raise RunError if ``path`` exists."""
     if path.exists():
         raise RunError(f"{path} exists: choose another name, or delete it first.")

@@ -66,14 +66,14 @@ class PyDreamerReader(Reader):
 
     @cached_property
     def _one_hot(self) -> bool:
-        every = (load_npz_arrays(path, "action", "reset") for path in self.paths)
-        answers = (is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
+        every = (_load_npz_arrays(path, "action", "reset") for path in self.paths)
+        answers = (_is_one_hot(arrays["action"], arrays["reset"]) for arrays in every)
         telling = list(itertools.islice((answer for answer in answers if answer is not None), ONE_HOT_PROBE_FILES))
         return bool(telling) and all(telling)
 
     def info(self) -> DatasetInfo:
         """Return the description of the files: observations of the first file, and continuous actions of all files."""
-        first = load_npz_arrays(self.paths[0])
+        first = _load_npz_arrays(self.paths[0])
         columns, leaves = self._obs(first), guess_obs_leaves(self.spec)
         if is_minigrid := self._is_minigrid(self._columns(first)):
             leaves |= minigrid.class_spaces(columns)
@@ -91,10 +91,10 @@ class PyDreamerReader(Reader):
         )  # fmt: skip
 
     def _actions(self) -> Iterator[np.ndarray]:
-        return (load_npz_arrays(path, "action")["action"] for path in self.paths)
+        return (_load_npz_arrays(path, "action")["action"] for path in self.paths)
 
     def rows(self) -> int:
-        return sum(len(load_npz_arrays(path, "reset")["reset"]) for path in self.paths)
+        return sum(len(_load_npz_arrays(path, "reset")["reset"]) for path in self.paths)
 
     def parts(self) -> Iterator[Rows]:
         """Yield the rows of :meth:`flat`, with class indices instead of one-hot actions."""
@@ -107,7 +107,7 @@ class PyDreamerReader(Reader):
         files = itertools.chain(self._files(), [(None, Rows())])
         for (path, values), (after, coming) in itertools.pairwise(files):
             with reading(path or self.path):
-                goes_on = after is not None and is_next_piece(path, after) and not coming["reset"].reshape(-1)[0]
+                goes_on = after is not None and _is_next_piece(path, after) and not coming["reset"].reshape(-1)[0]
                 first, terminal = (to_bool_column(values[name], f"{path}: '{name}'") for name in ("reset", "terminal"))
                 lost += int(not first[0] and not inside)
                 first[0] |= not inside
@@ -126,7 +126,7 @@ class PyDreamerReader(Reader):
         """Yield the files that have rows, with their arrays."""
         empty = 0
         for path in self.paths:
-            values = load_npz_arrays(path)
+            values = _load_npz_arrays(path)
             empty += not values["reset"].size
             if values["reset"].size:
                 yield path, values
@@ -135,7 +135,7 @@ class PyDreamerReader(Reader):
     def origin(self, row: int, column: str) -> str:
         row += column.startswith("action")  # stored in the row after it
         for path in self.paths:
-            if row < (rows := len(load_npz_arrays(path, "reset")["reset"])):
+            if row < (rows := len(_load_npz_arrays(path, "reset")["reset"])):
                 return f"index {row:,} of {path.name}"
             row -= rows
         return ""
@@ -157,7 +157,7 @@ class PyDreamerReader(Reader):
             return minigrid.from_pydreamer(columns, self.path)
         if not self.spec:
             return {"obs": columns["obs/vecobs"]} if list(columns) == ["obs/vecobs"] else columns
-        names = columns_in_files(self.spec)
+        names = _columns_in_files(self.spec)
         return {name if names.get(name, name) in columns else names[name]: value for name, value in columns.items()}
 
     def _columns(self, values: Rows) -> Rows:
@@ -217,21 +217,21 @@ def file_names(kinds: Mapping[str, tuple[str, int]]) -> dict[str, str]:
             for key, kind in kinds.items()}  # fmt: skip
 
 
-def columns_in_files(spec: ObsSpec) -> dict[str, str]:
+def _columns_in_files(spec: ObsSpec) -> dict[str, str]:
     """Return the column of each observation of ``spec``, by its column in the files."""
     names = file_names({key: (part.dtype, len(part.shape)) for key, part in spec.items()})
     untimed = {key: name.removesuffix("_t") if len(spec[key].shape) == 3 else name for key, name in names.items()}
     return {f"obs/{name}": f"obs/{key}" for key, name in untimed.items()}
 
 
-def is_next_piece(before: Path | None, path: Path) -> bool:
+def _is_next_piece(before: Path | None, path: Path) -> bool:
     """Return whether ``path`` is the piece after ``before``: ``ep000003_000003-1-r5-1000`` follows ``...-0-...``."""
     pattern = r"ep(\d+)_(\d+)-(\d+)-r.*"
     a, b = (re.fullmatch(pattern, p.stem) if p is not None else None for p in (before, path))
     return bool(a and b and a[1] == b[1] and a[2] == b[2] and int(b[3]) == int(a[3]) + 1)
 
 
-def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
+def _is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
     """Return whether all actions ``[n, A]`` are one-hot vectors; None if all rows are resets, without an action."""
     if action.ndim != 2 or action.shape[1] < 2 or len(action) != reset.size:
         return False
@@ -239,7 +239,7 @@ def is_one_hot(action: np.ndarray, reset: np.ndarray) -> bool | None:
     return bool(((actions == 0) | (actions == 1)).all() and (actions.sum(axis=1) == 1).all()) if len(actions) else None
 
 
-def load_npz_arrays(path: Path, *names: str) -> Rows:
+def _load_npz_arrays(path: Path, *names: str) -> Rows:
     """Return the arrays ``names`` of a file; default: all except arrays of Python objects."""
     with open_npz(path) as file:
         if missing := sorted(ROW_ARRAYS - set(file.files)):

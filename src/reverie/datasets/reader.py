@@ -133,7 +133,7 @@ class Reader(ABC):
         """Convert library errors in reverie's readers to DataErrors. A user's reader shows its own tracebacks."""
         super().__init_subclass__()
         for name in GUARDED.intersection(vars(cls)) if cls.__module__.startswith("reverie.") else ():
-            setattr(cls, name, guard_reading(vars(cls)[name]))
+            setattr(cls, name, _guard_reading(vars(cls)[name]))
 
     def __init__(self, path: Path | str, options: ReadOptions | None = None) -> None:
         self.path: Path = Path(path)
@@ -289,7 +289,7 @@ def reading(source: Path | str) -> Iterator[None]:
         raise DataError(f"{source} cannot be read: {seems} ({details}).") from error
 
 
-def guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of a reader so that its errors, and errors of the iterator it returns, name the reader's path."""
 
     def iterate(reader: Reader, parts: Iterator[Any]) -> Iterator[Any]:

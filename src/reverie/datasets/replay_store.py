@@ -59,7 +59,7 @@ class SeenReader(Reader):
         name the environment, which might not accept these actions.
         """
         self.observation: Space = guess_obs_space(self.specs[0])
-        self.action: Space = guess_action_space(self.specs[1])
+        self.action: Space = _guess_action_space(self.specs[1])
         self._obs, self._actions = None, ActionCodec(self.action)
         self.knows_actions: bool = False
         with contextlib.suppress(EnvError, ValueError):  # observations can be resized, stacked or excluded
@@ -122,7 +122,7 @@ class StoreReader(SeenReader):
 
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
-        self.location: Path | str = locate_store(path)
+        self.location: Path | str = _locate_store(path)
         self.store: ReplayStore = ReplayStore(self.location)
         layout = next((dict(s.columns) for s in self.store.segments if s.rows > s.first_kept), None)
         if layout is None:
@@ -143,9 +143,9 @@ class StoreReader(SeenReader):
             spec, metadata, config = (read_json_or_yaml(folder / name) for name in (SPEC, ABOUT, "config.yaml"))
             declared |= ({"spec": spec} if spec else {}) | metadata
             if config:
-                settings = mapping_in(mapping_in(config, "experiment", folder), "env", folder)
-                mapping_in(settings, "kwargs", folder)
-                if "env" in mapping_in(config, "custom", folder):
+                settings = _mapping_in(_mapping_in(config, "experiment", folder), "env", folder)
+                _mapping_in(settings, "kwargs", folder)
+                if "env" in _mapping_in(config, "custom", folder):
                     # another environment can be registered under this id
                     self.add_remark(OBJECT.format(settings.pop("id", "")))
                 declared |= {"env": settings, "env_settings": settings, "algorithm": str(config.get("algorithm", ""))}
@@ -197,7 +197,7 @@ def read_json_or_yaml(file: Path) -> dict[str, Any]:
     return read_yaml(file) if file.suffix == ".yaml" else read_json(file)
 
 
-def mapping_in(values: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
+def _mapping_in(values: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
     """Return the mapping ``name`` in the config.yaml of ``folder``, {} if missing; DataError if it is not a mapping."""
     if not isinstance(value := values.get(name) or {}, Mapping):
         raise DataError(
@@ -206,13 +206,13 @@ def mapping_in(values: Mapping[str, Any], name: str, folder: Path) -> dict[str, 
     return dict(value)
 
 
-def locate_store(path: Path | str) -> Path | str:
+def _locate_store(path: Path | str) -> Path | str:
     """Return the folder or the URL of the store at ``path``, or of the store of the run at ``path``."""
     if "://" in str(path):
         return str(path)
     path = Path(path)
-    if is_store_folder(path) or not (path / "config.yaml").is_file():
-        return path if is_store_folder(path) else path / "replay"
+    if _is_store_folder(path) or not (path / "config.yaml").is_file():
+        return path if _is_store_folder(path) else path / "replay"
     named = "auto"
     with contextlib.suppress(AttributeError, DataError):  # another program's file can have this name
         settings = read_json_or_yaml(path / "config.yaml").get("experiment") or {}
@@ -223,11 +223,11 @@ def locate_store(path: Path | str) -> Path | str:
 
 def is_store(path: Path) -> bool:
     """Return whether there is a store at ``path``, or a run with one."""
-    location = locate_store(path)
-    return isinstance(location, str) or is_store_folder(location)
+    location = _locate_store(path)
+    return isinstance(location, str) or _is_store_folder(location)
 
 
-def is_store_folder(folder: Path) -> bool:
+def _is_store_folder(folder: Path) -> bool:
     """Return whether ``folder`` itself is a store."""
     return (folder / META).is_file() and segments.is_store_root(read_file(folder / META))
 
@@ -268,7 +268,7 @@ def guess_obs_leaves(spec: ObsSpec) -> dict[str, Space]:
     return leaves
 
 
-def guess_action_space(spec: ActionSpec) -> Space:
+def _guess_action_space(spec: ActionSpec) -> Space:
     """Return a space of the actions of ``spec``, continuous ones in [-1, 1]."""
     leaves: dict[str, Space] = {}
     for key, part in spec.parts.items():

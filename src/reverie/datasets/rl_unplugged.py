@@ -91,7 +91,7 @@ class RLUnpluggedReader(Reader):
         transitions = ends = actions = 0
         shape: tuple[int, ...] = ()
         for record, end in self._with_ends():
-            shape = shape or decode_frame_stack(record.before, decode_gray_png).shape
+            shape = shape or _decode_frame_stack(record.before, _decode_gray_png).shape
             transitions, ends, actions = transitions + 1, ends + end, max(actions, record.action + 1)
         return ShardSummary(transitions, ends, actions, shape)
 
@@ -121,11 +121,11 @@ class RLUnpluggedReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         rows = self._rows()
-        decode = lru_cache(64)(decode_gray_png)  # a frame is in several neighboring stacks
+        decode = lru_cache(64)(_decode_gray_png)  # a frame is in several neighboring stacks
         while chunk := list(itertools.islice(rows, BLOCK)):
             stacks, action, reward, *flags = zip(*chunk, strict=True)
             block: dict[str, np.ndarray] = {name: np.array(flag) for name, flag in zip(FLAGS, flags, strict=True)}
-            block["obs"] = np.stack([decode_frame_stack(stack, decode) for stack in stacks])
+            block["obs"] = np.stack([_decode_frame_stack(stack, decode) for stack in stacks])
             block["action"], block["reward"] = np.array(action, np.int64), np.array(reward, np.float32)
             yield block
 
@@ -140,12 +140,12 @@ class RLUnpluggedReader(Reader):
                 reward, first = 0.0, True
 
 
-def decode_frame_stack(pictures: list[bytes], decode: Decode) -> np.ndarray:
+def _decode_frame_stack(pictures: list[bytes], decode: Decode) -> np.ndarray:
     """Return decoded frames as ``[H, W, frames]``, oldest first."""
     return np.stack([decode(picture) for picture in pictures], axis=-1)
 
 
-def decode_gray_png(picture: bytes) -> np.ndarray:
+def _decode_gray_png(picture: bytes) -> np.ndarray:
     """Decode an image to grayscale, uint8 ``[H, W]``."""
     from PIL import Image
 

@@ -73,9 +73,9 @@ class RLDSReader(Reader):
         super().__init__(path, options)
         description = (path if path.is_dir() else path.parent) / FEATURES
         top = json.loads(read_file(description))["featuresDict"]["features"]
-        features = dict(iter_features(top.get("steps", {}).get("sequence", {}).get("feature", {}), "steps"))
-        self.features: dict[str, Feature] = {column_name(key): f for key, f in features.items() if f}
-        unused = [name for name in map(column_name, features) if not (name in self.features and is_read(name))]
+        features = dict(_iter_features(top.get("steps", {}).get("sequence", {}).get("feature", {}), "steps"))
+        self.features: dict[str, Feature] = {_column_name(key): f for key, f in features.items() if f}
+        unused = [name for name in map(_column_name, features) if not (name in self.features and _is_read(name))]
         unused += [name for name in top if name != "steps"]
         self.add_remark(f"left out: {', '.join(unused)}", bool(unused))
         self.shards: list[Path] = self._split_shards() if path.is_dir() else [path]
@@ -109,7 +109,7 @@ class RLDSReader(Reader):
             shape = (*feature.lengths, *feature.shape)
             if -1 in shape:
                 shape = next(self._episodes([name]))[name].shape[1:]
-            leaves[name] = feature_space(feature) or infer_obs_space(shape, feature.dtype)
+            leaves[name] = _feature_space(feature) or infer_obs_space(shape, feature.dtype)
         actions = {name: self._action(name) for name in self._names("action")}
         return DatasetInfo(
             observation=nested_space(leaves, "obs"),
@@ -122,7 +122,7 @@ class RLDSReader(Reader):
         )
 
     def _action(self, name: str) -> MeasuredAction:
-        declared = feature_space(self.features[name])
+        declared = _feature_space(self.features[name])
         return (
             MeasuredAction(declared, False, False) if declared else measured_action(self, partial(self._actions, name))
         )
@@ -165,7 +165,7 @@ class RLDSReader(Reader):
                 if encoding == "none":
                     array = np.asarray(items).reshape(count * each, *shape)
                 else:
-                    decode = decode_image if encoding == "image" else decode_tensor
+                    decode = _decode_image if encoding == "image" else _decode_tensor
                     array = np.stack([decode(item, feature) for item in items])
                 episode[name] = array.astype(dtype, copy=False).reshape(count, *lengths, *array.shape[1:])
         return episode
@@ -194,33 +194,33 @@ def num_steps(episode: Rows) -> int:
     return len(episode["reward"]) - bool(last == 0 or np.isnan(last))
 
 
-def column_name(key: str) -> str:
+def _column_name(key: str) -> str:
     """Return the name of the rows' column for a feature: ``obs/image`` for ``steps/observation/image``."""
     name = key.removeprefix("steps/")
     return f"obs{name.removeprefix('observation')}" if name.partition("/")[0] == "observation" else name
 
 
-def is_read(name: str) -> bool:
+def _is_read(name: str) -> bool:
     """Return whether a column of this name becomes part of the rows."""
     return name.partition("/")[0] in ("obs", "action") or name in ("reward", *FLAGS)
 
 
-def feature_space(feature: Feature) -> Space | None:
+def _feature_space(feature: Feature) -> Space | None:
     """Return the space of class labels; None for numbers and images."""
     shape = (*feature.lengths, *feature.shape)
     return classes_space([feature.classes] * math.prod(shape), shape) if feature.classes else None
 
 
-def iter_features(
+def _iter_features(
     description: Mapping[str, Any], key: str, lengths: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, Feature | None]]:
     """Yield the features in an entry of ``features.json`` by name; None for those that are not read, such as texts."""
     inner = description.get("sequence", {})
     if "featuresDict" in description:
         for name, part in description["featuresDict"]["features"].items():
-            yield from iter_features(part, f"{key}/{name}", lengths)
+            yield from _iter_features(part, f"{key}/{name}", lengths)
     elif inner and (length := int(inner.get("length", -1))) > 0:
-        yield from iter_features(inner.get("feature", {}), key, (*lengths, length))
+        yield from _iter_features(inner.get("feature", {}), key, (*lengths, length))
     else:
         yield key, _leaf(description, f"{key}/{FLAT}" if lengths else key, lengths)
 
@@ -237,7 +237,7 @@ def _leaf(description: Mapping[str, Any], key: str, lengths: tuple[int, ...]) ->
     return Feature(key, shape, np.dtype(declared.get("dtype", "uint8")), encoding, lengths=lengths)
 
 
-def decode_tensor(data: bytes, feature: Feature) -> np.ndarray:
+def _decode_tensor(data: bytes, feature: Feature) -> np.ndarray:
     """Decode the bytes of a tensor to its declared shape and dtype; ValueError if their number differs."""
     if feature.encoding == "zlib":
         size = math.prod(feature.shape) * feature.dtype.itemsize
@@ -245,7 +245,7 @@ def decode_tensor(data: bytes, feature: Feature) -> np.ndarray:
     return np.frombuffer(data, feature.dtype).reshape(feature.shape)
 
 
-def decode_image(data: bytes, feature: Feature) -> np.ndarray:
+def _decode_image(data: bytes, feature: Feature) -> np.ndarray:
     """Decode a PNG or JPEG file to ``[H, W, C]``; 8-bit images are converted to the declared number of channels.
 
     The four bytes of a pixel of a float32 image are stored as RGBA.

@@ -152,9 +152,9 @@ class LeRobotTables:
         frames |= {"timestamp": (index / self.fps).astype(np.float32), "frame_index": index}
         frames |= {"index": self.rows + index, "episode_index": np.full(length, number), "task_index": tasks}
         for name, values in frames.items():
-            self.features.setdefault(name, describe_feature(values))
+            self.features.setdefault(name, _describe_feature(values))
             self.statistics.setdefault(name, FeatureStatistics()).add(values)
-        table = arrow.table({name: encode_column(arrow, values) for name, values in frames.items()})
+        table = arrow.table({name: _encode_column(arrow, values) for name, values in frames.items()})
         if self._writer is None or self._written > FILE_BYTES:
             self.close()
             self._file, self._written = self._file + 1, 0
@@ -175,7 +175,7 @@ class LeRobotTables:
         label = "LeRobot datasets"
         check_one_action(rows, label)
         check_plain(rows, label, "arrays of numbers, and text called task", 99, nested=True)
-        names = {name: feature_name(name, values) for name, values in rows.items() if name.startswith("obs")}
+        names = {name: _feature_name(name, values) for name, values in rows.items() if name.startswith("obs")}
         check_distinct(names, label)
         self.columns |= {feature: name for name, feature in names.items()}
         frames = {feature: rows[name] for name, feature in names.items()}
@@ -184,7 +184,7 @@ class LeRobotTables:
             frames["next.reward"] = np.append(rows["reward"][1:], 0).astype(np.float32)
         images = {feature: values for feature, values in frames.items() if is_images(values)}
         self.shapes |= {feature: list(values.shape[1:]) for feature, values in images.items()}
-        frames |= {feature: to_channels_last(values, feature) for feature, values in images.items()}
+        frames |= {feature: _to_channels_last(values, feature) for feature, values in images.items()}
         return frames | {"next.done": rows["is_terminal"]}
 
     def close(self) -> None:
@@ -243,13 +243,13 @@ class FeatureStatistics:
         return {name: array.reshape(self.shape).tolist() for name, array in arrays.items()} | {"count": [self.count]}
 
 
-def feature_name(column: str, values: np.ndarray) -> str:
+def _feature_name(column: str, values: np.ndarray) -> str:
     """Return LeRobot's name of an observation ``[n, ...]``: ``observation.images.top`` for ``obs/images.top``."""
     key = column.partition("/")[2] or ("image" if is_images(values) else "state")
     return f"observation.{key.replace('/', '.')}"
 
 
-def to_channels_last(values: np.ndarray, feature: str) -> np.ndarray:
+def _to_channels_last(values: np.ndarray, feature: str) -> np.ndarray:
     """Return images ``[n, H, W]``, ``[n, C, H, W]`` or ``[n, H, W, C]`` as ``[n, H, W, C]``, as LeRobot needs them.
 
     Raises:
@@ -264,7 +264,7 @@ def to_channels_last(values: np.ndarray, feature: str) -> np.ndarray:
     return images
 
 
-def describe_feature(values: np.ndarray) -> dict[str, Any]:
+def _describe_feature(values: np.ndarray) -> dict[str, Any]:
     """Return the entry of a feature ``[n, ...]`` in the metadata."""
     shape = list(values.shape[1:]) or [1]
     if is_images(values):
@@ -272,7 +272,7 @@ def describe_feature(values: np.ndarray) -> dict[str, Any]:
     return {"dtype": str(values.dtype), "shape": shape, "names": None}
 
 
-def encode_column(arrow: Any, values: np.ndarray) -> Any:
+def _encode_column(arrow: Any, values: np.ndarray) -> Any:
     """Return values ``[n, ...]`` as an Arrow column; images as PNG, in the way of Hugging Face."""
     from PIL import Image
 

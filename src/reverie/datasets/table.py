@@ -103,8 +103,8 @@ class TableReader(TransitionsReader):
         usual = {role: name for role, name in IMITATION.items() if name in present} if self.is_imitation else {}
         roles = options.columns or self._schema_entry(SCHEMA_COLUMNS_KEY) or usual
         self.roles: dict[str, ColumnNames] = {role: names for role, names in roles.items() if names}
-        check_roles(self.roles, list(map(str, self.schema.names)), path)
-        check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
+        _check_roles(self.roles, list(map(str, self.schema.names)), path)
+        _check_schemas(schemas, list(itertools.chain.from_iterable(map(_names, self.roles.values()))), path)
 
     def _schema_entry(self, key: bytes) -> Any:
         """Return an entry of the schema of a table written by reverie; empty for other tables."""
@@ -214,7 +214,7 @@ class TableReader(TransitionsReader):
         last = np.ones(self.total, bool)
         last[:-1] = number[1:] != number[:-1]
         last[self.ends - 1] |= end[self.ends - 1]
-        stop, resume = find_split_episode(number, end)
+        stop, resume = _find_split_episode(number, end)
         if resume >= 0:
             raise DataError(
                 f"{self.path}: the steps of episode {ids[number[resume]]} ('{column.name}') are not contiguous: they "
@@ -302,7 +302,7 @@ def _names(named: ColumnNames) -> Sequence[str]:
     return [named] if isinstance(named, str) else named
 
 
-def find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
+def _find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]:
     """Find an episode whose number ``[n]`` occurs again after an interruption without an ``end``, bool ``[n]``.
 
     Returns the index of the last transition before the interruption, and of the first one after it; -1, -1 if none.
@@ -333,7 +333,7 @@ def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
     return sorted(visible, key=natural_sort_key)
 
 
-def check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path) -> None:
+def _check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path) -> None:
     """Check that all files of a table have the columns ``names``, each once and of one type."""
     first, schema = next(iter(schemas.items()))
     groups: dict[str, list[Path]] = {}
@@ -350,7 +350,7 @@ def check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path)
                 raise DataError(f"'{name}' is {kind} in {file}, but {expected} in {first}: expected one type.")
 
 
-def check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path) -> None:
+def _check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: Path) -> None:
     """Check the assignment ``roles`` of a table's ``columns``; ``path`` is for messages."""
     for role, named in roles.items():
         head, _, key = role.partition(".")
@@ -368,11 +368,11 @@ def check_roles(roles: Mapping[str, ColumnNames], columns: Sequence[str], path: 
     if missing := [n for n in NEEDED if not any(role.partition(".")[0] == n for role in roles)]:
         raise ConfigError(
             f"{path} has the columns {', '.join(columns)}: no column is assigned to {', '.join(missing)}. Pass the "
-            f"names, such as {propose_columns(roles, columns)}; replace COLUMN by a name, or several: [a, b]."
+            f"names, such as {_propose_columns(roles, columns)}; replace COLUMN by a name, or several: [a, b]."
         )
 
 
-def propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -> str:
+def _propose_columns(roles: Mapping[str, ColumnNames], columns: Sequence[str]) -> str:
     """Return the option with the columns ``roles``, or with columns of common names; COLUMN if there is none."""
     named = {role: name if isinstance(name, str) else f"[{', '.join(name)}]" for role, name in roles.items()}
     heads = {role.partition(".")[0] for role in roles}

@@ -29,7 +29,7 @@ class TruncatedFileError(Exception):
     """A file ends in the middle of a record, or a checksum is wrong."""
 
 
-def has_crc(data: bytes, stored: bytes) -> bool:
+def _has_crc(data: bytes, stored: bytes) -> bool:
     """Return whether ``stored`` is the masked CRC32C of ``data``."""
     from google_crc32c import value
 
@@ -55,13 +55,13 @@ def iter_tfrecords(path: Path) -> Iterator[bytes]:
                 head = file.read(12)
                 if not head:
                     return
-                size = int.from_bytes(head[:8], "little") + 4 if has_crc(head[:8], head[8:]) else 0
+                size = int.from_bytes(head[:8], "little") + 4 if _has_crc(head[:8], head[8:]) else 0
                 expanded += size
                 check_expanded(path, stored, expanded)
                 body = file.read(size)
             except BROKEN as error:
                 raise TruncatedFileError(str(error)) from None
-            if not has_crc(body[:-4], body[-4:]):
+            if not _has_crc(body[:-4], body[-4:]):
                 raise TruncatedFileError("it ends within a record, or a checksum is wrong")
             yield body[:-4]
 
@@ -70,10 +70,10 @@ def looks_like_records(path: Path) -> bool:
     """Return whether the file begins with the length of a record and a matching checksum."""
     with open_data(path) as plain:
         head = _decompress(plain).read(12)
-    return len(head) == 12 and has_crc(head[:8], head[8:])
+    return len(head) == 12 and _has_crc(head[:8], head[8:])
 
 
-def decode_varint(data: bytes, at: int) -> tuple[int, int]:
+def _decode_varint(data: bytes, at: int) -> tuple[int, int]:
     """Decode the varint (seven bits per byte) at offset ``at``; return its value and the offset after it."""
     value = shift = 0
     while True:
@@ -85,16 +85,16 @@ def decode_varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def iter_protobuf_fields(data: bytes) -> Iterator[tuple[int, Any]]:
+def _iter_protobuf_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Yield (number, value) of each field of a message: bytes, or the value of a varint."""
     at = 0
     while at < len(data):
-        key, at = decode_varint(data, at)
+        key, at = _decode_varint(data, at)
         if key & 7 == 0:
             value: int | bytes
-            value, at = decode_varint(data, at)
+            value, at = _decode_varint(data, at)
         else:
-            size, at = decode_varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], at)
+            size, at = _decode_varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], at)
             value, at = data[at : at + size], at + size
         yield key >> 3, value
 
@@ -102,11 +102,11 @@ def iter_protobuf_fields(data: bytes) -> Iterator[tuple[int, Any]]:
 def parse_tf_example(data: bytes) -> dict[str, Values]:
     """Return the features of a tf.Example by name: lists of bytes, float32 arrays or int64 arrays."""
     out: dict[str, Values] = {}
-    for features in (value for number, value in iter_protobuf_fields(data) if number == 1):
-        for entry in (value for number, value in iter_protobuf_fields(features) if number == 1):
-            feature = dict(iter_protobuf_fields(entry))
-            for kind, values in iter_protobuf_fields(feature.get(2, b"")):
-                out[feature.get(1, b"").decode()] = _values(kind, [value for _, value in iter_protobuf_fields(values)])
+    for features in (value for number, value in _iter_protobuf_fields(data) if number == 1):
+        for entry in (value for number, value in _iter_protobuf_fields(features) if number == 1):
+            feature = dict(_iter_protobuf_fields(entry))
+            for kind, values in _iter_protobuf_fields(feature.get(2, b"")):
+                out[feature.get(1, b"").decode()] = _values(kind, [value for _, value in _iter_protobuf_fields(values)])
     return out
 
 
@@ -120,7 +120,7 @@ def _values(kind: int, items: list[Any]) -> Values:
     for value in items:
         at = 0
         while isinstance(value, bytes) and at < len(value):
-            number, at = decode_varint(value, at)
+            number, at = _decode_varint(value, at)
             numbers.append(number)
         numbers += [value] if isinstance(value, int) else []
     return np.array(numbers, np.uint64).astype(np.int64)  # two's complement

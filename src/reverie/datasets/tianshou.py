@@ -108,7 +108,7 @@ class TianshouReader(TransitionsReader):
             obs = self._columns("obs", "obs")
             next_obs = self._columns("obs_next", "obs") if "obs_next" in self.names else {}
             if self.frames > 1:
-                obs = {name: stack_frames(column, end, self.frames) for name, column in obs.items()}
+                obs = {name: _stack_frames(column, end, self.frames) for name, column in obs.items()}
                 next_obs = {}  # single frames; the earlier frames of their stacks would have to be guessed
             action, reward = self._columns("act", "action"), self._columns("rew", "reward")["reward"]
             if (space := self.declared.get("action")) is not None and is_bounded(space):
@@ -143,7 +143,7 @@ def unscale(column: LazyColumn, space: Space) -> LazyColumn:
     return LazyColumn(column.shape, column.dtype, read)
 
 
-def stack_frames(frames: LazyColumn, end: np.ndarray, count: int) -> LazyColumn:
+def _stack_frames(frames: LazyColumn, end: np.ndarray, count: int) -> LazyColumn:
     """Return the last ``count`` of the ``frames`` up to each transition, oldest first.
 
     Images are stacked along their channels, ``[n, H, W, C * count]``. Everything else, and images with their channels

@@ -154,7 +154,7 @@ class Transitions:
         """Where an end is declared, or the next transition does not start from this next observation, bool ``[n]``."""
         out = self._declared_ends.copy()
         for name, column in self.next_obs.items():
-            mark_obs_jumps(self.obs[name], column, out)
+            _mark_obs_jumps(self.obs[name], column, out)
         return out
 
     @property
@@ -293,7 +293,7 @@ def time_limit_truncations(terminal: np.ndarray, limit: int) -> np.ndarray:
     return np.asarray(out & ~terminal)
 
 
-def mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> None:
+def _mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> None:
     """Set ``ends`` ``[n]`` to True where the next transition does not begin with this one's next observation."""
     total, size = obs.shape[0], math.prod(obs.shape[1:]) * obs.dtype.itemsize
     block = max(1, min(BLOCK, MAX_BLOCK_BYTES // max(1, size)))
@@ -302,7 +302,7 @@ def mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> N
         led_to, follows = next_obs.read(begin, end), obs.read(begin + 1, end + 1)
         for start in range(begin, end, COMPARED):
             stop = min(start + COMPARED, end)
-            a, b = (to_float32(values[start - begin : stop - begin]) for values in (led_to, follows))
+            a, b = (_to_float32(values[start - begin : stop - begin]) for values in (led_to, follows))
             differs = a != b
             differs[ends[start:stop]] = False
             if differs.any():
@@ -310,7 +310,7 @@ def mark_obs_jumps(obs: LazyColumn, next_obs: LazyColumn, ends: np.ndarray) -> N
                 ends[start:stop] |= differs.reshape(stop - start, -1).any(axis=1)
 
 
-def to_float32(values: np.ndarray) -> np.ndarray:
+def _to_float32(values: np.ndarray) -> np.ndarray:
     """Return floats as float32, the dtype of stored rows: 0.1 + 0.2 and 0.3 are the same observation."""
     if values.dtype.kind != "f" or values.dtype == np.float32:
         return values

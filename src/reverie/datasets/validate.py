@@ -153,11 +153,11 @@ class EpisodeRules:
                 huge = finite & ~unused & (flat > UNINITIALIZED_LIMIT).any(axis=1)
                 yield f"{name} has magnitudes above {UNINITIALIZED_LIMIT:g}: never written?", huge
         for name, space in [*self.obs, *(() if self.measured else self.actions)]:
-            for rule, wrong in find_out_of_space(name, rows[name], space):
+            for rule, wrong in _find_out_of_space(name, rows[name], space):
                 yield rule, np.asarray(wrong & ~(last & name.startswith("action")))
         boxes = [space for _, space in self.obs if isinstance(space, spaces.Box)]
         if any(box.dtype.kind == "f" or len(box.shape) > 1 for box in boxes):  # class indices are often 0
-            yield "all values are 0: never written?", blank_rows(rows)
+            yield "all values are 0: never written?", _blank_rows(rows)
         if self.longest is not None:
             yield f"episode exceeds its environment's limit of {self.longest} steps", np.arange(total) > self.longest
         yield "duplicate of an earlier episode", np.full(total, total > 2 and self._seen_before(rows))
@@ -173,7 +173,7 @@ class EpisodeRules:
         return is_repeated
 
 
-def find_out_of_space(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
+def _find_out_of_space(name: str, values: np.ndarray, space: Space) -> Iterator[tuple[str, np.ndarray]]:
     """Yield rules on dtype, shape and bounds of ``space``, and the rows ``[n]`` bool that violate them."""
     total = len(values)
     kinds = "biuf" if not isinstance(space, spaces.Text) and np.dtype(space.dtype).kind == "f" else "biu"
@@ -184,12 +184,12 @@ def find_out_of_space(name: str, values: np.ndarray, space: Space) -> Iterator[t
     elif values.dtype.kind not in kinds:
         yield f"{name} has dtype {values.dtype}; its space declares {space.dtype}", np.ones(total, bool)
     else:
-        low, high = bounds_with_tolerance(space)
+        low, high = _bounds_with_tolerance(space)
         wrong = ((values < low) | (values > high)).reshape(total, -1).any(axis=1)
         yield f"{name} is outside the bounds of its space", np.asarray(wrong)
 
 
-def bounds_with_tolerance(space: Space) -> tuple[np.ndarray, np.ndarray]:
+def _bounds_with_tolerance(space: Space) -> tuple[np.ndarray, np.ndarray]:
     """Return the lower and upper bounds of a space, with a tolerance for rounding of floats."""
     if not isinstance(space, spaces.Box):
         counts, start = classes_of(space)
@@ -202,7 +202,7 @@ def bounds_with_tolerance(space: Space) -> tuple[np.ndarray, np.ndarray]:
     return low - ROUNDING * np.maximum(np.abs(low), span), high + ROUNDING * np.maximum(np.abs(high), span)
 
 
-def blank_rows(rows: Rows) -> np.ndarray:
+def _blank_rows(rows: Rows) -> np.ndarray:
     """Return a mask ``[n]`` of runs of at least ``MIN_BLANK_RUN`` rows whose values are all zero."""
     total = len(rows["reward"])
     nothing = rows["reward"] == 0
@@ -222,28 +222,28 @@ def replay_episode(env: gymnasium.Env[Any, Any], rows: Rows, info: DatasetInfo, 
     """Replay an episode's actions in ``env``. Return a mask ``[n]`` of the rows that differ, up to the first one."""
     wrong = np.zeros(len(rows["reward"]), bool)
     obs, _ = env.reset(seed=seed)
-    wrong[0] = not values_equal(obs, space_value_at(info.observation, rows, "obs", 0))
+    wrong[0] = not _values_equal(obs, _space_value_at(info.observation, rows, "obs", 0))
     for t in range(1, len(wrong)):
-        obs, reward, terminated, truncated, _ = env.step(space_value_at(info.action, rows, "action", t - 1))
-        same_obs = values_equal(obs, space_value_at(info.observation, rows, "obs", t))
-        same_reward = not info.has_rewards or values_equal(float(reward), rows["reward"][t])
+        obs, reward, terminated, truncated, _ = env.step(_space_value_at(info.action, rows, "action", t - 1))
+        same_obs = _values_equal(obs, _space_value_at(info.observation, rows, "obs", t))
+        same_reward = not info.has_rewards or _values_equal(float(reward), rows["reward"][t])
         wrong[t] = not (same_obs and same_reward and terminated == rows["is_terminal"][t])
         if wrong[t] or terminated or truncated:
             break  # later rows depend on this row
     return wrong
 
 
-def space_value_at(space: Space, rows: Rows, root: str, row: int) -> Any:
+def _space_value_at(space: Space, rows: Rows, root: str, row: int) -> Any:
     """Return the value of ``space`` in one row."""
     return first_item(columns_to_nested(space, {name: values[row : row + 1] for name, values in rows.items()}, root))
 
 
-def values_equal(first: Any, second: Any) -> bool:
+def _values_equal(first: Any, second: Any) -> bool:
     """Return whether two values of a space are equal, up to rounding."""
     if isinstance(first, Mapping):
-        return all(values_equal(first[key], second[key]) for key in first)
+        return all(_values_equal(first[key], second[key]) for key in first)
     if isinstance(first, tuple):
-        return all(values_equal(a, b) for a, b in zip(first, second, strict=True))
+        return all(_values_equal(a, b) for a, b in zip(first, second, strict=True))
     if isinstance(first, str):
         return bool(first == second)
     return bool(np.allclose(np.asarray(first, np.float64), np.asarray(second, np.float64), rtol=1e-3, atol=1e-4))

@@ -93,7 +93,7 @@ def write_minari(
             check_signals()
             check_room(path, 2 * total_bytes(episode) + min(CACHED, ABOUT_EPISODE * (report.episodes + 16)))
             number = report.episodes - 1
-            make_compressed(file.create_group(f"episode_{number}"), "observations", episode["observations"])
+            _make_compressed(file.create_group(f"episode_{number}"), "observations", episode["observations"])
             yield episode_buffer(id=number, **episode)
         file.flush()  # Minari measures its size next
 
@@ -109,12 +109,12 @@ def write_minari(
     return report
 
 
-def make_compressed(group: Any, name: str, values: Any) -> None:
+def _make_compressed(group: Any, name: str, values: Any) -> None:
     """Create empty gzip-compressed datasets for the images in ``values``, to which Minari's library appends them."""
     if isinstance(values, Mapping | tuple):
         named = values if isinstance(values, Mapping) else {f"_index_{i}": value for i, value in enumerate(values)}
         for key, inner in named.items():
-            make_compressed(group.require_group(name), key, inner)
+            _make_compressed(group.require_group(name), key, inner)
     elif is_images(values):
         shape, rows = values.shape[1:], max(1, CHUNK * len(values) // max(1, values.nbytes))
         like: dict[str, Any] = {"maxshape": (None, *shape), "chunks": (rows, *shape), "dtype": values.dtype}
@@ -276,7 +276,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
         for block in blocks_of(episodes, report, check):
             if not info.has_rewards:
                 del block["reward"]
-            named = {name: table_column_name(name) for name in block}
+            named = {name: _table_column_name(name) for name in block}
             check_distinct(named, "tables")
             table = arrow.table({column: to_arrow(arrow, block[name]) for name, column in named.items()})
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
@@ -292,7 +292,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
     return report
 
 
-def table_column_name(name: str) -> str:
+def _table_column_name(name: str) -> str:
     """Return a column's name in a table: ``observation.camera.depth`` for ``obs/camera/depth``."""
     root, *below = name.split("/")
     usual = {"obs": "observation", "next_obs": "next_observation", "episode": "episode_index"}
@@ -332,7 +332,7 @@ def write_pydreamer(
             steps, score = len(rows["reward"]) - 1, rows["reward"].sum(dtype=np.float64)
             path = staged / f"ep{report.episodes:06}_{report.episodes:06}-r{score:.0f}-{steps:04}.npz"
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:  # np.savez does not support all names
-                for name, array in pydreamer_rows(rows).items():
+                for name, array in _pydreamer_rows(rows).items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                         np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
             report.add(steps)
@@ -347,7 +347,7 @@ def write_json_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> No
         (folder / name).write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def pydreamer_rows(rows: Rows) -> Rows:
+def _pydreamer_rows(rows: Rows) -> Rows:
     """Return the rows of an episode under PyDreamer's names."""
     obs = {name: values for name, values in rows.items() if name.startswith("obs/")}
     kinds = {name.removeprefix("obs/"): (str(values.dtype), values.ndim - 1) for name, values in obs.items()}

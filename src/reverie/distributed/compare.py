@@ -67,8 +67,8 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     png = None if figure is None else Path(figure)
     if png is not None and png.suffix != ".png":
         raise ConfigError(f"figure = {png}: expected a file name ending in .png.")
-    groups = [group for location in runs for group in find_run_groups(os.fspath(location)).items()]
-    contenders = [read_compared_setting(name, paths) for name, paths in groups]
+    groups = [group for location in runs for group in _find_run_groups(os.fspath(location)).items()]
+    contenders = [_read_compared_setting(name, paths) for name, paths in groups]
     if png is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
@@ -77,7 +77,7 @@ def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
     return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
 
 
-def find_run_groups(location: str) -> dict[str, list[Path]]:
+def _find_run_groups(location: str) -> dict[str, list[Path]]:
     """Return the runs at a path or pattern, by the names of their settings."""
     path = Path(os.path.expanduser(location))
     groups: dict[str, list[Path]] = {}
@@ -93,12 +93,12 @@ def find_run_groups(location: str) -> dict[str, list[Path]]:
     return groups or {location: [path]}  # reading it raises the error
 
 
-def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
+def _read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
     """Read the runs of one setting; RunError if none has a score."""
     saved = {path: read_saved_config(path) for path in paths}
     settings = [{"algorithm": config.algorithm, **config.experiment} for config in saved.values()]
     first, how = settings[0], measurement_settings(settings[0])
-    warn_if_settings_differ(name, settings)
+    _warn_if_settings_differ(name, settings)
     results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
         results[path] = summarize_seed(folder.metrics, read_final_result(folder.evaluation) or {}, how)
@@ -132,7 +132,7 @@ def read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
     return ComparedSetting(name, measured, np.array(scores), curve, how.unit, final_step)
 
 
-def warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
+def _warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
     """Warn if the runs of one setting differ in more than the seed, or have equal seeds."""
     plain = [{key: value for key, value in run.items() if key not in ("seed", "threads")} for run in settings]
     changes = list(dict.fromkeys(line for run in plain[1:] for line in settings_changes(plain[0], run)))

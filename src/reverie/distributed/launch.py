@@ -121,7 +121,7 @@ def open_store() -> tuple[Store, int, int]:
     """
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if path := os.environ.get(STORE):
-        stay_local()
+        _stay_local()
         return FileStore(path, count), number, count
     address, port = os.environ.get("MASTER_ADDR", "localhost"), int(os.environ.get("MASTER_PORT", "29500"))
     try:
@@ -134,7 +134,7 @@ def open_store() -> tuple[Store, int, int]:
             "exposes them to every network. Use the address of the first machine in the network of the learners."
         )
     if ip.is_loopback:
-        stay_local()
+        _stay_local()
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # started by torchrun
         store, number, count = next(rendezvous("env://"))
         return store, number, count
@@ -146,7 +146,7 @@ def open_store() -> tuple[Store, int, int]:
     return store, number, count
 
 
-def stay_local() -> None:
+def _stay_local() -> None:
     """Restrict learners of one machine to the loopback interface, unless the user has chosen an interface."""
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback is not None:
@@ -161,7 +161,7 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
     and on GPUs its own GPU.
     """
     config = config.merge(scaled_hyperparameters(config, count))
-    if config.algo.batch_size % count and not whole_rollouts(config):
+    if config.algo.batch_size % count and not _whole_rollouts(config):
         raise ConfigError(
             f"learners = {count}, algo.batch_size = {config.algo.batch_size}: each learner takes the same share of a "
             f"batch. Use a batch size divisible by {count}, such as {-(-config.algo.batch_size // count) * count}."
@@ -172,7 +172,7 @@ def check_divisible(config: ExperimentConfig, count: int, local_count: int) -> N
             f"multiple of {count}, such as {-(-config.actors // count) * count}; or fewer than {count}, shared by all "
             "learners."
         )
-    if splits_envs(config, count) and config.env.num > count and config.env.num % count:
+    if _splits_envs(config, count) and config.env.num > count and config.env.num % count:
         raise ConfigError(
             f"learners = {count}, envs = {config.env.num}: each learner has the same number of environments. Use a "
             f"number divisible by {count}, such as {-(-config.env.num // count) * count}."
@@ -190,19 +190,19 @@ def member_changes(config: ExperimentConfig, team: LearnerGroup) -> dict[str, An
     if team.count == 1:
         return {}
     changes: dict[str, Any] = {"learners": team.count}
-    if splits_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
+    if _splits_envs(config, team.count) and config.env.num < team.count and not config.scale_hyperparameters:
         of = " of each actor" if config.actors else ""
         logger.info(f"{count_noun(team.count, 'environment')}{of}, not {config.env.num}: one for each learner")
         changes["env.num"] = team.count
     return changes
 
 
-def splits_envs(config: ExperimentConfig, count: int) -> bool:
+def _splits_envs(config: ExperimentConfig, count: int) -> bool:
     """Return whether each of ``count`` learners has a share of the environments: false if each has its own actors."""
     return not config.offline and config.actors < count
 
 
-def whole_rollouts(config: ExperimentConfig) -> bool:
+def _whole_rollouts(config: ExperimentConfig) -> bool:
     """Return whether a batch is all rows of all environments, which are already divided."""
     return config.algo.on_policy and config.algo.batch_size == 1
 
@@ -213,7 +213,7 @@ def learner_share(config: ExperimentConfig, team: LearnerGroup) -> dict[str, Any
     if n == 1:
         return {}
     room, store_path = parse_size(config.replay.capacity, "replay.capacity"), config.replay.store_path
-    changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
+    changes: dict[str, Any] = {} if _whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size // n}
     if not config.algo.on_policy:
         changes |= {
             "replay.capacity": f"{room.amount // n}B" if room.is_bytes else max(1, room.amount // n),
@@ -226,7 +226,7 @@ def learner_share(config: ExperimentConfig, team: LearnerGroup) -> dict[str, Any
     changes["replay.store_path"] = (
         store_path if store_path in ("auto", "none") else f"{store_path.rstrip('/')}/rank-{team.rank}"
     )
-    if splits_envs(config, n):
+    if _splits_envs(config, n):
         changes["env.num"] = config.env.num // n
     elif config.actors:
         changes["actors"] = config.actors // n
@@ -249,11 +249,11 @@ def scaled_hyperparameters(config: ExperimentConfig, count: int) -> dict[str, An
     """
     if not config.scale_hyperparameters:
         return {}
-    changes: dict[str, Any] = {} if whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
+    changes: dict[str, Any] = {} if _whole_rollouts(config) else {"algo.batch_size": config.algo.batch_size * count}
     if not config.offline:
         changes["env.num"] = config.env.num * count
     rates = {
-        path: with_warmup(rate, count**0.5, config.length) for path, rate in iter_learning_rates(config.algo, "algo")
+        path: _with_warmup(rate, count**0.5, config.length) for path, rate in _iter_learning_rates(config.algo, "algo")
     }
     return {**changes, **rates}
 
@@ -266,17 +266,17 @@ def log_rules(config: ExperimentConfig, count: int) -> None:
         logger.info(f"scale_hyperparameters for {count_noun(count, 'learner')}: {'; '.join(lines)}")
 
 
-def iter_learning_rates(config: Config, path: str) -> Iterator[tuple[str, ScheduledFloat]]:
+def _iter_learning_rates(config: Config, path: str) -> Iterator[tuple[str, ScheduledFloat]]:
     """Yield the learning rates above 0 of a configuration at ``path``, each with its own path."""
     for field in dataclasses.fields(config):
         value, key_path = getattr(config, field.name), f"{path}.{field.name}"
         if isinstance(value, Config) and not isinstance(value, Choice):
-            yield from iter_learning_rates(value, key_path)
+            yield from _iter_learning_rates(value, key_path)
         elif (field.name == "lr" or field.name.endswith("_lr")) and value:
             yield key_path, value
 
 
-def with_warmup(rate: ScheduledFloat, factor: float, length: int) -> list[list[float]]:
+def _with_warmup(rate: ScheduledFloat, factor: float, length: int) -> list[list[float]]:
     """Return the schedule of a learning rate times ``factor``, with warmup, in a run of ``length``."""
     if isinstance(rate, PiecewiseLinear):
         return [[step, value * factor] for step, value in rate.points]

@@ -124,7 +124,7 @@ class LearnerExperiment(Experiment):
         parts: dict[str, Stateful] = {"ranks": self.team, **super().parts()}
         if self.store is not None:
             parts["replay"] = ReplayPart(self.team, self.store, self.run)
-            if isinstance(collector := local_collector(self.collector), Collector):
+            if isinstance(collector := _local_collector(self.collector), Collector):
                 parts["collector"] = CollectorPart(self.team, collector, self.clock)
         return parts
 
@@ -149,7 +149,7 @@ class LearnerExperiment(Experiment):
     def describe(self, folder: Path) -> None:
         if (n := self.team.count) > 1:
             envs = count_noun(self.config.env.num, "environment")
-            if isinstance(feed := local_collector(self.collector), ActorCollector):
+            if isinstance(feed := _local_collector(self.collector), ActorCollector):
                 envs = f"the rows of {envs} of each actor" if feed.dealt else count_noun(len(feed.lanes), "actor")
             logger.info(
                 f"{n} learners, each in its own process, with {self.algo.window.batch} of the "
@@ -158,7 +158,7 @@ class LearnerExperiment(Experiment):
         super().describe(folder)
 
 
-def local_collector(collector: Any) -> Any:
+def _local_collector(collector: Any) -> Any:
     """Return the collector of one learner."""
     return collector.local if isinstance(collector, SharedCollector) else collector
 
@@ -178,11 +178,11 @@ def make_learner_experiment(
         parts["source"] = SharedSource(experiment.source, team, clock, collector is not None)
         for optim in experiment.algo.optimizers().values():
             if isinstance(optim, torch.optim.Optimizer):
-                optim.register_step_pre_hook(average_gradients)
+                optim.register_step_pre_hook(_average_gradients)
     return LearnerExperiment(**parts, run_config=run_config, team=team, run=run)
 
 
-def average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
+def _average_gradients(optim: torch.optim.Optimizer, *_: Any) -> None:
     """Average the gradients of a PyTorch optimizer over all learners, before its step."""
     all_reduce_mean([p.grad for group in optim.param_groups for p in group["params"] if p.grad is not None])
 
@@ -247,7 +247,7 @@ class Follower:
             self.checkpoints.load(learner_folder(path, team.rank), self.parts)
         elif "replay" in self.parts:
             self.parts["replay"].load_state_dict({})
-            if isinstance(collector := local_collector(self.experiment.collector), Collector):
+            if isinstance(collector := _local_collector(self.experiment.collector), Collector):
                 collector.env_steps = clock.env_steps // team.count
 
     def save(self, folder: Path) -> None:
@@ -276,7 +276,7 @@ class Follower:
         tensors: dict[str, Tensor] = {}
         encode_state(self.algo.state_dict(), "algo", tensors)
         with safe_open(self.main / TENSORS, framework="pt") as file:
-            local = {name: x for name, x in tensors.items() if not tensors_equal(x, file.get_tensor(name))}
+            local = {name: x for name, x in tensors.items() if not _tensors_equal(x, file.get_tensor(name))}
         learned = {f"algo/model/{name}" for name, _ in self.algo.named_parameters()}
         if far := [name for name in local if name in learned or "optim/" in name]:
             raise RunError(
@@ -289,6 +289,6 @@ class Follower:
         self.algo.load_state_dict(read_checkpoint(self.main, ["algo"], verified=True, instead=state["tensors"])["algo"])
 
 
-def tensors_equal(x: Tensor, y: Tensor) -> bool:
+def _tensors_equal(x: Tensor, y: Tensor) -> bool:
     """Return whether two tensors are equal; NaN equals NaN."""
     return x.shape == y.shape and bool(((x == y) | (x != x)).all())

@@ -117,7 +117,7 @@ def train_on_ray(words: Sequence[str], config: ExperimentConfig, run: Path, requ
         bundles = [resources] * config.learners + [actor] * config.actors
         placement = {"address": ray.get_runtime_context().gcs_address, "namespace": namespace, "first": config.learners}
         with collect_signals() as got:
-            return run_until_done(
+            return _run_until_done(
                 command, config.learners, bundles, request.strategy, {**placement, "each": actor}, run, got
             )
 
@@ -133,14 +133,14 @@ def cluster(address: str, namespace: str | None = None) -> Iterator[Any]:
         yield ray
     except ray.exceptions.RayError as error:
         raise RunError(
-            f"the Ray cluster failed: {type(error).__name__}: {first_line(error)} The saved state of the run is in "
+            f"the Ray cluster failed: {type(error).__name__}: {_first_line(error)} The saved state of the run is in "
             "its folder, and the same command resumes it. Check the nodes with `ray status`."
         ) from error
     finally:
         ray.shutdown()
 
 
-def first_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Return the first line of an error's message."""
     return str(error).strip().partition("\n")[0]
 
@@ -161,7 +161,7 @@ def connect(address: str, namespace: str | None = None) -> Any:
         ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise RunError(
-            f"No connection to the Ray cluster{f' at {location}' if location else ''}: {first_line(error)} "
+            f"No connection to the Ray cluster{f' at {location}' if location else ''}: {_first_line(error)} "
             "Check the address, and that `ray status` works there. A cluster has a token (`ray get-auth-token "
             "--generate` before `ray start`, the same on each node) unless RAY_AUTH_MODE=disabled."
         ) from error
@@ -184,7 +184,7 @@ def ray_options(resources: Mapping[str, float]) -> dict[str, Any]:
     return {**{options[name]: resources[name] for name in options if name in resources}, "resources": custom}
 
 
-def run_until_done(
+def _run_until_done(
     words: Sequence[str],
     count: int,
     bundles: Sequence[Mapping[str, float]],
@@ -199,25 +199,25 @@ def run_until_done(
     """
     from ray.exceptions import RayError
 
-    losses, before = 0, newest_checkpoint_name(run)
+    losses, before = 0, _newest_checkpoint_name(run)
     while True:
         hosts = ["a lost node"] * count
         codes: list[int | None] = [None] * count
-        with place_learners(bundles, count, strategy, losses > 0, got) as (group, learners):
+        with _place_learners(bundles, count, strategy, losses > 0, got) as (group, learners):
             try:
                 hosts = start(learners, words, os.getcwd(), {**placement, "group": group})
                 codes = watch(learners, got)
             except RayError as error:
-                log_loss("a learner", error)
+                _log_loss("a learner", error)
         if got:
             return 128 + got[0] if any(code != 0 for code in codes) else 0
         lost = {rank: code for rank, code in enumerate(codes) if code is None or code < 0 or code > 128}
         if not lost:
             return max(code or 0 for code in codes)
-        current = newest_checkpoint_name(run)
+        current = _newest_checkpoint_name(run)
         losses, before = (1 if current != before else losses + 1), current
         rank, code = next(iter(lost.items()))
-        loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({loss_reason(code)})"
+        loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({_loss_reason(code)})"
         if losses > RESTARTS:
             raise RunError(
                 f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command resumes the run."
@@ -226,7 +226,7 @@ def run_until_done(
         wait_until_unlocked(run)
 
 
-def loss_reason(code: int | None) -> str:
+def _loss_reason(code: int | None) -> str:
     """Return how a learner was lost."""
     if code is None:
         return "its node, or the Ray process on it, has ended"
@@ -235,7 +235,7 @@ def loss_reason(code: int | None) -> str:
 
 
 @contextlib.contextmanager
-def place_learners(
+def _place_learners(
     bundles: Sequence[Mapping[str, float]], count: int, strategy: str, is_retry: bool, got: Sequence[int]
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield the name of a placement group, and a :class:`RayLearner` in each of its first ``count`` bundles.
@@ -324,13 +324,13 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     while pending and time.monotonic() < end + UNRESPONSIVE_SECONDS:
         for _ in got[num_forwarded:]:
             num_forwarded += 1
-            signal_learners(learners, signal.SIGTERM if num_forwarded < 3 else signal.SIGKILL)
+            _signal_learners(learners, signal.SIGTERM if num_forwarded < 3 else signal.SIGKILL)
         for reference in ray.wait(list(pending), num_returns=len(pending), timeout=POLL)[0]:
             rank = pending.pop(reference)
             try:
                 text, code = ray.get(reference)
             except ray.exceptions.RayError as error:
-                log_loss(f"learner {rank}", error)
+                _log_loss(f"learner {rank}", error)
                 codes[rank] = None
                 continue
             with survive_broken_pipe(sys.stdout):
@@ -344,12 +344,12 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
             asking = got or any(code is not None and code > 128 for code in codes.values())
             end = min(end, time.monotonic() + (SAVING if asking else EXIT_GRACE_SECONDS))
         if time.monotonic() > end and not killed:
-            signal_learners(learners, signal.SIGKILL)
+            _signal_learners(learners, signal.SIGKILL)
             killed = True
     return [codes.get(rank) for rank in range(len(learners))]
 
 
-def log_loss(learner: str, error: Exception) -> None:
+def _log_loss(learner: str, error: Exception) -> None:
     """Log why Ray has lost a learner, for example if a node is out of memory.
 
     An ended node or process is not logged.
@@ -357,16 +357,16 @@ def log_loss(learner: str, error: Exception) -> None:
     from ray.exceptions import RayActorError
 
     if not isinstance(error, RayActorError):
-        logger.warning(f"{learner}: {type(error).__name__}: {first_line(error)}")
+        logger.warning(f"{learner}: {type(error).__name__}: {_first_line(error)}")
 
 
-def signal_learners(learners: Sequence[Any], number: int) -> None:
+def _signal_learners(learners: Sequence[Any], number: int) -> None:
     """Send a signal to the process of each learner."""
     for learner in learners:
         learner.tell.remote(int(number))
 
 
-def newest_checkpoint_name(run: Path) -> str:
+def _newest_checkpoint_name(run: Path) -> str:
     """Return the name of the newest intact checkpoint; "" if there is none."""
     from reverie.run.checkpoint import Checkpoints
     from reverie.run.folder import RunFolder

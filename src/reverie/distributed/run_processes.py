@@ -75,7 +75,7 @@ class Child:
             self.process: subprocess.Popen[bytes] = subprocess.Popen(
                 [sys.executable, "-u", "-m", "reverie", *command], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=subprocess.STDOUT, start_new_session=True,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(extra_import_paths()), PARENT_PID_VAR:
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(_extra_import_paths()), PARENT_PID_VAR:
                 str(os.getpid())},
             )  # fmt: skip
         self.tell: Callable[[int], None] = self.process.send_signal
@@ -94,7 +94,7 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def num_parallel_runs(config: ExperimentConfig) -> int:
+def _num_parallel_runs(config: ExperimentConfig) -> int:
     """Return how many runs train on this machine at a time."""
     if choose_device(config.device) != "cpu":
         return 1
@@ -105,7 +105,7 @@ def num_parallel_runs(config: ExperimentConfig) -> int:
 def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> Iterator[tuple[Train, int]]:
     """Yield a function that trains runs, here or on the Ray cluster of ``request``, and its number of parallel runs."""
     if request is None:
-        yield train_in_processes, num_parallel_runs(config)
+        yield _train_in_processes, _num_parallel_runs(config)
         return
     with cluster(request.address) as ray:
         resources = learner_resources(config, request.learner, ray.cluster_resources().get("GPU", 0.0))
@@ -119,7 +119,7 @@ def make_trainer(config: ExperimentConfig, request: ClusterRequest | None) -> It
         yield functools.partial(train_placed, resources=requested), room
 
 
-def extra_import_paths() -> list[str]:
+def _extra_import_paths() -> list[str]:
     """Return the import paths of this process, such as a script's folder, without the default paths of this Python."""
     homes = tuple(os.path.join(prefix, "") for prefix in {sys.prefix, sys.base_prefix})
     return [path for path in map(os.path.abspath, sys.path) if not path.startswith(homes)]
@@ -201,7 +201,7 @@ def train_runs(queue: RunQueue, train: Train, jobs: int) -> int | None:
     return queue.received_signals[0] if queue.received_signals else None
 
 
-def train_in_processes(queue: RunQueue, jobs: int) -> None:
+def _train_in_processes(queue: RunQueue, jobs: int) -> None:
     """Train runs in child processes.
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
@@ -210,7 +210,7 @@ def train_in_processes(queue: RunQueue, jobs: int) -> None:
     num_forwarded = 0
     try:
         while running or queue.next():
-            num_forwarded = forward_signals(queue.received_signals, num_forwarded, running.values())
+            num_forwarded = _forward_signals(queue.received_signals, num_forwarded, running.values())
             while len(running) < jobs and (run := queue.next()):
                 with disk_errors_as_run_error(run.log.parent):
                     running[run] = Child(queue.begin(run), run.log)
@@ -229,7 +229,7 @@ def train_in_processes(queue: RunQueue, jobs: int) -> None:
             child.wait()
 
 
-def forward_signals(received_signals: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
+def _forward_signals(received_signals: Sequence[int], num_forwarded: int, children: Iterable[Child]) -> int:
     """Forward received signals, starting at index ``num_forwarded``; return their current number."""
     for number in received_signals[num_forwarded:]:
         num_forwarded += 1

@@ -24,7 +24,7 @@ class Dimension(NamedTuple):
 
     def value(self, drawn: Any) -> Any:
         """Convert Optuna's sample to the value of the setting."""
-        return next(choice for choice in self.choices if to_optuna_choice(choice) == drawn) if self.choices else drawn
+        return next(choice for choice in self.choices if _to_optuna_choice(choice) == drawn) if self.choices else drawn
 
     @property
     def size(self) -> int | None:
@@ -40,7 +40,7 @@ class Dimension(NamedTuple):
         return of.choices[number] if self.choices else min(of.low + number * (of.step or 0), of.high)
 
 
-def to_optuna_choice(choice: Any) -> Any:
+def _to_optuna_choice(choice: Any) -> Any:
     """Convert a choice to a type that Optuna can store: lists and mappings become text."""
     plain = choice is None or isinstance(choice, bool | int | float | str)
     return choice if plain else yaml.safe_dump(choice, default_flow_style=True).strip()
@@ -79,7 +79,7 @@ def dimension(name: str, description: Any, config: ExperimentConfig) -> Dimensio
     values: list[Any] = [functools.reduce(getattr, name.split("."), config.merge({name: value})) for value in tried]
     if choices:
         read = [x if isinstance(x, bool | int | float) else choice for x, choice in zip(values, choices, strict=True)]
-        words = {to_optuna_choice(choice): choice for choice in read}
+        words = {_to_optuna_choice(choice): choice for choice in read}
         return Dimension(of.CategoricalDistribution([*words]), (*words.values(),))
     low, high = tried
     log = bool(description.get("log", False))

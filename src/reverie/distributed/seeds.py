@@ -47,7 +47,7 @@ from reverie.run.folder import (
 )
 
 
-def seeds_files(path: Path) -> dict[str, Path]:
+def _seeds_files(path: Path) -> dict[str, Path]:
     """Return the files in the folder of several seeds: their settings, states and scores, and curves."""
     return {"settings": path / "settings.yaml", "aggregate": path / "aggregate.json", "curve": path / "curve.png"}
 
@@ -84,12 +84,12 @@ def run_seeds(
     check_local(run or "", "run")
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-seeds")
     path = path if request is None else path.absolute()  # the working directory of a node can differ
-    shared, before = seeds_files(path)["settings"], None
+    shared, before = _seeds_files(path)["settings"], None
     check_writable(path)
     if contains_run(path, shared, config.name, config.env.id):
         before = dict(read_yaml(shared)["experiment"])
         config = config.merge(initial_settings(config, before, path))
-    over = read_finished(seeds_files(path)["aggregate"])
+    over = _read_finished(_seeds_files(path)["aggregate"])
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
     runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
@@ -125,7 +125,7 @@ def run_seeds(
             raise
 
 
-def read_finished(path: Path) -> set[int]:
+def _read_finished(path: Path) -> set[int]:
     """Return the seeds that have finished, from the aggregate.json at ``path``; none if it does not exist."""
     if not path.exists():
         return set()
@@ -137,7 +137,7 @@ def read_finished(path: Path) -> set[int]:
 
 
 def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
-    files, title = seeds_files(path), f"{config.name} on {config.task_label}"
+    files, title = _seeds_files(path), f"{config.name} on {config.task_label}"
     num_waiting = sum(run.state == "waiting" for run in runs)
     if num_waiting:
         parallel_text = f"{min(jobs, num_waiting)} at a time" if min(jobs, num_waiting) > 1 else "one at a time"
@@ -184,7 +184,7 @@ def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -
     subject = {"env": config.env.id, "data": config.data.label or None}
     head = {"schema": SCHEMA, "algorithm": config.name, **subject, "runs": listed}
     with disk_errors_as_run_error(path):
-        write_aggregate(seeds_files(path)["aggregate"], summary, head)
+        write_aggregate(_seeds_files(path)["aggregate"], summary, head)
     return summary
 
 

@@ -123,13 +123,13 @@ def run_tuning(
     path = Path(os.path.expanduser(run)) if run is not None else new_path(config.task_label, f"{config.name}-tune")
     path = path if request is None else path.absolute()  # the working directory of a node can differ
     check_writable(path)
-    saved = read_search_settings(path, config)
+    saved = _read_search_settings(path, config)
     if prune and not config.evaluates_during_training:
         config = config.merge({"schedule.eval_every": max(1, math.ceil(config.length / NUM_RUNGS**2))})
         logger.info(
             f"trials are evaluated every {config.schedule.eval_every} {config.unit}, so that bad trials end early"
         )
-    check_same_search(path, saved, config, space)
+    _check_same_search(path, saved, config, space)
     with disk_errors_as_run_error(path):
         path.mkdir(parents=True, exist_ok=True)
     with folder_lock(path):
@@ -157,21 +157,23 @@ def run_tuning(
             return search.run(trials, jobs or max_parallel, train)
 
 
-def num_trials(dimensions: Mapping[str, Dimension], count: int, grid: bool) -> int:
+def _num_trials(dimensions: Mapping[str, Dimension], count: int, grid: bool) -> int:
     """Return the number of trials of a search for ``count``: all combinations in a grid, and never more."""
     sizes = [dim.size for dim in dimensions.values()]
     size = math.inf if None in sizes else math.prod(filter(None, sizes))
     return int(size) if size < count or grid else count
 
 
-def read_search_settings(path: Path, config: ExperimentConfig) -> Mapping[str, Any]:
+def _read_search_settings(path: Path, config: ExperimentConfig) -> Mapping[str, Any]:
     """Return the settings of the search in the folder ``path``; {} if it is empty."""
     if not contains_run(path, path / "settings.yaml", config.name, config.env.id) or not (path / "space.yaml").exists():
         return {}
     return dict(read_yaml(path / "settings.yaml")["experiment"])
 
 
-def check_same_search(path: Path, saved: Mapping[str, Any], config: ExperimentConfig, space: Mapping[str, Any]) -> None:
+def _check_same_search(
+    path: Path, saved: Mapping[str, Any], config: ExperimentConfig, space: Mapping[str, Any]
+) -> None:
     """Check that the search in ``path``, if there is one, with the settings ``saved``, is this search."""
     if not saved:
         return
@@ -208,8 +210,8 @@ class Search:
 
     def run(self, count: int, jobs: int, train: Train) -> TuneResult:
         """Train the missing runs of ``count`` trials with ``train``; of all combinations in a grid, and never more."""
-        count = num_trials(self.dimensions, count, self.grid)
-        is_whole = num_trials(self.dimensions, count + 1, self.grid) == count
+        count = _num_trials(self.dimensions, count, self.grid)
+        is_whole = _num_trials(self.dimensions, count + 1, self.grid) == count
         finished = [trial.state.is_finished() for trial in self.study.trials]
         self.runs = {i: self.trial_runs(i) for i in range(count) if i >= len(finished) or not finished[i]}
         runs = [seed_run for group in self.runs.values() for seed_run in group]
@@ -352,7 +354,7 @@ class Search:
         )
         files = {"trials": self.path / "trials.csv"}
         with disk_errors_as_run_error(self.path):
-            write_atomic(files["trials"], as_csv(trials, list(self.dimensions)))
+            write_atomic(files["trials"], _as_csv(trials, list(self.dimensions)))
             logs = {name: bool(getattr(d.distribution, "log", False)) for name, d in self.dimensions.items()}
             title = f"{self.config.name} on {self.config.task_label}"
             points, pruned = (
@@ -366,7 +368,7 @@ class Search:
         return TuneResult(run=self.path, trials=trials, signal=signal, files=files)
 
 
-def as_csv(trials: Sequence[Trial], names: Sequence[str]) -> str:
+def _as_csv(trials: Sequence[Trial], names: Sequence[str]) -> str:
     """Return the table of trials as CSV."""
     out = io.StringIO()
     table = csv.writer(out)

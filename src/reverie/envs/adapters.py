@@ -22,13 +22,13 @@ GymEnv = gymnasium.Env[Any, Any]
 SEEDS = 2**31 - 1
 
 
-def convert_space(space: Any) -> spaces.Space[Any]:
+def _convert_space(space: Any) -> spaces.Space[Any]:
     """Convert a space of the old Gym, or of a package derived from it, to a Gymnasium space."""
     kinds = {kind.__name__ for kind in type(space).__mro__}
     if "Dict" in kinds:
-        return spaces.Dict({str(key): convert_space(inner) for key, inner in space.spaces.items()})
+        return spaces.Dict({str(key): _convert_space(inner) for key, inner in space.spaces.items()})
     if "Tuple" in kinds:
-        return spaces.Tuple([convert_space(inner) for inner in space.spaces])
+        return spaces.Tuple([_convert_space(inner) for inner in space.spaces])
     if "Box" in kinds:
         return spaces.Box(space.low, space.high, space.shape, space.dtype)
     if "Discrete" in kinds:
@@ -38,10 +38,10 @@ def convert_space(space: Any) -> spaces.Space[Any]:
     return spaces.MultiBinary(space.n)
 
 
-def convert_action(space: Any, action: Any) -> Any:
-    """Convert an action of ``convert_space(space)`` to ``space``: MineRL names the choices of its ``Enum``."""
+def _convert_action(space: Any, action: Any) -> Any:
+    """Convert an action of ``_convert_space(space)`` to ``space``: MineRL names the choices of its ``Enum``."""
     if isinstance(action, Mapping):
-        return {key: convert_action(space.spaces[key], part) for key, part in action.items()}
+        return {key: _convert_action(space.spaces[key], part) for key, part in action.items()}
     return space.values[action] if type(space).__name__ == "Enum" else action
 
 
@@ -78,8 +78,8 @@ class OldGym(Adapter):
     def __init__(self, env: Any, render_mode: str | None = None) -> None:
         self._old = env
         self.render_mode: str | None = render_mode
-        self.observation_space: spaces.Space[Any] = convert_space(env.observation_space)
-        self.action_space: spaces.Space[Any] = convert_space(env.action_space)
+        self.observation_space: spaces.Space[Any] = _convert_space(env.observation_space)
+        self.action_space: spaces.Space[Any] = _convert_space(env.action_space)
 
     def _begin(self, seed: int | None) -> Reset:
         if seed is not None and callable(getattr(self._old, "seed", None)):
@@ -90,7 +90,7 @@ class OldGym(Adapter):
 
     def step(self, action: Any) -> Stepped:
         """Take ``action``. An episode end is a truncation if the info marks it."""
-        obs, reward, *ends, info = self._old.step(convert_action(self._old.action_space, action))
+        obs, reward, *ends, info = self._old.step(_convert_action(self._old.action_space, action))
         cut = bool(ends[1] if len(ends) == 2 else info.get("TimeLimit.truncated"))
         return obs, float(reward), bool(ends[0]) and (len(ends) == 2 or not cut), cut, info
 

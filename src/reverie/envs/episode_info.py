@@ -26,7 +26,7 @@ SUMMARIES = ("last", "sum", "mean", "max", "min")
 Summary = dict[str, float]
 
 
-def update_summary(old: Summary, x: float) -> Summary:
+def _update_summary(old: Summary, x: float) -> Summary:
     """Return the ``SUMMARIES`` and the ``count`` of the values so far (none: ``{}``) and ``x``."""
     count, total = old.get("count", 0) + 1, old.get("sum", 0.0) + x
     low, high = min(old.get("min", x), x), max(old.get("max", x), x)
@@ -85,11 +85,11 @@ class EpisodeInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
                 f"env.log_info: the info of step() is {short_repr(info)}: expected a dictionary. Return {{}}"
             )
         for key in dict.fromkeys(key for key, _ in self._entries.values()):
-            number = to_number(_value(info, key))
+            number = _to_number(_value(info, key))
             if number is None:
                 self._other_keys.update(map(str, info))
             elif math.isfinite(number):
-                self._numbers[key] = update_summary(self._numbers.get(key, {}), number)
+                self._numbers[key] = _update_summary(self._numbers.get(key, {}), number)
         return result
 
     def summary(self) -> tuple[Summary, str]:
@@ -119,11 +119,11 @@ def _value(info: Mapping[str, Any], key: str) -> Any:
 
 def success_summary(info: Any) -> Summary:
     """Return the success in the ``info`` of an episode's last step, by its logged name; {} if it reports none."""
-    values = [to_number(info.get(key)) for key in SUCCESS_KEYS] if isinstance(info, Mapping) else []
+    values = [_to_number(info.get(key)) for key in SUCCESS_KEYS] if isinstance(info, Mapping) else []
     return next(({SUCCESS_RATE: value} for value in values if value is not None), {})
 
 
-def to_number(value: Any) -> float | None:
+def _to_number(value: Any) -> float | None:
     """Return a number, a bool, or an array of one element as a float; None for other values."""
     if isinstance(value, float | int):
         return float(value)

@@ -68,7 +68,7 @@ class LimitCheck:
     """Warns about the first observation outside of each limit; rows are stored unchanged."""
 
     def __init__(self, bounds: Mapping[str, DeclaredBounds]) -> None:
-        self._limits = list(limits_of(bounds))
+        self._limits = list(_limits_of(bounds))
         self._turn = 0
 
     def __call__(self, rows: Mapping[str, np.ndarray], location: Callable[[int], str]) -> None:
@@ -92,7 +92,7 @@ class LimitCheck:
                 )
 
 
-def limits_of(bounds: Mapping[str, DeclaredBounds]) -> Iterator[Limit]:
+def _limits_of(bounds: Mapping[str, DeclaredBounds]) -> Iterator[Limit]:
     """Yield the limits to check: finite bounds, and integers beyond float32's precision."""
     for key, declared in bounds.items():
         with np.errstate(over="ignore"):  # bounds of float64, which then count as none

@@ -178,21 +178,21 @@ def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> objec
         from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
 
         return VectorOfOne(make_native_vector(config, factory, 1))
-    return from_registry(config, render) if factory is None else _call_factory(factory, config, render)
+    return _from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 
 def _call_factory(factory: MakeEnv, config: EnvConfig, render: bool) -> object:
     """Call ``factory``, with the requested render mode if it has such a parameter."""
     kwargs = dict(config.kwargs)
     if render or config.pixels != "none":
-        prepare_drawing()
+        _prepare_drawing()
         with contextlib.suppress(ValueError):  # some C classes have no signature
             if "render_mode" in inspect.signature(factory).parameters:
                 kwargs = {"render_mode": "rgb_array", **kwargs}
     return factory(**kwargs)
 
 
-def prepare_drawing() -> None:
+def _prepare_drawing() -> None:
     """Choose renderers for MuJoCo and pygame in this process: headless if there is no screen."""
     choose_renderer()
     if not any(name in os.environ for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")):
@@ -227,7 +227,7 @@ def _wrong_type_text(env: object) -> str:
     )
 
 
-def from_registry(config: EnvConfig, render: bool) -> Env:
+def _from_registry(config: EnvConfig, render: bool) -> Env:
     """Make ``config.id`` as registered, without the wrappers that other settings add."""
     module, _, name = config.id.rpartition(":")
     if module:
@@ -235,7 +235,7 @@ def from_registry(config: EnvConfig, render: bool) -> Env:
     register_id(name)
     drawing = render or config.pixels != "none"
     if drawing:
-        prepare_drawing()
+        _prepare_drawing()
     kwargs: dict[str, Any] = {} if config.max_episode_steps is None else {"max_episode_steps": -1}
     if is_atari(name) and config.frames_per_action > 1:
         kwargs["frameskip"] = 1

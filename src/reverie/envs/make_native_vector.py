@@ -38,7 +38,7 @@ ENVPOOL_NAMES = {"frameskip": "frame_skip", "grayscale": "gray_scale"}
 """EnvPool's names of ALE's arguments."""
 
 
-def check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -> None:
+def _check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -> None:
     """Raise ConfigError if settings cannot be applied to a native vector environment, which applies ``supported``."""
     usual = EnvConfig()
     names = [name for name in SINGLE_ENV_SETTINGS if name not in supported]
@@ -51,7 +51,7 @@ def check_native_settings(config: EnvConfig, supported: Collection[str] = ()) ->
         )
 
 
-def ale_arguments(config: EnvConfig) -> dict[str, Any]:
+def _ale_arguments(config: EnvConfig) -> dict[str, Any]:
     """Return the arguments with which ALE's vector of an Atari game applies the settings; it never clips rewards."""
     height, width = config.resize or (84, 84)
     skip = config.action_repeat if config.action_repeat > 1 else 4
@@ -65,10 +65,10 @@ def ale_arguments(config: EnvConfig) -> dict[str, Any]:
     return values if limit is None else {**values, "max_num_frames_per_episode": limit * skip}
 
 
-def envpool_arguments(config: EnvConfig) -> dict[str, Any]:
+def _envpool_arguments(config: EnvConfig) -> dict[str, Any]:
     """Return the arguments for settings that differ from their default: otherwise EnvPool's games are unchanged."""
-    usual = ale_arguments(EnvConfig())
-    values = {name: value for name, value in ale_arguments(config).items() if value != usual.get(name)}
+    usual = _ale_arguments(EnvConfig())
+    values = {name: value for name, value in _ale_arguments(config).items() if value != usual.get(name)}
     values |= {"stack_num": config.frame_stack} if config.grayscale else {}  # learners stack gray frames
     if values.pop("max_num_frames_per_episode", None):
         values["max_episode_steps"] = config.max_episode_steps
@@ -76,16 +76,16 @@ def envpool_arguments(config: EnvConfig) -> dict[str, Any]:
     return {ENVPOOL_NAMES.get(name, name): value for name, value in values.items()}
 
 
-def is_atari_vector(config: EnvConfig, factory: Callable[..., Any] | None) -> bool:
+def _is_atari_vector(config: EnvConfig, factory: Callable[..., Any] | None) -> bool:
     """Return whether the vector is ALE's or EnvPool's of an Atari game, which applies ``ATARI_SETTINGS``."""
     if factory is not None:
         return False
     if config.id.startswith(ENVPOOL):
-        return hasattr(import_envpool().make_spec(config.id.removeprefix(ENVPOOL)).config, "reward_clip")
+        return hasattr(_import_envpool().make_spec(config.id.removeprefix(ENVPOOL)).config, "reward_clip")
     return is_atari(config.id.rpartition(":")[2])
 
 
-def import_envpool() -> Any:
+def _import_envpool() -> Any:
     """Return the module; EnvError if it is not installed."""
     try:
         return importlib.import_module("envpool")
@@ -93,18 +93,18 @@ def import_envpool() -> Any:
         raise EnvError(f'envpool/ ids need EnvPool ({error}): pip install "reverie-rl[envpool]"') from error
 
 
-def native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> dict[str, Any]:
+def _native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> dict[str, Any]:
     """Return the arguments of the vector; ConfigError if it cannot apply a setting.
 
     With ``env.vectorization = sync``, wrappers around a vector of one apply the settings.
     """
     if config.vectorization != "native":
         return config.kwargs
-    is_known = is_atari_vector(config, factory)
-    check_native_settings(config, ATARI_SETTINGS if is_known else ())
+    is_known = _is_atari_vector(config, factory)
+    _check_native_settings(config, ATARI_SETTINGS if is_known else ())
     if not is_known:
         return config.kwargs
-    return (envpool_arguments if config.id.startswith(ENVPOOL) else ale_arguments)(config) | config.kwargs
+    return (_envpool_arguments if config.id.startswith(ENVPOOL) else _ale_arguments)(config) | config.kwargs
 
 
 def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
@@ -123,7 +123,7 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
         raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
     check_spaces(vector, "single_")
-    check_scores(vector, config)
+    _check_scores(vector, config)
     if isinstance(vector.unwrapped, SyncVectorEnv):
         vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once
     elif vector_mode(vector) == AutoresetMode.DISABLED:
@@ -137,16 +137,16 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
 
 def _make(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Any:
     if factory is not None:
-        return factory(num_envs=num, **native_arguments(config, factory))
+        return factory(num_envs=num, **_native_arguments(config, factory))
     if config.id.startswith(ENVPOOL):
-        package, task = import_envpool(), config.id.removeprefix(ENVPOOL)
-        kwargs = {"env_type": "gymnasium", "num_envs": num, **native_arguments(config, None)}
+        package, task = _import_envpool(), config.id.removeprefix(ENVPOOL)
+        kwargs = {"env_type": "gymnasium", "num_envs": num, **_native_arguments(config, None)}
         return EnvPoolVector(functools.partial(package.make, task, **kwargs))
     module, _, name = config.id.rpartition(":")
     if module:
         import_module_of(config.id, f"environment '{config.id}'", EnvError)
     register_id(name)
-    kwargs = native_arguments(config, None)
+    kwargs = _native_arguments(config, None)
     return gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **kwargs)
 
 
@@ -173,7 +173,7 @@ def vector_frames(vector: Vector) -> int:
     return skip if isinstance(skip, int) else 1
 
 
-def check_scores(vector: Vector, config: EnvConfig) -> None:
+def _check_scores(vector: Vector, config: EnvConfig) -> None:
     """Raise ConfigError if a vector of Atari games would change scores of evaluations, too."""
     spec: Any = vector.spec
     made: dict[str, Any] = getattr(getattr(spec, "config", None), "_asdict", dict)()  # EnvPool

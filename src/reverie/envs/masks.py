@@ -28,7 +28,7 @@ TRIES = 3
 MaskSource = Literal["observation", "method", "info", ""]
 
 
-def find_mask_source(env: Env) -> MaskSource:
+def _find_mask_source(env: Env) -> MaskSource:
     """Return the source of action masks in ``env``; "" if there is none. Resets ``env`` to read its info."""
     if not has_choices(env.action_space):
         return ""
@@ -70,7 +70,7 @@ def mask_in(info: Any) -> Any:
 
 def with_mask(env: Env) -> Env:
     """Return ``env`` with its action mask, if it has one, as an observation."""
-    if not (source := find_mask_source(env)):
+    if not (source := _find_mask_source(env)):
         return env
     for layer in wrapper_stack(env):
         if isinstance(layer, ActionRepeat | StickyAction):

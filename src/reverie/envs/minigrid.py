@@ -113,10 +113,10 @@ class OneHotGrid(gymnasium.ObservationWrapper[Any, Any, Any]):
         """Draw a one-hot image, or the most likely codes of a predicted one; uint8 ``[H, W, 3]``."""
         image = observation["image"] if isinstance(observation, dict) else observation
         parts = np.split(image, self._starts[1:-1], axis=-1)
-        return draw_grid(np.stack([part.argmax(-1) for part in parts], axis=-1), self._full_grid)
+        return _draw_grid(np.stack([part.argmax(-1) for part in parts], axis=-1), self._full_grid)
 
 
-def draw_grid(codes: np.ndarray, full_grid: bool) -> np.ndarray:
+def _draw_grid(codes: np.ndarray, full_grid: bool) -> np.ndarray:
     """Draw the codes ``[W, H, 3]`` of a grid with MiniGrid's own tiles, uint8 ``[32 H, 32 W, 3]``.
 
     In a full grid, a cell code marks the agent. Otherwise the agent is in the middle of the last row, and unseen cells
@@ -207,7 +207,7 @@ class MapView(FullView):
         """Draw the agent's view, for stacked observations the newest, uint8 ``[H, W, 3]``."""
         view = observation["view"] if isinstance(observation, Mapping) else observation
         side = self._inner.agent_view_size
-        return draw_grid(self.TABLE[view.reshape(-1, side, side)[-1]], full_grid=False)
+        return _draw_grid(self.TABLE[view.reshape(-1, side, side)[-1]], full_grid=False)
 
 
 class _Mission(gymnasium.ObservationWrapper[Any, Any, Any]):

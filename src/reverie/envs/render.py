@@ -40,7 +40,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
     if not is_complete or any(isinstance(layer, gymnasium.ObservationWrapper) for layer in wrapper_stack(env)):
         return None
     if type(inner).__module__ == "minatar.gym" and [part.kind for part in spec.values()] == ["image"]:
-        return lambda obs: draw_minatar(next(iter(obs.values())))
+        return lambda obs: _draw_minatar(next(iter(obs.values())))
     set_state = (
         STATE_SETTERS.get(type(inner).__name__) if type(inner).__module__.startswith("gymnasium.envs.") else None
     )
@@ -50,7 +50,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
 
     def paint(obs: Mapping[str, np.ndarray]) -> np.ndarray:
         (vector,) = obs.values()
-        set_state(inner, clip_to_bounds(inner.observation_space, vector))
+        set_state(inner, _clip_to_bounds(inner.observation_space, vector))
         return np.asarray(env.render())
 
     with contextlib.suppress(Exception, SystemExit):  # any error, such as a missing driver
@@ -60,7 +60,7 @@ def make_renderer(env: gymnasium.Env[Any, Any], spec: ObsSpec, is_complete: bool
     return None
 
 
-def draw_minatar(planes: np.ndarray) -> np.ndarray:
+def _draw_minatar(planes: np.ndarray) -> np.ndarray:
     """Draw MinAtar's planes ``[H, W, C]``, 0 to 255, in its colors, the last one on top; uint8 ``[H, W, 3]``."""
     import seaborn  # type: ignore[import-untyped]  # comes with MinAtar
 
@@ -69,7 +69,7 @@ def draw_minatar(planes: np.ndarray) -> np.ndarray:
     return np.asarray(np.rint(colors[numbers.max(-1)] * 255).astype(np.uint8))
 
 
-def clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
+def _clip_to_bounds(space: Any, vector: np.ndarray) -> np.ndarray:
     """Return ``vector`` clipped to the bounds of ``space``, as float64: models can imagine impossible values."""
     return np.clip(np.nan_to_num(vector.astype(np.float64)), space.low, space.high)
 

@@ -98,7 +98,7 @@ class Slot:
         try:
             self._result = self._perform(request, *args)
         except ReverieError as error:
-            self._failed = EnvFailure(error, env_traceback(error))
+            self._failed = EnvFailure(error, _env_traceback(error))
 
     def _perform(self, request: str, *args: Any) -> Any:
         if request == "step":
@@ -159,7 +159,7 @@ def close(slots: Sequence[Slot], seconds: float = PATIENCE) -> None:
         slot.stop(max(0.0, deadline - time.monotonic()))
 
 
-def env_traceback(error: BaseException) -> str:
+def _env_traceback(error: BaseException) -> str:
     """Return the traceback of an environment's error, without frames of reverie; "" if reverie raised the error."""
     cause = error.__cause__ or error
     if isinstance(cause, ReverieError):
@@ -169,7 +169,7 @@ def env_traceback(error: BaseException) -> str:
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
-def failure_key(failed: EnvFailure) -> str:
+def _failure_key(failed: EnvFailure) -> str:
     """Return text that equal failures share: the traceback, or the invalid value and its step; "" if there is none.
 
     A worker process that died or timed out has none.
@@ -303,7 +303,7 @@ class Restarter:
                 f"seconds. {CHECK_ADVICE}, or allow more restarts with --env.restarts. The last failure: {text}"
             ) from failed
         failures = self.failures[number]
-        failures.append(failure_key(failed))
+        failures.append(_failure_key(failed))
         if failures[-1] and failures[-SAME_FAILURES:] == [failures[-1]] * SAME_FAILURES:
             raise EnvError(
                 f"an environment has failed {SAME_FAILURES} times in a row for the same reason, so it is not restarted "

@@ -224,9 +224,9 @@ class SlotVectorEnv:
         self._shown = Step(  # with copies, since the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
             reward=torch.from_numpy(np.array(reward, np.float32)),
-            is_first=to_bool_tensor(first),
-            is_last=to_bool_tensor(last),
-            is_terminal=to_bool_tensor(terminal),
+            is_first=_to_bool_tensor(first),
+            is_last=_to_bool_tensor(last),
+            is_terminal=_to_bool_tensor(terminal),
         )
         return self._shown
 
@@ -277,7 +277,7 @@ class SlotVectorEnv:
         if self._asks:
             self._log(list(numbers))
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
-        return dataclasses.replace(step, is_last=to_bool_tensor(self._ended))
+        return dataclasses.replace(step, is_last=_to_bool_tensor(self._ended))
 
     def render(self) -> np.ndarray | None:
         """Return a rendered frame of environment 0, uint8 ``[H, W, 3]``, or None if it cannot be rendered."""
@@ -362,7 +362,7 @@ class SlotVectorEnv:
                 logger.warning(f"environment {number} begins a new episode because its snapshot cannot be used: {why}")
         self._ended = last
         self._restarter.has_stepped = [True] * self.num_envs
-        self._shown = dataclasses.replace(step, is_last=to_bool_tensor(last))
+        self._shown = dataclasses.replace(step, is_last=_to_bool_tensor(last))
         return self._shown
 
     def close(self) -> None:
@@ -375,6 +375,6 @@ class SlotVectorEnv:
             close(self._slots)
 
 
-def to_bool_tensor(values: list[bool]) -> Tensor:
+def _to_bool_tensor(values: list[bool]) -> Tensor:
     """Return ``values`` as a tensor ``[N]`` bool."""
     return torch.from_numpy(np.array(values, np.bool_))

@@ -192,7 +192,7 @@ def register_suite(env_id: str) -> None:
             except ImportError as error:
                 if env_id in gymnasium.registry:  # a user's environment whose name resembles the suite's
                     return
-                how = install_hint(suite) or f" Note that {suite.untested_reason}."
+                how = _install_hint(suite) or f" Note that {suite.untested_reason}."
                 needs = f"environment '{env_id}' needs the package '{suite.package}' ({error})"
                 raise EnvError(f"{needs}.{how}") from error
             except Exception as error:  # of any kind: third-party code runs here
@@ -200,7 +200,7 @@ def register_suite(env_id: str) -> None:
                 raise EnvError(f"{failed}.{renderer_hint(error)}") from error
 
 
-def install_hint(suite: Suite) -> str:
+def _install_hint(suite: Suite) -> str:
     """Return how to install the package of ``suite``; "" if no extra does."""
     return f' Install it with: pip install "reverie-rl[{suite.extra}]"' if suite.extra else ""
 
@@ -208,7 +208,7 @@ def install_hint(suite: Suite) -> str:
 def missing_package_hint(env_id: str) -> str:
     """Return how to install the package of the suite of ``env_id``; "" if it is installed."""
     missing = (suite for suite in SUITES if env_id.startswith(suite.prefixes) and find_spec(suite.package) is None)
-    return "".join(map(install_hint, missing))
+    return "".join(map(_install_hint, missing))
 
 
 def registered_spec(env_id: str) -> EnvSpec | None:

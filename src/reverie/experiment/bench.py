@@ -89,7 +89,7 @@ def benchmark(
         torch.set_num_threads(config.threads)
     if device.type == "cpu":
         keep_freed_memory()
-    speed = measure_speed(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
+    speed = _measure_speed(config.algo, obs_spec, action_spec, device, seconds, {1, 8, config.env.num})
     return Report(
         speed=speed,
         env_steps_per_s=None if env is None else env_rate(env),
@@ -99,7 +99,7 @@ def benchmark(
     )
 
 
-def measure_speed(
+def _measure_speed(
     algo: AlgorithmConfig, obs_spec: ObsSpec, action_spec: ActionSpec, device: torch.device, seconds: float,
     envs: Iterable[int],
 ) -> Speed:  # fmt: skip

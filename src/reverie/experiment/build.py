@@ -107,7 +107,7 @@ class Experiment(Trainable):
         with seeded_rng(seed):
             films = self.config.eval_video and mode == "eval"
             evaluation = evaluate(
-                env, self.algo.policy, episodes, mode, shrink_frame if films else None, seed=seed,
+                env, self.algo.policy, episodes, mode, _shrink_frame if films else None, seed=seed,
                 env_steps=self.clock.env_steps,
                 most_steps=episode_limit(self.config.eval_episode_steps, self.clock.longest_episode),
             )  # fmt: skip
@@ -175,7 +175,7 @@ class Experiment(Trainable):
             replays.append(self.replay)
         if (running_statistics := self.algo.running_statistics) is not None:
             for replay in replays:
-                running_statistics.fit(read_all_rows(replay, self.obs_spec))
+                running_statistics.fit(_read_all_rows(replay, self.obs_spec))
 
     def close(self, *, failed: bool = False) -> None:
         if self.store is not None:
@@ -208,7 +208,7 @@ class Experiment(Trainable):
         )
 
 
-def read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
+def _read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
     """Return all rows of the replay ``[N, n]`` without images and latents, read-only: they can be memory-mapped."""
     names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
@@ -249,11 +249,11 @@ def build(
     """
     started = time.perf_counter()
     config = config.validate()
-    check_start(config)
+    _check_start(config)
     makers = EnvMakers.of(config, env, eval_env)
     # First, since some simulators can run only once.
     probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
-    device, seeds = set_up_process(config, start, rank)
+    device, seeds = _set_up_process(config, start, rank)
     online, offline = OnlineRows(), OfflineRows()
     heldout: Callable[[], Mapping[str, float]] | None = None
     with contextlib.ExitStack() as undo:
@@ -264,7 +264,7 @@ def build(
         task = envs.training or envs.evaluation or learned  # the environment's action space has bounds
 
         algo = config.algo.build(learned.obs_spec, learned.action_spec, device, seeds["algo"])
-        clock, meter = make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
+        clock, meter = _make_clock(config, algo, time.perf_counter() - started), DeviceMeter()
         is_mixed = 0 < config.offline_fraction < 1
         windows = split_window(algo.window, config.offline_fraction) if is_mixed else (algo.window, algo.window)
         if envs.training is not None:
@@ -298,7 +298,7 @@ def build(
     )  # fmt: skip
 
 
-def make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) -> Clock:
+def _make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0) -> Clock:
     """Return the clock of the run, whose position ``algo`` sees. ``seconds``: how many of the hours have passed."""
     max_seconds = None if config.hours is None else max(1.0, 3600 * config.hours - seconds)
     clock = Clock(
@@ -342,7 +342,7 @@ def build_collection(
     return replay, collector, store
 
 
-def set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
+def _set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:
     """Set PyTorch's threads and seed the global generators; return the device and the seeds of a run."""
     device = choose_device(config.device)
     if device == "cpu":
@@ -354,12 +354,12 @@ def set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple
     return device, seeds
 
 
-def shrink_frame(frame: np.ndarray) -> np.ndarray:
+def _shrink_frame(frame: np.ndarray) -> np.ndarray:
     """Return a copy of a frame, at most ``MAX_VIDEO_SIDE`` pixels high and wide."""
     return shrink(np.array(frame), MAX_VIDEO_SIDE)
 
 
-def check_start(config: ExperimentConfig) -> None:
+def _check_start(config: ExperimentConfig) -> None:
     """Check the algorithm's settings against the run's settings. A replay with initial rows needs no random steps."""
     limit = sys.maxsize if config.replay.init_from or config.data.path else 0
     random, starts = max(limit, config.random_steps), max(limit, config.learning_starts)

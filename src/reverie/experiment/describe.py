@@ -50,20 +50,20 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
     preset = f" (preset {config.preset})" if config.preset else ""
     lines.append(f"{config.name}{preset}: {count / 1e6:.2f}M parameters on {algo.device}, in {folder}")
     updates = count_noun(config.planned_counts(window)[0], "update")
-    rows = format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
+    rows = _format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
     if config.offline:
         return [*lines, f"{updates}, {rows} of recorded rows"]
-    return [*lines, f"{config.steps:,} env steps, {updates}, replay up to {rows}{replay_room(config)}"]
+    return [*lines, f"{config.steps:,} env steps, {updates}, replay up to {rows}{_replay_room(config)}"]
 
 
-def replay_room(config: ExperimentConfig) -> str:
+def _replay_room(config: ExperimentConfig) -> str:
     """Return where the rows of the replay lie, or how many bytes of memory are available for them."""
     if config.replay.device != "cpu":
         return f" on {config.replay.device}"
     if config.replay.storage != "ram":
         return " in mapped files"
     free = available_memory()
-    return "" if free is None else f" of {format_bytes(free)} available"
+    return "" if free is None else f" of {_format_bytes(free)} available"
 
 
 def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
@@ -77,7 +77,7 @@ def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
     )
 
 
-def format_bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     """Return a number of bytes in GB, or in MB or kB where that would be less than a tenth."""
     unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= 0.1 * u), (1e3, "kB"))
     return f"{size / unit:.2f} {name}"

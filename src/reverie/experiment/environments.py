@@ -67,14 +67,14 @@ def open_environments(
     """Make the environments of the run; ``undo`` closes them if the rest of the run cannot be built."""
     training = evaluation = None
     if config.offline_fraction < 1:
-        training = make_training_env(config, makers.training, seed, new=new)
+        training = _make_training_env(config, makers.training, seed, new=new)
         undo.callback(training.close)
     # An instance cannot be made a second time: the run is evaluated in it at its end.
     is_shared = training is not None and makers.share_instance
     if plays(config) and config.eval_episodes and not is_shared:
         evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True)
         undo.callback(evaluation.close)
-        check_eval_env(config, training, evaluation)
+        _check_eval_env(config, training, evaluation)
     reopen = functools.partial(make_eval_env, config, makers.training, config.eval_video)
     return Environments(training, evaluation, reopen if is_shared else None)
 
@@ -88,7 +88,7 @@ def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
     return probed
 
 
-def make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
+def _make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
     """Make the training environments. With actors, which make their own, return a closed one with known spaces."""
     if not config.actors:
         return make_vector_env(config.env, seed=seed, factory=factory, new=new)
@@ -141,7 +141,7 @@ def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvL
     return make_env_ if named else factory
 
 
-def check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
+def _check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: Env) -> None:
     """Raise ConfigError unless a separate evaluation environment has the same observations and actions as training."""
     if train_env is None or config.eval_env is None:
         return

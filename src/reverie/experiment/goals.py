@@ -21,12 +21,12 @@ from reverie.replay.hindsight import GoalRelabeler
 FUNCTION_ADVICE = "name a function of goals: future(reward='module:function')"
 
 
-def has_world_model(learner: type[Any]) -> bool:
+def _has_world_model(learner: type[Any]) -> bool:
     """Return whether a class of learners predicts observations, which relabeled goals would contradict."""
     return getattr(learner, "dream", Algorithm.dream) is not Algorithm.dream
 
 
-def make_goal_env(config: ExperimentConfig, factory: MakeEnv | None, prefix: str) -> Env | None:
+def _make_goal_env(config: ExperimentConfig, factory: MakeEnv | None, prefix: str) -> Env | None:
     """Return a goal environment that computes rewards; None if the settings name a function. ``prefix``: of errors."""
     assert config.replay.hindsight is not None
     if config.replay.hindsight.reward:
@@ -60,14 +60,14 @@ def relabel_goals(
     if (hindsight := config.replay.hindsight) is None:
         return None
     prefix = f"replay.hindsight = {hindsight.to_text()}"
-    if has_world_model(type(algo)) or algo.extra_spec:
+    if _has_world_model(type(algo)) or algo.extra_spec:
         raise ConfigError(
             f"{prefix}: {config.name} has a world model, or stores values with the rows that belong to the collected "
             "goals. Expected an off-policy algorithm without memory, such as dqn, td3 or sac."
         )
     if problem := goal_spec_problem(spec):
         raise ConfigError(f"{prefix}: {problem}. Use a goal environment.")
-    env = make_goal_env(config, factory, prefix)
+    env = _make_goal_env(config, factory, prefix)
     if env is None:
         goal_fn = GoalFunction(import_object(hindsight.reward, what=prefix, base=object))
     else:

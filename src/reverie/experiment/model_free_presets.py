@@ -13,14 +13,14 @@ MUJOCO = (
 """Prefixes of the ids of MuJoCo's tasks."""
 
 
-def short_starts(steps: int) -> Settings:
+def _short_starts(steps: int) -> Settings:
     """Random actions for a twentieth of the run, but for 100 to 10,000 env steps, then learning."""
     return dict.fromkeys(("learning_starts", "random_steps"), min(10_000, max(100, steps // 20)))
 
 
-def short_exploration(steps: int) -> Settings:
+def _short_exploration(steps: int) -> Settings:
     """The same, and random actions that become rare over a tenth of the run, but over at most 50,000 env steps."""
-    return short_starts(steps) | {"algo.exploration": f"epsilon_greedy(1.0, 0.05, {max(1, min(50_000, steps // 10))})"}
+    return _short_starts(steps) | {"algo.exploration": f"epsilon_greedy(1.0, 0.05, {max(1, min(50_000, steps // 10))})"}
 
 
 NATURE_ATARI: Settings = {
@@ -186,14 +186,14 @@ OpenAI Baselines' PPO has a constant range of the ratio, clips values and halves
 
 TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", CONTROL, "DDPG for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 300_000}, from_steps=short_starts),
+        cpu_changes={"steps": 300_000}, from_steps=_short_starts),
     "td3": Preset("td3",
         CONTROL | {"algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
             "algo.exploration": "gaussian(0.3)"},
         "TD3 for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 300_000}, from_steps=short_starts),
+        cpu_changes={"steps": 300_000}, from_steps=_short_starts),
     "sac": Preset("sac", SOFT_CONTROL, "SAC for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 200_000}, from_steps=short_starts),
+        cpu_changes={"steps": 200_000}, from_steps=_short_starts),
     "ddpg_mujoco": Preset("ddpg", MODEL_FREE,
         "DDPG on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
         env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 300_000}),
@@ -220,10 +220,10 @@ TABLE: dict[str, Preset] = {
     "sac_ae": Preset("sac_ae", DMC_PIXELS,
         "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
     "tqc": Preset("tqc", SOFT_CONTROL, "TQC for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 100_000}, from_steps=short_starts),
+        cpu_changes={"steps": 100_000}, from_steps=_short_starts),
     "crossq": Preset("crossq", CONTROL | {"algo.temperature": 0.02},
         "CrossQ for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 50_000}, from_steps=short_starts),
+        cpu_changes={"steps": 50_000}, from_steps=_short_starts),
     "tqc_mujoco": Preset("tqc", MODEL_FREE,
         "TQC on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
         env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 100_000}),
@@ -260,13 +260,13 @@ TABLE: dict[str, Preset] = {
     "sac_pendulum": Preset("sac", PENDULUM | {"algo.temperature_lr": 1e-3},
         "SAC on Pendulum-v1: minutes on one CPU core; settings by reverie.", env_prefixes="Pendulum-"),
     "dqn": Preset("dqn", ANY_VALUES, "DQN for small problems with discrete actions; settings by reverie.",
-        cpu_changes={}, from_steps=short_exploration),
+        cpu_changes={}, from_steps=_short_exploration),
     "discrete_sac": Preset("discrete_sac",
         SOFT_CONTROL | {"env.id": "CartPole-v1", "steps": 500_000, "replay_ratio": 0.5, "replay.capacity": 100_000},
-        "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}, from_steps=short_starts),
+        "SAC for discrete actions on small problems; settings by reverie.", cpu_changes={}, from_steps=_short_starts),
     "qr_dqn": Preset("qr_dqn", ANY_VALUES,
         "QR-DQN for small problems with discrete actions; settings by reverie.",
-        cpu_changes={"steps": 400_000}, from_steps=short_exploration),
+        cpu_changes={"steps": 400_000}, from_steps=_short_exploration),
     # With the learning rate and the batch size of ``qr_dqn_cartpole``, two of six seeds fell below 200 after they
     # had reached 500.
     "dqn_cartpole": Preset("dqn", CARTPOLE_VALUES | {"algo.lr": 5e-4, "algo.batch_size": 128},
@@ -275,10 +275,10 @@ TABLE: dict[str, Preset] = {
         "QR-DQN on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "c51": Preset("c51", ANY_VALUES | {"algo.reward_scale": "return_std(10, 10)"},
         "C51 for small problems with discrete actions; scales returns to -10 to 10; settings by reverie.",
-        cpu_changes={}, from_steps=short_exploration),
+        cpu_changes={}, from_steps=_short_exploration),
     "iqn": Preset("iqn", ANY_VALUES,
         "IQN for small problems with discrete actions; settings by reverie.",
-        cpu_changes={"steps": 100_000}, from_steps=short_exploration),
+        cpu_changes={"steps": 100_000}, from_steps=_short_exploration),
     "c51_cartpole": Preset("c51", CARTPOLE_VALUES | {"algo.v_min": 0.0, "algo.v_max": 100.0},
         "C51 on CartPole-v1: a minute on one CPU core; settings by reverie.", env_prefixes="CartPole-"),
     "iqn_cartpole": Preset("iqn", CARTPOLE_VALUES,

@@ -16,7 +16,7 @@ from reverie.core.types import Batch, Step
 from reverie.run.collect import random_flat_actions
 
 
-def random_part(part: ObsPart, *lead: int) -> Tensor:
+def _random_part(part: ObsPart, *lead: int) -> Tensor:
     """Return random values ``[*lead, *shape]`` for one part of an observation."""
     shape = (*lead, *part.shape)
     if part.kind == "categorical":
@@ -31,7 +31,7 @@ def random_part(part: ObsPart, *lead: int) -> Tensor:
 def noise_step(obs_spec: ObsSpec, envs: int) -> Step:
     """Return a random step of N environments in the middle of an episode."""
     none = torch.zeros(envs, dtype=torch.bool)
-    obs = {key: random_part(part, envs) for key, part in obs_spec.items()}
+    obs = {key: _random_part(part, envs) for key, part in obs_spec.items()}
     return Step(obs=obs, reward=torch.zeros(envs), is_first=none, is_last=none, is_terminal=none)
 
 
@@ -52,7 +52,7 @@ def noise_batch(learner: Algorithm, obs_spec: ObsSpec, action_spec: ActionSpec, 
         filled = torch.rand if dtype.is_floating_point else torch.zeros
         extras[key] = filled(b, t, *part.shape, dtype=dtype)
     rows = Batch(
-        obs={key: random_part(part, b, t) for key, part in obs_spec.items()}, action=actions.view(b, t, -1),
+        obs={key: _random_part(part, b, t) for key, part in obs_spec.items()}, action=actions.view(b, t, -1),
         reward=torch.randn(b, t), is_first=none, is_last=none, is_terminal=none, weight=torch.ones(b),
         index=torch.arange(b), extras=extras,
     )  # fmt: skip

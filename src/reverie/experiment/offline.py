@@ -66,7 +66,7 @@ def open_run_dataset(
         recorded.reader.add_remark(WITHOUT_REWARDS)
     training, evaluation, _ = environments
     if training is not None:
-        check_same_task(recorded, config, probed.spec)
+        _check_same_task(recorded, config, probed.spec)
     if (env := training or evaluation) is not None:
         env_id = config.eval_env_config.id if training is None else config.env.id
         check_dataset_fits(recorded, spec_to_dict(env.obs_spec, env.action_spec), env_id)
@@ -113,7 +113,7 @@ def load_dataset(
             scratch=scratch, parts=heldout.remove(parts) if heldout.fraction else parts,
         )  # fmt: skip
     dataset.has_rewards = recorded.about.has_rewards
-    store_returns(dataset, algo)
+    _store_returns(dataset, algo)
     rewards = np.concatenate(columns["reward"]) if unclipped else None
     if not heldout.fraction:
         return dataset, rewards, None
@@ -124,7 +124,7 @@ def load_dataset(
         )
     if rewards is not None:
         rewards = rewards[~np.concatenate(heldout.masks)]
-    return dataset, rewards, build_heldout(config, recorded, algo, scratch, heldout.parts)
+    return dataset, rewards, _build_heldout(config, recorded, algo, scratch, heldout.parts)
 
 
 class HeldoutEpisodes:
@@ -153,7 +153,7 @@ class HeldoutEpisodes:
                 yield part
 
 
-def store_returns(dataset: OfflineReplay, algo: Algorithm) -> None:
+def _store_returns(dataset: OfflineReplay, algo: Algorithm) -> None:
     """Store the returns-to-go, and perhaps time steps, in the dataset, for learners that need them."""
     if isinstance(annotator := algo.annotator, ReturnToGoAnnotator):
         write_returns(dataset, annotator)
@@ -179,7 +179,7 @@ def write_returns(dataset: OfflineReplay, annotator: ReturnToGoAnnotator, block:
         next_row = NextRow(bool(first[rows.start]), float(returns[0]), float(reward[rows.start]))
 
 
-def check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
+def _check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec: EnvSpec | None) -> None:
     """Check that the dataset, as far as it declares, was recorded in the same task as the run's environment.
 
     Arguments and wrappers that the environment's ``spec`` lacks become a remark, since training on both can be
@@ -236,10 +236,10 @@ def read_heldout_data(
         if not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards:
             check_rewards(recorded.about, recorded.reader.path, "heldout_data")
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id)
-        return build_heldout(config, recorded, algo, scratch)
+        return _build_heldout(config, recorded, algo, scratch)
 
 
-def build_heldout(
+def _build_heldout(
     config: ExperimentConfig, recorded: RecordedEpisodes, algo: Algorithm, scratch: Path | None,
     parts: Sequence[Rows] | None = None,
 ) -> OfflineReplay:  # fmt: skip
@@ -251,7 +251,7 @@ def build_heldout(
         recorded, window=replace(algo.window, carries=False), seed=derived_seeds(config.seed)["evaluation"],
         extra_spec={} if isinstance(algo, Dreamer) else algo.extra_spec, scratch=scratch, **chosen,
     )  # fmt: skip
-    store_returns(dataset, algo)
+    _store_returns(dataset, algo)
     return dataset
 
 

@@ -97,12 +97,12 @@ def resolve(request: Request) -> ExperimentConfig:
 
 def merge_layers(request: Request) -> ExperimentConfig:
     """Merge the layers of ``request``, lowest first; ConfigError names the layer. Contradictions stay."""
-    check_callback_names(request.overrides.get("callbacks") or ())
+    _check_callback_names(request.overrides.get("callbacks") or ())
     if isinstance(request.algorithm, ExperimentConfig):
-        check_no_lower_layers(request)
-    overrides = expand_short_names(request.overrides)
-    files = [Layer(str(path), read_settings(Path(path), request.algorithm_name)) for path in request.files]
-    config = with_preset(request, files, overrides)
+        _check_no_lower_layers(request)
+    overrides = _expand_short_names(request.overrides)
+    files = [Layer(str(path), _read_settings(Path(path), request.algorithm_name)) for path in request.files]
+    config = _with_preset(request, files, overrides)
     preset = config.preset
     for layer in files:
         config = layer.apply(config)
@@ -122,11 +122,11 @@ def complete(config: ExperimentConfig, request: Request, flags: Collection[str] 
 
     ``flags``: paths of settings that flags set, besides the overrides.
     """
-    names = {*flags, *flatten(expand_short_names(request.overrides))}
+    names = {*flags, *flatten(_expand_short_names(request.overrides))}
     if not isinstance(request.algorithm, ExperimentConfig):
         if question := missing_input_question(request, config):
             raise ConfigError(question)
-        check_length(config, names)
+        _check_length(config, names)
     if isinstance(request.env, gymnasium.Env) and config.env.num != 1:
         raise ConfigError(
             f"envs = {config.env.num}: an environment instance is a single environment. Remove envs, or pass a "
@@ -137,7 +137,7 @@ def complete(config: ExperimentConfig, request: Request, flags: Collection[str] 
     return with_dataset_env(config, request.env, request.run)
 
 
-def check_length(config: ExperimentConfig, names: Collection[str]) -> None:
+def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
     """Raise ConfigError if the run is too short to learn, or if ``names``, which the user has set, have no effect."""
     other_unit = "steps" if config.offline else "updates"
     if other_unit in names and config.unit not in names:
@@ -151,7 +151,7 @@ def check_length(config: ExperimentConfig, names: Collection[str]) -> None:
         )
 
 
-def check_callback_names(callbacks: Sequence[Any]) -> None:
+def _check_callback_names(callbacks: Sequence[Any]) -> None:
     """Raise ConfigError unless the callbacks are named as ``module:Class``, and can be imported."""
     if objects := [callback for callback in callbacks if not isinstance(callback, str)]:
         raise ConfigError(
@@ -162,7 +162,7 @@ def check_callback_names(callbacks: Sequence[Any]) -> None:
         import_callback(text)
 
 
-def expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _expand_short_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``overrides`` with short names replaced by paths of settings."""
     values = {{"envs": "env.num", "env_options": "env"}.get(name, name): value for name, value in overrides.items()}
     if "data" in values and not isinstance(data := values["data"], DatasetConfig):
@@ -190,14 +190,14 @@ def make_preset(name: str, steps: int | None = None) -> ExperimentConfig:
     config = overlay(default_config(preset.algorithm), preset.settings | {"preset": name})
     config = overlay(config, ON_CPU.get(plain, {}) if name != plain else {})
     config = config if steps is None else config.merge({"steps": steps})
-    return overlay(config, settings_from_steps(config, preset.from_steps))
+    return overlay(config, _settings_from_steps(config, preset.from_steps))
 
 
 PRESETS: dict[str, Callable[[], ExperimentConfig]] = {name: functools.partial(make_preset, name) for name in TABLE}
 """A function for each preset that returns its settings."""
 
 
-def settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], Settings] | None = None) -> Settings:
+def _settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], Settings] | None = None) -> Settings:
     """Return the settings that follow the env steps of a run with the preset ``config``, by its own formulas first."""
     limit, names = max(1, config.steps // 4), ("learning_starts", "random_steps")
     values = {} if from_steps is None else from_steps(config.steps)
@@ -206,33 +206,33 @@ def settings_from_steps(config: ExperimentConfig, from_steps: Callable[[int], Se
     return values | {name: min(values.get(name, getattr(config, name)), limit) for name in names}
 
 
-def with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> ExperimentConfig:
+def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[str, Any]) -> ExperimentConfig:
     """Return the layer below the files: a whole configuration, the saved run, or a preset."""
     if isinstance(request.algorithm, ExperimentConfig):
         return request.algorithm
-    if (saved := saved_run_layer(request, files)) is not None:
+    if (saved := _saved_run_layer(request, files)) is not None:
         return saved.apply(default_config(request.algorithm_name))
     if isinstance(request.algorithm, AlgorithmConfig):
-        check_no_algorithm_settings(files)
-    layers = [recorded_preset(request), *(layer.values for layer in files), overrides, {"preset": request.preset}]
+        _check_no_algorithm_settings(files)
+    layers = [_recorded_preset(request), *(layer.values for layer in files), overrides, {"preset": request.preset}]
     chosen = {name: value for layer in layers for name in ("preset", "device", "steps") if (value := layer.get(name))}
-    named = [name for layer in files if (name := env_of_settings(layer.values)) is not None]
-    env, data = request.env_id or (named[-1] if named else None), data_settings(files, overrides)
+    named = [name for layer in files if (name := _env_of_settings(layer.values)) is not None]
+    env, data = request.env_id or (named[-1] if named else None), _data_settings(files, overrides)
     env_of_preset = None if env == NO_ENV else env
     if data.path and "preset" not in chosen and env_of_preset is None:
-        env_of_preset = dataset_env_id(data)
-    name = choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
+        env_of_preset = _dataset_env_id(data)
+    name = _choose_preset(request.algorithm_name, env_of_preset, chosen.get("preset"), chosen.get("device", "auto"))
     if name is not None:
         config = make_preset(name, chosen.get("steps"))
     else:
         config = default_config(request.algorithm_name).merge({"steps": chosen["steps"]} if "steps" in chosen else {})
-        config = config.merge(settings_from_steps(config))
+        config = config.merge(_settings_from_steps(config))
     if request.env is not None and not isinstance(request.env, str):
         config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
     return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
 
 
-def choose_preset(algorithm: str, env: str | None, preset: str | None, device: str) -> str | None:
+def _choose_preset(algorithm: str, env: str | None, preset: str | None, device: str) -> str | None:
     """Return the name of the preset that the user names, or of the environment's preset; None if there is none.
 
     Without a GPU, or if ``device`` is cpu, the environment's preset has its CPU changes. The preset "cpu" has them on
@@ -254,7 +254,7 @@ def choose_preset(algorithm: str, env: str | None, preset: str | None, device: s
     return name
 
 
-def check_no_lower_layers(request: Request) -> None:
+def _check_no_lower_layers(request: Request) -> None:
     """Raise ConfigError if a preset or files would be below a whole configuration, which replaces them."""
     if lower := request.preset or ", ".join(map(str, request.files)):
         raise ConfigError(
@@ -263,7 +263,7 @@ def check_no_lower_layers(request: Request) -> None:
         )
 
 
-def check_no_algorithm_settings(files: Sequence[Layer]) -> None:
+def _check_no_algorithm_settings(files: Sequence[Layer]) -> None:
     """Raise ConfigError if a file has settings of the algorithm, which a configuration replaces."""
     for path, values in files:
         if any(name.partition(".")[0] == "algo" for name, value in values.items() if value != {}):
@@ -273,7 +273,7 @@ def check_no_algorithm_settings(files: Sequence[Layer]) -> None:
             )
 
 
-def saved_run_layer(request: Request, files: Sequence[Layer]) -> Layer | None:
+def _saved_run_layer(request: Request, files: Sequence[Layer]) -> Layer | None:
     """Return what a run of this algorithm in ``request.run`` has saved; None if there is none.
 
     A preset that the user names replaces it, and so does a file with all settings.
@@ -286,13 +286,13 @@ def saved_run_layer(request: Request, files: Sequence[Layer]) -> Layer | None:
     saved = read_saved_config(folder.path)
     if saved.custom.keys() - {"env", "eval_env"} or not same_algorithm(saved.algorithm, request.algorithm_name):
         return None
-    is_named = request.env is not None or any(env_of_settings(layer.values) is not None for layer in files)
+    is_named = request.env is not None or any(_env_of_settings(layer.values) is not None for layer in files)
     check_module_names(saved, f"the run {request.run}", *(["env"] if is_named else []))
     check_locations(saved.experiment, folder.config, folder.path)
     return Layer(str(folder.config), saved.experiment)
 
 
-def recorded_preset(request: Request) -> dict[str, Any]:
+def _recorded_preset(request: Request) -> dict[str, Any]:
     """Return the preset of the run, or of the seeds, in the run folder; {} if there is no run of the algorithm."""
     names = ("config.yaml", "settings.yaml")
     files = [path for name in names if request.run is not None and (path := Path(request.run, name)).is_file()]
@@ -334,7 +334,7 @@ def named_sections(names: Sequence[str], files: Sequence[Path]) -> tuple[Path, .
     return tuple(Path(f"{path}#{name}") for name in names for path, inside in available.items() if name in inside)
 
 
-def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
+def _read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     """Return the settings in a YAML file, which can be the config.yaml of a run, or a part of one.
 
     ``FILE#NAME`` is the section below ``NAME`` of a file. ``env: CartPole-v1`` is short for ``env: {id: CartPole-v1}``.
@@ -367,13 +367,13 @@ def read_settings(path: Path, algorithm: str) -> dict[str, Any]:
     return values
 
 
-def env_of_settings(values: Mapping[str, Any]) -> str | None:
+def _env_of_settings(values: Mapping[str, Any]) -> str | None:
     """Return the environment id in the settings of a file, in either notation; None if there is none."""
     env = values.get("env")
     return str(env["id"]) if isinstance(env, Mapping) and "id" in env else values.get("env.id")
 
 
-def data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
+def _data_settings(files: Sequence[Layer], overrides: Mapping[str, Any]) -> DatasetConfig:
     """Return the settings of the dataset in the layers above the preset; presets have none."""
     config = ExperimentConfig()
     for source, values in (*files, Layer("", overrides)):
@@ -387,13 +387,13 @@ def missing_input_question(request: Request, config: ExperimentConfig) -> str:
 
     ``config``: the merged settings.
     """
-    overrides, algorithm, preset = expand_short_names(request.overrides), request.algorithm_name, request.preset
+    overrides, algorithm, preset = _expand_short_names(request.overrides), request.algorithm_name, request.preset
     of_preset = preset and (preset.replace("-", "_") in SUITES.values() or config.env.id != EnvConfig().id)
     is_named = request.env or "env.id" in flatten(overrides) or isinstance(overrides.get("env"), EnvConfig)
     continues = request.run is not None and RunFolder.from_path(request.run).config.is_file()
     if is_named or config.data.path or continues or of_preset:
         return ""
-    if any(env_of_settings(read_settings(Path(path), algorithm)) for path in request.files):
+    if any(_env_of_settings(_read_settings(Path(path), algorithm)) for path in request.files):
         return ""
     ask = f"reverie train {algorithm}"
     if config.algo.needs_data:
@@ -442,7 +442,7 @@ def with_dataset_env(config: ExperimentConfig, env: EnvLike | None = None, run: 
     return config.merge({"env": env_config.to_dict()})
 
 
-def dataset_env_id(data: DatasetConfig) -> str:
+def _dataset_env_id(data: DatasetConfig) -> str:
     """Return the environment id that a dataset names.
 
     "" if it names none or cannot be read (reading it reports why).
@@ -499,7 +499,7 @@ def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: 
         "init_modules": config.init_modules,
     }
     for name, value in current.items():
-        if value and absolute_locations(value) != absolute_locations(initial[name]):
+        if value and _absolute_locations(value) != _absolute_locations(initial[name]):
             raise RunError(
                 f"{name} = {value!r} applies only to a new run, but {path} started with {name} = {initial[name]!r}. "
                 "Remove this option to continue that run, or choose another --run to start a new one."
@@ -522,7 +522,7 @@ def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: 
     return initial
 
 
-def absolute_locations(locations: Any) -> list[str]:
+def _absolute_locations(locations: Any) -> list[str]:
     """Return one or several paths or URLs as absolute locations; [] for None."""
     paths = [locations] if isinstance(locations, str) else locations or ()
     return [absolute_store_path(path) for path in paths]

@@ -49,7 +49,7 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
         raise RunError(f"init_from = '{init_path}': expected a run folder, or a checkpoint in one.")
     saved, parts = read_saved_config(folder.path).algorithm, None
     if config.init_modules or not same_algorithm(saved, config.name):
-        has_same_vectors = vector_keys(read_spec(folder) or spec) == vector_keys(spec)
+        has_same_vectors = _vector_keys(read_spec(folder) or spec) == _vector_keys(spec)
         parts = PartialLoad(learner, config, saved, statistics=has_same_vectors)
     changes = spec_changes(folder, spec)
     if changes and not config.init_modules:
@@ -61,9 +61,9 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     path = checkpoints.select(init_path.name if inside else None)
     checkpoints.load(path, {"algo": parts or MatchingNetworks(learner)})
     if parts is not None and not parts.is_whole:
-        names = ", ".join(common_prefixes(parts.taken, parts.anew))
+        names = ", ".join(_common_prefixes(parts.taken, parts.anew))
         logger.info(f"starting with parts of the agent of {path}: {names}")
-        logger.info(f"re-initialized: {', '.join([*common_prefixes(parts.anew, parts.taken), 'optimizers'])}")
+        logger.info(f"re-initialized: {', '.join([*_common_prefixes(parts.anew, parts.taken), 'optimizers'])}")
         for line in (*changes, *parts.remarks):
             logger.warning(f"init_from: {line}")
     else:
@@ -84,7 +84,7 @@ def is_compatible_start(config: type[AlgorithmConfig], saved: str) -> bool:
     return same_algorithm(saved, name) or (saved in algorithms() and issubclass(algorithm_config(saved), config))
 
 
-def vector_keys(spec: Mapping[str, Any]) -> list[str]:
+def _vector_keys(spec: Mapping[str, Any]) -> list[str]:
     """Return the keys of the vectors in the content of a spec.json, in the order of their statistics."""
     return sorted(key for key, part in spec["observation"].items() if part["kind"] == "vector")
 
@@ -99,12 +99,12 @@ class MatchingNetworks:
     def load_state_dict(self, state: State) -> None:
         """Load the state of a learner that has all networks of this one."""
         current = self.state_dict()["model"]
-        if problem := normalization_mismatch(current, state["model"]):
+        if problem := _normalization_mismatch(current, state["model"]):
             raise RunError(f"init_from: {problem}.")
-        self.learner.load_state_dict({**state, "model": common_networks(current, state["model"])})
+        self.learner.load_state_dict({**state, "model": _common_networks(current, state["model"])})
 
 
-def common_networks(model: State, source: State) -> State:
+def _common_networks(model: State, source: State) -> State:
     """Return the entries of ``source`` in networks that ``model`` has too."""
     modules = {name.partition(".")[0] for name in model}
     return {name: value for name, value in source.items() if name.partition(".")[0] in modules}
@@ -153,15 +153,15 @@ class PartialLoad:
         """Load the matching parts of another learner's state, or raise RunError."""
         current = self.state_dict()
         if not self.patterns and is_compatible_start(type(self.config.algo), self.saved):
-            source = common_networks(current["model"], state["model"])
-            self.is_whole = not shape_differences(current["model"], source, self.tensors)
+            source = _common_networks(current["model"], state["model"])
+            self.is_whole = not _shape_differences(current["model"], source, self.tensors)
             if self.is_whole:
                 return MatchingNetworks(self.learner).load_state_dict(state)
         model, source = current["model"], {self._to_own_name(name): value for name, value in state["model"].items()}
-        normalized = normalization_mismatch(model, source)
+        normalized = _normalization_mismatch(model, source)
         if not self.statistics:
             source = {name: value for name, value in source.items() if not name.startswith(NORMALIZER)}
-        unlike = shape_differences(model, source, self.tensors)
+        unlike = _shape_differences(model, source, self.tensors)
         names = [name for name in model if name in self.tensors and self._wants(name)]
         unfit = {module_name(name) for name in unlike}
         self.taken = [name for name in names if module_name(name) not in unfit]
@@ -170,7 +170,7 @@ class PartialLoad:
         self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.taken}})
         self._follow(model)
         missed = unfit & {module_name(name) for name in names if self.patterns or name in source}
-        self.remarks += [f"does not match, re-initialized: {format_differences(unlike, missed)}"] * bool(missed)
+        self.remarks += [f"does not match, re-initialized: {_format_differences(unlike, missed)}"] * bool(missed)
         self.remarks += [normalized] * bool(normalized)
 
     def _to_own_name(self, name: str) -> str:
@@ -199,7 +199,7 @@ class PartialLoad:
             return []
         return [
             f"the actor of {self.saved} does not match the actor of {self.config.name}: "
-            f"{format_differences(unlike, map(module_name, (*source_actor, *actor)))}. Use the same algo.networks for "
+            f"{_format_differences(unlike, map(module_name, (*source_actor, *actor)))}. Use the same algo.networks for "
             "both, or load matching layers with init_modules"
         ]
 
@@ -210,9 +210,8 @@ class PartialLoad:
             prefixes = sorted({".".join(name.split(".")[:2]) for name in self.tensors})
             return [f"init_modules = '{pattern}': no parameter name matches. There are: {', '.join(prefixes)}"]
         if matching.isdisjoint(self.taken):
-            return [
-                f"init_modules = '{pattern}', nothing matches: {format_differences(unlike, map(module_name, matching))}"
-            ]
+            differences = _format_differences(unlike, map(module_name, matching))
+            return [f"init_modules = '{pattern}', nothing matches: {differences}"]
         return []
 
     def _follow(self, model: State) -> None:
@@ -234,7 +233,7 @@ def module_name(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def shape_differences(model: State, source: State, tensors: Collection[str]) -> dict[str, str]:
+def _shape_differences(model: State, source: State, tensors: Collection[str]) -> dict[str, str]:
     """Return the names of parameters whose shapes differ between two models, with a description.
 
     Entries that are not ``tensors`` of the model, such as the widths of an MLP, describe its parameters: they are
@@ -251,7 +250,7 @@ def shape_differences(model: State, source: State, tensors: Collection[str]) -> 
     return out
 
 
-def format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
+def _format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
     """Format the differences in these layers, only the first ones if there are many."""
     layers = set(layers)
     lines = [line for name, line in unlike.items() if module_name(name) in layers]
@@ -259,7 +258,7 @@ def format_differences(unlike: Mapping[str, str], layers: Iterable[str]) -> str:
     return ", ".join(lines[:MAX_LISTED]) + suffix
 
 
-def normalization_mismatch(model: State, source: State) -> str:
+def _normalization_mismatch(model: State, source: State) -> str:
     """Describe the problem if only one of the models normalizes observations; "" if there is none."""
     has_here, has_source = (any(name.startswith(NORMALIZER) for name in state) for state in (model, source))
     if has_source == has_here:
@@ -269,13 +268,13 @@ def normalization_mismatch(model: State, source: State) -> str:
     return "observations are normalized here but not in the checkpoint: set algo.normalize_obs = none"
 
 
-def common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:
+def _common_prefixes(names: Iterable[str], excluded: Collection[str]) -> list[str]:
     """Return the shortest list of module names that covers all of ``names`` and none of ``excluded``."""
-    used = {head for name in excluded for head in ancestor_names(name)}
-    return list(dict.fromkeys(next(head for head in ancestor_names(name) if head not in used) for name in names))
+    used = {head for name in excluded for head in _ancestor_names(name)}
+    return list(dict.fromkeys(next(head for head in _ancestor_names(name) if head not in used) for name in names))
 
 
-def ancestor_names(name: str) -> list[str]:
+def _ancestor_names(name: str) -> list[str]:
     """Return the names of the modules around a parameter, outermost first, and its own name."""
     parts = name.split(".")
     return [".".join(parts[: n + 1]) for n in range(len(parts))]

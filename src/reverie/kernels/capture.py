@@ -126,7 +126,7 @@ class CapturedStep:
         self.learner: weakref.ReferenceType[Any] = weakref.ref(learner)
         self.recorder = recorder
         tensors, block = allocate_like(list(batch_tensors(batch).values()), device)
-        self.batch: Batch = replace_tensors(batch, tensors)
+        self.batch: Batch = _replace_tensors(batch, tensors)
         self.input_buffers: InputBuffers = InputBuffers(tensors, block)
         self.runs: int = 0
         self.obstacle: str = ""
@@ -142,8 +142,8 @@ class CapturedStep:
             step = functools.partial(self.step, self.batch.map(torch.clone))
             return step() if self.obstacle else self._warm_up(step)
         if self.replay is None:
-            outputs, self.replay = self.recorder.capture(lambda: join_metrics(self.step(self.batch)))
-            self.hand_out = make_output_copier(outputs)
+            outputs, self.replay = self.recorder.capture(lambda: _join_metrics(self.step(self.batch)))
+            self.hand_out = _make_output_copier(outputs)
         else:
             self.replay()
         return self.hand_out()
@@ -284,7 +284,7 @@ def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     return by_name
 
 
-def replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
+def _replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
     """Return ``batch`` with other ``tensors``, in the order of :func:`batch_tensors`."""
     by_name: dict[str, Any] = dict(zip(batch_tensors(batch), tensors, strict=True))
     for name in ("obs", "extras"):
@@ -292,7 +292,7 @@ def replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
     return replace(batch, **by_name)
 
 
-def join_metrics(update: Update) -> Update:
+def _join_metrics(update: Update) -> Update:
     """Return ``update`` with metrics that are elements of one vector, unless they are on the CPU."""
     metrics = [value.reshape(()) for value in update.metrics.values()]
     if all(x.is_cpu for x in metrics):
@@ -300,7 +300,7 @@ def join_metrics(update: Update) -> Update:
     return replace(update, metrics=dict(zip(update.metrics, torch.stack(metrics).unbind(), strict=True)))
 
 
-def make_output_copier(outputs: Update) -> Callable[[], Update]:
+def _make_output_copier(outputs: Update) -> Callable[[], Update]:
     """Return a function that copies ``outputs`` with all its tensors."""
     metrics = [value.reshape(()) for value in outputs.metrics.values()]
     extras = [*outputs.extras.values(), *([] if outputs.priority is None else [outputs.priority])]

@@ -39,7 +39,7 @@ def imagine_prepared(
         body = StepLayers(actor.mlp, latent.deter.dtype) if is_recomputed else actor.mlp
         compiled = rssm.supports_dream_step(world.rssm, latent)
         features = latent.deter.new_empty(horizon + 1, len(latent.deter), world.rssm.feature_width)
-        write_feature(latent, features[0])
+        _write_feature(latent, features[0])
         for step, feature in enumerate(features):
             with torch.set_grad_enabled(not is_recomputed):
                 hidden.append(body(feature))  # [M, units]
@@ -51,7 +51,7 @@ def imagine_prepared(
             if compiled:
                 rssm.dream_step(world.rssm, steps, feature, actions[-1], features[step + 1])
             else:
-                write_feature(steps.imagine(world.rssm.split(feature), actions[-1]), features[step + 1])
+                _write_feature(steps.imagine(world.rssm.split(feature), actions[-1]), features[step + 1])
     count = horizon if policies is None else policies
     with torch.enable_grad():
         units = actor.mlp(features[:count]) if is_recomputed else torch.stack(hidden[:count])  # [K, M, units]
@@ -61,7 +61,7 @@ def imagine_prepared(
     return Trajectory(features.view(horizon + 1, *lead, -1), action, policy, legal)
 
 
-def write_feature(latent: Latent, out: Tensor) -> None:
+def _write_feature(latent: Latent, out: Tensor) -> None:
     """Write ``latent.feature`` into ``out`` ``[M, D + S*C]``."""
     # ``out.data`` hides the write from autograd, which may have saved other rows of this memory and would raise.
     torch.cat([latent.deter, latent.stoch.flatten(-2)], -1, out=out.data)

@@ -239,7 +239,7 @@ class _SquaredError(torch.autograd.Function):
 # ---------------------------------------------------------------------- self-check
 
 
-def compare_images(numbers: Any) -> gpu.Compared:
+def _compare_images(numbers: Any) -> gpu.Compared:
     """Return the results of every kernel here and PyTorch's, for ``gpu.check_triton_kernels``."""
     whole, blocks = ((3 * numbers(*shape)).round() for shape in ((2, 5, 7, 12), (2, 3, 2, 4, 12)))  # some are equal
     bias, scale, all_bias = numbers(12), numbers(12), numbers(48)
@@ -288,4 +288,4 @@ def _norm_silu(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     return cast(Tensor, functional.norm_silu.definition(x, scale, eps))  # type: ignore[attr-defined]  # without kernels
 
 
-gpu.COMPARISONS["images"] = compare_images
+gpu.COMPARISONS["images"] = _compare_images

@@ -116,15 +116,15 @@ def supports_td_error(prediction: Tensor, target: Tensor, batch: Batch, *_: floa
 
 def squared_error_cpu(prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0) -> Losses:
     """Compute ``td.squared_error``."""
-    return to_losses(call(LossWithSlope, error_and_gradient, prediction, target, batch, scale))
+    return to_losses(call(LossWithSlope, _error_and_gradient, prediction, target, batch, scale))
 
 
 def huber_error_cpu(prediction: Tensor, target: Tensor, batch: Batch, kappa: float, scale: float = 1.0) -> Losses:
     """Compute ``td.huber_error``."""
-    return to_losses(call(LossWithSlope, error_and_gradient, prediction, target, batch, scale, kappa))
+    return to_losses(call(LossWithSlope, _error_and_gradient, prediction, target, batch, scale, kappa))
 
 
-def error_and_gradient(
+def _error_and_gradient(
     prediction: Tensor, target: Tensor, batch: Batch, scale: float = 1.0, kappa: float = -1.0
 ) -> tuple[Values, Tensor]:
     """Compute ``td.huber_error``, or ``td.squared_error`` if kappa is negative, and the gradient by ``prediction``."""
@@ -231,10 +231,10 @@ def quantile_error_cpu(
     prediction: Tensor, target: Tensor, batch: Batch, kappa: float, classes: Sequence[int] = ()
 ) -> Losses:
     """Compute ``quantile.quantile_error`` of one choice, with gradient."""
-    return to_losses(call(LossWithSlope, quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
+    return to_losses(call(LossWithSlope, _quantile_error_and_gradient, prediction, target.detach(), batch, kappa))
 
 
-def quantile_error_and_gradient(
+def _quantile_error_and_gradient(
     prediction: Tensor, target: Tensor, batch: Batch, kappa: float
 ) -> tuple[Values, Tensor]:
     """Compute ``quantile.quantile_error`` and the gradient of its loss by ``prediction``, without autograd."""

@@ -116,7 +116,7 @@ def polyak_triton(
     torch.autograd.graph.increment_version(slow)
 
 
-def compare_optimizers(numbers: Any) -> Compared:
+def _compare_optimizers(numbers: Any) -> Compared:
     """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
     shapes = (3, 700), (5,)
     params, grads, mean, slow = ([numbers(*shape) for shape in shapes] for _ in range(4))
@@ -139,4 +139,4 @@ def compare_optimizers(numbers: Any) -> Compared:
     return found
 
 
-gpu.COMPARISONS["optimizers"] = compare_optimizers
+gpu.COMPARISONS["optimizers"] = _compare_optimizers

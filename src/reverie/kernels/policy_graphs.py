@@ -108,7 +108,7 @@ _graphs: weakref.WeakKeyDictionary[Any, PolicyGraphs] = weakref.WeakKeyDictionar
 """The captures of each function; its copies have their own."""
 
 
-def graphs_of(owner: Any, module: nn.Module, device: torch.device) -> PolicyGraphs:
+def _graphs_of(owner: Any, module: nn.Module, device: torch.device) -> PolicyGraphs:
     """Return the captures of ``owner``: a function or a policy."""
     graphs = _graphs.get(owner)
     return _graphs.setdefault(owner, PolicyGraphs(module, device)) if graphs is None else graphs
@@ -125,14 +125,14 @@ def supports_graph(function: CapturableFunction, obs: Obs, device: torch.device 
 
 def call_captured(function: CapturableFunction, obs: Obs) -> Tensor:
     """Compute ``CapturableFunction.__call__``."""
-    graphs = graphs_of(function, function.network, next(iter(obs.values())).device)
+    graphs = _graphs_of(function, function.network, next(iter(obs.values())).device)
     with graphs.lock:
         return graphs(lambda x: (function.function(x),), obs, function.network)[0].clone()
 
 
 def act_captured(function: CapturableFunction, obs: Obs, device: torch.device) -> Tensor:
     """Compute ``CapturableFunction.on_host``."""
-    graphs = graphs_of(function, function.network, device)
+    graphs = _graphs_of(function, function.network, device)
     with graphs.lock:
         return graphs(lambda x: (function.function(x),), obs, function.network)[0].cpu()
 
@@ -158,7 +158,7 @@ def choose_captured(policy: LatentPolicy, step: Step, state: Context, mode: Mode
         )
         return deter, stoch, action
 
-    graphs = graphs_of(policy, learner, learner.device)
+    graphs = _graphs_of(policy, learner, learner.device)
     with graphs.lock:
         deter, stoch, action = graphs(function, inputs, learner, mode == "eval")
         return Context(Latent(deter.clone(), stoch.clone()), action.clone())

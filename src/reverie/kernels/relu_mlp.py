@@ -2,8 +2,8 @@
 
 Each layer is a product of a few microseconds, so half of the time would go to PyTorch's calls between layers.
 
-* :func:`perceptron_forward_cpu` returns the output and keeps the hidden layers' values in :class:`Activations`.
-* :func:`perceptron_backward_cpu` applies the chain rule from the last layer to the first. With x the input of a layer,
+* :func:`_perceptron_forward_cpu` returns the output and keeps the hidden layers' values in :class:`Activations`.
+* :func:`_perceptron_backward_cpu` applies the chain rule from the last layer to the first. With x the input of a layer,
   W its weights and g the gradient of its output, dW = x^T g, db = sum of g over rows, and dx = g W^T, set to 0 where
   ReLU gave 0, or times 1 - x^2 where x is tanh's output.
 """
@@ -54,8 +54,8 @@ def perceptron_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
     return cast(Tensor, call(_Perceptron, theta, layout, *parts))
 
 
-def perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, keep: bool = True) -> Activations:
-    """Compute the forward pass, without autograd. Without ``keep``, :func:`perceptron_backward_cpu` is not possible."""
+def _perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, keep: bool = True) -> Activations:
+    """Compute the forward pass without autograd. Without ``keep``, :func:`_perceptron_backward_cpu` is impossible."""
     layout.check(parts)  # C would read other memory
     last = parts[-1].contiguous()  # [M, I]
     rows = last.shape[0]
@@ -77,7 +77,7 @@ def perceptron_forward_cpu(theta: Tensor, layout: MLPLayout, *parts: Tensor, kee
     return Activations(x, hidden, y)
 
 
-def perceptron_backward_cpu(
+def _perceptron_backward_cpu(
     theta: Tensor, layout: MLPLayout, saved: Activations, grad: Tensor, *, inputs: int = 0, parameters: bool = True
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given the output's ``[K, M, outputs]``.
@@ -102,7 +102,7 @@ def perceptron_backward_cpu(
 class _Perceptron(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, theta: Tensor, layout: MLPLayout, *parts: Tensor) -> Tensor:
-        activations = perceptron_forward_cpu(theta, layout, *parts, keep=ctx is not None)
+        activations = _perceptron_forward_cpu(theta, layout, *parts, keep=ctx is not None)
         if ctx is not None:
             ctx.save_for_backward(theta, *activations)
             ctx.layout, ctx.shapes = layout, [part.shape for part in parts]
@@ -116,7 +116,7 @@ class _Perceptron(torch.autograd.Function):
         first = needs_grad.index(True) if any(needs_grad) else len(needs_grad)
         shapes, widths = ctx.shapes[first:], [width for _, width in ctx.shapes[first:]]
         needed = {"inputs": sum(widths), "parameters": ctx.needs_input_grad[0]}
-        dx, dtheta = perceptron_backward_cpu(theta, ctx.layout, Activations(*saved), grad, **needed)
+        dx, dtheta = _perceptron_backward_cpu(theta, ctx.layout, Activations(*saved), grad, **needed)
         gradients = [] if dx is None else zip(torch.split(dx, widths, 1), shapes, strict=True)
         parts = [g if g.shape == s else g.reshape(s[0], -1, s[1]).sum(1) for g, s in gradients]
         return dtheta, None, *[None] * first, *parts

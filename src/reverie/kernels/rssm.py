@@ -98,10 +98,12 @@ def observe_compiled(rssm: Any, start: Latent, x: Tensor, action: Tensor, is_fir
     """Compute ``StateSpaceModel.observe``."""
     keep = (~is_first).to(x.dtype)  # [B, T]
     actions = rssm.in_action(bound((action * keep.unsqueeze(-1)).to(x.dtype)))  # [B, T, hidden]
-    return filter_rows(rssm, start, actions, embedded(rssm, x), keep)
+    return _filter_rows(rssm, start, actions, embedded(rssm, x), keep)
 
 
-def filter_rows(rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor) -> tuple[Latent, Tensor]:
+def _filter_rows(
+    rssm: RSSM, latent: Latent, actions: Tensor, from_embed: Tensor, keep: Tensor
+) -> tuple[Latent, Tensor]:
     """Compute the recurrent part of :func:`observe_compiled`: its other inputs ``[B, T, ...]`` are computed already."""
     c, cache, on_gpu = rssm.cfg, _get_cache(rssm), not is_cpu_float32(rssm.gates.weight)
     dtype = latent.deter.dtype if on_gpu else torch.float32

@@ -76,7 +76,7 @@ def pack_weights(weights: dict[str, Tensor], transposed: bool = False) -> dict[s
     return plain | {name: pack_panels(matrix) for name, matrix in matrices.items()}
 
 
-def make_model_struct(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
+def _make_model_struct(sizes: Sizes, rows: int, weights: dict[str, Tensor]) -> Model:
     """Return the C struct; the tensors must outlive it."""
     return Model(rows=rows, **sizes._asdict(), **{name: weight.data_ptr() for name, weight in weights.items()})
 
@@ -112,7 +112,7 @@ def filter_sequence(
     """Filter a sequence ``[T, M, ...]``, from the state ``deter`` ``[M, D]``, ``stoch`` ``[M, S*C]``."""
     steps, rows = keep.shape
     trace = _trace(sizes, steps, rows)
-    call_compiled("observe", ctypes.byref(make_model_struct(sizes, rows, weights)), data_pointers(*trace), deter,
+    call_compiled("observe", ctypes.byref(_make_model_struct(sizes, rows, weights)), data_pointers(*trace), deter,
         stoch, action, embed, keep,
             uniform, steps, min(torch.get_num_threads(), rows))  # fmt: skip
     return trace
@@ -133,7 +133,7 @@ def filter_backward_cpu(
     scales = [empty_float32(threads, width) for width in (s.hidden, s.hidden, s.deter, s.hidden)]
     scratch = empty_float32(rows * (3 * s.deter + 3 * s.hidden + s.stoch * s.classes) + threads * s.deter)
     transposed = pack_weights(weights._asdict(), transposed=True)
-    call_compiled("observe_backward", ctypes.byref(make_model_struct(s, rows, transposed)), data_pointers(*trace),
+    call_compiled("observe_backward", ctypes.byref(_make_model_struct(s, rows, transposed)), data_pointers(*trace),
         data_pointers(*grads, *scales),
             keep, ddeter, dprobs, dstoch, scratch, steps, threads)  # fmt: skip
     flat, back = TraceCPU(*(x.flatten(0, 1) for x in trace)), [x.flatten(0, 1) for x in grads]
@@ -163,5 +163,5 @@ def prior_step_cpu(sizes: Sizes, weights: dict[str, Tensor], feature: Tensor, ac
     threads = min(torch.get_num_threads(), -(-rows // STRIP))
     scratch = empty_float32(threads * STRIP * (5 * s.deter + 7 * s.hidden + s.stoch * s.classes))
     call_compiled(
-        "imagine", ctypes.byref(make_model_struct(s, rows, weights)), feature, action, uniform, out, scratch, threads
+        "imagine", ctypes.byref(_make_model_struct(s, rows, weights)), feature, action, uniform, out, scratch, threads
     )

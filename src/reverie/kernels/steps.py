@@ -89,10 +89,10 @@ class PreparedRSSM:
         self.in_deter: StepLayers = StepLayers(rssm.in_deter, dtype)
         self.in_stoch: StepLayers = StepLayers(rssm.in_stoch, dtype)
         self.in_action: StepLayers = StepLayers(rssm.in_action, dtype)
-        self.recurrent: list[Any] = [block_steps(layer, dtype) for layer in rssm.recurrent]
+        self.recurrent: list[Any] = [_block_steps(layer, dtype) for layer in rssm.recurrent]
         self.norms: list[Any] = list(rssm.recurrent_norms)
-        self.gates: Any = block_steps(rssm.gates, dtype)
-        self.prior: StepLayers = StepLayers(all_layers(rssm.prior_net), dtype)
+        self.gates: Any = _block_steps(rssm.gates, dtype)
+        self.prior: StepLayers = StepLayers(_all_layers(rssm.prior_net), dtype)
 
     @cached_property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,8 +129,8 @@ class PreparedDenseRSSM:
         weight = rssm.input.weight.to(dtype)
         self.in_stoch: StepLinear = step_linear(weight[:, : rssm.width], None)
         self.in_action: StepLinear = step_linear(weight[:, rssm.width :], rssm.input.bias.to(dtype))
-        self.cell: Cell = cell_steps(rssm.gru, dtype)
-        self.prior: StepLayers = StepLayers(all_layers(rssm.prior_net), dtype)
+        self.cell: Cell = _cell_steps(rssm.gru, dtype)
+        self.prior: StepLayers = StepLayers(_all_layers(rssm.prior_net), dtype)
 
     def embed_action(self, action: Tensor) -> Tensor:
         """Return the part of the first layer for the actions of all steps ``[..., A]``: ``[..., hidden]``."""
@@ -153,7 +153,7 @@ def prepare(rssm: Any, dtype: torch.dtype) -> PreparedRSSM | PreparedDenseRSSM:
     return prepared
 
 
-def all_layers(net: LogitNet) -> nn.Sequential:
+def _all_layers(net: LogitNet) -> nn.Sequential:
     """Return all layers of ``net``, in their order."""
     return nn.Sequential(net.first, *net.rest)
 
@@ -161,10 +161,10 @@ def all_layers(net: LogitNet) -> nn.Sequential:
 Cell = Callable[[Tensor, Tensor], Tensor]
 
 
-def cell_steps(cell: nn.Module, dtype: torch.dtype) -> Cell:
+def _cell_steps(cell: nn.Module, dtype: torch.dtype) -> Cell:
     """Return the step of a recurrent cell, from x ``[M, inputs]`` and h ``[M, D]`` to the next h."""
     if isinstance(cell, LayerNormGRU):
-        layer, norm = linear_steps(cell.layer, dtype), cell.norm
+        layer, norm = _linear_steps(cell.layer, dtype), cell.norm
 
         def layer_norm_step(x: Tensor, h: Tensor) -> Tensor:
             return gru(norm(layer(torch.cat([x, h], -1))).view(len(h), 1, 3, -1), h)
@@ -173,12 +173,12 @@ def cell_steps(cell: nn.Module, dtype: torch.dtype) -> Cell:
     if isinstance(cell, KerasGRU):
         gate, from_input, from_state = (
             cell.gate,
-            linear_steps(cell.from_input, dtype),
-            linear_steps(cell.from_state, dtype),
+            _linear_steps(cell.from_input, dtype),
+            _linear_steps(cell.from_state, dtype),
         )
         return lambda x, h: gate(from_input(x), from_state(h), h)
     assert isinstance(cell, CellStack)
-    cells = [cell_steps(part, dtype) for part in cell.cells]
+    cells = [_cell_steps(part, dtype) for part in cell.cells]
 
     def stacked_step(x: Tensor, h: Tensor) -> Tensor:
         shares = []
@@ -194,7 +194,7 @@ class StepLayers:
     """A chain of layers that is applied at every step of a sequence."""
 
     def __init__(self, layers: nn.Sequential, dtype: torch.dtype) -> None:
-        self.layers: list[Any] = [linear_steps(layer, dtype) for layer in layers]
+        self.layers: list[Any] = [_linear_steps(layer, dtype) for layer in layers]
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map ``[M, inputs]`` to ``[M, outputs]``."""
@@ -214,7 +214,7 @@ class BlockSteps(NamedTuple):
         return self.block(x, self.shared(shared) if self.shared and shared is not None else None)
 
 
-def block_steps(layer: Any, dtype: torch.dtype) -> Any:
+def _block_steps(layer: Any, dtype: torch.dtype) -> Any:
     """Return a block-diagonal layer for all steps of a sequence; a custom module is returned as it is."""
     if type(layer) is not BlockLinear:
         return layer
@@ -225,7 +225,7 @@ def block_steps(layer: Any, dtype: torch.dtype) -> Any:
     return BlockSteps(step_linear(block, None), step_linear(shared.reshape(len(bias), -1), bias))
 
 
-def linear_steps(layer: Any, dtype: torch.dtype) -> Any:
+def _linear_steps(layer: Any, dtype: torch.dtype) -> Any:
     """Return a layer for all steps of a sequence: weights are cast, and their gradients computed, once.
 
     Any other module than a linear layer of this library is returned as it is.
@@ -245,7 +245,7 @@ def step_linear(weight: Tensor, bias: Tensor | None) -> StepLinear:
     return DeferredLinear(weight, bias) if has_gradient else StepLinear(weight, bias)
 
 
-def blockwise_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
+def _blockwise_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
     """Return x W^T ``[M, outputs]`` plus ``base``, ``[outputs]`` or ``[M, outputs]``.
 
     W is ``[outputs, inputs]`` or, block-diagonal, ``[blocks, outputs / blocks, inputs / blocks]``.
@@ -262,7 +262,7 @@ def blockwise_linear(x: Tensor, weight: Tensor, base: Tensor | None) -> Tensor:
 
 
 class StepLinear:
-    """``x W^T + b`` at the steps of a sequence: see :func:`blockwise_linear`."""
+    """``x W^T + b`` at the steps of a sequence: see :func:`_blockwise_linear`."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = weight
@@ -270,7 +270,7 @@ class StepLinear:
 
     def __call__(self, x: Tensor, base: Tensor | None = None) -> Tensor:
         """Return ``[M, outputs]``. ``base`` ``[M, outputs]`` replaces the bias."""
-        return blockwise_linear(x, self.weight, self.bias if base is None else base)
+        return _blockwise_linear(x, self.weight, self.bias if base is None else base)
 
 
 def _running() -> int | None:
@@ -325,7 +325,7 @@ class _Step(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor | None, notes: _Notes) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.notes, ctx.base_ndim = notes, 0 if base is None else base.ndim
-        return blockwise_linear(x, weight, base)
+        return _blockwise_linear(x, weight, base)
 
     @staticmethod
     @once_differentiable_strict
@@ -334,7 +334,7 @@ class _Step(torch.autograd.Function):
         grad = grad.contiguous()
         ctx.notes.add(x, grad)
         base = grad if ctx.base_ndim == 2 else None  # a bias' gradient is computed with the weights'
-        return blockwise_linear(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
+        return _blockwise_linear(grad, weight.mT, None) if ctx.needs_input_grad[0] else None, None, base, None
 
 
 class DeferredLinear(StepLinear):

@@ -12,7 +12,7 @@ from reverie.kernels.triton_source import norm_silu_slope
 
 
 @triton.jit
-def largest_pixel(x, at, mask, has_right, has_below, width, below):
+def _largest_pixel(x, at, mask, has_right, has_below, width, below):
     """Return the largest of four pixels and its position: as in PyTorch, the first of equal ones, and the last NaN."""
     best = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     position = tl.zeros_like(best)
@@ -46,7 +46,7 @@ def pool_norm_silu_kernel(
     i, j = (row // w) % h, row % w
     first = (row // (h * w)).to(tl.int64) * image_stride + i * line_stride + j * pixel_stride
     has_right, has_below = (2 * j + 1 < full_width)[:, None], (2 * i + 1 < height)[:, None]
-    v, _ = largest_pixel(x, first[:, None] + column[None, :], mask, has_right, has_below, width, below)
+    v, _ = _largest_pixel(x, first[:, None] + column[None, :], mask, has_right, has_below, width, below)
     v += tl.load(bias + column, mask=column_mask, other=0.0)[None, :]
     s = tl.load(scale + column, mask=column_mask, other=0.0)[None, :]
     z = v * tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None] * s
@@ -74,7 +74,7 @@ def pool_norm_silu_backward_kernel(
         first = (row // (h * w)).to(tl.int64) * image_stride + i * line_stride + j * pixel_stride
         at = first[:, None] + column[None, :]
         has_right, has_below = (2 * j + 1 < full_width)[:, None], (2 * i + 1 < height)[:, None]
-        v, position = largest_pixel(x, at, mask, has_right, has_below, width, below)
+        v, position = _largest_pixel(x, at, mask, has_right, has_below, width, below)
         g = tl.load(dout + row.to(tl.int64)[:, None] * width + column[None, :], mask=mask, other=0.0).to(tl.float32)
         d, part = norm_silu_slope(v + b, g, s, width, eps)
         scale_total += tl.sum(part, 0)
@@ -92,7 +92,7 @@ def pool_norm_silu_backward_kernel(
 
 
 @triton.jit
-def unfolded_offset(row, w, width):
+def _unfolded_offset(row, w, width):
     """Return where pixel ``row`` of ``[M, h, w, 2, 2, C]`` lies in ``[M, 2 h, 2 w, C]``."""
     four, k = row // 4, row % 4
     return ((four // w * 2 + k // 2).to(tl.int64) * 2 * w + four % w * 2 + k % 2) * width
@@ -112,7 +112,7 @@ def unfold_norm_silu_kernel(x, bias, scale, out, rows, width, w, eps, ROWS: tl.c
     v += tl.load(bias + (row % 4 * width)[:, None] + column[None, :], mask=mask, other=0.0)
     s = tl.load(scale + column, mask=column_mask, other=0.0)[None, :]
     z = v * tl.rsqrt(tl.sum(v * v, 1) / width + eps)[:, None] * s
-    tl.store(out + unfolded_offset(row, w, width)[:, None] + column[None, :], z * tl.sigmoid(z), mask=mask)
+    tl.store(out + _unfolded_offset(row, w, width)[:, None] + column[None, :], z * tl.sigmoid(z), mask=mask)
 
 
 @triton.jit
@@ -134,7 +134,7 @@ def unfold_norm_silu_backward_kernel(
         mask = (row < rows)[:, None] & column_mask[None, :]
         at = row.to(tl.int64)[:, None] * width + column[None, :]
         v = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) + b
-        from_ = unfolded_offset(row, w, width)[:, None] + column[None, :]
+        from_ = _unfolded_offset(row, w, width)[:, None] + column[None, :]
         g = tl.load(dout + from_, mask=mask, other=0.0).to(tl.float32)
         d, part = norm_silu_slope(v, g, s, width, eps)
         scale_total += tl.sum(part, 0)
@@ -159,7 +159,7 @@ def unfold_sigmoid_kernel(
     mask = (row < rows)[:, None] & (column < width)[None, :]
     v = tl.load(x + row.to(tl.int64)[:, None] * padded + column[None, :], mask=mask, other=0.0).to(tl.float32)
     v += tl.load(bias + (row % 4 * width)[:, None] + column[None, :], mask=mask, other=0.0)
-    tl.store(out + unfolded_offset(row, w, width)[:, None] + column[None, :], tl.sigmoid(v), mask=mask)
+    tl.store(out + _unfolded_offset(row, w, width)[:, None] + column[None, :], tl.sigmoid(v), mask=mask)
 
 
 @triton.jit
@@ -177,7 +177,7 @@ def unfold_sigmoid_backward_kernel(
     for start in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
         row = start + lane
         mask = (row < rows)[:, None] & column_mask[None, :]
-        at = unfolded_offset(row, w, width)[:, None] + column[None, :]
+        at = _unfolded_offset(row, w, width)[:, None] + column[None, :]
         p = tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
         d = tl.load(dout + at, mask=mask, other=0.0).to(tl.float32) * p * (1 - p)
         total += d

@@ -24,17 +24,17 @@ def td0_kernel(reward, terminal, last, value, target, count, steps, discount, BL
 
 
 @triton.jit
-def total_of(x):
+def _total_of(x):
     """Return the sum of a tile."""
     return tl.sum(tl.sum(x, 1), 0)
 
 
 @triton.jit
-def largest_of(x, keep):
+def _largest_of(x, keep):
     """Return the largest number of a tile where ``keep`` is 1: 0 if there is none, NaN if one is NaN."""
-    bad = total_of(tl.where((keep > 0) & (x != x), 1.0, 0.0))
+    bad = _total_of(tl.where((keep > 0) & (x != x), 1.0, 0.0))
     largest = tl.max(tl.max(tl.where(keep > 0, x, float("-inf")), 1), 0)
-    return tl.where(bad > 0, float("nan"), tl.where(total_of(keep) > 0, largest, 0.0))
+    return tl.where(bad > 0, float("nan"), tl.where(_total_of(keep) > 0, largest, 0.0))
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def td_error_kernel(
     at = row[:, None] * steps + t[None, :]
     ended = tl.load(last + row[:, None] * (steps + 1) + t[None, :], mask=mask, other=0) != 0
     keep = tl.where(mask & (ended == 0), 1.0, 0.0)
-    count = tl.maximum(total_of(keep), 1.0)
+    count = tl.maximum(_total_of(keep), 1.0)
     share = keep * (scale * tl.load(weight + row, mask=row < windows, other=0.0) / count)[:, None]
     y = tl.load(target + at, mask=mask, other=0.0)
     loss, error, value = tl.zeros_like(y), tl.zeros_like(y), tl.zeros_like(y)
@@ -74,11 +74,11 @@ def td_error_kernel(
     value /= critics
     windowed = tl.sum(error * keep, 1) / tl.maximum(tl.sum(keep, 1), 1.0)
     tl.store(priority + row, windowed, mask=row < windows)
-    tl.store(out, total_of(loss))
-    tl.store(out + 1, total_of(value * keep) / count)
-    tl.store(out + 2, largest_of(value, keep))
-    tl.store(out + 3, total_of(y * keep) / count)
-    tl.store(out + 4, largest_of(y, keep))
+    tl.store(out, _total_of(loss))
+    tl.store(out + 1, _total_of(value * keep) / count)
+    tl.store(out + 2, _largest_of(value, keep))
+    tl.store(out + 3, _total_of(y * keep) / count)
+    tl.store(out + 4, _largest_of(y, keep))
 
 
 @triton.jit

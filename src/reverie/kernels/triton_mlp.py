@@ -17,7 +17,7 @@ def fast_tanh(x):
 
 
 @triton.jit
-def load_input(x, other, row, column, rows, inputs, first, x_stride, other_stride, PARTS: tl.constexpr):
+def _load_input(x, other, row, column, rows, inputs, first, x_stride, other_stride, PARTS: tl.constexpr):
     """Return a tile of the input."""
     mask = (row < rows)[:, None] & (column < inputs)[None, :]
     at = x + row[:, None] * x_stride + column[None, :]
@@ -29,7 +29,7 @@ def load_input(x, other, row, column, rows, inputs, first, x_stride, other_strid
 
 
 @triton.jit
-def load_grad(grad, y, row, column, rows, outputs, SQUASH: tl.constexpr):
+def _load_grad(grad, y, row, column, rows, outputs, SQUASH: tl.constexpr):
     """Return a tile of the gradient of the layer's product; with SQUASH, y is tanh of it."""
     mask = (row < rows)[:, None] & (column < outputs)[None, :]
     at = row[:, None] * outputs + column[None, :]
@@ -52,7 +52,7 @@ def layer_kernel(
     total = tl.zeros([ROWS, OUT], tl.float32)
     for at in range(0, inputs, IN):
         i = at + tl.arange(0, IN)
-        v = load_input(x + copy * x_copy, other, row, i, rows, inputs, first, x_stride, other_stride, PARTS)
+        v = _load_input(x + copy * x_copy, other, row, i, rows, inputs, first, x_stride, other_stride, PARTS)
         mask = (i < inputs)[:, None] & (column < outputs)[None, :]
         w = tl.load(weight + i[:, None] * outputs + column[None, :], mask=mask, other=0.0)
         total = tl.dot(v, w, total, input_precision="ieee")
@@ -74,7 +74,7 @@ def layer_backward_kernel(
 ):  # fmt: skip
     """Write the gradients of :func:`layer_kernel`, whose output has the gradient ``grad``.
 
-    The first ``programs`` compute :func:`input_gradient`, the others :func:`layer_weight_gradient`. Either may be none.
+    The first ``programs`` compute :func:`input_gradient`, the others :func:`_layer_weight_gradient`; 0 is none.
     """
     program = tl.program_id(0)
     if program < programs:
@@ -85,7 +85,7 @@ def layer_backward_kernel(
         )  # fmt: skip
     else:
         program -= programs
-        layer_weight_gradient(
+        _layer_weight_gradient(
             x, other, y, grad, dtheta + start, program % in_tiles, program // in_tiles % out_tiles,
             program // (in_tiles * out_tiles), rows, inputs, outputs, first, x_stride, other_stride, x_copy, stride,
             padding, SQUASH, PARTS, OUT, IN,
@@ -107,7 +107,7 @@ def input_gradient(
     for k in range(copy, copy + shared):
         for begin in range(0, outputs, OUT):
             o = begin + tl.arange(0, OUT)
-            g = load_grad(grad + k * rows * outputs, y + k * rows * outputs, row, o, rows, outputs, SQUASH)
+            g = _load_grad(grad + k * rows * outputs, y + k * rows * outputs, row, o, rows, outputs, SQUASH)
             inside = (o < outputs)[:, None] & (column < inputs)[None, :]
             w = tl.load(weight + k * stride + column[None, :] * outputs + o[:, None], mask=inside, other=0.0)
             total = tl.dot(g, w, total, input_precision="ieee")
@@ -122,7 +122,7 @@ def input_gradient(
 
 
 @triton.jit
-def layer_weight_gradient(
+def _layer_weight_gradient(
     x, other, y, grad, dweight, tile, out_tile, copy, rows, inputs, outputs, first, x_stride, other_stride, x_copy,
     stride, padding, SQUASH: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
@@ -132,8 +132,8 @@ def layer_weight_gradient(
     total, bias = tl.zeros([IN, OUT], tl.float32), tl.zeros([OUT], tl.float32)
     for begin in range(0, rows, IN):
         row = begin + tl.arange(0, IN)
-        v = load_input(x + copy * x_copy, other, row, i, rows, inputs, first, x_stride, other_stride, PARTS)
-        g = load_grad(grad + own, y + own, row, column, rows, outputs, SQUASH)
+        v = _load_input(x + copy * x_copy, other, row, i, rows, inputs, first, x_stride, other_stride, PARTS)
+        g = _load_grad(grad + own, y + own, row, column, rows, outputs, SQUASH)
         total = tl.dot(tl.trans(v), g, total, input_precision="ieee")
         bias += tl.sum(g, 0)
     place = dweight + copy * stride

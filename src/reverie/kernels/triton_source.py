@@ -91,7 +91,7 @@ def norm_silu_backward_kernel(
 
 
 @triton.jit
-def load_gates(gates, bias, row, j, mask, deter, width):
+def _load_gates(gates, bias, row, j, mask, deter, width):
     """Return sigmoid(reset), candidate and sigmoid(update - 1) of units j in rows of gates + bias."""
     lane = (j // width) * 3 * width + j % width
     at = gates + row * 3 * deter + lane
@@ -114,7 +114,7 @@ def gru_kernel(
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, j = i // deter, i % deter
     mask = row < rows
-    reset, candidate, update = load_gates(gates, bias, row, j, mask, deter, width)
+    reset, candidate, update = _load_gates(gates, bias, row, j, mask, deter, width)
     new = fast_tanh(reset * candidate)
     old = tl.load(h + row * h_stride + j, mask=mask, other=0.0).to(tl.float32)
     y = old + update * (new - old)
@@ -136,7 +136,7 @@ def gru_backward_kernel(
     row, j = i // deter, i % deter
     mask = row < rows
     at = row * 3 * deter + (j // width) * 3 * width + j % width
-    reset, candidate, update = load_gates(gates, bias, row, j, mask, deter, width)
+    reset, candidate, update = _load_gates(gates, bias, row, j, mask, deter, width)
     new = fast_tanh(reset * candidate)
     g = tl.load(dout + i, mask=mask, other=0.0).to(tl.float32)
     g += tl.load(extra + row * extra_stride + j, mask=mask, other=0.0).to(tl.float32)
@@ -258,7 +258,7 @@ def two_hot_mean_kernel(logits, bins, mean, rows, width, ROWS: tl.constexpr, WID
 
 
 @triton.jit
-def nearest_bins(x, b, column_mask, bins, width):
+def _nearest_bins(x, b, column_mask, bins, width):
     """Return the bins around each x ``[M]``, and the weight of the upper one."""
     count = tl.sum(tl.where(column_mask & (b <= x[:, None]), 1, 0), 1)  # how many bins are <= x
     below, above = tl.maximum(count - 1, 0), tl.minimum(count, width - 1)
@@ -287,11 +287,11 @@ def two_hot_kernel(
     total = tl.log(tl.where(row_mask, tl.sum(tl.exp(v - most[:, None]), 1), 1.0)) + most
     b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
     at = logits + row * width
-    below, above, w = nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+    below, above, w = _nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
     out = (1 - w) * (total - tl.load(at + below, mask=row_mask, other=0.0).to(tl.float32))
     out += w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32))
     if SECOND:
-        below, above, w = nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+        below, above, w = _nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
         more = (1 - w) * (total - tl.load(at + below, mask=row_mask, other=0.0).to(tl.float32))
         out += counts * (more + w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32)))
     tl.store(loss + row, out, mask=row_mask)
@@ -312,12 +312,12 @@ def two_hot_backward_kernel(
     weight = tl.exp(v - tl.where(row_mask, tl.max(v, 1), 0.0)[:, None])
     p = weight / tl.where(row_mask, tl.sum(weight, 1), 1.0)[:, None]
     b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
-    below, above, w = nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+    below, above, w = _nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
     d = p * ((1 - w) + w)[:, None]
     d -= tl.where(column[None, :] == below[:, None], (1 - w)[:, None], 0.0)
     d -= tl.where(column[None, :] == above[:, None], w[:, None], 0.0)
     if SECOND:
-        below, above, w = nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
+        below, above, w = _nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
         d += counts * p * ((1 - w) + w)[:, None]
         d -= counts * tl.where(column[None, :] == below[:, None], (1 - w)[:, None], 0.0)
         d -= counts * tl.where(column[None, :] == above[:, None], w[:, None], 0.0)

@@ -128,7 +128,7 @@ def summarize_seed(metrics: Path, final: Mapping[str, Any], settings: Measuremen
         score = float(final["score"]["mean"])
         steps = max(steps, int(final["updates" if "updates" in final else "env_steps"]))
     estimates, discounts = (metric_series(rows, f"estimate/{name}")[1].tolist() for name in ("return", "discount"))
-    points = evaluation_scores(rows, settings.period) if settings.evaluates else training_scores(rows)
+    points = evaluation_scores(rows, settings.period) if settings.evaluates else _training_scores(rows)
     return SeedSummary(steps, score, (estimates or [None])[-1], (discounts or [None])[-1], points)
 
 
@@ -144,7 +144,7 @@ def seeds_curve_data(points: list[Series], settings: MeasurementSettings) -> Cur
     """Return the learning curves of several seeds, from the scores of each."""
     same = settings.evaluates and settings.period is not None
     # A seed ended by stop_score keeps its last score; where steps are not fixed, the last ones are close to each other.
-    steps = common_steps(points, same=same, extend_last=settings.early or not same)
+    steps = _common_steps(points, same=same, extend_last=settings.early or not same)
     scores = np.stack([np.interp(steps, *series) if len(steps) else steps for series in points])
     measures = {
         name: [estimate_interval(measure, scores[:, k]) for k in range(len(steps))]
@@ -154,7 +154,7 @@ def seeds_curve_data(points: list[Series], settings: MeasurementSettings) -> Cur
     return Curve(source=source, steps=steps, scores=scores, points=points, measures=measures)
 
 
-def training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
+def _training_scores(rows: Sequence[Mapping[str, Any]]) -> Series:
     """Return the running mean over log entries, each with the mean score of the training episodes since the last."""
     steps, scores = metric_series(rows, "episode/score")
     return steps, running_mean(scores)
@@ -172,7 +172,7 @@ def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -
     return due[due > 0], scores[first[due > 0]]  # no evaluation is due at step 0: it was due at a shorter period
 
 
-def common_steps(points: Sequence[Series], *, same: bool, extend_last: bool) -> np.ndarray:
+def _common_steps(points: Sequence[Series], *, same: bool, extend_last: bool) -> np.ndarray:
     """Return the steps ``[K]`` at which all seeds can be compared; none if a seed has no score.
 
     ``same``: the seeds were measured at the same steps, as far as each of them came. Otherwise the steps are spaced
@@ -275,7 +275,7 @@ class Comparison:
             group = [setting for setting in self.settings if setting.comparison_key == key]
             width = max(len(key) - 2, *(len(setting.name) for setting in group))
             lines = [f"{key:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
-            lines += [f"  {setting.name:<{width}}{format_score_cells(setting.scores)}" for setting in group]
+            lines += [f"  {setting.name:<{width}}{_format_score_cells(setting.scores)}" for setting in group]
             if len(group) > 1:
                 lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
             for first, second in itertools.combinations([setting.name for setting in group], 2):
@@ -299,7 +299,7 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
     return estimates
 
 
-def format_score_cells(scores: np.ndarray) -> str:
+def _format_score_cells(scores: np.ndarray) -> str:
     """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
     middle = estimate_interval(iqm, scores, FINAL_RESAMPLES)
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"

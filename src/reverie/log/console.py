@@ -189,7 +189,7 @@ class ConsoleSink:
             self._clock.watch.has_panel = False
 
     def _view(self) -> Panel | Group:
-        return self.panel() if self._closed else above_echo(self.panel(), self._clock.watch.notice)
+        return self.panel() if self._closed else _above_echo(self.panel(), self._clock.watch.notice)
 
     def _print(self, step: int) -> None:
         self._last, self._unshown = self._time_fn(), None
@@ -274,7 +274,7 @@ class ConsoleSink:
         return Columns([_table(run), _table(self._losses() or {"no loss yet": ""})], padding=(0, 6))
 
 
-def above_echo(panel: Panel, notice: str = "") -> Group:
+def _above_echo(panel: Panel, notice: str = "") -> Group:
     """Return ``panel`` above ``notice`` and an empty line: on the panel, the terminal's echo of ^C would tear it."""
     from rich.console import Group
     from rich.text import Text
@@ -377,7 +377,7 @@ class RunProgress:
     def cells(self) -> dict[str, str]:
         """Return the cells of its line by name."""
         get = self.values.get
-        cells = {"done": format_share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
+        cells = {"done": _format_share(self.position, self.length), "steps": f"{self.position:,} / {self.length:,}"}
         cells |= {"return": self.recent_return.text(), "eval": format_number(get("eval/score"))}
         speed = self.speed
         rate, time_left = (speed.rate_text(), speed.time_left_text()) if speed is not None else ("-", "-")
@@ -407,7 +407,9 @@ class RunsDisplay:
             from rich.live import Live
 
             self.live = Live(
-                get_renderable=lambda: above_echo(self.panel()), console=Console(file=self.stream), refresh_per_second=2
+                get_renderable=lambda: _above_echo(self.panel()),
+                console=Console(file=self.stream),
+                refresh_per_second=2,
             )
             self.live.start()
         for run in runs:
@@ -463,7 +465,7 @@ class RunsDisplay:
 # ---------------------------------------------------------------- numbers as text
 
 
-def format_share(done: int, total: int) -> str:
+def _format_share(done: int, total: int) -> str:
     """Return a part as percentage of ``total``."""
     return f"{min(1.0, done / max(1, total)):.0%}"
 

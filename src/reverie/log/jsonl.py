@@ -36,11 +36,11 @@ class JsonlSink:
     """
 
     def __init__(self, path: Path, since: int | None = None, repeated_values: Values | None = None) -> None:
-        """``since``: the step at which the run is resumed. For ``repeated_values`` see :func:`move_future_lines`."""
+        """``since``: the step at which the run is resumed. For ``repeated_values`` see :func:`_move_future_lines`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_unfinished_line(path)
         if since is not None:
-            move_future_lines(path, since, repeated_values)
+            _move_future_lines(path, since, repeated_values)
         self._file = path.open("ab", buffering=0)  # Python's buffer drops bytes beyond 8 KB
         self._unwritten = bytearray()  # lines; the first may lack its beginning, which is in the file already
 
@@ -108,7 +108,7 @@ def split_evaluations(rows: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[s
     return [row for row in scored if not row.get(FINAL)], [row for row in scored if row.get(FINAL)]
 
 
-def move_future_lines(path: Path, since: int, repeated_values: Values | None = None) -> None:
+def _move_future_lines(path: Path, since: int, repeated_values: Values | None = None) -> None:
     """Move the lines of steps after ``since``, and lines of ``since`` with the ``repeated_values``, to another file.
 
     It is ``metrics-aside.jsonl``. A crash can leave lines in both files, but never in neither.

@@ -66,7 +66,7 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
     if len(train[0]):
         smooth = running_mean(train[1])
         axes.plot(*train, color=BLUE, alpha=0.3, linewidth=1)
-        axes.plot(train[0], smooth, line_style(train), color=BLUE)
+        axes.plot(train[0], smooth, _line_style(train), color=BLUE)
         labels.append((smooth[-1], "training episodes\nand running mean", BLUE))
     if len(on_the_way[0]):
         axes.plot(*on_the_way[:2], "o-", color=ORANGE, linewidth=1.5)
@@ -92,7 +92,7 @@ def _draw_success(axes: Axes, success: Sequence[Series], unit: str) -> None:
     labels: list[Label] = []
     for (steps, rates), text, color in zip(success, ("training episodes", "evaluation"), (BLUE, ORANGE), strict=True):
         if len(steps):
-            axes.plot(steps, rates, "o-" if color == ORANGE else line_style((steps, rates)), color=color)
+            axes.plot(steps, rates, "o-" if color == ORANGE else _line_style((steps, rates)), color=color)
             labels.append((rates[-1], text, color))
     label_lines(axes, labels)
 
@@ -146,10 +146,10 @@ def draw_seeds(axes: Axes, points: Sequence[Series], middle: Interval, color: st
     known = [(steps, scores) for steps, scores in points if len(steps)]
     is_known = np.isfinite(middle[2])
     for series in known:
-        axes.plot(*series, line_style(series), color=color, alpha=0.3 if is_known.any() else 0.8, linewidth=1)
+        axes.plot(*series, _line_style(series), color=color, alpha=0.3 if is_known.any() else 0.8, linewidth=1)
     seeds = count_noun(len(known), "seed")
     if is_known.any():
-        axes.plot(*middle[:2], line_style(middle), color=color)
+        axes.plot(*middle[:2], _line_style(middle), color=color)
         _band(axes, middle, color)
         return [(middle[1][-1], f"IQM of {seeds},\n95 % interval", color)]
     return [(float(np.mean([scores[-1] for _, scores in known])), seeds, color)] if known else []
@@ -197,7 +197,7 @@ def plot_trials(png: Path, logs: Mapping[str, bool], finished: Trials, pruned: T
     return _with_legend(figure, grid[0], 2, png)
 
 
-def line_style(series: Sequence[np.ndarray]) -> str:
+def _line_style(series: Sequence[np.ndarray]) -> str:
     """Return the format of a series: a line, or a dot if it is a single point, which a line would not show."""
     return "o" if len(series[0]) == 1 else "-"
 

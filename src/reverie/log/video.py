@@ -35,11 +35,11 @@ def write_video(path: Path, frames: np.ndarray, fps: int = 30) -> Path:
     Small images are enlarged and odd sides padded, since 4:2:0 color needs even sides. A video shorter than
     ``MIN_SECONDS`` is slowed down, but not below two frames per second. The file appears once it is complete.
     """
-    peak, (height, width) = int(frames.max()), pad_even(upscale(frames[:1])).shape[1:3]
+    peak, (height, width) = int(frames.max()), _pad_even(upscale(frames[:1])).shape[1:3]
     path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_name(f".{path.stem}.part{path.suffix}")
     try:
-        pictures = (pad_even(upscale(to_rgb(frame, peak)))[0] for frame in frames[:, None])  # one at a time
+        pictures = (_pad_even(upscale(to_rgb(frame, peak)))[0] for frame in frames[:, None])  # one at a time
         encode_mp4(pictures, (width, height), staged, min(fps, max(2, len(frames) // MIN_SECONDS)))
         os.replace(staged, path)
     finally:
@@ -105,7 +105,7 @@ def shrink(frame: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BOX))
 
 
-def pad_even(frames: np.ndarray) -> np.ndarray:
+def _pad_even(frames: np.ndarray) -> np.ndarray:
     """Return ``[T, H, W, C]`` with the last row or column repeated if the height or width is odd."""
     height, width = frames.shape[1:3]
     return np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")

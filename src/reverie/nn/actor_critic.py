@@ -67,10 +67,10 @@ class GaussianActor(Network):
         super().__init__(obs_spec, 2 * width, cfg, dtype)
 
     def forward(self, obs: Obs) -> DiagonalNormal:  # type: ignore[override]
-        return tanh_mean(*super().forward(obs).chunk(2, -1))
+        return _tanh_mean(*super().forward(obs).chunk(2, -1))
 
 
-def tanh_mean(mean: Tensor, log_std: Tensor) -> DiagonalNormal:
+def _tanh_mean(mean: Tensor, log_std: Tensor) -> DiagonalNormal:
     """Return N(tanh(mean), std^2) of a network's outputs ``[..., A]``."""
     return DiagonalNormal(mean.tanh(), log_std.clamp(*IQL_LOG_STD))
 
@@ -108,7 +108,7 @@ class MixedActor(Network):
         action_spec: ActionSpec,
         cfg: NetworkConfig,
         dtype: torch.dtype = torch.float32,
-        numbers: Callable[[Tensor, Tensor], DiagonalNormal] = tanh_mean,
+        numbers: Callable[[Tensor, Tensor], DiagonalNormal] = _tanh_mean,
     ) -> None:
         """``numbers(mean, log_std)`` returns the distribution of the continuous part; both inputs are ``[..., C]``."""
         classes, count = num_classes_per_choice(action_spec), num_continuous(action_spec)
@@ -120,11 +120,11 @@ class MixedActor(Network):
 
     def forward(self, obs: Obs) -> MixedDistribution:  # type: ignore[override]
         mean, log_std, logits = torch.split(super().forward(obs), self.widths, -1)
-        choices = GumbelCategoricals(mask_illegal(logits, class_mask(obs, self.layout)), self.classes)
+        choices = GumbelCategoricals(mask_illegal(logits, _class_mask(obs, self.layout)), self.classes)
         return MixedDistribution(self.numbers(mean, log_std), choices, self.layout)
 
 
-def class_mask(obs: Obs, layout: ActionLayout) -> Obs:
+def _class_mask(obs: Obs, layout: ActionLayout) -> Obs:
     """Return the mask of legal actions, if there is one, restricted to classes: ``[..., D]``."""
     return {MASK_KEY: layout.split(obs[MASK_KEY])[1]} if MASK_KEY in obs else {}
 
@@ -176,7 +176,7 @@ class MixedQEnsemble(Network):
 
     def forward(self, obs: Obs, numbers: Tensor) -> Tensor:  # type: ignore[override]
         """Map observations ``[..., *shape]`` and continuous parts ``[..., C]`` to additive values ``[K, ..., D]``."""
-        return mask_illegal(super().forward(obs, numbers), class_mask(obs, self.layout))
+        return mask_illegal(super().forward(obs, numbers), _class_mask(obs, self.layout))
 
 
 class CriticStack(nn.Module):
@@ -210,7 +210,7 @@ def many_action_values(critic: nn.Module, obs: Obs, action: Tensor, *, first: bo
 # ---------------------------------------------------------------------- critics of discrete actions
 
 
-def build_mlp(inputs: int, units: tuple[int, ...], outputs: int, noisy_sigma: float) -> ReluMLP:
+def _build_mlp(inputs: int, units: tuple[int, ...], outputs: int, noisy_sigma: float) -> ReluMLP:
     """Return an MLP with ReLU, with noisy parameters unless ``noisy_sigma`` is 0."""
     return NoisyMLP(inputs, units, outputs, noisy_sigma) if noisy_sigma else ReluMLP(inputs, units, outputs)
 
@@ -230,10 +230,10 @@ class Dueling(nn.Module):
         shared, last = units[:-1], units[-1:]
         self.classes = classes
         self.outputs = outputs
-        self.shared: ReluMLP | None = build_mlp(inputs, shared[:-1], shared[-1], noisy_sigma) if shared else None
+        self.shared: ReluMLP | None = _build_mlp(inputs, shared[:-1], shared[-1], noisy_sigma) if shared else None
         width = shared[-1] if shared else inputs
-        self.value: ReluMLP = build_mlp(width, last, outputs, noisy_sigma)
-        self.advantage: ReluMLP = build_mlp(width, last, sum(classes) * outputs, noisy_sigma)
+        self.value: ReluMLP = _build_mlp(width, last, outputs, noisy_sigma)
+        self.advantage: ReluMLP = _build_mlp(width, last, sum(classes) * outputs, noisy_sigma)
 
     def forward(self, x: Tensor, copy: int | None = None) -> Tensor:
         """Map ``[..., inputs]`` to ``[..., A * outputs]``, A the sum of ``classes``. There is a single copy."""
@@ -263,7 +263,7 @@ class DiscreteQNetwork(Network):
         self.inputs: ObsConcat = build_inputs(obs_spec, cfg, dtype)
         self.is_scalar = False
         self.shape: tuple[int] | tuple[int, int] = (sum(classes),) if outputs is None else (sum(classes), outputs)
-        self.body: nn.Module = discrete_body(
+        self.body: nn.Module = _discrete_body(
             self.inputs.width, cfg.units, classes, outputs or 1, dueling=dueling, noisy_sigma=noisy_sigma
         )
 
@@ -275,13 +275,13 @@ class DiscreteQNetwork(Network):
         return mask_illegal(y.view(*y.shape[:-1], *self.shape), obs, distributions=True)
 
 
-def discrete_body(
+def _discrete_body(
     inputs: int, units: tuple[int, ...], classes: tuple[int, ...], outputs: int, *, dueling: bool, noisy_sigma: float
 ) -> nn.Module:
     """Return the layers from ``inputs`` numbers to ``outputs`` numbers of each class of each choice."""
     if dueling:
         return Dueling(inputs, units, classes, outputs, noisy_sigma)
-    return build_mlp(inputs, units, sum(classes) * outputs, noisy_sigma)
+    return _build_mlp(inputs, units, sum(classes) * outputs, noisy_sigma)
 
 
 class ImplicitQuantileNetwork(nn.Module):
@@ -307,11 +307,11 @@ class ImplicitQuantileNetwork(nn.Module):
         width, units = self.inputs.width, cfg.units
         self.psi: ReluMLP | None = None
         if self.inputs.encoder is None and not isinstance(self.inputs, MemoryInputs):
-            self.psi = build_mlp(width, (), units[0], noisy_sigma)
+            self.psi = _build_mlp(width, (), units[0], noisy_sigma)
             width, units = units[0], units[1:]
         self.num_cosines = num_cosines
         self.phi: ReluMLP = ReluMLP(num_cosines, (), width)
-        self.body: nn.Module = discrete_body(width, units, classes, 1, dueling=dueling, noisy_sigma=noisy_sigma)
+        self.body: nn.Module = _discrete_body(width, units, classes, 1, dueling=dueling, noisy_sigma=noisy_sigma)
 
     def forward(self, obs: Obs, tau: Tensor) -> Tensor:
         """Map observations ``[..., *shape]`` and fractions ``[..., N]`` or ``[N]`` to quantiles ``[..., A, N]``."""

@@ -77,7 +77,7 @@ ALL = slice(None)
 """All copies."""
 
 
-def select_copies(parameter: Tensor, only: slice) -> Tensor:
+def _select_copies(parameter: Tensor, only: slice) -> Tensor:
     """Return the copies ``only`` of a parameter ``[K, ...]``. Unlike a slice, ``ALL`` does not copy their gradient."""
     return parameter if only is ALL else parameter[only]
 
@@ -92,7 +92,7 @@ class CopiedLinear(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
-        return copied_linear(x, select_copies(self.weight, only), select_copies(self.bias, only))
+        return copied_linear(x, _select_copies(self.weight, only), _select_copies(self.bias, only))
 
 
 class CopiedLayerNorm(nn.Module):
@@ -107,7 +107,7 @@ class CopiedLayerNorm(nn.Module):
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
         normed = F.layer_norm(x, x.shape[-1:], eps=NORM_EPS)
         return torch.addcmul(
-            select_copies(self.shift, only).to(x.dtype), normed, select_copies(self.scale, only).to(x.dtype)
+            _select_copies(self.shift, only).to(x.dtype), normed, _select_copies(self.scale, only).to(x.dtype)
         )
 
 
@@ -172,7 +172,7 @@ class Hypersphere(Simba):
         return SphericalMLP(inputs, units, outputs, copies, squash=squash, heads=heads)
 
 
-def to_unit(x: Tensor) -> Tensor:
+def _to_unit(x: Tensor) -> Tensor:
     """Return ``x`` ``[..., width]`` divided by its Euclidean norm."""
     return F.normalize(x, dim=-1, eps=1e-8)
 
@@ -198,7 +198,7 @@ class SphericalLinear(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, inputs]`` to ``[k, M, outputs]``, with the k copies ``only``."""
-        return copied_linear(x, select_copies(self.weight, only))
+        return copied_linear(x, _select_copies(self.weight, only))
 
 
 def project_weights(network: nn.Module) -> None:
@@ -221,7 +221,7 @@ class Scaler(nn.Module):
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
-        return x * (self.ratio * select_copies(self.factor, only).to(x.dtype))
+        return x * (self.ratio * _select_copies(self.factor, only).to(x.dtype))
 
 
 class SphericalBlock(nn.Module):
@@ -241,8 +241,8 @@ class SphericalBlock(nn.Module):
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""
         hidden = self.scaler(self.expand(x, only), only).relu() + 1e-8  # never the zero vector
-        change = to_unit(self.contract(hidden, only)) - x  # [k, M, width]
-        return to_unit(x + self.share(change, only))
+        change = _to_unit(self.contract(hidden, only)) - x  # [k, M, width]
+        return _to_unit(x + self.share(change, only))
 
 
 class SphericalHead(nn.Module):
@@ -258,7 +258,7 @@ class SphericalHead(nn.Module):
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to ``[k, M, outputs]``, with the k copies ``only``."""
         y: Tensor = self.last(self.scaler(self.hidden(x, only), only), only)
-        return y + select_copies(self.bias, only).to(y.dtype)
+        return y + _select_copies(self.bias, only).to(y.dtype)
 
 
 class SphericalMLP(Copies):
@@ -277,8 +277,8 @@ class SphericalMLP(Copies):
         self.heads: nn.ModuleList = nn.ModuleList([SphericalHead(width, outputs // heads, count) for _ in range(heads)])
 
     def outputs(self, x: Tensor, only: slice) -> Tensor:
-        x = to_unit(F.pad(x, (0, 1), value=SHIFT))  # [k, M, inputs + 1]
-        y: Tensor = to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
+        x = _to_unit(F.pad(x, (0, 1), value=SHIFT))  # [k, M, inputs + 1]
+        y: Tensor = _to_unit(self.scaler(self.embed(x, only), only))  # [k, M, width]
         for block in self.blocks:
             y = block(y, only)
         parts = [head(y, only) for head in self.heads]

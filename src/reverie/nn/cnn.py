@@ -196,7 +196,7 @@ class ConvStack(nn.Module):
         super().__init__()
         self.spec: dict[str, ObsPart] = dict(spec)
         self.groups: list[list[str]] = group_by_size(spec)
-        self.width: int = sum(output_width(spec[group[0]], layers, name) for group in self.groups)
+        self.width: int = sum(_output_width(spec[group[0]], layers, name) for group in self.groups)
         stacks = [self._stack([spec[k].shape[2] for k in group], layers) for group in self.groups]
         self.stacks: nn.ModuleList = nn.ModuleList(stacks)
 
@@ -304,7 +304,7 @@ class Deconvolutions(nn.Module):
         return cast(Tensor, self.layers[-1](y.permute(0, 3, 1, 2))).permute(0, 2, 3, 1)
 
 
-def output_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
+def _output_width(image: ObsPart, layers: tuple[ConvLayer, ...], name: str) -> int:
     """Return the number of values that the last of the ``layers`` outputs."""
     size = list(image.shape[:2])
     for layer in layers:

@@ -169,10 +169,10 @@ def flat_vector(x: Tensor, part: ObsPart) -> Tensor:
     """Flatten a vector ``[..., *shape]`` to ``[..., width]``; categoricals become one-hot float32."""
     dims = len(part.shape)
     flat = x if dims == 1 else x.reshape(*x.shape[: x.ndim - dims], -1)
-    return multi_one_hot(flat, part.classes) if part.kind == "categorical" else flat
+    return _multi_one_hot(flat, part.classes) if part.kind == "categorical" else flat
 
 
-def multi_one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
+def _multi_one_hot(index: Tensor, classes: tuple[int, ...]) -> Tensor:
     """Return class indices ``[..., n]`` as one-hot float32 ``[..., sum(classes)]``; an index of -1 becomes zeros."""
     if len(set(classes)) == 1:
         every = torch.arange(classes[0], device=index.device)

@@ -50,7 +50,7 @@ class CapturableFunction:
         return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).cpu()
 
 
-def as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
+def _as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
     """Return ``function``, of which only networks and capturable functions can be captured."""
     if isinstance(function, CapturableFunction):
         return function
@@ -84,7 +84,7 @@ def may_any(flags: Tensor) -> bool:
     return is_traced(flags) or True in flags.tolist()
 
 
-def advance_counters(steps: Tensor, step: Step) -> Tensor:
+def _advance_counters(steps: Tensor, step: Step) -> Tensor:
     """Return the step counters ``[N]``, plus one for each environment whose episode has not ended."""
     return steps + ~step.is_last if may_any(step.is_last) else steps + 1
 
@@ -115,7 +115,7 @@ class ActionNoise(Choice, ABC):
         begun = may_any(step.is_first)
         before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
         process = self.next_value(before)  # [N, A]
-        return self.scale(state.steps) * process, NoiseState(process, advance_counters(state.steps, step))
+        return self.scale(state.steps) * process, NoiseState(process, _advance_counters(state.steps, step))
 
     def amount(self, steps: Tensor) -> Tensor | float:
         """Return sigma, for the log."""
@@ -281,7 +281,7 @@ class SampledPolicy(StatelessStorage[None]):
         self.drawn: CapturableFunction = CapturableFunction(
             functools.partial(sample_actions, actor), actor, graph=graph
         )
-        self.best: CapturableFunction = CapturableFunction(functools.partial(mode_actions, actor), actor, graph=graph)
+        self.best: CapturableFunction = CapturableFunction(functools.partial(_mode_actions, actor), actor, graph=graph)
         self.actor = actor
         self.device = device
 
@@ -307,7 +307,7 @@ def sample_actions(actor: nn.Module, obs: Obs) -> Tensor:
     return action
 
 
-def mode_actions(actor: nn.Module, obs: Obs) -> Tensor:
+def _mode_actions(actor: nn.Module, obs: Obs) -> Tensor:
     """Return the modes ``[N, A]`` of the distribution that ``actor`` predicts."""
     action: Tensor = actor(obs).mode()
     return action
@@ -328,8 +328,8 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
         ``noisy_values`` replaces ``values`` while exploring.
         """
-        self.values: CapturableFunction = as_capturable(values)
-        self.noisy_values: CapturableFunction = self.values if noisy_values is None else as_capturable(noisy_values)
+        self.values: CapturableFunction = _as_capturable(values)
+        self.noisy_values: CapturableFunction = self.values if noisy_values is None else _as_capturable(noisy_values)
         self.randomness = randomness
         self.classes = classes
         self.device = device
@@ -350,7 +350,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
             masks = [None] * len(best) if legal is None else split_choices(legal, self.classes)
             choices = zip(best, self.classes, masks, strict=True)
             best = [epsilon_greedy(choice, count, chance, mask) for choice, count, mask in choices]
-            state = GreedyState(advance_counters(state.steps, step))
+            state = GreedyState(_advance_counters(state.steps, step))
         hot = [F.one_hot(choice, count) for choice, count in zip(best, self.classes, strict=True)]
         return join_choices(hot).float(), state
 

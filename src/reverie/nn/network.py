@@ -105,7 +105,7 @@ def are_small(images: ObsSpec) -> bool:
     return any(min(part.shape[:2]) < SMALL_SIDE for part in images.values())
 
 
-def default_encoder(images: ObsSpec) -> ImageEncoder:
+def _default_encoder(images: ObsSpec) -> ImageEncoder:
     """Return the encoder of ``images`` if none is chosen: one that is defined for their size."""
     if not are_small(images):
         return Nature()
@@ -118,7 +118,7 @@ class ObsConcat(nn.Module):
     def __init__(self, spec: ObsSpec, cfg: NetworkConfig, dtype: torch.dtype) -> None:
         super().__init__()
         spec = without_mask(spec)
-        encoder: Any = cfg.encoder or default_encoder(images_of(spec))
+        encoder: Any = cfg.encoder or _default_encoder(images_of(spec))
         self.read: ObsSpec = getattr(encoder, "reads", images_of)(spec)
         self.vectors: dict[str, ObsPart] = {key: spec[key] for key in sorted(spec) if key not in self.read}
         self.dtype = dtype

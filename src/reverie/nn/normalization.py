@@ -118,7 +118,7 @@ class Moments(HostBuffers):
         add_rows(local, x)
         for count, mean, spread in all_gather(local).numpy():
             if count[0]:
-                merge_moments(self.moments.numpy(), int(count[0]), mean, spread)
+                _merge_moments(self.moments.numpy(), int(count[0]), mean, spread)
 
     def mean_and_std(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and population standard deviation (divided by n), each ``[*shape]``; 0 without rows."""
@@ -132,7 +132,7 @@ def add_rows(moments: Tensor, x: Tensor) -> None:
     for start in range(0, len(rows), CHUNK_ROWS):
         part = rows[start : start + CHUNK_ROWS].astype(np.float64)
         mean = part.sum(0) / len(part)
-        merge_moments(moments.numpy(), len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
+        _merge_moments(moments.numpy(), len(part), mean, np.square(part - mean).sum(0) if len(part) > 1 else 0.0)
 
 
 def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
@@ -141,7 +141,7 @@ def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt(spread / np.maximum(count, 1))
 
 
-def merge_moments(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
+def _merge_moments(moments: np.ndarray, new: int, fresh: np.ndarray, scatter: np.ndarray | float) -> None:
     """Add to ``moments`` ``[3, D]`` in place: ``new`` rows of mean ``fresh`` and sum of squared deviations."""
     count, mean, spread = moments  # [D], views
     shift, share = fresh - mean, new / (count + new)
@@ -179,12 +179,12 @@ def add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tenso
     """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
     add_rows(moments, x)
     mean, std = mean_and_std(moments)
-    inverse = 1 / np.where(constant_mask(mean, std), 1.0, std)
+    inverse = 1 / np.where(_constant_mask(mean, std), 1.0, std)
     shift.copy_(torch.from_numpy(mean).view(shift.shape), non_blocking=True)
     factor.copy_(torch.from_numpy(inverse).view(shift.shape), non_blocking=True)
 
 
-def constant_mask(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+def _constant_mask(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """Return which numbers have not varied except by rounding, bool ``[*shape]``."""
     is_constant: np.ndarray = std <= np.maximum(CONSTANT_RTOL * np.abs(mean), CONSTANT_ATOL)
     return is_constant
@@ -241,7 +241,7 @@ class ObsNormalizer(nn.Module):
     def _warn(self) -> None:
         """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
         for key, part in self._each:
-            if len(index := np.argwhere(constant_mask(*part.mean_and_std()))):
+            if len(index := np.argwhere(_constant_mask(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"
                 logger.warning(
                     f"{len(index)} numbers of observation '{key}', the first at {index[0].tolist()}, did not change "

@@ -27,7 +27,7 @@ Summary = tuple[Tensor, Tensor]
 classes; and the standard deviation of continuous parts, 0 for classes."""
 
 
-def mean_and_std_of_quantiles(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
+def _mean_and_std_of_quantiles(quantile: Callable[[Tensor], Tensor], like: Tensor) -> Summary:
     """Return mean and std ``[..., A]``, given the quantiles of probabilities ``[QUANTILES, ..., A]``."""
     share = (torch.arange(QUANTILES, dtype=torch.float64, device=like.device) + 0.5) / QUANTILES
     values = quantile(share.float().view(-1, *(1 for _ in like.shape)))  # [QUANTILES, ..., A]
@@ -121,7 +121,7 @@ class TruncatedNormal(Normal):
 
     def summary(self) -> Summary:
         """Return mean and standard deviation of the truncated distribution."""
-        return mean_and_std_of_quantiles(self.quantile, self.mean)
+        return _mean_and_std_of_quantiles(self.quantile, self.mean)
 
 
 def _normal_density(x: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ class TanhNormalDistribution(Normal):
 
     def summary(self) -> Summary:
         """Return mean and standard deviation of actions, after tanh."""
-        return mean_and_std_of_quantiles(
+        return _mean_and_std_of_quantiles(
             lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean
         )
 
@@ -175,7 +175,7 @@ class TanhNormalDistribution(Normal):
 # ---------------------------------------------------------------------- model-free actors
 
 
-def expand_samples(x: Tensor, n: int) -> Tensor:
+def _expand_samples(x: Tensor, n: int) -> Tensor:
     """Expand ``[..., X]`` to ``[..., n, X]``, as a view."""
     return x.unsqueeze(-2).expand(*x.shape[:-1], n, x.shape[-1])
 
@@ -190,7 +190,7 @@ class DiagonalNormal:
 
     def repeat(self, n: int) -> Self:
         """Return the distribution repeated n times, over ``[..., n, A]``."""
-        return type(self)(expand_samples(self.mean, n), expand_samples(self.log_std.expand_as(self.mean), n))
+        return type(self)(_expand_samples(self.mean, n), _expand_samples(self.log_std.expand_as(self.mean), n))
 
     def sample(self) -> tuple[Tensor, Tensor]:
         """Return actions ``[..., A]`` clipped to [-1, 1] and log-densities ``[...]`` before clipping, with gradient."""
@@ -273,7 +273,9 @@ class SquashedNormal(DiagonalNormal):
     def summary(self) -> Summary:
         """Return mean and standard deviation of actions, after tanh."""
         std = exp(self.log_std)
-        return mean_and_std_of_quantiles(lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean)
+        return _mean_and_std_of_quantiles(
+            lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean
+        )
 
 
 @accelerated

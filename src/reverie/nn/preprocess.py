@@ -65,7 +65,7 @@ class FrameStacker(nn.Module):
                 begun = begun | is_first[:, start + 1 : start + 1 + rows]
                 over = begun.view(*begun.shape, *(1 for _ in part.shape))
                 newest.append(torch.where(over, newest[-1], obs[key][:, start : start + rows]))
-            stacked[key] = concat_frames(newest[::-1], part)
+            stacked[key] = _concat_frames(newest[::-1], part)
         return stacked
 
     def initial(self, num_envs: int, device: torch.device) -> Obs:
@@ -83,11 +83,11 @@ class FrameStacker(nn.Module):
             rows = torch.cat(
                 [torch.where(is_first.view(-1, *(1 for _ in newest.shape[1:])), newest, past[key]), newest], 1
             )
-            stacked[key], next_past[key] = concat_frames(list(rows.unbind(1)), part), rows[:, 1:]
+            stacked[key], next_past[key] = _concat_frames(list(rows.unbind(1)), part), rows[:, 1:]
         return stacked, next_past
 
 
-def concat_frames(frames: list[Tensor], part: ObsPart) -> Tensor:
+def _concat_frames(frames: list[Tensor], part: ObsPart) -> Tensor:
     """Join frames ``[..., *shape]``, the oldest first, to one observation."""
     return torch.cat(frames, -1) if part.kind == "image" else torch.stack(frames, -1 - len(part.shape))
 

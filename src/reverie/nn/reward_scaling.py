@@ -125,13 +125,13 @@ def running_returns(reward: np.ndarray, first: np.ndarray, discount: float) -> n
     return returns.reshape(first.shape)
 
 
-def update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
+def _update_returns(returns: Tensor, reward: Tensor, is_first: Tensor, discount: float) -> None:
     """Set ``returns`` ``[N]`` (float64, on the CPU) to the next rows' returns: G <- r + gamma G, 0 at a first row."""
     earned, first = reward.numpy(force=True), is_first.numpy(force=True)
     returns.copy_(torch.from_numpy(np.where(first, 0.0, discount * returns.numpy() + earned)))
 
 
-def set_factor(moments: Tensor, factor: Tensor) -> None:
+def _set_factor(moments: Tensor, factor: Tensor) -> None:
     """Set ``factor`` to 1 / the standard deviation of ``moments``, or to 1 while that is 0."""
     std = mean_and_std(moments)[1].item()
     factor.fill_(1 / std if std > CONSTANT_ATOL else 1.0)
@@ -142,9 +142,9 @@ def add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """Update ``returns`` with the next rows ``[N]``, add them to ``moments`` ``[3, 1]`` and set ``factor``."""
-    update_returns(returns, reward, is_first, discount)
+    _update_returns(returns, reward, is_first, discount)
     add_rows(moments, returns[~is_first.cpu()])
-    set_factor(moments, factor)
+    _set_factor(moments, factor)
 
 
 class ReturnScaler(HostBuffers):
@@ -178,7 +178,7 @@ class ReturnScaler(HostBuffers):
         if not is_distributed():
             add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
             return self._limit(self.returns)
-        update_returns(self.returns, reward, is_first, self.discount)
+        _update_returns(self.returns, reward, is_first, self.discount)
         self._count(self.returns.numpy()[~is_first.numpy(force=True)])
 
     def fit(self, reward: Tensor, is_first: Tensor) -> None:
@@ -192,7 +192,7 @@ class ReturnScaler(HostBuffers):
 
     def _count(self, returns: np.ndarray) -> None:
         self.moments.add(torch.from_numpy(returns))
-        set_factor(self.moments.moments, self.factor)
+        _set_factor(self.moments.moments, self.factor)
         self._limit(torch.from_numpy(returns))
 
     def _limit(self, returns: Tensor) -> None:

@@ -126,7 +126,7 @@ class MishMLP(nn.Module):
     def _forward_copy(
         self, parts: tuple[Tensor, ...], layers: tuple[Weights, ...], drop: Tensor | None, copy: int
     ) -> Tensor:
-        x = concat_linear(parts, *layers[0][:2])
+        x = _concat_linear(parts, *layers[0][:2])
         if drop is not None:
             x = x * drop[copy]
         for before, layer in pairwise(layers):
@@ -134,7 +134,7 @@ class MishMLP(nn.Module):
         return sim_norm(x, self.simplex, *layers[-1][2:]) if self.simplex else x
 
 
-def concat_linear(parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
+def _concat_linear(parts: tuple[Tensor, ...], weight: Tensor, bias: Tensor) -> Tensor:
     """Return the linear layer of concatenated inputs ``[..., I]``, as the sum b + W_1 x_1 + W_2 x_2.
 
     The first may lack the axis before the last, and is then multiplied once for all rows of the second.

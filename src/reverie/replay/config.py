@@ -80,7 +80,7 @@ class ReplayConfig(BatchSamplerConfig):
             )
 
     def capacity_rows(self, bytes_per_row: float) -> int:
-        """Return the total capacity in rows of ``bytes_per_row`` bytes."""
+        """Return the total capacity in rows of ``_bytes_per_row`` bytes."""
         size = parse_size(self.capacity, "replay.capacity")
         return int(size.amount // bytes_per_row) if size.is_bytes else size.amount
 
@@ -121,7 +121,7 @@ def check_capacity(config: ReplayConfig, replay: ReplayBuffer, learning_starts: 
     """Raise ConfigError if the replay can never contain ``learning_starts`` windows; rollouts do not wait for them."""
     if replay.window.rollout:
         return
-    rows, streams = config.capacity_rows(bytes_per_row(replay)), replay.storage.streams
+    rows, streams = config.capacity_rows(_bytes_per_row(replay)), replay.storage.streams
     length = replay.window.rows - replay.window.num_free_rows
     offered = max(0, rows // streams - length + 1) * streams
     if learning_starts > offered:
@@ -138,7 +138,7 @@ def check_memory(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> None
         return
     needed, free = replay_bytes(config, replay, steps), available_memory()
     if free is not None and needed > free:
-        per_row = bytes_per_row(replay)
+        per_row = _bytes_per_row(replay)
         raise ConfigError(
             f"replay.capacity = {config.capacity}: {config.capacity_rows(per_row)} rows of {per_row:,.0f} bytes "
             f"need {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB of memory is available. Lower it to "
@@ -149,9 +149,9 @@ def check_memory(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> None
 def replay_bytes(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> int:
     """Return the bytes that ``steps`` env steps will really take: memory without rows is never touched."""
     slots = replay.storage.streams * replay.storage.capacity
-    return int(bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
+    return int(_bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
 
 
-def bytes_per_row(replay: ReplayBuffer) -> float:
+def _bytes_per_row(replay: ReplayBuffer) -> float:
     """Return the bytes of one row."""
     return replay.nbytes / (replay.storage.streams * replay.storage.capacity)

@@ -127,7 +127,7 @@ class PersistentReplay:
             for store, history in ((s, history) for s in sources.values() for history in s.histories()):
                 held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
                 for stream in range(history[0].segment.streams):
-                    yield from iter_stream_pieces(store, history, stream, newest - int(held * share), names)
+                    yield from _iter_stream_pieces(store, history, stream, newest - int(held * share), names)
 
         self._start_with(pieces if sources else None)
         if sources:
@@ -182,7 +182,7 @@ class PersistentReplay:
         except RunError as error:  # the store's thread has failed: rows that it has not stored go into the checkpoint
             logger.warning(str(error))
         tail = self.store.pending()
-        stored = self.replay.count - count_rows(tail)
+        stored = self.replay.count - _count_rows(tail)
         return {**state, "place": self.location, "segment": self.segment, "stored": stored, "tail": tail}
 
     def load_state_dict(self, state: State) -> None:
@@ -195,13 +195,15 @@ class PersistentReplay:
         elif not self._read_back(located, state):
             self.is_copied = True
             oldest = int(state["oldest"])
-            self._start_with(lambda columns: iter_located_pieces(located, oldest, columns), located.store is self.store)
+            self._start_with(
+                lambda columns: _iter_located_pieces(located, oldest, columns), located.store is self.store
+            )
             streams = count_noun(self.streams, "stream")
             logger.info(f"the replay was rebuilt from its rows: {self.replay.count:,} in each of {streams}")
 
     def complete(self, state: State) -> None:
         """Store the rows of a finished run that only its checkpoint has, because its process was killed."""
-        if self.store is None or (located := locate_rows(self.store, state)) is None:
+        if self.store is None or (located := _locate_rows(self.store, state)) is None:
             return
         end = (located.parts[-1].segment.name, located.stored)
         stored = [s for s in self.store.segments if end in (s.parent, (s.name, located.stored))]
@@ -213,12 +215,12 @@ class PersistentReplay:
 
         ``saved``: the store (None if it had none) and the state of each replay.
         """
-        sources = [(locate_rows(store, state), int(state["oldest"])) for store, state in saved if store is not None]
+        sources = [(_locate_rows(store, state), int(state["oldest"])) for store, state in saved if store is not None]
         located = [(rows, oldest) for rows, oldest in sources if rows is not None]
         self.is_copied = True
 
         def pieces(columns: Names) -> Iterator[StreamPiece]:
-            chained = (piece for rows, oldest in located for piece in iter_located_pieces(rows, oldest, columns))
+            chained = (piece for rows, oldest in located for piece in _iter_located_pieces(rows, oldest, columns))
             yield from iter_every_nth_episode(chained, rank, count)
 
         self._start_with(pieces if located else None)
@@ -236,7 +238,7 @@ class PersistentReplay:
     def _find_rows(self, state: State) -> LocatedRows | None:
         """Find the rows of ``state`` in the current store or in the previous one."""
         stores = dict.fromkeys((self.store, self.find_store(state)))
-        return next((rows for store in stores if store and (rows := locate_rows(store, state))), None)
+        return next((rows for store in stores if store and (rows := _locate_rows(store, state))), None)
 
     def find_store(self, state: State) -> ReplayStore | None:
         """Return the store with the rows of ``state``: the current one, or the one that the settings named before."""
@@ -248,7 +250,7 @@ class PersistentReplay:
     def _read_back(self, located: LocatedRows, state: State) -> bool:
         """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""
         like = located.parts[-1].segment
-        newest = located.stored + count_rows(located.tail)
+        newest = located.stored + _count_rows(located.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
         if lost := located.num_lost(oldest):
             location = located.store.objects.location
@@ -261,7 +263,7 @@ class PersistentReplay:
                 located.store.read(segment, max(start, oldest), stop, room=self.replay.reserve)
             ):
                 return False
-        if count_rows(located.tail):
+        if _count_rows(located.tail):
             self.replay.extend(located.tail)
         self._continue_store(located)
         self.exact = self.replay.count == int(state["count"])
@@ -272,7 +274,7 @@ class PersistentReplay:
         if self.store is located.store:
             parent = (located.parts[-1].segment.name, located.stored)
             self.segment = self.store.begin(self.columns, self.streams, first=located.stored, parent=parent)
-            if count_rows(located.tail):
+            if _count_rows(located.tail):
                 self.store.extend(located.tail)
         elif self.store is not None:
             self.is_copied = True
@@ -304,7 +306,7 @@ class PersistentReplay:
             store.extend(self.replay.storage.read(start, stop, list(self.columns)))
 
 
-def locate_rows(store: ReplayStore, state: State) -> LocatedRows | None:
+def _locate_rows(store: ReplayStore, state: State) -> LocatedRows | None:
     """Return where the rows of a saved ``state`` are in ``store``; None if the store has none of them."""
     parts = store.ancestor_parts(state.get("segment", ""), int(state.get("stored", 0)))
     return LocatedRows(store, parts, int(state["stored"]), dict(state["tail"])) if parts else None
@@ -322,20 +324,20 @@ def iter_every_nth_episode(pieces: Iterable[StreamPiece], rank: int, count: int)
             yield broken and start == 0, {name: values[start:stop] for name, values in rows.items()}
 
 
-def count_rows(rows: Mapping[str, np.ndarray]) -> int:
+def _count_rows(rows: Mapping[str, np.ndarray]) -> int:
     """Return n, the number of rows per stream in columns ``[N, n, ...]``; 0 without columns."""
     return int(next(iter(rows.values())).shape[1]) if rows else 0
 
 
-def iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> Iterator[StreamPiece]:
+def _iter_located_pieces(located: LocatedRows, oldest: int, columns: Names) -> Iterator[StreamPiece]:
     """Yield the rows of a checkpoint, stream by stream, from ``oldest`` on; ``columns`` None: all columns."""
     for stream in range(located.parts[-1].segment.streams):
-        stop = yield from iter_stream_pieces(located.store, located.parts, stream, oldest, columns)
-        if count_rows(located.tail):
+        stop = yield from _iter_stream_pieces(located.store, located.parts, stream, oldest, columns)
+        if _count_rows(located.tail):
             yield stop != located.stored, {name: located.tail[name][stream] for name in columns or located.tail}
 
 
-def iter_stream_pieces(
+def _iter_stream_pieces(
     store: ReplayStore, parts: Sequence[SegmentRange], stream: int, oldest: int, columns: Names
 ) -> Generator[StreamPiece, None, int]:
     """Yield the undamaged rows of one stream by chunks; log damage. Return the number of the row after the last one."""
@@ -359,26 +361,26 @@ def fill_storage(storage: Storage, source: Pieces) -> int:
     Rows are counted first, from their flags. If damage in other columns leaves fewer rows, filling starts over.
     """
     streams = storage.streams
-    total = sum(len(rows["is_first"]) for rows in from_first_rows(source(("is_first",))))
+    total = sum(len(rows["is_first"]) for rows in _from_first_rows(source(("is_first",))))
     while True:
         rows_per_stream = min(total // streams, storage.capacity)
         storage.begin_at(0)
         storage.make_room(rows_per_stream)
-        num_placed = fill_streams(storage, from_first_rows(source(None)), total - rows_per_stream * streams)
+        num_placed = _fill_streams(storage, _from_first_rows(source(None)), total - rows_per_stream * streams)
         if num_placed == total:
-            end_cut_episodes(storage)
+            _end_cut_episodes(storage)
             return rows_per_stream
         total = num_placed
 
 
-def end_cut_episodes(storage: Storage) -> None:
+def _end_cut_episodes(storage: Storage) -> None:
     """Set ``is_last`` in each row that precedes an ``is_first`` row: the rest of its episode is missing."""
     flags = storage.read(0, storage.count, ["is_first", "is_last"])
     for stream, row in np.argwhere(flags["is_first"][:, 1:] & ~flags["is_last"][:, :-1]).tolist():
         storage.end_episode(row, stream)
 
 
-def fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
+def _fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
     """Fill one stream after the other, without the first ``skip`` rows. Return the number of rows in ``parts``."""
     expected = {name for name in storage.specs if not name.startswith(EXTRAS)}
     came = 0
@@ -397,7 +399,7 @@ def fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], sk
     return came
 
 
-def from_first_rows(pieces: Iterable[StreamPiece]) -> Iterator[Mapping[str, np.ndarray]]:
+def _from_first_rows(pieces: Iterable[StreamPiece]) -> Iterator[Mapping[str, np.ndarray]]:
     """Yield the pieces from the first ``is_first`` of each unbroken run on."""
     begun = False
     for broken, rows in pieces:

@@ -61,7 +61,7 @@ class RolloutBuffer(ReplayBuffer):
         if self.rows is None:
             self.rows = self.prepare_fn(self._complete_rows())
             on_gpu = self.window.epochs > 0 and self.rows.reward.is_cuda
-            self.alike: list[AlikeColumns] = stack_alike(self.rows) if on_gpu else []
+            self.alike: list[AlikeColumns] = _stack_alike(self.rows) if on_gpu else []
         number, self.used = self.used % self.batches, self.used + 1
         if not self.window.epochs:
             return self.rows
@@ -71,7 +71,7 @@ class RolloutBuffer(ReplayBuffer):
             )
         chosen = self.order[number * self.window.batch : (number + 1) * self.window.batch]
         return (
-            take_windows(self.rows, self.alike, chosen)
+            _take_windows(self.rows, self.alike, chosen)
             if self.alike
             else self.rows.map(lambda x: x.index_select(0, chosen))
         )
@@ -137,7 +137,7 @@ class AlikeColumns(NamedTuple):
     stacked: Tensor  # [columns, W, ...]; [W, ...] of a single one
 
 
-def stack_alike(rows: Batch) -> list[AlikeColumns]:
+def _stack_alike(rows: Batch) -> list[AlikeColumns]:
     """Return the columns of ``rows`` ``[W, ...]`` on a GPU, where one kernel then takes windows of several columns."""
     alike: dict[object, dict[int, Tensor]] = {}
     for x in rows.tensors:
@@ -146,8 +146,8 @@ def stack_alike(rows: Batch) -> list[AlikeColumns]:
     return [AlikeColumns(ids, torch.stack(xs) if len(xs) > 1 else xs[0]) for ids, xs in groups]
 
 
-def take_windows(rows: Batch, groups: list[AlikeColumns], chosen: Tensor) -> Batch:
-    """Return the windows ``chosen`` ``[B]`` of ``rows`` ``[W, ...]``, given :func:`stack_alike`."""
+def _take_windows(rows: Batch, groups: list[AlikeColumns], chosen: Tensor) -> Batch:
+    """Return the windows ``chosen`` ``[B]`` of ``rows`` ``[W, ...]``, given :func:`_stack_alike`."""
     windows: dict[int, Tensor] = {}
     for ids, stacked in groups:
         if len(ids) > 1:

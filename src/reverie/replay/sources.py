@@ -37,8 +37,8 @@ class Feedback(NamedTuple):
 
     def to_host(self) -> Feedback:
         """Return a copy in host memory, made asynchronously: ``wait`` before reading it."""
-        extras = {key: pinned_copy(value) for key, value in self.extras.items()}
-        priority = None if self.priority is None else pinned_copy(self.priority)
+        extras = {key: _pinned_copy(value) for key, value in self.extras.items()}
+        priority = None if self.priority is None else _pinned_copy(self.priority)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has not typed it
         event.record(torch.cuda.current_stream(self.gpu))  # the current device may be another
         return Feedback(self.handles, extras, priority, event)
@@ -59,7 +59,7 @@ class Feedback(NamedTuple):
         return cls(state["handles"], dict(state["extras"]), state["priority"])
 
 
-def pinned_copy(value: Tensor) -> Tensor:
+def _pinned_copy(value: Tensor) -> Tensor:
     """Return a copy of ``value`` in pinned host memory, made asynchronously; CPU tensors are returned as they are."""
     if not value.is_cuda:
         return value

@@ -42,7 +42,7 @@ CACHED_SHARE = 0.5
 """Files of at most this share of the available memory are expected to stay cached in it."""
 
 
-def record_dtype(columns: Mapping[str, ColumnSpec]) -> np.dtype[np.void]:
+def _record_dtype(columns: Mapping[str, ColumnSpec]) -> np.dtype[np.void]:
     """Return the structured dtype of one row of all small ``columns``, interleaved in memory to spare cache misses."""
     small = [(name, column) for name, column in columns.items() if column.nbytes <= MAX_SMALL_BYTES]
     small.sort(key=lambda entry: -np.dtype(entry[1].dtype).itemsize)  # so that none needs padding before it
@@ -51,7 +51,7 @@ def record_dtype(columns: Mapping[str, ColumnSpec]) -> np.dtype[np.void]:
 
 def row_nbytes(columns: Mapping[str, ColumnSpec]) -> int:
     """Return the bytes of one row of all ``columns``, padding included."""
-    return record_dtype(columns).itemsize + sum(
+    return _record_dtype(columns).itemsize + sum(
         column.nbytes for column in columns.values() if column.nbytes > MAX_SMALL_BYTES
     )
 
@@ -217,7 +217,7 @@ class HostStorage(Storage):
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
         """Ring buffers by column, ``[N, capacity, ...]``."""
-        record = self._memory(record_dtype(self.specs), ())
+        record = self._memory(_record_dtype(self.specs), ())
         return {
             name: self._memory(np.dtype(spec.dtype), spec.shape) if spec.nbytes > MAX_SMALL_BYTES else record[name]
             for name, spec in self.specs.items()

@@ -138,7 +138,7 @@ class Windows:
         stop, oldest = (self.storage.count - self.length + 1) * streams, self.oldest
         if not self.needed:
             return np.arange(max(stop - n * streams, oldest), stop)
-        broken = spread_flags(is_first, self.needed - 1)
+        broken = _spread_flags(is_first, self.needed - 1)
         for stream, run in enumerate(self.run):
             broken[stream, : max(0, self.needed - 1 - run)] = True
         new: np.ndarray = np.flatnonzero(~broken.T)  # index of the last row among the new ones, times N, plus stream
@@ -191,7 +191,7 @@ class Windows:
         return random_integers(integers, len(self), count).add_(self.oldest)
 
 
-def spread_flags(flags: np.ndarray, width: int) -> np.ndarray:
+def _spread_flags(flags: np.ndarray, width: int) -> np.ndarray:
     """Set every flag of ``[N, n]`` for which it or one of the ``width - 1`` flags before it is set; return a copy."""
     spread, width_done = flags.copy() if width > 0 else np.zeros_like(flags), 1
     while width_done < width:  # each iteration doubles the range

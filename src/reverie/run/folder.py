@@ -197,28 +197,28 @@ def read_saved_config(path: Path) -> SavedConfig:
         inside = ", ".join(sorted(p.parent.name for p in path.glob("*/config.yaml")))
         hint = f" There are runs inside: {inside}." if inside else ""
         raise RunError(f"there is no run in {path}: {reason}{hint}")
-    return parse_saved_config(read_yaml(config), config)
+    return _parse_saved_config(read_yaml(config), config)
 
 
-def parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
+def _parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
     if missing := [
         key for key in ("schema", "algorithm", "experiment") if key not in content
     ]:  # many projects have such a file
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
-    check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping}, path)
-    check_kinds(content, {"custom": Mapping, "packages": Mapping}, path)
+    _check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping}, path)
+    _check_kinds(content, {"custom": Mapping, "packages": Mapping}, path)
     if content["schema"] > SCHEMA:
         raise RunError(f"{path} has schema {content['schema']}; this version reads up to {SCHEMA}: upgrade reverie.")
     experiment = nest(content["experiment"])  # so that check_module_names sees every name that merge would
-    check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
-    check_kinds(experiment, dict.fromkeys(("steps", "updates", "seed", "eval_episodes"), int), path)
+    _check_kinds(experiment, dict.fromkeys(("env", "algo", "data", "replay", "schedule"), Mapping), path)
+    _check_kinds(experiment, dict.fromkeys(("steps", "updates", "seed", "eval_episodes"), int), path)
     custom = {str(key_path): str(name) for key_path, name in content.get("custom", {}).items()}
     packages = {str(name): str(version) for name, version in content.get("packages", {}).items()}
     return SavedConfig(algorithm=content["algorithm"], experiment=experiment, custom=custom, packages=packages)
 
 
-def check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
+def _check_kinds(values: Mapping[str, Any], kinds: Mapping[str, type], path: Path) -> None:
     """Check the types of the ``values`` of a file against ``kinds``; missing values are allowed. RunError otherwise."""
     for key, kind in kinds.items():
         if key in values and not isinstance(values[key], kind):
@@ -377,7 +377,7 @@ def contains_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:
     if not settings.is_file():
         content = "the run of a single seed" if RunFolder(path).config.is_file() else "not a run"
         raise RunError(f"{path} is not empty and is {content} (it has no {settings.name}): choose another run folder.")
-    saved = parse_saved_config(read_yaml(settings), settings)
+    saved = _parse_saved_config(read_yaml(settings), settings)
     pairs = {"algorithm": (saved.algorithm, algorithm), "environment": (saved.env, env)}
     for label, (actual, expected) in pairs.items():
         if actual != expected:

@@ -59,7 +59,7 @@ def verify(path: Path) -> dict[str, Any]:
     try:
         manifest = read_manifest(path)
         sealed, version, files = manifest.pop("seal"), int(manifest["format"]), dict(manifest["files"])
-        if version <= FORMAT and sealed != manifest_digest(manifest):
+        if version <= FORMAT and sealed != _manifest_digest(manifest):
             raise ValueError("its contents do not match their checksum")
         names = dict.fromkeys((TENSORS, STATE, *files))
         expected = {name: (int(files[name]["bytes"]), str(files[name]["sha256"])) for name in names}
@@ -89,10 +89,10 @@ def _verify_file(file: Path, size: int, digest: str) -> None:
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
     """Return the contents of the manifest file, with its seal."""
-    return json.dumps({**manifest, "seal": manifest_digest(manifest)}).encode()
+    return json.dumps({**manifest, "seal": _manifest_digest(manifest)}).encode()
 
 
-def manifest_digest(manifest: dict[str, Any]) -> str:
+def _manifest_digest(manifest: dict[str, Any]) -> str:
     """Return the SHA-256 of the manifest without its seal."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 

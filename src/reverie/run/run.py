@@ -79,7 +79,7 @@ def run_experiment(
             experiment.load_initial()
         experiment.describe(folder.path)
         if not begun:
-            create_run_folder(folder, stack)
+            _create_run_folder(folder, stack)
         life.write_settings(anew=newest is None)
         if newest is None:
             experiment.begin()
@@ -88,7 +88,7 @@ def run_experiment(
         return life.train(open_sinks)
 
 
-def create_run_folder(folder: RunFolder, stack: contextlib.ExitStack) -> None:
+def _create_run_folder(folder: RunFolder, stack: contextlib.ExitStack) -> None:
     """Create the folder and acquire its lock; RunError if another process has started a run there since the check."""
     with disk_errors_as_run_error(folder.path):
         folder.path.mkdir(parents=True, exist_ok=True)

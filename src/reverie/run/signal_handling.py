@@ -22,7 +22,7 @@ SAME_SIGNAL_SECONDS = 1.0
 the same to its parent, which passes it on."""
 
 
-def handled_signals() -> list[signal.Signals]:
+def _handled_signals() -> list[signal.Signals]:
     """Return ``SIGNALS``, without SIGHUP if it is ignored (``nohup``)."""
     return [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN]
 
@@ -33,10 +33,10 @@ def handle_signals(
 ) -> Iterator[None]:
     """Handle the signals ``numbers`` with ``handle`` inside the context.
 
-    Default: :func:`handled_signals`. Only works in the main thread; in other threads this does nothing.
+    Default: :func:`_handled_signals`. Only works in the main thread; in other threads this does nothing.
     """
     main = threading.current_thread() is threading.main_thread()
-    wanted = (handled_signals() if numbers is None else numbers) if main else ()
+    wanted = (_handled_signals() if numbers is None else numbers) if main else ()
     before = {number: signal.signal(number, handle) for number in wanted}
     try:
         yield

@@ -59,7 +59,7 @@ class Segment:
         columns = {name: {"shape": list(c.shape), "dtype": c.dtype} for name, c in self.columns.items()}
         content = {name: getattr(self, name) for name in self.__slots__ if name != "name"}
         content |= {"columns": columns, "parent": list(self.parent) if self.parent else None, "format": FORMAT}
-        return {**content, "seal": segment_digest(content)}
+        return {**content, "seal": _segment_digest(content)}
 
 
 class SegmentRange(NamedTuple):
@@ -70,7 +70,7 @@ class SegmentRange(NamedTuple):
     stop: int
 
 
-def segment_digest(content: Mapping[str, Any]) -> str:
+def _segment_digest(content: Mapping[str, Any]) -> str:
     """Return the SHA-256 of ``content`` as JSON with sorted keys, in hexadecimal."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -82,7 +82,7 @@ def parse_segment(name: str, data: bytes) -> Segment:
         sealed = content.pop("seal")
         if (version := int(content["format"])) > FORMAT:
             raise RunError(f"{name}/{META} has format {version}; this version reads up to {FORMAT}: upgrade reverie.")
-        if sealed != segment_digest(content):
+        if sealed != _segment_digest(content):
             raise ValueError("its checksum does not match")
         del content["format"]
         columns = {key: ColumnSpec(tuple(c["shape"]), str(c["dtype"])) for key, c in content.pop("columns").items()}

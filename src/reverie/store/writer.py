@@ -235,7 +235,7 @@ class Writer:
             self.retrier.run(lambda: self.objects.stage(file, *parts))
 
         for stream in range(self.segment.streams):  # one at a time, to save memory
-            encoded = encode_chunks([zero_padded(column[stream], rows) for column in block.values()])
+            encoded = encode_chunks([_zero_padded(column[stream], rows) for column in block.values()])
             names = [chunk_name(self.segment, name, stream, number) for name in block]
             for_each(stage, zip(names, encoded, strict=True), self.objects.threads)
         self.objects.publish()
@@ -264,7 +264,7 @@ class Writer:
         return segment
 
 
-def zero_padded(rows: np.ndarray, count: int) -> np.ndarray:
+def _zero_padded(rows: np.ndarray, count: int) -> np.ndarray:
     """Return ``rows`` ``[R, *shape]`` with zeros after the first ``count``; a copy unless ``count`` is R."""
     if count == len(rows):
         return rows

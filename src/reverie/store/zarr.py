@@ -66,7 +66,7 @@ def decode_chunk(data: bytes, out: np.ndarray) -> None:
     out.reshape(-1).view(np.uint8)[:] = np.frombuffer(zstandard.decompress(content), np.uint8)
 
 
-def array_meta(segment: Segment, name: str) -> dict[str, Any]:
+def _array_meta(segment: Segment, name: str) -> dict[str, Any]:
     """Return the ``zarr.json`` of a column. Its shape is the number of stored rows."""
     column = segment.columns[name]
     kind = np.dtype(column.dtype)
@@ -89,23 +89,23 @@ def array_meta(segment: Segment, name: str) -> dict[str, Any]:
     }
 
 
-def group_meta(attributes: dict[str, Any]) -> dict[str, Any]:
+def _group_meta(attributes: dict[str, Any]) -> dict[str, Any]:
     """Return the ``zarr.json`` of a group."""
     return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
 
 
-ROOT = group_meta({"reverie_store": FORMAT})
+ROOT = _group_meta({"reverie_store": FORMAT})
 """The ``zarr.json`` at the root of a store."""
 
 
 def segment_metas(segment: Segment) -> dict[str, bytes]:
     """Return every ``zarr.json`` of a segment, by name: first of the group, then of the groups and columns in it."""
-    metas = {f"{segment.name}/{META}": group_meta(segment.sealed())}
+    metas = {f"{segment.name}/{META}": _group_meta(segment.sealed())}
     for name in segment.columns:
         parts = name.split("/")
         for depth in range(1, len(parts)):
-            metas[f"{segment.name}/{'/'.join(parts[:depth])}/{META}"] = group_meta({})
-        metas[f"{segment.name}/{name}/{META}"] = array_meta(segment, name)
+            metas[f"{segment.name}/{'/'.join(parts[:depth])}/{META}"] = _group_meta({})
+        metas[f"{segment.name}/{name}/{META}"] = _array_meta(segment, name)
     return {name: meta_bytes(meta) for name, meta in metas.items()}
 
 

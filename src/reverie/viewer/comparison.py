@@ -42,12 +42,12 @@ def compare_settings(runs: Mapping[str, Path]) -> dict[str, Any]:
     shared = [setting for setting in tables[0] if all(setting in table for table in tables)]
     values = {setting: [table[setting] for table in tables] for setting in shared}
     return {
-        "groups": [describe_group(key, paths) for key, paths in groups.items()],
+        "groups": [_describe_group(key, paths) for key, paths in groups.items()],
         "differences": [[setting, row] for setting, row in values.items() if len(set(row)) > 1],
     }
 
 
-def describe_group(key: GroupKey, runs: Mapping[str, Path]) -> dict[str, Any]:
+def _describe_group(key: GroupKey, runs: Mapping[str, Path]) -> dict[str, Any]:
     """Return the names of ``runs``, their curves by metric, and steps and scores of their evaluations at the end.
 
     A curve holds the steps and values of each run; from :data:`MIN_RUNS` runs on also the interval of their IQM.
@@ -60,13 +60,13 @@ def describe_group(key: GroupKey, runs: Mapping[str, Path]) -> dict[str, Any]:
         points = [evaluation_scores(log, how.period) if evaluates else metric_series(log, metric) for log in logs]
         points = [thin_series(series) for series in points]
         if any(len(steps) for steps, _ in points):
-            curves[metric] = {"seeds": points, "interval": seeds_interval(points, how._replace(evaluates=evaluates))}
+            curves[metric] = {"seeds": points, "interval": _seeds_interval(points, how._replace(evaluates=evaluates))}
     finals = [[row["step"], row["eval/score"]] for log in logs for row in split_evaluations(log)[1][-1:]]
     head = {"algorithm": key.algorithm, "env": key.env, "unit": how.unit, "runs": list(runs)}
     return head | {"curves": curves, "finals": finals}
 
 
-def seeds_interval(points: list[Series], how: MeasurementSettings) -> Any:
+def _seeds_interval(points: list[Series], how: MeasurementSettings) -> Any:
     """Return steps, IQM, and the interval of the IQM over the seeds; None for fewer than :data:`MIN_RUNS` seeds."""
     return seeds_curve_data(points, how).interval() if len(points) >= MIN_RUNS else None
 

@@ -29,16 +29,16 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
     if kind == "npz":
         return f"{stem}.npz", arrays(session)
     if kind == "html":
-        return f"{stem}.html", standalone_page(session, name).encode()
-    frames = episode_frames(session)
+        return f"{stem}.html", _standalone_page(session, name).encode()
+    frames = _episode_frames(session)
     if kind == "gif":
-        return f"{stem}.gif", encode_gif(frames, session.agent.frames_per_second)
+        return f"{stem}.gif", _encode_gif(frames, session.agent.frames_per_second)
     with tempfile.TemporaryDirectory() as folder:
         path = write_video(Path(folder) / "dream.mp4", frames, session.agent.frames_per_second)
         return f"{stem}.mp4", path.read_bytes()
 
 
-def episode_frames(session: Session) -> np.ndarray:
+def _episode_frames(session: Session) -> np.ndarray:
     """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows green, imagined rows orange."""
     rows = [session.picture(number) for number in range(len(session))]
     first = next((png for both in rows for png in both if png is not None), None)
@@ -58,7 +58,7 @@ def episode_frames(session: Session) -> np.ndarray:
     return np.concatenate(videos, 2)
 
 
-def encode_gif(pictures: np.ndarray, fps: int) -> bytes:
+def _encode_gif(pictures: np.ndarray, fps: int) -> bytes:
     """Return pictures ``[T, H, W, 3]`` as a GIF that repeats forever."""
     file = io.BytesIO()
     first, *rest = [Image.fromarray(frame) for frame in pictures]
@@ -85,7 +85,7 @@ def arrays(session: Session) -> bytes:
     return file.getvalue()
 
 
-def standalone_page(session: Session, name: str) -> str:
+def _standalone_page(session: Session, name: str) -> str:
     """Return a self-contained page that plays the episode and its dream."""
     rows = []
     for row in session.rows():

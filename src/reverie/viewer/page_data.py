@@ -55,7 +55,7 @@ def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:
         "real": None if real is None else real.values | ({} if number else {"reward": None}),
         "action": line.actions[number] if number < len(line.actions) else None,
         "dream": None if dreamt is None else dream_values(agent, dreamt) | ({} if number else {"reward": None}),
-        "error": None if real is None or dreamt is None else row_errors(agent, real, dreamt.predictions, number),
+        "error": None if real is None or dreamt is None else _row_errors(agent, real, dreamt.predictions, number),
     }
 
 
@@ -74,7 +74,7 @@ def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
     }
 
 
-def row_errors(agent: Agent, real: RealRow, predictions: Predictions, number: int) -> dict[str, float | None]:
+def _row_errors(agent: Agent, real: RealRow, predictions: Predictions, number: int) -> dict[str, float | None]:
     """Return the error of each observation in its units (``dream_report.error_unit``), and of reward and cont.
 
     Row 0 has no reward.
@@ -103,10 +103,10 @@ def latent_to_dict(agent: Agent, inspector: WorldModelInspector, line: Timeline,
     else:
         state |= {"values": to_numpy(latent.stoch[0, :, 0])}
         state |= {name: to_numpy(values[0]) for name, values in named.items()}
-    return state | {"probes": probe_predictions(agent, line, at)}
+    return state | {"probes": _probe_predictions(agent, line, at)}
 
 
-def probe_predictions(agent: Agent, line: Timeline, at: int) -> dict[str, dict[str, Any]]:
+def _probe_predictions(agent: Agent, line: Timeline, at: int) -> dict[str, dict[str, Any]]:
     """Return the probes' predictions from row ``at`` by key, and the ``truth`` of a real row.
 
     ``read``: the predicted numbers, or the likeliest class, whose probability is ``chance``.

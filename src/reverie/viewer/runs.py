@@ -43,7 +43,7 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     return {name: points for name in sorted(metrics) if len((points := curve(rows, name))[0])}
 
 
-def is_live(run: Path) -> bool:
+def _is_live(run: Path) -> bool:
     """Return whether the run has logged something in the last ``LIVE_SECONDS``."""
     metrics = RunFolder(run).metrics
     return metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
@@ -55,12 +55,12 @@ def run_state(run: Path) -> dict[str, Any]:
     checkpoints = Checkpoints(RunFolder(run).checkpoints)
     best = checkpoints.best()
     listed = [{"name": path.name, "step": step_from_name(path)} for path in checkpoints.paths()]
-    state = {"checkpoints": listed, "best": best.name if best else None, "live": is_live(run)}
+    state = {"checkpoints": listed, "best": best.name if best else None, "live": _is_live(run)}
     rows = read_metrics(RunFolder(run).metrics)
-    return state | {"curves": curves(rows), "finals": final_scores(rows)}
+    return state | {"curves": curves(rows), "finals": _final_scores(rows)}
 
 
-def final_scores(rows: Sequence[Mapping[str, float]]) -> list[list[float]]:
+def _final_scores(rows: Sequence[Mapping[str, float]]) -> list[list[float]]:
     """Return step and score of each evaluation at the end of training."""
     return [[row["step"], row["eval/score"]] for row in split_evaluations(rows)[1]]
 
@@ -74,8 +74,8 @@ def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
             saved = read_saved_config(path)
             line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
             rows = read_metrics(RunFolder(path).metrics, (*METRICS, FINAL))
-            line |= {"curves": curves(rows), "live": is_live(path)}
-            line["finals"] = final_scores(rows)
+            line |= {"curves": curves(rows), "live": _is_live(path)}
+            line["finals"] = _final_scores(rows)
             line["changed"] = max(
                 (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
             )

@@ -164,7 +164,7 @@ class Page:
         except Exception as error:  # an environment's or a model's error: show it on the page, which stays open
             traceback.print_exc(file=sys.stderr)
             done, pictures = {"error": f"{type(error).__name__}: {error}"}, []
-        return pack_answer(head | done, pictures)
+        return _pack_answer(head | done, pictures)
 
     def open(self) -> Session:
         """Return the session; DataError if none has been started."""
@@ -194,7 +194,7 @@ class Page:
         self.session = self.preview = None
 
 
-def pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
+def _pack_answer(head: dict[str, Any], pictures: Pictures) -> bytes:
     """Pack an answer as described at the top of this file."""
     head["pictures"] = [[*address, len(png)] for address, png in pictures]
     text = json.dumps(to_json_value(head), separators=(",", ":")).encode()
@@ -212,7 +212,7 @@ def hello(page: Page) -> Response:
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 
-def compare_runs(page: Page, runs: Any) -> Response:
+def _compare_runs(page: Page, runs: Any) -> Response:
     """Return runs as settings with seeds, and how the settings differ."""
     return compare_settings({name: page.viewer.path(name) for name in runs}), []
 
@@ -221,10 +221,10 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
     viewer = page.viewer
     agent = viewer.agent(run, checkpoint)
-    session = open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
+    session = _open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
     page.close()
     page.session, page.name = session, run
-    head, pictures = describe_session(page)
+    head, pictures = _describe_session(page)
     newest = Checkpoints(RunFolder(viewer.path(run)).checkpoints).paths()[-1:]
     if checkpoint is None and newest and (problem := checkpoint_problem(newest[0])):
         head["remark"] = (
@@ -234,7 +234,7 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     return head, pictures
 
 
-def open_episode(viewer: Viewer, agent: Agent, episode: int | None, seed: int | None) -> Session:
+def _open_episode(viewer: Viewer, agent: Agent, episode: int | None, seed: int | None) -> Session:
     """Return a session with a recorded episode, or, if ``episode`` is None, with the agent's environment."""
     source = None if episode is None else RecordedEnv(agent, viewer.data, episode)
     return Session(agent, seed=seed, source=source)
@@ -266,7 +266,7 @@ def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = Fal
         if page.preview is not None:
             page.preview.close()
             page.preview = None
-        page.preview = open_episode(page.viewer, page.open().agent, episode, seed)
+        page.preview = _open_episode(page.viewer, page.open().agent, episode, seed)
         page.preview.timeline.context = MAX_PREVIEW_ROWS + 1  # nothing is imagined
     session, line = page.preview, page.preview.timeline
     play(session, MAX_PREVIEW_ROWS + 1 - len(line.real))
@@ -278,13 +278,13 @@ def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = Fal
     return head, [([0, 0], picture)] if head["done"] and picture is not None else []
 
 
-def describe_session(page: Page) -> Response:
+def _describe_session(page: Page) -> Response:
     """Return everything about the session, as after a change of the agent."""
     head, pictures = page.rows_since(0)
     return {"about": page.open().info(), "name": page.viewer.path(page.name).name} | head, pictures
 
 
-def choose_actions(page: Page, deterministic: Any) -> Response:
+def _choose_actions(page: Page, deterministic: Any) -> Response:
     """Let the policy take its most likely actions, or sample them."""
     page.open().deterministic = bool(deterministic)
     return {}, []
@@ -319,7 +319,7 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
 def switch_checkpoint(page: Page, checkpoint: Any) -> Response:
     """Let another checkpoint's agent dream the same episode."""
     page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
-    return describe_session(page)
+    return _describe_session(page)
 
 
 def compare_checkpoint(page: Page, checkpoint: Any) -> Response:
@@ -327,15 +327,15 @@ def compare_checkpoint(page: Page, checkpoint: Any) -> Response:
     return {"errors": page.open().evaluate_agent(page.viewer.agent(page.name, checkpoint))}, []
 
 
-def export_file(page: Page, kind: Any) -> Response:
+def _export_file(page: Page, kind: Any) -> Response:
     """Send the episode and its dream as a file."""
     name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
     return {"file": name}, [([0, 0], content)]
 
 
 COMMANDS: dict[str, Callable[..., Response]] = {
-    **{command.__name__: command for command in (hello, compare_runs, begin, step, preview, choose_actions, branch)},
-    **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, export_file)},
+    **{command.__name__: command for command in (hello, _compare_runs, begin, step, preview, _choose_actions, branch)},
+    **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, _export_file)},
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
@@ -349,7 +349,7 @@ COMMANDS: dict[str, Callable[..., Response]] = {
 """The requests by name."""
 
 
-async def serve_page(viewer: Viewer, socket: WebSocket) -> None:
+async def _serve_page(viewer: Viewer, socket: WebSocket) -> None:
     """Answer the requests of a page until it is closed."""
     await socket.accept()
     page, loop = Page(viewer), asyncio.get_running_loop()
@@ -365,5 +365,5 @@ async def serve_page(viewer: Viewer, socket: WebSocket) -> None:
 def app(viewer: Viewer, token: str) -> Starlette:
     """Return the web application."""
     pages = Mount("/", StaticFiles(directory=Path(__file__).with_name("static"), html=True))
-    inside = [WebSocketRoute("/ws", functools.partial(serve_page, viewer)), pages]
+    inside = [WebSocketRoute("/ws", functools.partial(_serve_page, viewer)), pages]
     return Starlette(routes=[Mount(f"/{token}", routes=inside)], middleware=[Middleware(TokenGuard, token=token)])
