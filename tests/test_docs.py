@@ -476,13 +476,13 @@ def test_the_table_of_sizes() -> None:
 
 
 def test_the_table_of_environment_options() -> None:
-    table = {name.removeprefix("env."): default for name, default, _ in rows("docs/environments.md", "| option |")}
+    table = {name.removeprefix("env."): default for name, default, _ in rows("docs/env_options.md", "| option |")}
     config = EnvConfig()
     assert table == {f.name: str(getattr(config, f.name)) or "''" for f in dataclasses.fields(config)}
 
 
 def test_the_table_of_suites() -> None:
-    table = rows("docs/environments.md", "| suite |")
+    table = rows("docs/suites.md", "| suite |")
     assert [row[0] for row in table] == [suite.title for suite in SUITES[:-1]]
     for suite, (_, ids, extra, preset, state) in zip(SUITES, table, strict=False):
         assert (ids, extra) == (", ".join(suite.prefixes), suite.extra)
@@ -503,7 +503,7 @@ def test_the_table_of_actions() -> None:
 
 
 def test_the_table_of_wrappers() -> None:
-    for name, settings, _ in (table := rows("docs/environments.md", "| wrapper |")):
+    for name, settings, _ in (table := rows("docs/env_options.md", "| wrapper |")):
         own = list(inspect.signature(SHORT[name]).parameters.values())[1:]
         assert settings == ", ".join(str(one.replace(annotation=one.empty)) for one in own)
     assert [row[0] for row in table] == list(SHORT)

@@ -139,7 +139,7 @@ class DreamVectorEnv(VectorEnv[Any, Any, Any]):
     def render(self) -> tuple[np.ndarray, ...] | None:
         """Return an image ``[H, W, 3]`` of each dream, or None without a render mode.
 
-        The environment draws it if it can (docs/environments.md); otherwise it is the first image observation.
+        The environment draws it if it can (docs/env_options.md); otherwise it is the first image observation.
         """
         if self.render_mode is None or self._latent is None:
             return None

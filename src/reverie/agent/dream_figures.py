@@ -138,7 +138,7 @@ def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[Dr
         if paint is None and not images:
             raise ConfigError(
                 f"observations of {player.config.env.id} cannot be drawn: none of them is an image. Add a method "
-                "render_observation to the environment (docs/environments.md, Drawing observations)."
+                "render_observation to the environment (docs/env_options.md, Drawing observations)."
             )
 
         def first_image(side: Arrays) -> np.ndarray:

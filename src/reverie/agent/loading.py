@@ -45,7 +45,7 @@ from reverie.run.manifest import checkpoint_step
 
 SPACES_ALONE = (
     "To act without playing episodes, its spaces are enough: reverie.load(run, env=Spaces), where the class Spaces "
-    "defines them (docs/environments.md, Acting without the environment)."
+    "defines them (docs/collecting.md, Acting without the environment)."
 )
 
 

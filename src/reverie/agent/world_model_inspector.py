@@ -107,7 +107,7 @@ class ImaginedTrajectory:
     def video(self, path: Path | str) -> Path:
         """Write an mp4 of the B episodes side by side, framed green in row 0 and orange in imagined rows.
 
-        The environment draws the observations, if possible (docs/environments.md); otherwise the first image
+        The environment draws the observations, if possible (docs/env_options.md); otherwise the first image
         observation is shown.
 
         Raises:

@@ -323,7 +323,7 @@ class Collector:
         if lost:
             logger.warning(
                 f"{lost} of {self.env.num_envs} environments cannot resume in the middle of an episode: they start new "
-                "ones (docs/environments.md says which can)"
+                "ones (docs/collecting.md says which can)"
             )
 
     def resume(self, state: State, snapshots: Sequence[bytes | None]) -> int:
