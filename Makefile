@@ -4,11 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
+NEWEST := .venv-newest
 TESTS ?= tests
 DEMO_RUN ?= runs/demo
 SEED ?= 1
 
-.PHONY: demo test cluster docs notebooks resolve lowest lint wheel package bench clean help
+.PHONY: demo test cluster docs notebooks resolve lowest newest lint wheel package bench clean help
 
 help:
 	@echo "make demo     train DreamerV3 in a MiniGrid of four rooms, in a minute; watch its dreams below the truth"
@@ -17,6 +18,7 @@ help:
 	@echo "make docs     the documentation site, in build/site; open its index.html"
 	@echo "make resolve  check that the pins of constraints.txt fit together, with the metadata of PyPI"
 	@echo "make lowest   the tests with the lowest versions that pyproject.toml admits (TESTS=tests/replay for some of them)"
+	@echo "make newest   the tests with the newest versions that it admits, of PyTorch too"
 	@echo "make lint     ruff, mypy, the import laws and complete types of public names"
 	@echo "make wheel    a wheel with the kernels compiled for every processor of this architecture, in dist/"
 	@echo "make package  what goes to PyPI, in dist/: the sources and such a wheel, checked by twine and run"
@@ -80,6 +82,13 @@ $(LOWEST)/.test: $(VENV)/lowest.txt tools/venv.sh
 lowest: export PYTHONDONTWRITEBYTECODE =
 lowest: $(LOWEST)/.test
 	$(LOWEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+# The newest versions that people install today, PyTorch's included.
+newest: export PYTHONDONTWRITEBYTECODE =
+newest: $(BIN)/uv
+	$(BIN)/uv pip compile --quiet --upgrade --extra test -o $(VENV)/newest.txt pyproject.toml
+	tools/venv.sh $(PYTHON) $(NEWEST) "test" $(VENV)/newest.txt
+	$(NEWEST)/bin/python -m pytest -n 2 --dist worksteal $(TESTS)
 
 # Last, whether every public name has a type that any type checker understands; pyright looks for Python in PATH.
 lint: $(VENV)/.dev
