@@ -45,7 +45,7 @@ class CheckEnvCommand(TrustOption):
     env: EnvConfig = field(default_factory=EnvConfig)
 
 
-def _check_env_command(args: list[str]) -> int:
+def check_env_command(args: list[str]) -> int:
     """Run ``reverie check-env``, with the settings that ``reverie train`` would have."""
     if {"-h", "--help"} & {*args}:
         parse(CheckEnvCommand, args, "check-env")

@@ -130,7 +130,7 @@ def format_flag_value(value: Any) -> str:
     return "-" if value is None or not text else text
 
 
-def _help_command(args: list[str]) -> int:
+def help_command(args: list[str]) -> int:
     """Run ``reverie help TOPIC``."""
     topic = args[0].removeprefix("--") if args else "help"
     name = topic.replace("-", "_")

@@ -242,7 +242,7 @@ class TuneCommand:
     experiment: Annotated[ExperimentConfig, arg(name="")]
 
 
-def _tune_command(args: list[str]) -> int:
+def tune_command(args: list[str]) -> int:
     """Run ``reverie tune``."""
     if {"-h", "--help"} & {*args}:
         parse(TuneOptions, ["--help"], "tune")
