@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import re
 import shutil
 import socket
 import struct
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -380,3 +382,10 @@ def test_a_notebook_shows_the_page(folder):
             assert "frame-ancestors 'self' http://127.0.0.1:*" in page.headers["content-security-policy"]
     finally:
         opened.close()
+
+
+def test_the_server_knows_what_the_page_asks() -> None:
+    """The page names functions by text, which renaming one in Python does not change."""
+    scripts = (Path(server.__file__).parent / "static").glob("[!u]*.js")
+    asked = {name for script in scripts for name in re.findall(r'\bask\("(\w+)"', script.read_text("utf-8"))}
+    assert {"hello", "compare_runs", "export_file"} <= asked <= {*server.COMMANDS}

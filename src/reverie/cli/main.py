@@ -19,31 +19,36 @@ from reverie.core.signals import die_with_parent
 from reverie.core.version import version
 
 COMMANDS = {
-    "train": ("train_command", "train an agent, or continue a run"),
-    "eval": ("agent", "play whole episodes with a trained agent, and record a video"),
-    "estimate": ("agent", "estimate the return of a trained agent from a dataset"),
-    "dream": ("agent", "compare imagined trajectories of a world model with real episodes"),
-    "view": ("agent", "open the viewer in a browser: step an agent, inspect its world model, compare runs"),
-    "extract": ("agent", "write a world model's states and predictions for recorded rows"),
-    "export": ("agent", "export a trained policy to a file for ONNX Runtime or PyTorch"),
-    "data": ("data", "inspect, check, convert, subsample, record and download datasets"),
-    "check-env": ("check", "check an environment: its faults, how learners see it, which algorithms suit it"),
-    "bench": ("bench", "measure the speed of a learner on this machine"),
-    "list": ("runs", "list all algorithms, sizes and presets; or the agents at a location, such as hf://USER"),
-    "info": ("runs", "describe a run: its settings, progress, results and files"),
-    "tune": ("train", "search for good settings, with Optuna or in a grid"),
-    "import": ("runs", "import a Stable-Baselines3 agent as a run, to evaluate, export or train further"),
-    "push": ("runs", "upload a trained agent to the Hugging Face Hub, cloud storage or a folder"),
-    "pull": ("runs", "download a shared agent"),
-    "register": ("runs", "add a trained agent to the model registry of MLflow or W&B"),
-    "compare": ("runs", "compare the seeds of several settings"),
-    "help": ("help", "explain a command, an algorithm, a preset or a setting"),
-    "completion": ("help", "print a completion script for bash, zsh or fish"),
+    "train": ("train_command:train_command", "train an agent, or continue a run"),
+    "eval": ("agent:EvalCommand", "play whole episodes with a trained agent, and record a video"),
+    "estimate": ("agent:EstimateCommand", "estimate the return of a trained agent from a dataset"),
+    "dream": ("agent:DreamCommand", "compare imagined trajectories of a world model with real episodes"),
+    "view": ("agent:ViewCommand", "open the viewer in a browser: step an agent, inspect its world model, compare runs"),
+    "extract": ("agent:ExtractCommand", "write a world model's states and predictions for recorded rows"),
+    "export": ("agent:ExportCommand", "export a trained policy to a file for ONNX Runtime or PyTorch"),
+    "data": ("data:data_command", "inspect, check, convert, subsample, record and download datasets"),
+    "check-env": (
+        "check:check_env_command",
+        "check an environment: its faults, how learners see it, which algorithms suit it",
+    ),
+    "bench": ("bench:BenchCommand", "measure the speed of a learner on this machine"),
+    "list": (
+        "runs:ListCommand",
+        "list all algorithms, sizes and presets; or the agents at a location, such as hf://USER",
+    ),
+    "info": ("runs:InfoCommand", "describe a run: its settings, progress, results and files"),
+    "tune": ("train:tune_command", "search for good settings, with Optuna or in a grid"),
+    "import": ("runs:ImportCommand", "import a Stable-Baselines3 agent as a run, to evaluate, export or train further"),
+    "push": ("runs:PushCommand", "upload a trained agent to the Hugging Face Hub, cloud storage or a folder"),
+    "pull": ("runs:PullCommand", "download a shared agent"),
+    "register": ("runs:RegisterCommand", "add a trained agent to the model registry of MLflow or W&B"),
+    "compare": ("runs:CompareCommand", "compare the seeds of several settings"),
+    "help": ("help:help_command", "explain a command, an algorithm, a preset or a setting"),
+    "completion": ("help:CompletionCommand", "print a completion script for bash, zsh or fish"),
 }
-"""The module of each command and its line in ``reverie --help``.
+"""Each command: where it is defined, and its line in ``reverie --help``.
 
-The module has a class ``NameCommand``, a ``parsing.py: Command``; or a function ``name_command``, which parses its own
-arguments.
+It is a ``parsing.py: Command``, or a function that parses its own arguments.
 """
 SHARING = ("push", "pull", "list")
 """Commands to which remote locations are passed unchanged."""
@@ -89,15 +94,15 @@ def _run_main(args: list[str]) -> int:
         available = f"Available: {', '.join(COMMANDS)}."
         return print_error(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
     try:
-        module = importlib.import_module(f"reverie.cli.{COMMANDS[args[0]][0]}")
-        command_function = getattr(module, f"{args[0].replace('-', '_')}_command", None)
+        module, _, name = COMMANDS[args[0]][0].partition(":")
+        command = getattr(importlib.import_module(f"reverie.cli.{module}"), name)
         with trust_modules("--trust-code" in args, args):
             command_args = localize_args(args[0], args[1:])
-            if command_function is not None:
-                return int(command_function(command_args))
-            from reverie.cli.parsing import run_command  # imports tyro
+            if not isinstance(command, type):
+                return int(command(command_args))
+            from reverie.cli.parsing import run_command
 
-            return run_command(getattr(module, f"{args[0].title()}Command"), command_args, args[0])
+            return run_command(command, command_args, args[0])
     except UntrustedError as error:
         return print_error(f"{error} As in: {shlex.join(['reverie', *args, '--trust-code'])}", 1)
     except ReverieError as error:

@@ -334,8 +334,16 @@ def _export_file(page: Page, kind: Any) -> Response:
 
 
 COMMANDS: dict[str, Callable[..., Response]] = {
-    **{command.__name__: command for command in (hello, _compare_runs, begin, step, preview, _choose_actions, branch)},
-    **{command.__name__: command for command in (switch_checkpoint, compare_checkpoint, _export_file)},
+    "hello": hello,
+    "compare_runs": _compare_runs,
+    "begin": begin,
+    "step": step,
+    "preview": preview,
+    "choose_actions": _choose_actions,
+    "branch": branch,
+    "switch_checkpoint": switch_checkpoint,
+    "compare_checkpoint": compare_checkpoint,
+    "export_file": _export_file,
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
