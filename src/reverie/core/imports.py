@@ -26,8 +26,12 @@ from reverie.core.files import read_file, user_folder, write_atomic
 
 GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
 """Entry point groups with which an installed package offers its classes to reverie or Gymnasium."""
-OFFERED = ("reverie", "gymnasium.envs")
-"""Additional packages whose classes files may name; packages of ``envs/suites.py`` are added."""
+OFFERED = (
+    "reverie", "gymnasium.envs", "ale_py", "crafter", "craftax", "deepmind_lab", "diambra", "dm_control",
+    "flappy_bird_gymnasium", "gym_super_mario_bros", "gymnasium_robotics", "memory_maze", "minatar", "minedojo", "minerl",
+    "minigrid", "miniworld", "pettingzoo", "procgen",
+)  # fmt: skip
+"""Additional packages whose classes files may name: those of ``envs/suites.py``."""
 INSTALLED = "installed"
 """Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
 
@@ -117,8 +121,7 @@ def is_offered(module: str) -> bool:
     if "__main__" in module.split(".") or not is_installed_module(module):
         return False
     offering = (point.module.partition(".")[0] for group in GROUPS for point in entry_points_in(group))
-    packages = chain(OFFERED, offering, _suites())
-    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+    return any(f"{module}.".startswith(f"{package}.") for package in chain(OFFERED, offering))
 
 
 def entry_points_in(group: str) -> list[EntryPoint]:
@@ -135,11 +138,6 @@ def _is_elsewhere(point: EntryPoint) -> bool:
     """Return whether the package of ``point`` is outside the current folder, which can contain untrusted files."""
     folder = "" if point.dist is None else os.path.realpath(str(point.dist.locate_file("")))
     return folder != os.path.realpath(os.getcwd()) or folder in _installed_folders()
-
-
-def _suites() -> Iterator[str]:
-    suites = importlib.import_module("reverie.envs.suites").SUITES  # by name, since ``core`` must not import ``envs``
-    yield from (suite.package for suite in suites if suite.register is not None)
 
 
 def trust_file_of(module: str) -> None:
