@@ -28,8 +28,8 @@ GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
 """Entry point groups with which an installed package offers its classes to reverie or Gymnasium."""
 OFFERED = (
     "reverie", "gymnasium.envs", "ale_py", "crafter", "craftax", "deepmind_lab", "diambra", "dm_control",
-    "flappy_bird_gymnasium", "gym_super_mario_bros", "gymnasium_robotics", "memory_maze", "minatar", "minedojo", "minerl",
-    "minigrid", "miniworld", "pettingzoo", "procgen",
+    "flappy_bird_gymnasium", "gym_super_mario_bros", "gymnasium_robotics", "memory_maze", "minatar", "minedojo",
+    "minerl", "minigrid", "miniworld", "pettingzoo", "procgen",
 )  # fmt: skip
 """Additional packages whose classes files may name: those of ``envs/suites.py``."""
 INSTALLED = "installed"
