@@ -1,4 +1,4 @@
-"""The tables of docs/offline.md: scores on recorded data, ours alone and beside those of other libraries."""
+"""The tables of docs/offline_results.md: scores on recorded data, ours alone and beside those of other libraries."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ from reverie.core.statistics import MIN_RUNS
 
 HERE = Path(__file__).parent
 PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
-    "performance", "offline", "objectives", "on_policy", "world_models", "sample_efficiency", "tutorials/robot"
+    "performance", "comparison", "offline", "offline_results", "agreement", "on_policy_results", "world_models",
+    "sample_efficiency", "defaults", "tutorials/robot",
 ))  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
