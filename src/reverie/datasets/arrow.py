@@ -15,7 +15,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.files import check_expanded
 from reverie.core.images import open_image
-from reverie.datasets.reader import format_from_suffix, import_optional, open_data, reading
+from reverie.datasets.source import import_optional, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
 MAX_OPEN_FILES = 8
@@ -59,7 +59,7 @@ def _parquet(file: Path, changed: int) -> Any:
 def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
     with reading(file):
-        if format_from_suffix(file) == "CSV":
+        if file.suffix.lower() == ".csv":
             csv = import_optional("pyarrow.csv", "arrow")
             options = csv.ReadOptions(skip_rows=_comment_lines(file))
             return table_pieces(csv.read_csv(file, read_options=options), str(file))

@@ -12,7 +12,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -21,7 +21,8 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.reader import DatasetInfo, ReadOptions, import_optional, open_data, reading, to_bool_column
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
     LazyColumn,
@@ -34,49 +35,11 @@ if TYPE_CHECKING:
     import h5py
 
 
-CACHE_BYTES = 1 << 20
+HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf")
 MAX_DEPTH = 8
 """Largest number of virtual datasets within each other."""
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
-
-
-def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one.
-
-    Raises DataError if it is damaged or contains links to other files.
-    """
-    open_data(path).close()
-    try:
-        file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as HDF5: {error}. If it is truncated, copy it again.") from None
-    with reading(path):
-        check_links(path, path.stat().st_mtime_ns)
-    config = file.id.get_mdc_config()
-    config.set_initial_size = True
-    config.initial_size = config.min_size = config.max_size = CACHE_BYTES
-    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # no automatic resizing
-    file.id.set_mdc_config(config)
-    return file
-
-
-@lru_cache(16)
-def check_links(path: Path, changed: int) -> None:
-    """Raise DataError if a link in an HDF5 file leads to another file or nowhere: HDF5 readers would omit or copy it.
-
-    ``changed``: when the file was last changed, as it is read again then.
-    """
-    from h5py import h5l
-
-    links: list[tuple[bytes, int]] = []
-    with import_optional("h5py", "hdf5").File(path, "r") as file:
-        file.id.links.visit(lambda name, about: links.append((name, about.type)), info=True)
-        for name, kind in links:
-            if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and name in file):
-                label = f"{path}: '{name.decode(errors='replace')}'"
-                target = file.id.links.get_val(name)
-                raise DataError(f"{label} is a link to {target}: expected values. Copy them into the file.")
 
 
 def check_storage(item: h5py.Dataset, path: Path, folder: Path | None = None, depth: int = 0) -> None:
@@ -246,23 +209,23 @@ class ColumnsReader(TransitionsReader):
     and is omitted. ``MDPDataset`` of d3rlpy 1.1.1 does the same (``dataset.pyx: _to_transitions``).
     """
 
+    layout: Layout = D4RL
     declared: Mapping[str, Any] = {}
     """Metadata that the file declares in addition to its columns."""
 
-    def __init__(self, path: Path, options: ReadOptions, layout: Layout = D4RL) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         with self.file:
             names = self.names()
-            if layout is D4RL and {*OGBENCH_TRANSITIONS.arrays.values()} - {"rewards"} <= {*names}:
+            if self.layout is D4RL and {*OGBENCH_TRANSITIONS.arrays.values()} - {"rewards"} <= {*names}:
                 ends, masks = (to_bool_column(np.asarray(self.array(name)), name) for name in ("terminals", "masks"))
                 if (ends & masks).any():  # else ``terminals`` are terminal
-                    layout = OGBENCH_TRANSITIONS
-            self.layout: Layout = layout
-            arrays = layout.arrays
-            if missing := [arrays[name] for name in layout.required if arrays[name] not in names]:
+                    self.layout = OGBENCH_TRANSITIONS
+            arrays = self.layout.arrays
+            if missing := [arrays[name] for name in self.layout.required if arrays[name] not in names]:
                 contents = f"{', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
-                expected = ", ".join(arrays[name] for name in layout.required)
-                raise DataError(f"{path} contains {contents}: expected {expected} ({layout.format}).")
+                expected = ", ".join(arrays[name] for name in self.layout.required)
+                raise DataError(f"{path} contains {contents}: expected {expected} ({self.layout.format}).")
             self.columns: dict[str, LazyColumn] = {
                 ours: self.column(name) for ours, name in arrays.items() if name in names
             }
@@ -398,6 +361,12 @@ class D4RLReader(ColumnsReader):
     """
 
     format = "D4RL HDF5"
+    suffixes = HDF5_SUFFIXES
+    required_names = REQUIRED_COLUMNS
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return source.is_hdf5 and not source.names.isdisjoint(D4RL.arrays)
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader

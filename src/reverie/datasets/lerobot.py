@@ -29,7 +29,8 @@ from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
 from reverie.datasets.lerobot_metadata import ADVICE, INFO, LeRobotMetadata
-from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions, Space
+from reverie.datasets.reader import ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
 from reverie.datasets.video_frames import VideoFrames
@@ -45,6 +46,14 @@ class LeRobotReader(TableReader):
     """See the top of this file."""
 
     format = "LeRobot"
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return (source.path / INFO).is_file() and (source.path / "data").is_dir()
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        return [cls(source.path, options) for source in sources]
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)

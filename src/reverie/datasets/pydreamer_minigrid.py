@@ -14,7 +14,8 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import Space, import_optional
+from reverie.datasets.reader import Space
+from reverie.datasets.source import import_optional
 
 RECORDED = {"obs/image": 3, "obs/map": 3, "obs/agent_pos": 2, "obs/agent_dir": 2}
 """Columns of PyDreamer's MiniGrid files, with their numbers of axes."""

@@ -24,6 +24,7 @@ from reverie.core.space_json import space_from_json
 from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
 from reverie.datasets.inferred_spaces import classes_space, nested_space
 from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import ReplayStore, iter_store_episodes
@@ -119,6 +120,11 @@ class StoreReader(SeenReader):
     """Reads the store of a run, or the store in a folder or at a URL."""
 
     format = "reverie store"
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        location = _locate_store(source.path) if source.is_folder else None
+        return isinstance(location, str) or (location is not None and _is_store_folder(location))
 
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
@@ -219,12 +225,6 @@ def _locate_store(path: Path | str) -> Path | str:
         named = str((settings.get("replay") or {}).get("store_path", "auto"))
     check_location(named, path / "config.yaml")
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
-
-
-def is_store(path: Path) -> bool:
-    """Return whether there is a store at ``path``, or a run with one."""
-    location = _locate_store(path)
-    return isinstance(location, str) or _is_store_folder(location)
 
 
 def _is_store_folder(folder: Path) -> bool:

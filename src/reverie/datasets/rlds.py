@@ -42,8 +42,9 @@ from reverie.datasets.inferred_spaces import (
     measured_action,
     nested_space,
 )
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, reading
-from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, parse_tf_example
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source, reading
+from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
 FEATURES = "features.json"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -68,6 +69,11 @@ class RLDSReader(Reader):
     """Reads the shards of one split; of a folder with several splits, those of ``train``."""
 
     format = "RLDS (TFRecord)"
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        folder = source.path if source.is_folder else source.path.parent
+        return (folder / FEATURES).is_file() and (source.is_folder or looks_like_records(source.path))
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

@@ -29,7 +29,8 @@ from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import DatasetInfo, import_optional
+from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.source import import_optional
 from reverie.datasets.table import OBS_OF_OURS, SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY
 from reverie.store.store import ReplayStore
 
