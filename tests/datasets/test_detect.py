@@ -24,7 +24,11 @@ from reverie.datasets.validate import validate
     ("name", "content", "said"),
     [
         ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is unknown"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is unknown.*Expected .* formats: folders: Minari, .* CSV"),
+        (
+            "a.txt",
+            b"1, 2, 3, 4, 5, 6, 7",
+            r"its format is unknown.*formats: folders: Minari, .*, CSV: tables",
+        ),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 from reverie.core.config import parse_call
 from reverie.core.errors import ConfigError, DataError, did_you_mean
 from reverie.core.registry import find
-from reverie.datasets.concat import ConcatReader
+from reverie.datasets import concat
 from reverie.datasets.formats import format_names, formats
 from reverie.datasets.in_memory import OBJECT, DataLike, data_path, open_in_memory, split_paths
 from reverie.datasets.minari import local_names, minari_path
@@ -21,9 +21,8 @@ from reverie.datasets.source import Source, natural_sort_key, reading, without_t
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
     """Return the reader of ``data``: a file, a folder, a glob, ``minari:NAME``, an object in memory, or several."""
-    options, location = options or ReadOptions(), data_path(data)
-    readers = [_open_path(path, options) for path in split_paths(location)]
-    reader = ConcatReader(Path(", ".join(location)), readers, options) if isinstance(location, tuple) else readers[0]
+    options, paths = options or ReadOptions(), split_paths(data_path(data))
+    reader = _join(Path(", ".join(paths)), [_open_path(path, options) for path in paths], options)
     for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):
         if (value := getattr(options, name)) and not reader.supports_option(name):
             reader.close()
@@ -38,7 +37,7 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
         return open_in_memory(path, options)
     with reading(path):
         if "://" in path and not options.reader:
-            return _find("run or replay store")(path, options)
+            return _find("runs and stores")(path, options)
         sources = [Source(file) for file in _matching_paths(path)]
     location = sources[0].path if len(sources) == 1 else Path(path)
     if options.reader:
@@ -46,7 +45,11 @@ def _open_path(path: str, options: ReadOptions) -> Reader:
     else:
         with reading(location):
             readers = _open_sources(location, sources, options)
-    return readers[0] if len(readers) == 1 else ConcatReader(location, readers, options)
+    return _join(location, readers, options)
+
+
+def _join(path: Path, readers: Sequence[Reader], options: ReadOptions) -> Reader:
+    return readers[0] if len(readers) == 1 else concat.ConcatReader(path, readers, options)
 
 
 def _open_with(name: str, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:

@@ -11,7 +11,7 @@ ENTRY_POINTS = "reverie.readers"
 
 FORMATS = (
     Entry("Minari", "reverie.datasets.minari:MinariReader", "folders"),
-    Entry("run or replay store", "reverie.datasets.replay_store:StoreReader", "folders"),
+    Entry("runs and stores", "reverie.datasets.replay_store:StoreReader", "folders"),
     Entry("LeRobot", "reverie.datasets.lerobot:LeRobotReader", "folders"),
     Entry("RLDS", "reverie.datasets.rlds:RLDSReader", "folders"),
     Entry("Tianshou", "reverie.datasets.tianshou:TianshouReader", "HDF5"),
@@ -22,10 +22,10 @@ FORMATS = (
     Entry("imitation", "reverie.datasets.imitation:ImitationReader", "npz"),
     Entry("Stable-Baselines 2", "reverie.datasets.npz:StableBaselines2Reader", "npz"),
     Entry("OGBench", "reverie.datasets.npz:OGBenchReader", "npz"),
-    Entry("arrays of D4RL's names", "reverie.datasets.npz:ArraysReader", "npz"),
-    Entry("RL Unplugged's Atari", "reverie.datasets.rl_unplugged:RLUnpluggedReader", "TFRecord"),
+    Entry("NumPy arrays", "reverie.datasets.npz:ArraysReader", "npz"),
+    Entry("RL Unplugged", "reverie.datasets.rl_unplugged:RLUnpluggedReader", "TFRecord"),
     Entry("Open Bandit", "reverie.datasets.open_bandit:OpenBanditReader", "CSV"),
-    Entry("Arrow, Parquet, CSV", "reverie.datasets.table:TableReader", "tables"),
+    Entry("tables", "reverie.datasets.table:TableReader", "Arrow, Parquet, CSV"),
 )
 
 
