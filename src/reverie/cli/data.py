@@ -42,7 +42,7 @@ class DatasetCommand(TrustOption, ReadingOptions):
         """Open the dataset."""
         from reverie.datasets.format_detection import open_reader
 
-        return open_reader(self.path, self.of(self.path, ""))
+        return open_reader(self.path, self.to_dataset_config(self.path, ""))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -92,20 +92,20 @@ def _matching_paths(path: str) -> list[Path]:
 
 def _check_reached_once(roots: Sequence[str]) -> None:
     """Raise DataError if links lead to a folder below ``roots`` twice: files would be read twice, or without end."""
-    met: set[str] = set()
+    visited: set[str] = set()
     for folder, _, _ in itertools.chain.from_iterable(os.walk(root, followlinks=True) for root in roots):
-        if (place := os.path.realpath(folder)) in met:
-            raise DataError(f"{folder} leads to {place}, which another path reaches, too. Remove the link.")
-        met.add(place)
+        if (target := os.path.realpath(folder)) in visited:
+            raise DataError(f"{folder} leads to {target}, which another path reaches, too. Remove the link.")
+        visited.add(target)
 
 
 def _open_sources(path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
     """Return the readers of files and folders, which are in one format; those of a single folder are one dataset."""
     parts = {source: _parts(source) if source.is_folder and not _detect(source) else [source] for source in sources}
     kind = _only_format(path, [part for group in parts.values() for part in group])
-    whole = [source for source in sources if parts[source] == [source]]
-    groups = {path: whole} if whole else {}
-    groups |= {source.path: parts[source] for source in sources if source not in whole}
+    direct = [source for source in sources if parts[source] == [source]]
+    groups = {path: direct} if direct else {}
+    groups |= {source.path: parts[source] for source in sources if source not in direct}
     return [reader for name, group in groups.items() for reader in kind.open(name, group, options)]
 
 

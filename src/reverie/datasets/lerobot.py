@@ -105,12 +105,12 @@ class LeRobotReader(TableReader):
         name = self.roles[role]
         if name in self.metadata.videos:
             return self._video(str(name))
-        column, own = super().column(role), self.metadata.own
-        if name in (shapes := own.get("shapes", {})):
+        column, declared = super().column(role), self.metadata.own
+        if name in (shapes := declared.get("shapes", {})):
             return _in_recorded_shape(column, shapes[name])
         if name == "task_index":
             return self._texts(column)
-        if own or name not in self.metadata.features:
+        if declared or name not in self.metadata.features:
             return column
         return _in_declared_shape(column, self.metadata.shape(str(name)), f"{self.path}: '{name}'")
 
@@ -157,11 +157,11 @@ class LeRobotReader(TableReader):
         return super().transitions
 
     def info(self) -> DatasetInfo:
-        columns, about = self.transitions.obs, self.metadata.about
+        columns, metadata = self.transitions.obs, self.metadata.about
         keys = {role.replace(".", "/", 1): name for role, name in self.roles.items()}
         leaves = {name: self._obs_space(keys[name], column) for name, column in columns.items()}
         tasks, fps = "; ".join(self.metadata.tasks.values()), f"{self.metadata.fps:g}"
-        text = {"robot": str(about.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
+        text = {"robot": str(metadata.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
         text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})

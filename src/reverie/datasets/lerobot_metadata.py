@@ -140,5 +140,5 @@ class LeRobotMetadata:
 
 def _task_text(row: Mapping[str, Any]) -> str:
     """Return the text in a row of the tasks; pandas stores it as the index, under another name."""
-    others = (str(value) for name, value in row.items() if name != "task_index")
-    return str(row["task"]) if "task" in row else next(others, "")
+    texts = (str(value) for name, value in row.items() if name != "task_index")
+    return str(row["task"]) if "task" in row else next(texts, "")

@@ -28,7 +28,7 @@ from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow
 from reverie.datasets.hdf5 import check_storage
 from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.reader import (
-    OF_OUTCOMES,
+    OUTCOME_COLUMNS,
     PART_BYTES,
     SEED,
     TRUNCATED_COLUMN,
@@ -82,7 +82,7 @@ def minari_path(name: str) -> Path:
     )
 
 
-def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
+def _read_metadata(path: Path) -> tuple[Path, dict[str, Any]] | None:
     """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
@@ -121,14 +121,14 @@ class MinariReader(Reader):
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return metadata_of(source.path) is not None if source.is_folder else "episode_0" in source.names
+        return _read_metadata(source.path) is not None if source.is_folder else "episode_0" in source.names
 
     @classmethod
     def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
         readers: list[Reader] = []
         for source in sources:
             folder = source.path if source.is_folder else source.path.parent
-            if (located := metadata_of(folder)) is None:
+            if (located := _read_metadata(folder)) is None:
                 raise DataError(f"{source.path} is a part of a Minari dataset, whose {METADATA} is missing next to it.")
             is_hdf5 = located[1]["data_format"] == "hdf5"
             readers.append((MinariHdf5Reader if is_hdf5 else MinariArrowReader)(folder, options))
@@ -136,7 +136,7 @@ class MinariReader(Reader):
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        located = metadata_of(path)
+        located = _read_metadata(path)
         if located is None:
             raise DataError(f"{path} is not a Minari dataset: its data/{METADATA} names no data_format.")
         self.folder: Path
@@ -223,7 +223,7 @@ class MinariReader(Reader):
         for index in range(self.count):
             rows = len(self.read_array(index, "rewards")) + 1
             if row < rows > 1:
-                return f"index {row - (column in OF_OUTCOMES)} in episode_{index}"
+                return f"index {row - (column in OUTCOME_COLUMNS)} in episode_{index}"
             row -= rows if rows > 1 else 0
         return ""
 

@@ -16,16 +16,16 @@ Arrays have one row per step. D4RL's names of the arrays, and the names in other
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
-from reverie.datasets.hdf5 import D4RL, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, ColumnsReader, Layout
+from reverie.datasets.hdf5 import D4RL_ARRAYS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, ColumnsReader
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.source import Source, reading
 from reverie.datasets.transitions import LazyColumn
@@ -58,31 +58,18 @@ def array_column(values: np.ndarray | None, label: str) -> LazyColumn:
     return LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
 
 
-# ---------------------------------------------------------------- layouts of npz files with D4RL-like columns
-
-OGBENCH = Layout(
-    "OGBench npz",
-    {"observations": "observations", "actions": "actions", "episode_terminals": "terminals"},
-    ("observations", "actions", "episode_terminals"),
-    has_final_steps=True,
-)
-STABLE_BASELINES2 = Layout(
-    "Stable-Baselines 2 npz",
-    {"observations": "obs", "actions": "actions", "rewards": "rewards", "episode_starts": "episode_starts"},
-    ("observations", "actions", "episode_starts"),
-)
+# ---------------------------------------------------------------- readers
 
 
 class ArraysReader(ColumnsReader):
     """Columns that are arrays in memory, or in an npz file."""
 
-    format = D4RL.format
+    format = "arrays of D4RL's names"
     suffixes = (".npz",)
-    required_names: ClassVar[Sequence[str]] = REQUIRED_COLUMNS
 
     @classmethod
     def matches(cls, source: Source) -> bool:
-        return not (source.is_hdf5 or source.names.isdisjoint(D4RL.arrays))
+        return not (source.is_hdf5 or source.names.isdisjoint(D4RL_ARRAYS))
 
     def __init__(self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None) -> None:
         self.arrays = arrays
@@ -107,8 +94,13 @@ class ArraysReader(ColumnsReader):
 class OGBenchReader(ArraysReader):
     """Reads what ``ogbench/utils.py: load_dataset`` reads: ``terminals`` marks the end of a trajectory."""
 
-    format = OGBENCH.format
-    layout = OGBENCH
+    format = "OGBench npz"
+    array_names: Mapping[str, str] = {
+        "observations": "observations",
+        "actions": "actions",
+        "episode_terminals": "terminals",
+    }
+    has_final_steps = True
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -119,9 +111,11 @@ class OGBenchReader(ArraysReader):
 class StableBaselines2Reader(ArraysReader):
     """Reads what ``gail/dataset/record_expert.py: generate_expert_traj`` writes."""
 
-    format = STABLE_BASELINES2.format
-    layout = STABLE_BASELINES2
-    required_names = ("obs", "episode_starts")
+    format = "Stable-Baselines 2 npz"
+    required_names = ("obs", "actions", "episode_starts")
+    array_names: Mapping[str, str] = {
+        "observations": "obs", "actions": "actions", "rewards": "rewards", "episode_starts": "episode_starts",
+    }  # fmt: skip
 
     @classmethod
     def matches(cls, source: Source) -> bool:

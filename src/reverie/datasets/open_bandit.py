@@ -70,8 +70,8 @@ class OpenBanditReader(TableReader):
         names = _header_of(path)
         groups = {"obs.user": "user_feature", "obs.affinity": "user-item_affinity"}
         vectors = {role: tuple(n for n in names if n.startswith(prefix)) for role, prefix in groups.items()}
-        others = {"obs.position": "position", "action": "item_id", "reward": "click", PROPENSITY: "propensity_score"}
-        roles = {role: columns for role, columns in vectors.items() if columns} | others
+        scalars = {"obs.position": "position", "action": "item_id", "reward": "click", PROPENSITY: "propensity_score"}
+        roles = {role: columns for role, columns in vectors.items() if columns} | scalars
         super().__init__(path, dataclasses.replace(options, columns=roles))
 
     def supports_option(self, option: str) -> bool:

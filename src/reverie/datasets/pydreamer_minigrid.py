@@ -51,8 +51,8 @@ def from_pydreamer(columns: Rows, path: Path) -> Rows:
         kinds[name] = number_kinds[columns[f"obs/{name}"]]
     position = columns["obs/agent_pos"].astype(np.float64) / kinds["map"].shape[1:] * 2 - 1
     coord = np.concatenate([position, columns["obs/agent_dir"]], axis=1, dtype=np.float32)
-    others = {name: values for name, values in columns.items() if name not in DERIVED | RECORDED.keys()}
-    return {"obs/view": kinds["image"], "obs/map": kinds["map"], "obs/map_coord": coord} | others
+    remaining = {name: values for name, values in columns.items() if name not in DERIVED | RECORDED.keys()}
+    return {"obs/view": kinds["image"], "obs/map": kinds["map"], "obs/map_coord": coord} | remaining
 
 
 def class_spaces(columns: Rows) -> dict[str, Space]:

@@ -39,7 +39,7 @@ object, since a seed can have 64 bits or more."""
 PROPENSITY = "propensity"
 """Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
 of an episode, which has no action."""
-OF_OUTCOMES = frozenset({"reward", "is_last", "is_terminal"})
+OUTCOME_COLUMNS = frozenset({"reward", "is_last", "is_terminal"})
 """Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes; small enough for a processor's cache."""
@@ -217,7 +217,7 @@ class Reader(ABC):
         return f"{self.path}, {step_text(episode, row - begins, column, origin)}"
 
     @contextlib.contextmanager
-    def telling_places(self, is_whole: bool = True) -> Iterator[None]:
+    def locating_errors(self, is_whole: bool = True) -> Iterator[None]:
         """Inside the context, convert errors about rows to errors that name the location in the files.
 
         ``is_whole``: the rows are all of ``parts``; otherwise only some episodes, which are numbered differently.
@@ -265,7 +265,7 @@ class Reader(ABC):
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:
     """Format the location of a value in a ``row`` of an episode; ``origin``: see ``Reader``."""
-    step = max(0, row - (column in OF_OUTCOMES))
+    step = max(0, row - (column in OUTCOME_COLUMNS))
     return f"episode {episode:,}, step {step:,}" + (f" ({origin})" if origin else "")
 
 

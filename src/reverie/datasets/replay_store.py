@@ -49,8 +49,8 @@ class SeenReader(Reader):
         self.declared: dict[str, Any] = dict(declared)
         self.specs: tuple[ObsSpec, ActionSpec] = specs
         self.env: dict[Any, Any] = dict(self.declared.get("env") or {})
-        both = (self.declared.get(f"{name}_space") for name in ("observation", "action"))
-        observation, action = (space_from_json(text, str(self.path)) if text else None for text in both)
+        texts = (self.declared.get(f"{name}_space") for name in ("observation", "action"))
+        observation, action = (space_from_json(text, str(self.path)) if text else None for text in texts)
         self.set_spaces(observation, action)
 
     def set_spaces(self, observation: Space | None, action: Space | None, reason: str = "") -> None:
@@ -70,8 +70,8 @@ class SeenReader(Reader):
                 if obs.spec == dict(self.specs[0]):
                     self.observation, self._obs = obs.filtered_space(), obs
         if action is not None:
-            actions, both = ActionCodec(action), ("the rows", "the environment")
-            reason = "; ".join(diff_specs(spec_to_dict({}, self.specs[1]), spec_to_dict({}, actions.spec), both))
+            actions, owners = ActionCodec(action), ("the rows", "the environment")
+            reason = "; ".join(diff_specs(spec_to_dict({}, self.specs[1]), spec_to_dict({}, actions.spec), owners))
             if not reason:
                 self.action, self._actions, self.knows_actions = action, actions, True
         if reason:
@@ -163,7 +163,7 @@ class StoreReader(SeenReader):
         visible = {name.removeprefix("obs/"): c for name, c in self.columns.items() if name.startswith("obs/")}
         try:
             obs = {
-                key: obs_part_of_column(declared["observation"].get(key, {}), column) for key, column in visible.items()
+                key: _column_obs_part(declared["observation"].get(key, {}), column) for key, column in visible.items()
             }
             parts = {key: ActionPart(**as_tuples(part)) for key, part in declared["action"].items()}
         except (LookupError, TypeError, AttributeError) as error:
@@ -232,7 +232,7 @@ def _is_store_folder(folder: Path) -> bool:
     return (folder / META).is_file() and segments.is_store_root(read_file(folder / META))
 
 
-def obs_part_of_column(declared: Mapping[str, Any], column: Any) -> ObsPart:
+def _column_obs_part(declared: Mapping[str, Any], column: Any) -> ObsPart:
     """Return the observation of a stored column, as declared in spec.json or else inferred."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")

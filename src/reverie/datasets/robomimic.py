@@ -79,7 +79,7 @@ class RobomimicReader(TransitionsReader):
             self.masks: dict[str, int] = {name: len(values) for name, values in masks.items()}
             arrays = next((list(data[name]) for name in demos), [])
             self.names: dict[str, str] = {
-                name: next((n for n in (name, *others) if n in arrays), name) for name, others in OTHER_NAMES.items()
+                name: next((n for n in (name, *aliases) if n in arrays), name) for name, aliases in OTHER_NAMES.items()
             }
             self.steps: dict[str, int] = {
                 name: self._array(name, self.names["actions"]).shape[0]

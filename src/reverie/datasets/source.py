@@ -139,7 +139,7 @@ def check_links(path: Path, changed: int) -> None:
 
     links: list[tuple[bytes, int]] = []
     with import_optional("h5py", "hdf5").File(path, "r") as file:
-        file.id.links.visit(lambda name, about: links.append((name, about.type)), info=True)
+        file.id.links.visit(lambda name, link: links.append((name, link.type)), info=True)
         for name, kind in links:
             if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and name in file):
                 label = f"{path}: '{name.decode(errors='replace')}'"

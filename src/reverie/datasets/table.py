@@ -52,7 +52,7 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
 """Common column names of each role, for suggestions in error messages."""
-OBS_OF_OURS = b"reverie.observation_space"
+SCHEMA_OBS_KEY = b"reverie.observation_space"
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_ACTIONS_KEY = b"reverie.action_space"
@@ -125,7 +125,7 @@ class TableReader(TransitionsReader):
 
     def supports_option(self, option: str) -> bool:
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
-        declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
+        declared = not self.options.columns and self._schema_entry(SCHEMA_OBS_KEY)
         limits = self.is_imitation or (not self.has_episode_rows and not end_roles)
         return {"columns": True, "classes": not declared, "max_episode_steps": limits}.get(option, False)
 
@@ -296,7 +296,7 @@ class TableReader(TransitionsReader):
 
     def info(self) -> DatasetInfo:
         # Declared spaces apply to the columns that the table itself names.
-        keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": SCHEMA_ACTIONS_KEY}
+        keys = {} if self.options.columns else {"observation": SCHEMA_OBS_KEY, "action": SCHEMA_ACTIONS_KEY}
         texts = {name: self._schema_entry(key) for name, key in keys.items()}
         declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
