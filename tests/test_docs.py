@@ -33,6 +33,7 @@ from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
+from reverie.datasets.formats import FORMATS
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.slot_vector_env import make_vector_env
@@ -491,6 +492,10 @@ def test_the_table_of_suites() -> None:
         assert state.startswith(f"not trained, {reason}; " if reason else f"reverie train {suite.example}")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert {suite.extra for suite in SUITES} <= {"", *extras}
+
+
+def test_the_table_of_formats() -> None:
+    assert not [entry.name for entry in FORMATS if entry.name not in PAGES["docs/datasets.md"]]
 
 
 def test_the_table_of_actions() -> None:

@@ -24,7 +24,11 @@ from reverie.datasets.validate import validate
     ("name", "content", "said"),
     [
         ("a.hdf5", b"<html>404 not found</html>", r"a\.hdf5 \(26 bytes\) cannot be read: its format is unknown"),
-        ("a.txt", b"1, 2, 3, 4, 5, 6, 7", r"its format is unknown.*Expected a Minari .* CSV tables"),
+        (
+            "a.txt",
+            b"1, 2, 3, 4, 5, 6, 7",
+            r"its format is unknown.*formats: folders: Minari, .*, CSV: tables",
+        ),
         ("a.npz", b"PK\x03\x04" + bytes(50), r"a\.npz cannot be read: it seems damaged"),
     ],
 )
@@ -135,7 +139,7 @@ def test_an_npz_is_read_without_what_is_not_needed(tmp_path):
     lacks = {name: values for name, values in columns().items() if name != "terminals"}
     for name, arrays, said in [
         ("b", lacks, "contains .*, but no terminals: expected observations, actions, terminals"),
-        ("c", {"obs": np.zeros(3), "acts": np.zeros(3)}, r"contains acts, obs: expected .* \(PyDreamer\)"),
+        ("c", {"obs": np.zeros(3), "acts": np.zeros(3)}, r"contains acts, obs: expected .* \(PyDreamer npz\)"),
         (
             "e",
             dict.fromkeys(("obs", "next_obs", "action", "reward", "done", "index"), np.zeros(3)),

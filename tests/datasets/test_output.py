@@ -67,7 +67,7 @@ def test_a_write_that_fails_while_hdf5_closes_a_dataset_is_an_error(tmp_path, mo
     target, staged = tmp_path / "out", tmp_path / ".out.part"
     if form == "minari":
         episodes = failing(FIELDS, staged / "data" / "main_data.hdf5")
-        write = partial(write_minari, episodes, str(target), BOTH, {})
+        write = partial(write_minari, episodes, str(target), *BOTH, {})
     else:
         episodes = failing(ROWS, staged)
         write = partial(write_d4rl, episodes, target, DatasetInfo(observation=BOTH[0], action=BOTH[1]))

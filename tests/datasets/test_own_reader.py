@@ -1,11 +1,15 @@
 """Readers of one's own: named by module and class, and checked row by row."""
 
+from importlib.metadata import EntryPoint
+
 import numpy as np
 import pytest
 
 from recordings import LIVED, check, expected
 from reverie.cli import main
+from reverie.core import registry
 from reverie.core.errors import ConfigError, DataError
+from reverie.datasets import formats
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import ReadOptions
@@ -17,6 +21,12 @@ from reverie.core.rows import episode_rows
 from reverie.datasets.reader import DatasetInfo, Reader
 
 class Folder(Reader):
+    format = "ours"
+
+    @classmethod
+    def matches(cls, source):
+        return source.is_folder and bool(source.files(".npz"))
+
     def __init__(self, path, options=None, *, change=""):
         super().__init__(path, options)
         self.change = change
@@ -64,6 +74,20 @@ def test_rows_and_tools(folder, tmp_path, capsys):
     assert len(list(RecordedEpisodes(open_reader(str(tmp_path / "c"))).parts())) == 1
     assert main(["data", "validate", str(folder[0]), "--reader", folder[1]]) == 0
     assert "19 rows in 5 episodes: sound" in capsys.readouterr().out
+
+
+def test_readers_of_installed_packages_are_asked_first(folder, monkeypatch):
+    path, target = folder
+    with pytest.raises(DataError, match="contains a, end, o, r: expected"):
+        open_reader(path)
+    monkeypatch.setattr(registry, "entry_points_in", lambda group: [EntryPoint("mine", target, group)])
+    assert formats.format_names().startswith("from installed packages: mine; folders: Minari")
+    for options in (ReadOptions(), ReadOptions(reader="mine")):
+        check(open_reader(path, options), expected(LIVED))
+    np.savez(path.parent / "1.npz", observations=[[1.0]], actions=[[1.0]], terminals=[True])
+    assert open_reader(path.parent / "1.npz").format == "OGBench npz"
+    with pytest.raises(DataError, match=r"several formats: OGBench npz \(such as 1\.npz\); ours \(such as data\)"):
+        open_reader(f"{path.parent}/[d1]*")
 
 
 def test_names_that_are_wrong(folder):

@@ -220,3 +220,112 @@ def stored(folder, streams, begin=True, store=None):
     store.extend(rows)
     store.close(10)
     return folder
+
+
+def _minari(folder, where="data"):
+    (folder / where).mkdir(parents=True, exist_ok=True)
+    space = {"type": "Box", "shape": [1], "low": [-1.0], "high": [1.0], "dtype": "float32"}
+    about = {f"{name}_space": json.dumps(space) for name in ("observation", "action")}
+    about |= {"data_format": "hdf5", "total_episodes": 1, "total_steps": 1}
+    (folder / where / "metadata.json").write_text(json.dumps(about))
+    _hdf5(f"{where}/main_data.hdf5", {"episode_0/rewards": np.zeros(1)})(folder)
+
+
+def _hdf5(name, arrays):
+    def write(folder):
+        with h5py.File(folder / name, "w") as file:
+            for key, values in arrays.items():
+                file[key] = values
+
+    return write
+
+
+def _npz(name, *arrays):
+    return lambda folder: np.savez(folder / f"{name}.npz", **{array: np.zeros((1, 1)) for array in arrays})
+
+
+def _text(name, text="{}"):
+    return lambda folder: (folder / name).write_text(text)
+
+
+def _table(name):
+    def write(folder):
+        table = pa.table({"obs": [[[0.0], [0.0]]], "acts": [[[0.0]]], "infos": [["{}"]], "terminal": [True]})
+        if name.endswith("parquet"):
+            return pyarrow.parquet.write_table(table, folder / name)
+        with pa.OSFile(str(folder / name), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return None
+
+    return write
+
+
+def _all(*writers, inside="."):
+    def write(folder):
+        (folder / inside).mkdir(exist_ok=True)
+        for writer in writers:
+            writer(folder / inside)
+
+    return write
+
+
+def _lerobot(folder):
+    (folder / "meta").mkdir()
+    (folder / "data").mkdir(exist_ok=True)
+    kinds = {"observation.state": "float32", "action": "float32", "episode_index": "int64"}
+    features = {name: {"dtype": dtype, "shape": [1]} for name, dtype in kinds.items()}
+    about = {"codebase_version": "v2.0", "fps": 10, "features": features}
+    (folder / "meta/info.json").write_text(json.dumps(about))
+    table = pa.table({name: [0] if dtype == "int64" else [[0.0]] for name, dtype in kinds.items()})
+    pyarrow.parquet.write_table(table, folder / "data/episode.parquet")
+
+
+def _store(folder):
+    stored(folder, [named(LIVED[:1])])
+
+
+_TENSOR = {"tensor": {"shape": {"dimensions": ["1"]}, "dtype": "float32"}}
+_STEPS = {"sequence": {"feature": {"featuresDict": {"features": {"observation": _TENSOR, "action": _TENSOR}}}}}
+_RLDS = _text("features.json", json.dumps({"featuresDict": {"features": {"steps": _STEPS}}}))
+_RLDS_SHARD = "lift-train.tfrecord-00000-of-00001"
+_BANDIT = _text("men.csv", "item_id,position,click,propensity_score,user-item_affinity_0\n2,1,0,0.25,0.5\n")
+_EPISODE_ARRAYS = ("action", "reward", "terminal", "reset", "vecobs")
+FORMATS = {
+    "minari": _minari,
+    "minari data": lambda folder: _minari(folder, "."),
+    "minari file": _hdf5("main_data.hdf5", {"episode_0/rewards": np.zeros(1)}),
+    "store": _store,
+    "run": _all(_store, inside="replay"),
+    "lerobot": _lerobot,
+    "rlds": _all(_RLDS, lambda folder: shard(folder / _RLDS_SHARD, [{"steps/action": [0.0]}])),
+    "open bandit": _all(_BANDIT, _text("item_context.csv", "item_id\n0\n")),
+    "open bandit file": _BANDIT,
+    "folder of minari": _all(_minari, inside="sub"),
+    "folder of stores": _all(_store, inside="sub"),
+    "tianshou": _hdf5("tianshou.hdf5", {"_meta/obs": np.zeros(1), "last_index": np.zeros(1)}),
+    "d3rlpy": _hdf5("d3rlpy.h5", {"num_episodes": 1, "actions_0": np.zeros(1), "rewards_0": np.zeros(1)}),
+    "robomimic": _hdf5("robomimic.hdf5", {"data/demo_0/actions": np.zeros((1, 1))}),
+    "d4rl": _hdf5("d4rl.hdf5", {name: np.zeros((1, 1)) for name in ("observations", "actions", "terminals")}),
+    "other hdf5": _hdf5("other.hdf5", {"x": np.zeros(1)}),
+    "d4rl npz": _npz("d4rl", "observations", "actions", "rewards", "terminals"),
+    "ogbench": _npz("ogbench", "observations", "actions", "terminals"),
+    "stable-baselines": _npz("sb2", "obs", "actions", "episode_starts"),
+    "imitation": _npz("imitation", "obs", "acts", "terminal", "indices"),
+    "pydreamer": _npz("pydreamer", *_EPISODE_ARRAYS),
+    "own pydreamer": _all(
+        _npz("own", *_EPISODE_ARRAYS), _text("spec.json", json.dumps(SPEC)), _text("about.json"),
+    ),
+    "other npz": _npz("other", "x"),
+    "npz without suffix": lambda folder: _npz("plain", "observations", "actions", "terminals")(folder)
+    or (folder / "plain.npz").rename(folder / "plain"),
+    "rl unplugged": lambda folder: shard(folder / "run_1-00000-of-00100", transitions(LIVED[:1])),
+    "other tfrecord": lambda folder: shard(folder / "other.tfrecord", transitions(LIVED[:1]), zipped=False),
+    "arrow": _table("table.arrow"),
+    "parquet": _table("table.parquet"),
+    "csv": _text("table.csv", "o,a\n1,2\n"),
+    "tables below": _all(_table("0.parquet"), inside="below"),
+    "other text": _text("notes.txt", "1, 2, 3, 4, 5, 6"),
+    "damaged npz": lambda folder: (folder / "damaged.npz").write_bytes(b"PK\x03\x04" + bytes(50)),
+    "html": _text("page.hdf5", "<html>404 not found</html>"),
+}  # fmt: skip
+"""Of each a function that writes into a folder what tells the format, and little more."""

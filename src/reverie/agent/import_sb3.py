@@ -28,7 +28,7 @@ from reverie.core.errors import ConfigError, DataError, ReverieError, RunError
 from reverie.core.files import check_expanded, open_zip, write_json
 from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
-from reverie.datasets.reader import reading
+from reverie.datasets.source import reading
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import EnvLike, close_quietly, env_factory
 from reverie.experiment.config import ExperimentConfig

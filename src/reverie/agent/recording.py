@@ -136,10 +136,10 @@ class PlayedReader(Reader):
 
     def parts(self) -> Iterator[Rows]:
         """Yield each episode once it is played."""
-        both = self.view.space, self.env.action_space
+        pair = self.view.space, self.env.action_space
         cut_off: list[int] = []
         for episode in record_episodes(self.agent, self.env, self.config, self.limit, cut_off):
-            yield rows_of(episode, both)
+            yield rows_of(episode, pair)
         if cut_off:
             ended = (
                 f"{count_noun(len(cut_off), 'episode')} had not ended after {self.limit:,} steps (eval_episode_steps)"
@@ -156,13 +156,13 @@ class SampleReader(PlayedReader):
 
     def parts(self) -> Iterator[Rows]:
         """Yield the rows of the step."""
-        both = deepcopy((self.view.space, self.env.action_space))  # the generators of random values stay as they are
+        pair = deepcopy((self.view.space, self.env.action_space))  # the generators of random values stay as they are
         obs, actions = (
             stack_values(space, [space.sample() for _ in range(count)], root)
-            for space, count, root in zip(both, (2, 1), ("obs", "action"), strict=True)
+            for space, count, root in zip(pair, (2, 1), ("obs", "action"), strict=True)
         )
         step = {"observations": obs, "actions": actions, "rewards": np.zeros(1), "seed": None}
-        yield rows_of(step | {"terminations": [True], "truncations": [False]}, both)
+        yield rows_of(step | {"terminations": [True], "truncations": [False]}, pair)
 
 
 def _check_format(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig, target: str, to: str) -> None:
@@ -173,8 +173,8 @@ def _check_format(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConf
             write_dataset(reader, f"{folder}/{Path(target).name}", to)
 
 
-def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
-    """Return the rows of an episode that ``record_episode`` returned; ``both``: spaces of observations and actions."""
+def rows_of(episode: Mapping[str, Any], pair: tuple[Space, Space]) -> Rows:
+    """Return the rows of an episode that ``record_episode`` returned; ``pair``: spaces of observations and actions."""
 
     def arrays(space: Space, values: Any) -> Any:
         leaf_arrays = {
@@ -182,7 +182,7 @@ def rows_of(episode: Mapping[str, Any], both: tuple[Space, Space]) -> Rows:
         }
         return leaf_arrays.get("", leaf_arrays)
 
-    obs, actions = (arrays(space, episode[name]) for space, name in zip(both, ("observations", "actions"), strict=True))
+    obs, actions = (arrays(space, episode[name]) for space, name in zip(pair, ("observations", "actions"), strict=True))
     terminated, truncated = (bool(episode[name][-1]) for name in ("terminations", "truncations"))
     rows = episode_rows(obs, actions, episode["rewards"], terminal=terminated)
     seeds = np.full(len(rows["reward"]), None, object)

@@ -89,7 +89,7 @@ class DreamCommand(RunOptions, EnvOverride):
     reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
-        data = self.reading.of(self.data, "no dataset is read, since the agent plays the episodes")
+        data = self.reading.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
         from reverie.agent.dream_report import dream
         from reverie.agent.loading import load
 
@@ -144,7 +144,9 @@ class ExtractCommand(RunOptions):
     reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
-        data = self.reading.of(self.data, "the rows of the run are read in the format in which they were written")
+        data = self.reading.to_dataset_config(
+            self.data, "the rows of the run are read in the format in which they were written"
+        )
         from reverie.agent.extract import extract
         from reverie.core.hardware import choose_device
 
@@ -235,7 +237,7 @@ class EstimateCommand(RunOptions):
     reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> int:
-        data = self.reading.of(
+        data = self.reading.to_dataset_config(
             self.data, "the dataset that the run was trained on is read with the settings of that run"
         )
         from reverie.agent.off_policy_evaluation import estimate_return

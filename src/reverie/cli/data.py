@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class DatasetCommand(TrustOption, ReadingOptions):
         """Open the dataset."""
         from reverie.datasets.format_detection import open_reader
 
-        return open_reader(self.path, self.of(self.path, ""))
+        return open_reader(self.path, self.to_dataset_config(self.path, ""))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,17 +267,16 @@ COMMANDS: dict[str, type[Command]] = {
     "record": RecordCommand,
     "download": DownloadCommand,
 }
-FORMATS = """A dataset is a file, folder or glob in the format of Minari, D4RL, LeRobot,
-RLDS, robomimic, OGBench, imitation, Stable-Baselines 2, Tianshou, RL Unplugged,
-PyDreamer, Open Bandit, Arrow, Parquet or CSV, a run, or a replay store (a
-folder or a URL). `reverie data COMMAND --help` lists the options of a command."""
 
 
 def data_command(args: list[str]) -> int:
     """Run one of the commands and return its exit code."""
     if not args or args[0] in ("-h", "--help"):
+        from reverie.datasets.formats import format_names
+
+        formats = textwrap.fill(f"A dataset is a file, folder or glob. Formats are {format_names()}.", 80)
         lines = [f"  {name:<11}{str(kind.__doc__).partition('.')[0]}" for name, kind in COMMANDS.items()]
-        print("\n".join([f"usage: reverie data {{{','.join(COMMANDS)}}} ...", "", *lines, "", FORMATS]))
+        print("\n".join([f"usage: reverie data {{{','.join(COMMANDS)}}} ...", "", *lines, "", formats]))
         return 0 if args else 2
     if args[0] not in COMMANDS:
         available = f"Available: {', '.join(COMMANDS)}."

@@ -54,14 +54,14 @@ class ReadingOptions:
     partial: bool = False
     """RL Unplugged: use the readable part of truncated shards."""
 
-    def of(self, path: str | tuple[str, ...], without: str) -> DatasetConfig | None:
-        """Return the settings of the data at ``path``; None if it is "". ``without``: what is read in that case."""
+    def to_dataset_config(self, path: str | tuple[str, ...], otherwise: str) -> DatasetConfig | None:
+        """Return the settings of the data at ``path``; None if it is "". ``otherwise``: what is read then."""
         from reverie.datasets.dataset import DatasetConfig
 
         options = {field.name: getattr(self, field.name) for field in dataclasses.fields(ReadingOptions)}
         unused = ", ".join(f"--{name.replace('_', '-')}" for name, value in options.items() if value)
         if unused and not path:
-            raise ConfigError(f"{unused} without --data: {without}.")
+            raise ConfigError(f"{unused} without --data: {otherwise}.")
         return DatasetConfig(path=path, **options) if path else None
 
 

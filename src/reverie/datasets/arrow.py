@@ -15,7 +15,7 @@ import numpy as np
 from reverie.core.errors import ConfigError, DataError
 from reverie.core.files import check_expanded
 from reverie.core.images import open_image
-from reverie.datasets.reader import format_from_suffix, import_optional, open_data, reading
+from reverie.datasets.source import import_optional, open_data, reading
 from reverie.datasets.transitions import LazyColumn
 
 MAX_OPEN_FILES = 8
@@ -59,7 +59,7 @@ def _parquet(file: Path, changed: int) -> Any:
 def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
     """Return the schema of an Arrow, Parquet or CSV file, and its pieces; raise DataError if it is damaged."""
     with reading(file):
-        if format_from_suffix(file) == "CSV":
+        if file.suffix.lower() == ".csv":
             csv = import_optional("pyarrow.csv", "arrow")
             options = csv.ReadOptions(skip_rows=_comment_lines(file))
             return table_pieces(csv.read_csv(file, read_options=options), str(file))
@@ -67,7 +67,7 @@ def open_table(file: Path) -> tuple[Any, list[TableChunk]]:
             reopen = partial(_parquet, file, file.stat().st_mtime_ns)  # a process can have about a thousand open files
             schema, groups = reopen().schema_arrow, range(reopen().num_row_groups)
             rows = [reopen().metadata.row_group(group).num_rows for group in groups]
-            pieces = [TableChunk(rows[n], partial(_of_group, reopen, n), f"{file}, row group {n}") for n in groups]
+            pieces = [TableChunk(rows[n], partial(_read_group, reopen, n), f"{file}, row group {n}") for n in groups]
             return schema, [piece for piece in pieces if piece.rows]
         return table_pieces(_arrow_table(file), str(file))
 
@@ -83,21 +83,21 @@ def _comment_lines(file: Path) -> int:
 
 def add_partitions(tables: dict[Path, tuple[Any, list[TableChunk]]]) -> None:
     """Add the columns that names of folders contain, such as ``episode=7``, to tables of these files, in place."""
-    arrow, each = import_pyarrow(), {}
+    arrow, partitions = import_pyarrow(), {}
     for file in tables:
         pairs = (part.partition("=") for part in file.parent.parts)
-        each[file] = {name: unquote(value) for name, sign, value in pairs if name and sign}
-    for name in sorted(set.intersection(*map(set, each.values()))):
-        is_whole = all(re.fullmatch(r"-?\d{1,18}", named[name]) for named in each.values())
+        partitions[file] = {name: unquote(value) for name, sign, value in pairs if name and sign}
+    for name in sorted(set.intersection(*map(set, partitions.values()))):
+        is_whole = all(re.fullmatch(r"-?\d{1,18}", named[name]) for named in partitions.values())
         for file, (schema, pieces) in tables.items():
-            value = arrow.scalar(int(each[file][name]) if is_whole else each[file][name])
+            value = arrow.scalar(int(partitions[file][name]) if is_whole else partitions[file][name])
             if name not in schema.names:
                 pieces = [piece._replace(column=partial(_or_constant, piece, name, value)) for piece in pieces]
                 tables[file] = schema.append(arrow.field(name, value.type)), pieces
 
 
-def _or_constant(piece: TableChunk, name: str, value: Any, wanted: str) -> Any:
-    return import_pyarrow().repeat(value, piece.rows) if wanted == name else piece.column(wanted)
+def _or_constant(piece: TableChunk, name: str, value: Any, column: str) -> Any:
+    return import_pyarrow().repeat(value, piece.rows) if column == name else piece.column(column)
 
 
 def table_pieces(table: Any, label: str) -> tuple[Any, list[TableChunk]]:
@@ -123,7 +123,7 @@ def _is_parquet(file: Path) -> bool:
         return stream.read(4) == b"PAR1"
 
 
-def _of_group(reopen: Callable[[], Any], group: int, name: str) -> Any:
+def _read_group(reopen: Callable[[], Any], group: int, name: str) -> Any:
     return reopen().read_row_group(group, columns=[name]).column(0).combine_chunks()
 
 
@@ -174,9 +174,9 @@ class TableColumn:
         for array in self._slices(start, stop):
             with reading(self.label):
                 parts.append(arrow_to_numpy(self.arrow, array, self.label, row))
-            if (other := f"{list(parts[-1].shape[1:])} {parts[-1].dtype}") != kind:
+            if (part_kind := f"{list(parts[-1].shape[1:])} {parts[-1].dtype}") != kind:
                 raise DataError(
-                    f"{self.label} has values {other} in row {row:,}, but {kind} before: expected one kind."
+                    f"{self.label} has values {part_kind} in row {row:,}, but {kind} before: expected one kind."
                 )
             row += len(array)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -272,6 +272,6 @@ def decode_images(images: list[bytes], label: str, row: int = 0) -> np.ndarray:
     """
     pictures = [open_image(image) for image in images]
     kinds = [f"{picture.mode} images of {picture.height} x {picture.width} pixels" for picture in pictures]
-    if other := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
-        raise DataError(f"{label} has {kinds[other]} in row {row + other:,}, but {kinds[0]} before: expected one kind.")
+    if odd := next((index for index, kind in enumerate(kinds) if kind != kinds[0]), 0):
+        raise DataError(f"{label} has {kinds[odd]} in row {row + odd:,}, but {kinds[0]} before: expected one kind.")
     return np.stack([np.asarray(picture) for picture in pictures])

@@ -78,7 +78,7 @@ def write_dataset(reader: Reader, target: str, to: str = "auto", choose: Episode
             reader.add_remark(SCALED, int(recorded.about.has_measured_bounds))
             reader.add_remark(ZERO_REWARDS, int(not has_rewards))
             return writers.write_pydreamer(episodes, path)  # an environment can determine the kinds of observations
-        info = replace(_info_of_env(reader), has_rewards=has_rewards)
+        info = replace(_env_info(reader), has_rewards=has_rewards)
         _note_settings(reader, info, to)
         episodes = _select(reader, track_progress(reader.as_recorded()), choose)
         if to == "minari":
@@ -91,7 +91,7 @@ def _select(reader: Reader, parts: Iterable[Rows], choose: EpisodeFilter) -> Ite
     info, label = reader.info(), str(reader.path)
     needed = [name for name, _ in (*columns_in(info.observation, "obs"), *columns_in(info.action, "action"))]
     episodes = choose(iter_episodes(iter_checked_rows(parts, () if info.specs else needed, label, flags=False)))
-    with reader.telling_places(choose is iter):
+    with reader.locating_errors(choose is iter):
         yield from iter_checked_rows(episodes, (), label)
 
 
@@ -101,7 +101,7 @@ def _stores_in(reader: Reader) -> list[SeenReader]:
     return [reader] if isinstance(reader, SeenReader) else []
 
 
-def _info_of_env(reader: Reader) -> DatasetInfo:
+def _env_info(reader: Reader) -> DatasetInfo:
     """Return the description of the dataset; for stores, with the environment's spaces, if it can be made."""
     for store in _stores_in(reader):
         if not store.knows_actions:
@@ -143,17 +143,16 @@ def _to_minari(
         reader.add_remark(remark, int(bool(remark)))
     metadata |= {} if info.has_rewards else {HAS_REWARDS_KEY: False}
     metadata |= {ENV_ID: info.env} if ":" in info.env else {}
-    both = info.observation, action
 
     def fields() -> Iterator[dict[str, Any]]:
         first = 0
-        with reader.telling_places(is_whole):
+        with reader.locating_errors(is_whole):
             for rows in episodes:
                 if len(rows["reward"]) > 1:
-                    yield _minari_fields(rows, both, first)
+                    yield _minari_fields(rows, info.observation, action, first)
                 first += len(rows["reward"])
 
-    return writers.write_minari(fields(), target, both, metadata)
+    return writers.write_minari(fields(), target, info.observation, action, metadata)
 
 
 def _without_bounds(_: str, leaf: Space) -> Space:
@@ -172,7 +171,7 @@ def _arguments_of(info: DatasetInfo) -> dict[str, Any]:
     )
 
 
-def _minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dict[str, Any]:
+def _minari_fields(rows: Rows, obs_space: Space, action_space: Space, first: int = 0) -> dict[str, Any]:
     """Return the fields of Minari's ``EpisodeBuffer`` for an episode of n steps: n + 1 observations, n of all else.
 
     ``first``: number of its first row, for messages.
@@ -188,7 +187,7 @@ def _minari_fields(rows: Rows, both: tuple[Space, Space], first: int = 0) -> dic
 
     seed = rows[SEED][0] if SEED in rows else None
     fields: dict[str, Any] = {} if seed is None or int(seed) < 0 else {"seed": int(seed)}
-    fields |= {"observations": values(both[0], "obs", None), "actions": values(both[1], "action", -1)}
+    fields |= {"observations": values(obs_space, "obs", None), "actions": values(action_space, "action", -1)}
     truncated = rows["is_last"] & ~rows["is_terminal"] | rows.get(TRUNCATED_COLUMN, False)
     outcomes = {"rewards": rows["reward"], "terminations": rows["is_terminal"], "truncations": truncated}
     return fields | {name: column[1:] for name, column in outcomes.items()}
@@ -329,7 +328,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
     """
     label = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
     compute = import_object(reward, what=label, base=object) if isinstance(reward, str) else reward
-    info = _info_of_env(reader)
+    info = _env_info(reader)
     clip = str(info.env_settings.get("clip_reward", "none"))
 
     def of(space: Space, root: str, rows: Rows, part: slice) -> Any:

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from reverie.core.errors import DataError
-from reverie.datasets.hdf5 import Hdf5File, check_filters
-from reverie.datasets.reader import DatasetInfo, ReadOptions, reading, to_bool_column
+from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, check_filters
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.source import reading
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader, chain, without_axis
 
 NUM_EPISODES = "num_episodes"
@@ -30,6 +31,8 @@ class D3rlpyReader(TransitionsReader):
     """See the top of this file."""
 
     format = "d3rlpy 2 (HDF5)"
+    suffixes = HDF5_SUFFIXES
+    required_names = (NUM_EPISODES, "actions_0")
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

@@ -135,10 +135,12 @@ class RecordedEpisodes:
             check_obs_compatible(recorded_spec, env)
             if env.action_repeat > 1:
                 reader.add_remark(f"each row is assumed to cover env.action_repeat = {env.action_repeat} frames")
-        todo = settings_to_apply(self.about, config)
-        self.images: ImageOptions = ImageOptions(recorded_spec, todo.resize, todo.grayscale, config.max_image_size)
+        pending = settings_to_apply(self.about, config)
+        self.images: ImageOptions = ImageOptions(
+            recorded_spec, pending.resize, pending.grayscale, config.max_image_size
+        )
         self.obs_spec: ObsSpec = self.images.spec
-        self.clip = todo.clip_reward
+        self.clip = pending.clip_reward
         self.clipped: str = str(self.about.env_settings.get("clip_reward", "none"))
         """How the rewards were clipped during collection; "none" if they are the true rewards."""
         if self.clipped != "none":
@@ -198,7 +200,7 @@ class RecordedEpisodes:
         needed = [name for space, root in spaces_ for name, _ in columns_in(space, root)]
 
         def checked_parts() -> Iterator[Rows]:
-            with self.reader.telling_places():
+            with self.reader.locating_errors():
                 for part in iter_checked_rows(self.reader.parts(), needed, self.label):
                     for name, chunks in (collect or {}).items():
                         chunks += [part[name].astype(np.float32)] if name in part else []
@@ -211,7 +213,7 @@ class RecordedEpisodes:
         first = 0
         for part in parts:
             try:
-                with self.reader.telling_places(is_whole):
+                with self.reader.locating_errors(is_whole):
                     rows = self._encode(part, first)
             except DataError as error:
                 prefix = "" if str(error).startswith(str(self.reader.path)) else f"{self.reader.path}: "

@@ -65,19 +65,19 @@ def settings_to_apply(info: DatasetInfo, env: EnvConfig) -> EnvConfig:
 
     If the data declare no settings, the rows are assumed to have the ``action_repeat`` and ``pool_frames`` of ``env``.
     """
-    recorded, todo = _recorded_env_config(info), {}
+    recorded, pending_settings = _recorded_env_config(info), {}
     for name in (*APPLICABLE, *(INAPPLICABLE if info.env_settings else ())):
         value = getattr(env, name)
         if value in (getattr(DEFAULTS, name), getattr(recorded, name)):
             continue
         applied = _nondefault(recorded, APPLICABLE.get(name, (name,)))
         if name in APPLICABLE and not applied:
-            todo[name] = value
+            pending_settings[name] = value
             continue
         listing = " and ".join(f"env.{setting} = {getattr(recorded, setting)}" for setting in applied or [name])
         reason = INAPPLICABLE.get(name, "this cannot be undone")
         raise ConfigError(f"env.{name} = {value}: the rows were recorded with {listing}; {reason}. Leave it out.")
-    return DEFAULTS.merge(todo)
+    return DEFAULTS.merge(pending_settings)
 
 
 def clip_rewards(reward: np.ndarray, how: str) -> np.ndarray:
@@ -191,8 +191,8 @@ def _missing_wrappers(required: list[Wrapper], spec: Mapping[str, Any]) -> list[
     """Return the ``required`` wrappers that ``spec`` lacks, or has with other arguments if both declare them."""
 
     def is_like(a: Wrapper, b: Wrapper) -> bool:
-        both = a.get("kwargs"), b.get("kwargs")
-        return a.get("name") == b.get("name") and (None in both or both[0] == both[1])
+        kwargs = a.get("kwargs"), b.get("kwargs")
+        return a.get("name") == b.get("name") and (None in kwargs or kwargs[0] == kwargs[1])
 
     return [wrapper for wrapper in required if not any(is_like(wrapper, candidate) for candidate in _wrappers_in(spec))]
 

@@ -12,16 +12,17 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from reverie.core.errors import DataError
 from reverie.core.files import check_expanded
 from reverie.core.space_json import space_from_json
-from reverie.datasets.reader import DatasetInfo, ReadOptions, import_optional, open_data, reading, to_bool_column
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
     LazyColumn,
@@ -34,49 +35,11 @@ if TYPE_CHECKING:
     import h5py
 
 
-CACHE_BYTES = 1 << 20
+HDF5_SUFFIXES = (".hdf5", ".h5", ".hdf")
 MAX_DEPTH = 8
 """Largest number of virtual datasets within each other."""
 KEPT_BYTES = 64_000_000
 """Largest size in bytes at which a chunked or compressed column is read into memory as a whole."""
-
-
-def open_hdf5(path: Path) -> h5py.File:
-    """Open an HDF5 file for reading, with a small metadata cache, since thousands of groups would fill a large one.
-
-    Raises DataError if it is damaged or contains links to other files.
-    """
-    open_data(path).close()
-    try:
-        file: h5py.File = import_optional("h5py", "hdf5").File(path, "r")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as HDF5: {error}. If it is truncated, copy it again.") from None
-    with reading(path):
-        check_links(path, path.stat().st_mtime_ns)
-    config = file.id.get_mdc_config()
-    config.set_initial_size = True
-    config.initial_size = config.min_size = config.max_size = CACHE_BYTES
-    config.incr_mode = config.flash_incr_mode = config.decr_mode = 0  # no automatic resizing
-    file.id.set_mdc_config(config)
-    return file
-
-
-@lru_cache(16)
-def check_links(path: Path, changed: int) -> None:
-    """Raise DataError if a link in an HDF5 file leads to another file or nowhere: HDF5 readers would omit or copy it.
-
-    ``changed``: when the file was last changed, as it is read again then.
-    """
-    from h5py import h5l
-
-    links: list[tuple[bytes, int]] = []
-    with import_optional("h5py", "hdf5").File(path, "r") as file:
-        file.id.links.visit(lambda name, about: links.append((name, about.type)), info=True)
-        for name, kind in links:
-            if kind != h5l.TYPE_HARD and not (kind == h5l.TYPE_SOFT and name in file):
-                label = f"{path}: '{name.decode(errors='replace')}'"
-                target = file.id.links.get_val(name)
-                raise DataError(f"{label} is a link to {target}: expected values. Copy them into the file.")
 
 
 def check_storage(item: h5py.Dataset, path: Path, folder: Path | None = None, depth: int = 0) -> None:
@@ -197,7 +160,7 @@ class Hdf5File:
 REQUIRED_COLUMNS = ("observations", "actions", "terminals")
 OPTIONAL_COLUMNS = ("rewards", "timeouts", "next_observations", "episode_terminals")
 """``episode_terminals`` of d3rlpy 1 marks every end of an episode."""
-OF_D3RLPY = frozenset({"discrete_action", "version"})
+D3RLPY_ARRAYS = frozenset({"discrete_action", "version"})
 """Additional arrays that ``MDPDataset.dump`` of d3rlpy 1 writes."""
 NO_TERMINALS = "the file does not mark which episodes terminated: all are treated as truncated"
 NO_TRUNCATIONS = (
@@ -214,28 +177,10 @@ REWARDS = re.compile(r"r|rews?|rewards?", re.IGNORECASE)
 """Names of arrays that can contain rewards."""
 
 
-class Layout(NamedTuple):
-    """Names of the arrays in a file format, by D4RL's name of each. ``episode_starts`` marks first steps."""
-
-    format: str
-    arrays: Mapping[str, str]
-    required: Sequence[str]
-    """D4RL's names of the arrays that the format always has."""
-    has_final_steps: bool = False
-    """Whether the last step of an episode contains the final observation, and an action that was not taken."""
-
-
-D4RL = Layout(
-    "arrays of D4RL's names",
-    {name: name for name in (*REQUIRED_COLUMNS[:2], "rewards", "terminals", *OPTIONAL_COLUMNS[1:])},
-    REQUIRED_COLUMNS,
-)
-OGBENCH_TRANSITIONS = Layout(
-    "OGBench's transitions",
-    {name: name for name in ("observations", "actions", "rewards", "next_observations", "masks")}
-    | {"episode_terminals": "terminals"},
-    ("observations", "actions", "next_observations", "masks", "episode_terminals"),
-)
+D4RL_ARRAYS = {name: name for name in (*REQUIRED_COLUMNS[:2], "rewards", "terminals", *OPTIONAL_COLUMNS[1:])}
+OGBENCH_TRANSITIONS = {
+    name: name for name in ("observations", "actions", "rewards", "next_observations", "masks")
+} | {"episode_terminals": "terminals"}  # fmt: skip
 """As ``ogbench/utils.py: make_env_and_datasets`` returns them: ``masks`` is 0 where a step terminates."""
 
 
@@ -246,29 +191,34 @@ class ColumnsReader(TransitionsReader):
     and is omitted. ``MDPDataset`` of d3rlpy 1.1.1 does the same (``dataset.pyx: _to_transitions``).
     """
 
+    required_names: ClassVar[Sequence[str]] = REQUIRED_COLUMNS
+    array_names: Mapping[str, str] = D4RL_ARRAYS
+    """Names of the arrays in the files, by D4RL's name of each; ``episode_starts`` marks first steps."""
+    has_final_steps: ClassVar[bool] = False
+    """Whether the last step of an episode contains the final observation, and an action that was not taken."""
     declared: Mapping[str, Any] = {}
     """Metadata that the file declares in addition to its columns."""
 
-    def __init__(self, path: Path, options: ReadOptions, layout: Layout = D4RL) -> None:
+    def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         with self.file:
             names = self.names()
-            if layout is D4RL and {*OGBENCH_TRANSITIONS.arrays.values()} - {"rewards"} <= {*names}:
+            if self.array_names is D4RL_ARRAYS and {*OGBENCH_TRANSITIONS.values()} - {"rewards"} <= {*names}:
                 ends, masks = (to_bool_column(np.asarray(self.array(name)), name) for name in ("terminals", "masks"))
                 if (ends & masks).any():  # else ``terminals`` are terminal
-                    layout = OGBENCH_TRANSITIONS
-            self.layout: Layout = layout
-            arrays = layout.arrays
-            if missing := [arrays[name] for name in layout.required if arrays[name] not in names]:
+                    self.array_names = OGBENCH_TRANSITIONS
+            arrays = self.array_names
+            if missing := [name for name in self.required_names if name not in names]:
                 contents = f"{', '.join(names[:10]) or 'nothing'}, but no {' and no '.join(missing)}"
-                expected = ", ".join(arrays[name] for name in layout.required)
-                raise DataError(f"{path} contains {contents}: expected {expected} ({layout.format}).")
+                raise DataError(
+                    f"{path} contains {contents}: expected {', '.join(self.required_names)} ({self.format})."
+                )
             self.columns: dict[str, LazyColumn] = {
                 ours: self.column(name) for ours, name in arrays.items() if name in names
             }
             is_d3rlpy = {"episode_terminals", "discrete_action"} <= set(names)
             self.is_continuous: bool = is_d3rlpy and not np.all(self.array("discrete_action"))
-        used = {*arrays.values(), *(OF_D3RLPY if is_d3rlpy else ())}
+        used = {*arrays.values(), *(D3RLPY_ARRAYS if is_d3rlpy else ())}
         self.left_out: list[str] = [name for name in names if name not in used]
         if self.left_out:
             self.add_remark(f"left out: {', '.join(self.left_out)}")
@@ -340,7 +290,7 @@ class ColumnsReader(TransitionsReader):
                 terminal=terminal,
                 reader=self,
                 has_truncations=self.tells_ends or limit is not None,
-                has_final_steps=self.layout.has_final_steps,
+                has_final_steps=self.has_final_steps,
             )
 
     def check_marks(self, end: np.ndarray) -> None:
@@ -356,7 +306,7 @@ class ColumnsReader(TransitionsReader):
                 )
 
     def _flag(self, name: str) -> np.ndarray:
-        column, label = self.columns[name], f"{self.path}: '{self.layout.arrays[name]}'"
+        column, label = self.columns[name], f"{self.path}: '{self.array_names[name]}'"
         return to_bool_column(column.read(0, column.shape[0]), label)
 
 
@@ -398,6 +348,11 @@ class D4RLReader(ColumnsReader):
     """
 
     format = "D4RL HDF5"
+    suffixes = HDF5_SUFFIXES
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return source.is_hdf5 and not source.names.isdisjoint(D4RL_ARRAYS)
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
@@ -409,7 +364,7 @@ class D4RLReader(ColumnsReader):
         inner: list[str] = []
         self.file.handle.visititems(lambda name, item: inner.append(name) if hasattr(item, "dtype") else None)
         return list(
-            dict.fromkeys([*inner, *(n for n in D4RL.arrays if n in self.file.handle)])
+            dict.fromkeys([*inner, *(n for n in D4RL_ARRAYS if n in self.file.handle)])
         )  # links are not visited
 
     def column(self, name: str) -> LazyColumn:

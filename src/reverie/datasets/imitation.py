@@ -38,6 +38,8 @@ class ImitationReader(TransitionsReader):
     """See the top of this file."""
 
     format = "imitation npz"
+    suffixes = (".npz",)
+    required_names = ARRAYS
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

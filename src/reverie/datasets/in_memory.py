@@ -14,11 +14,11 @@ import numpy as np
 
 from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.datasets.arrow import import_pyarrow
-from reverie.datasets.hdf5 import D4RL, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, ColumnsReader, Layout
-from reverie.datasets.npz import array_column, array_names, arrays_in, open_npz
-from reverie.datasets.reader import Reader, ReadOptions, reading
+from reverie.datasets.hdf5 import OPTIONAL_COLUMNS, REQUIRED_COLUMNS
+from reverie.datasets.npz import ArraysReader
+from reverie.datasets.reader import Reader, ReadOptions
+from reverie.datasets.source import reading
 from reverie.datasets.table import TableReader
-from reverie.datasets.transitions import LazyColumn
 
 OBJECT = "object:"
 """Prefix of the path of an object in memory; `memory://` is a location of stores."""
@@ -85,26 +85,3 @@ def open_in_memory(path: str, options: ReadOptions) -> Reader:
     if isinstance(path.content, dict):
         return ArraysReader(Path(path), options, path.content)
     return TableReader(Path(path), options, table=path.content)
-
-
-class ArraysReader(ColumnsReader):
-    """Columns that are arrays in memory, or in an npz file."""
-
-    def __init__(
-        self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None, layout: Layout = D4RL
-    ) -> None:  # fmt: skip
-        self.arrays = arrays
-        super().__init__(path, options, layout)
-        self.format: str = layout.format  # type: ignore[misc]  # of the instance
-
-    def names(self) -> list[str]:
-        return array_names(self.path) if self.arrays is None else list(self.arrays)
-
-    def array(self, name: str) -> np.ndarray | None:
-        if self.arrays is not None:
-            return self.arrays[name]
-        with open_npz(self.path) as file:
-            return arrays_in(file, [name]).get(name)
-
-    def column(self, name: str) -> LazyColumn:
-        return array_column(self.array(name), f"{self.path}: '{name}'")

@@ -29,7 +29,8 @@ from reverie.core.errors import DataError
 from reverie.datasets.hdf5 import declared_fields
 from reverie.datasets.inferred_spaces import infer_obs_space, nested_space
 from reverie.datasets.lerobot_metadata import ADVICE, INFO, LeRobotMetadata
-from reverie.datasets.reader import ColumnNames, DatasetInfo, ReadOptions, Space
+from reverie.datasets.reader import ColumnNames, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source
 from reverie.datasets.table import TableReader, tables_in
 from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions
 from reverie.datasets.video_frames import VideoFrames
@@ -45,6 +46,14 @@ class LeRobotReader(TableReader):
     """See the top of this file."""
 
     format = "LeRobot"
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return (source.path / INFO).is_file() and (source.path / "data").is_dir()
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        return [cls(source.path, options) for source in sources]
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         self.metadata: LeRobotMetadata = LeRobotMetadata(path)
@@ -96,12 +105,12 @@ class LeRobotReader(TableReader):
         name = self.roles[role]
         if name in self.metadata.videos:
             return self._video(str(name))
-        column, own = super().column(role), self.metadata.own
-        if name in (shapes := own.get("shapes", {})):
+        column, declared = super().column(role), self.metadata.own
+        if name in (shapes := declared.get("shapes", {})):
             return _in_recorded_shape(column, shapes[name])
         if name == "task_index":
             return self._texts(column)
-        if own or name not in self.metadata.features:
+        if declared or name not in self.metadata.features:
             return column
         return _in_declared_shape(column, self.metadata.shape(str(name)), f"{self.path}: '{name}'")
 
@@ -148,11 +157,11 @@ class LeRobotReader(TableReader):
         return super().transitions
 
     def info(self) -> DatasetInfo:
-        columns, about = self.transitions.obs, self.metadata.about
+        columns, metadata = self.transitions.obs, self.metadata.about
         keys = {role.replace(".", "/", 1): name for role, name in self.roles.items()}
         leaves = {name: self._obs_space(keys[name], column) for name, column in columns.items()}
         tasks, fps = "; ".join(self.metadata.tasks.values()), f"{self.metadata.fps:g}"
-        text = {"robot": str(about.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
+        text = {"robot": str(metadata.get("robot_type") or ""), "frames per second": fps, "tasks": tasks}
         text = {title: value for title, value in text.items() if value}
         declared = {} if self.names_columns else declared_fields(self.metadata.own, self.path)
         return self.infer_info(**{"observation": nested_space(leaves, "obs"), "text": text, **declared})

@@ -22,7 +22,7 @@ from reverie.core.documents import read_json
 from reverie.core.errors import DataError
 from reverie.core.files import LARGEST_LOG, read_file
 from reverie.datasets.arrow import read_table
-from reverie.datasets.reader import natural_sort_key, reading
+from reverie.datasets.source import natural_sort_key, reading
 from reverie.datasets.video_frames import DEPTH_CODES
 
 INFO = "meta/info.json"
@@ -138,12 +138,7 @@ class LeRobotMetadata:
         return self.path / VIDEO_PATHS[self.version].format(key=key, chunk=chunk, file=file, episode=episode), first
 
 
-def is_lerobot(folder: Path) -> bool:
-    """Return whether ``folder`` is a LeRobot dataset."""
-    return (folder / INFO).is_file() and (folder / "data").is_dir()
-
-
 def _task_text(row: Mapping[str, Any]) -> str:
     """Return the text in a row of the tasks; pandas stores it as the index, under another name."""
-    others = (str(value) for name, value in row.items() if name != "task_index")
-    return str(row["task"]) if "task" in row else next(others, "")
+    texts = (str(value) for name, value in row.items() if name != "task_index")
+    return str(row["task"]) if "task" in row else next(texts, "")

@@ -10,7 +10,7 @@ import os
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,10 +25,10 @@ from reverie.core.rows import Rows, group_episodes
 from reverie.core.space_json import space_from_json
 from reverie.core.spaces import column, iter_leaves, map_leaves
 from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
-from reverie.datasets.hdf5 import check_storage, open_hdf5
+from reverie.datasets.hdf5 import check_storage
 from reverie.datasets.inferred_spaces import infer_action_space
 from reverie.datasets.reader import (
-    OF_OUTCOMES,
+    OUTCOME_COLUMNS,
     PART_BYTES,
     SEED,
     TRUNCATED_COLUMN,
@@ -37,8 +37,7 @@ from reverie.datasets.reader import (
     ReadOptions,
     Space,
 )
-
-from reverie.datasets.reader import reading  # isort: skip
+from reverie.datasets.source import Source, open_hdf5, reading
 from reverie.datasets.transitions import EARLY_END_REMARK, OPEN, STEPLESS
 
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
@@ -83,7 +82,7 @@ def minari_path(name: str) -> Path:
     )
 
 
-def metadata_of(path: Path) -> tuple[Path, dict[str, Any]] | None:
+def _read_metadata(path: Path) -> tuple[Path, dict[str, Any]] | None:
     """Return the data folder and its metadata if ``path`` is a Minari dataset or its ``data`` folder; else None."""
     for file in (path / "data" / METADATA, path / METADATA):
         if file.is_file():
@@ -120,9 +119,24 @@ class MinariReader(Reader):
 
     format = "Minari"
 
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return _read_metadata(source.path) is not None if source.is_folder else "episode_0" in source.names
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        readers: list[Reader] = []
+        for source in sources:
+            folder = source.path if source.is_folder else source.path.parent
+            if (located := _read_metadata(folder)) is None:
+                raise DataError(f"{source.path} is a part of a Minari dataset, whose {METADATA} is missing next to it.")
+            is_hdf5 = located[1]["data_format"] == "hdf5"
+            readers.append((MinariHdf5Reader if is_hdf5 else MinariArrowReader)(folder, options))
+        return readers
+
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
-        located = metadata_of(path)
+        located = _read_metadata(path)
         if located is None:
             raise DataError(f"{path} is not a Minari dataset: its data/{METADATA} names no data_format.")
         self.folder: Path
@@ -209,7 +223,7 @@ class MinariReader(Reader):
         for index in range(self.count):
             rows = len(self.read_array(index, "rewards")) + 1
             if row < rows > 1:
-                return f"index {row - (column in OF_OUTCOMES)} in episode_{index}"
+                return f"index {row - (column in OUTCOME_COLUMNS)} in episode_{index}"
             row -= rows if rows > 1 else 0
         return ""
 
@@ -353,9 +367,3 @@ class MinariArrowReader(MinariReader):
             return np.array([text or "" for text in array.to_pylist()], object)
         values = arrow_to_numpy(self.arrow, array, f"{self.path}: {'/'.join(leaf.path)} of episode {index}")
         return values.reshape(len(array), *(leaf.space.shape or ()))
-
-
-def minari_reader(path: Path, options: ReadOptions) -> MinariReader:
-    """Return the reader for the storage format of the dataset at ``path``."""
-    _, metadata = metadata_of(path) or (path, {})
-    return (MinariHdf5Reader if metadata.get("data_format") == "hdf5" else MinariArrowReader)(path, options)

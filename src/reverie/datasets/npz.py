@@ -16,7 +16,7 @@ Arrays have one row per step. D4RL's names of the arrays, and the names in other
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
-from reverie.datasets.hdf5 import D4RL, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, Layout
-from reverie.datasets.reader import reading
+from reverie.datasets.hdf5 import D4RL_ARRAYS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, ColumnsReader
+from reverie.datasets.reader import ReadOptions
+from reverie.datasets.source import Source, reading
 from reverie.datasets.transitions import LazyColumn
 
 
@@ -35,12 +36,6 @@ def open_npz(path: Path) -> Iterator[Any]:
     """Open a file; errors while it is open name it."""
     with reading(path), open_zip(path) as opened, np.load(opened, allow_pickle=False) as file:
         yield file
-
-
-def array_names(path: Path) -> list[str]:
-    """Return the names of the arrays in a file."""
-    with open_npz(path) as file:
-        return list(file.files)
 
 
 def arrays_in(file: Any, names: Iterable[str]) -> Rows:
@@ -63,27 +58,65 @@ def array_column(values: np.ndarray | None, label: str) -> LazyColumn:
     return LazyColumn(values.shape, values.dtype, lambda start, stop: values[start:stop])
 
 
-# ---------------------------------------------------------------- layouts of npz files with D4RL-like columns
-
-OGBENCH = Layout(
-    "OGBench npz",
-    {"observations": "observations", "actions": "actions", "episode_terminals": "terminals"},
-    ("observations", "actions", "episode_terminals"),
-    has_final_steps=True,
-)
-"""As ``ogbench/utils.py: load_dataset`` reads it: ``terminals`` marks the end of a trajectory, not a terminal state."""
-STABLE_BASELINES2 = Layout(
-    "Stable-Baselines 2 npz",
-    {"observations": "obs", "actions": "actions", "rewards": "rewards", "episode_starts": "episode_starts"},
-    ("observations", "actions", "episode_starts"),
-)
-"""As ``gail/dataset/record_expert.py: generate_expert_traj`` writes it."""
+# ---------------------------------------------------------------- readers
 
 
-def layout_of(names: Iterable[str]) -> Layout:
-    """Return the layout of a file with arrays ``names``: see the top of this file."""
-    names = set(names)
-    if {"obs", "episode_starts"} <= names:
-        return STABLE_BASELINES2
-    is_d4rl = names & {*OPTIONAL_COLUMNS} or any(map(REWARDS.fullmatch, names))
-    return D4RL if is_d4rl or not names >= {*REQUIRED_COLUMNS} else OGBENCH
+class ArraysReader(ColumnsReader):
+    """Columns that are arrays in memory, or in an npz file."""
+
+    format = "arrays of D4RL's names"
+    suffixes = (".npz",)
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return not (source.is_hdf5 or source.names.isdisjoint(D4RL_ARRAYS))
+
+    def __init__(self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self.arrays = arrays
+        super().__init__(path, options)
+
+    def names(self) -> list[str]:
+        if self.arrays is not None:
+            return list(self.arrays)
+        with open_npz(self.path) as file:
+            return list(file.files)
+
+    def array(self, name: str) -> np.ndarray | None:
+        if self.arrays is not None:
+            return self.arrays[name]
+        with open_npz(self.path) as file:
+            return arrays_in(file, [name]).get(name)
+
+    def column(self, name: str) -> LazyColumn:
+        return array_column(self.array(name), f"{self.path}: '{name}'")
+
+
+class OGBenchReader(ArraysReader):
+    """Reads what ``ogbench/utils.py: load_dataset`` reads: ``terminals`` marks the end of a trajectory."""
+
+    format = "OGBench npz"
+    array_names: Mapping[str, str] = {
+        "observations": "observations",
+        "actions": "actions",
+        "episode_terminals": "terminals",
+    }
+    has_final_steps = True
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        is_d4rl = not source.names.isdisjoint(OPTIONAL_COLUMNS) or any(map(REWARDS.fullmatch, source.names))
+        return source.names.issuperset(REQUIRED_COLUMNS) and not (source.is_hdf5 or is_d4rl)
+
+
+class StableBaselines2Reader(ArraysReader):
+    """Reads what ``gail/dataset/record_expert.py: generate_expert_traj`` writes."""
+
+    format = "Stable-Baselines 2 npz"
+    required_names = ("obs", "actions", "episode_starts")
+    array_names: Mapping[str, str] = {
+        "observations": "obs", "actions": "actions", "rewards": "rewards", "episode_starts": "episode_starts",
+    }  # fmt: skip
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return source.names.issuperset(cls.required_names)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +26,8 @@ import numpy as np
 from gymnasium import spaces
 
 from reverie.datasets.inferred_spaces import infer_obs_space
-from reverie.datasets.reader import PROPENSITY, DatasetInfo, ReadOptions, Space, open_data
+from reverie.datasets.reader import PROPENSITY, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source, open_data
 from reverie.datasets.table import TableReader
 from reverie.datasets.transitions import LazyColumn, Transitions
 
@@ -40,9 +42,12 @@ def _header_of(path: Path) -> list[str]:
         return file.readline().strip().split(",")
 
 
-def is_open_bandit(path: Path) -> bool:
-    """Return whether a CSV file is one of the Open Bandit Dataset."""
+def _is_log(path: Path) -> bool:
     return COLUMNS.issubset(_header_of(path))
+
+
+def _logs_in(folder: Source) -> list[Path]:
+    return list(filter(_is_log, folder.files(".csv")))
 
 
 class OpenBanditReader(TableReader):
@@ -50,12 +55,23 @@ class OpenBanditReader(TableReader):
 
     format = "Open Bandit CSV"
 
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        if source.is_folder:
+            return (source.path / ITEMS).is_file() and bool(_logs_in(source))
+        return source.path.suffix.lower() == ".csv" and _is_log(source.path)
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        files = [_logs_in(source)[0] if source.is_folder else source.path for source in sources]
+        return [TableReader(file, options, [file]) if options.columns else cls(file, options) for file in files]
+
     def __init__(self, path: Path, options: ReadOptions) -> None:
         names = _header_of(path)
         groups = {"obs.user": "user_feature", "obs.affinity": "user-item_affinity"}
         vectors = {role: tuple(n for n in names if n.startswith(prefix)) for role, prefix in groups.items()}
-        others = {"obs.position": "position", "action": "item_id", "reward": "click", PROPENSITY: "propensity_score"}
-        roles = {role: columns for role, columns in vectors.items() if columns} | others
+        scalars = {"obs.position": "position", "action": "item_id", "reward": "click", PROPENSITY: "propensity_score"}
+        roles = {role: columns for role, columns in vectors.items() if columns} | scalars
         super().__init__(path, dataclasses.replace(options, columns=roles))
 
     def supports_option(self, option: str) -> bool:

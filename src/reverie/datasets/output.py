@@ -16,11 +16,14 @@ from reverie.core.files import check_local, rename_durably
 from reverie.core.lock import lock_beside
 from reverie.core.signals import check_signals
 from reverie.datasets.minari import check_name, minari_root
-from reverie.datasets.reader import format_from_suffix
 
 OUTPUT_FORMATS = {"minari": "", "d4rl": "HDF5", "parquet": "Parquet", "robomimic": "HDF5", "lerobot": "",
                   "tianshou": "HDF5", "pydreamer": "npz", "store": ""}  # fmt: skip
 """Kind of output of each format; "" for a folder of several kinds of files."""
+SUFFIXES = {
+    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
+    ".csv": "CSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
+}  # fmt: skip
 
 
 @dataclass
@@ -104,7 +107,7 @@ def check_target(target: str, to: str) -> str:
         named = "" if to == "minari" else "Minari"
     else:
         check_local(target, "target")
-        named = format_from_suffix(Path(target))
+        named = SUFFIXES.get(Path(target).suffix.lower(), "")
     if to == "auto":
         to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
         if to == "minari" and named not in ("", "Minari"):

@@ -24,17 +24,9 @@ from reverie.core.types import FLAGS
 from reverie.datasets import pydreamer_minigrid as minigrid
 from reverie.datasets.inferred_spaces import MeasuredAction, measured_action, seen_space
 from reverie.datasets.npz import arrays_in, open_npz
-from reverie.datasets.reader import (
-    DatasetInfo,
-    Reader,
-    ReadOptions,
-    Space,
-    list_files,
-    natural_sort_key,
-    reading,
-    to_bool_column,
-)
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, to_bool_column
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader, as_tuples, guess_obs_leaves, read_json_or_yaml
+from reverie.datasets.source import Source, natural_sort_key, reading
 
 ROW_ARRAYS = {"action", "reward", "terminal", "reset"}
 GENERATOR_ARRAYS = {"action_next", "policy_value", "policy_entropy", "action_prob"}
@@ -46,15 +38,24 @@ FIRST_STEPS_MISSING = "a file begins within an episode whose first steps are mis
 
 
 class PyDreamerReader(Reader):
-    """Reads one file, several files or all files of a folder, in the order of the numbers in their names."""
+    """Reads files in the order of the numbers in their names."""
 
     format = "PyDreamer npz"
+    suffixes = (".npz",)
+    required_names = tuple(sorted(ROW_ARRAYS))
 
-    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return len(ROW_ARRAYS & source.names) > 2
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        paths = [source.path for source in sources]
+        return [(OwnPyDreamerReader if _is_own(paths) else cls)(path, options, paths)]
+
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
         super().__init__(path, options)
-        self.paths: list[Path] = sorted(
-            paths or (list_files(path, "npz") if path.is_dir() else [path]), key=natural_sort_key
-        )
+        self.paths: list[Path] = sorted(paths, key=natural_sort_key)
         self.spec: ObsSpec = {}
 
     def supports_option(self, option: str) -> bool:
@@ -177,7 +178,7 @@ class OwnPyDreamerReader(SeenReader):
 
     format = "PyDreamer npz"
 
-    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
         super().__init__(path, options)
         self.files: PyDreamerReader = PyDreamerReader(path, options, paths)
         folder = self.files.paths[0].parent
@@ -200,7 +201,7 @@ class OwnPyDreamerReader(SeenReader):
         self.merge_remarks(self.files.notes)
 
 
-def is_own(paths: Sequence[Path]) -> bool:
+def _is_own(paths: Sequence[Path]) -> bool:
     """Return whether files next to ``paths`` describe their rows."""
     folders = {path.parent for path in paths}
     return len(folders) == 1 and all((folder / name).is_file() for folder in folders for name in (SPEC, ABOUT))

@@ -14,7 +14,8 @@ from gymnasium import spaces
 
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
-from reverie.datasets.reader import Space, import_optional
+from reverie.datasets.reader import Space
+from reverie.datasets.source import import_optional
 
 RECORDED = {"obs/image": 3, "obs/map": 3, "obs/agent_pos": 2, "obs/agent_dir": 2}
 """Columns of PyDreamer's MiniGrid files, with their numbers of axes."""
@@ -50,8 +51,8 @@ def from_pydreamer(columns: Rows, path: Path) -> Rows:
         kinds[name] = number_kinds[columns[f"obs/{name}"]]
     position = columns["obs/agent_pos"].astype(np.float64) / kinds["map"].shape[1:] * 2 - 1
     coord = np.concatenate([position, columns["obs/agent_dir"]], axis=1, dtype=np.float32)
-    others = {name: values for name, values in columns.items() if name not in DERIVED | RECORDED.keys()}
-    return {"obs/view": kinds["image"], "obs/map": kinds["map"], "obs/map_coord": coord} | others
+    remaining = {name: values for name, values in columns.items() if name not in DERIVED | RECORDED.keys()}
+    return {"obs/view": kinds["image"], "obs/map": kinds["map"], "obs/map_coord": coord} | remaining
 
 
 def class_spaces(columns: Rows) -> dict[str, Space]:

@@ -10,34 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import re
-import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 from gymnasium import spaces
 
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, ReverieError, RowError, short_repr, with_count
-from reverie.core.files import open_file
+from reverie.core.errors import ConfigError, DataError, RowError, short_repr, with_count
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.datasets.source import Source, reading
 from reverie.envs.limits import EXACT, INEXACT, is_wide
 
 Space = spaces.Space[Any]
 ColumnNames = str | tuple[str, ...]
 """Name of a table's column, or of several that form one vector."""
-SUFFIXES = {
-    ".hdf5": "HDF5", ".h5": "HDF5", ".hdf": "HDF5", ".npz": "npz", ".parquet": "Parquet", ".arrow": "Arrow",
-    ".csv": "CSV", ".tfrecord": "TFRecord", ".tfrecords": "TFRecord",
-}  # fmt: skip
 TRUNCATED_COLUMN = "truncated"
 """Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
 SEED = "seed"
@@ -46,7 +39,7 @@ object, since a seed can have 64 bits or more."""
 PROPENSITY = "propensity"
 """Column that a reader may add: the behavior policy's probability of the recorded action, in (0, 1]; 1 in the last row
 of an episode, which has no action."""
-OF_OUTCOMES = frozenset({"reward", "is_last", "is_terminal"})
+OUTCOME_COLUMNS = frozenset({"reward", "is_last", "is_terminal"})
 """Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes; small enough for a processor's cache."""
@@ -128,6 +121,27 @@ class Reader(ABC):
 
     format: ClassVar[str] = "own"
     """Name of the format, for messages."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Suffixes of its files in lower case, such as ``(".npz",)``; folders are searched for them."""
+    required_names: ClassVar[Sequence[str]] = ()
+    """Names of arrays or groups that each file has, if it is an npz or HDF5 file."""
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        """Return whether this class reads ``source``: by its required names, or else by its suffix."""
+        if cls.required_names:
+            return source.names.issuperset(cls.required_names)
+        return source.path.suffix.lower() in cls.suffixes and not source.is_folder
+
+    @classmethod
+    def files_in(cls, folder: Source) -> list[Path]:
+        """Return the files in a folder of unknown format that this class may read."""
+        return folder.files(*cls.suffixes)
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        """Return a reader of each of ``sources``, or a single one if they are one dataset, called ``path``."""
+        return [cls(source.path, options) for source in sources]
 
     def __init_subclass__(cls) -> None:
         """Convert library errors in reverie's readers to DataErrors. A user's reader shows its own tracebacks."""
@@ -203,7 +217,7 @@ class Reader(ABC):
         return f"{self.path}, {step_text(episode, row - begins, column, origin)}"
 
     @contextlib.contextmanager
-    def telling_places(self, is_whole: bool = True) -> Iterator[None]:
+    def locating_errors(self, is_whole: bool = True) -> Iterator[None]:
         """Inside the context, convert errors about rows to errors that name the location in the files.
 
         ``is_whole``: the rows are all of ``parts``; otherwise only some episodes, which are numbered differently.
@@ -251,7 +265,7 @@ class Reader(ABC):
 
 def step_text(episode: int, row: int, column: str, origin: str) -> str:
     """Format the location of a value in a ``row`` of an episode; ``origin``: see ``Reader``."""
-    step = max(0, row - (column in OF_OUTCOMES))
+    step = max(0, row - (column in OUTCOME_COLUMNS))
     return f"episode {episode:,}, step {step:,}" + (f" ({origin})" if origin else "")
 
 
@@ -271,24 +285,6 @@ GUARDED = frozenset({"info", "env_id", "rows", "parts", "as_recorded", "cut_epis
 """Methods of readers that read files."""
 
 
-@contextlib.contextmanager
-def reading(source: Path | str) -> Iterator[None]:
-    """Inside the context, convert any foreign error to a DataError: ``source``, a file or a part, seems damaged.
-
-    Libraries raise errors of all types for damaged files, even AttributeError and SyntaxError.
-    """
-    try:
-        yield
-    except (ReverieError, ModuleNotFoundError):
-        raise
-    except Exception as error:
-        details = " ".join(f"{type(error).__name__}: {error}".split())
-        if isinstance(error, OSError) and error.errno is not None:
-            raise DataError(f"{source} cannot be read: {error}.") from error
-        seems = "it seems damaged, incomplete or of another format"
-        raise DataError(f"{source} cannot be read: {seems} ({details}).") from error
-
-
 def _guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method of a reader so that its errors, and errors of the iterator it returns, name the reader's path."""
 
@@ -303,36 +299,6 @@ def _guard_reading(method: Callable[..., Any]) -> Callable[..., Any]:
         return iterate(reader, result) if isinstance(result, Iterator) else result
 
     return call
-
-
-def open_data(path: Path) -> IO[bytes]:
-    """Open a file of a dataset: a regular file of any size, else RunError, since pipes and devices may never end."""
-    return open_file(path, sys.maxsize)
-
-
-def format_from_suffix(path: Path) -> str:
-    """Return the format that a file's suffix names, one of ``SUFFIXES``; "" if none."""
-    return SUFFIXES.get(path.suffix.lower(), "")
-
-
-def list_files(folder: Path, format_: str) -> list[Path]:
-    """Return the files in a folder whose suffix names a format, sorted by number; without hidden files."""
-    files = (path for path in folder.iterdir() if format_from_suffix(path) == format_ and path.name[:1] != ".")
-    return sorted((path for path in files if not path.is_dir()), key=natural_sort_key)
-
-
-def natural_sort_key(path: Path) -> list[int | str]:
-    """Return a sort key that puts ``part-10`` after ``part-9``."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.as_posix())]
-
-
-def import_optional(name: str, extra: str) -> Any:
-    """Import a module of an optional package; raise ConfigError if it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        package_name = name.partition(".")[0]
-        raise ConfigError(f"{package_name} is needed ({error}): pip install 'reverie-rl[{extra}]'.") from None
 
 
 def to_bool_column(values: np.ndarray, label: str, format_row: Callable[[int], str] = "row {:,}".format) -> np.ndarray:

@@ -24,6 +24,7 @@ from reverie.core.space_json import space_from_json
 from reverie.core.specs import VERSION_COLUMN, ActionPart, ActionSpec, ObsPart, ObsSpec, diff_specs, spec_to_dict
 from reverie.datasets.inferred_spaces import classes_space, nested_space
 from reverie.datasets.reader import PART_BYTES, DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source
 from reverie.store import segment as segments
 from reverie.store.segment import META
 from reverie.store.store import ReplayStore, iter_store_episodes
@@ -48,8 +49,8 @@ class SeenReader(Reader):
         self.declared: dict[str, Any] = dict(declared)
         self.specs: tuple[ObsSpec, ActionSpec] = specs
         self.env: dict[Any, Any] = dict(self.declared.get("env") or {})
-        both = (self.declared.get(f"{name}_space") for name in ("observation", "action"))
-        observation, action = (space_from_json(text, str(self.path)) if text else None for text in both)
+        texts = (self.declared.get(f"{name}_space") for name in ("observation", "action"))
+        observation, action = (space_from_json(text, str(self.path)) if text else None for text in texts)
         self.set_spaces(observation, action)
 
     def set_spaces(self, observation: Space | None, action: Space | None, reason: str = "") -> None:
@@ -69,8 +70,8 @@ class SeenReader(Reader):
                 if obs.spec == dict(self.specs[0]):
                     self.observation, self._obs = obs.filtered_space(), obs
         if action is not None:
-            actions, both = ActionCodec(action), ("the rows", "the environment")
-            reason = "; ".join(diff_specs(spec_to_dict({}, self.specs[1]), spec_to_dict({}, actions.spec), both))
+            actions, owners = ActionCodec(action), ("the rows", "the environment")
+            reason = "; ".join(diff_specs(spec_to_dict({}, self.specs[1]), spec_to_dict({}, actions.spec), owners))
             if not reason:
                 self.action, self._actions, self.knows_actions = action, actions, True
         if reason:
@@ -120,6 +121,11 @@ class StoreReader(SeenReader):
 
     format = "reverie store"
 
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        location = _locate_store(source.path) if source.is_folder else None
+        return isinstance(location, str) or (location is not None and _is_store_folder(location))
+
     def __init__(self, path: Path | str, options: ReadOptions) -> None:
         super().__init__(path, options)
         self.location: Path | str = _locate_store(path)
@@ -157,7 +163,7 @@ class StoreReader(SeenReader):
         visible = {name.removeprefix("obs/"): c for name, c in self.columns.items() if name.startswith("obs/")}
         try:
             obs = {
-                key: obs_part_of_column(declared["observation"].get(key, {}), column) for key, column in visible.items()
+                key: _column_obs_part(declared["observation"].get(key, {}), column) for key, column in visible.items()
             }
             parts = {key: ActionPart(**as_tuples(part)) for key, part in declared["action"].items()}
         except (LookupError, TypeError, AttributeError) as error:
@@ -221,18 +227,12 @@ def _locate_store(path: Path | str) -> Path | str:
     return path / "replay" if named in ("auto", "none") else named if "://" in named else Path(named)
 
 
-def is_store(path: Path) -> bool:
-    """Return whether there is a store at ``path``, or a run with one."""
-    location = _locate_store(path)
-    return isinstance(location, str) or _is_store_folder(location)
-
-
 def _is_store_folder(folder: Path) -> bool:
     """Return whether ``folder`` itself is a store."""
     return (folder / META).is_file() and segments.is_store_root(read_file(folder / META))
 
 
-def obs_part_of_column(declared: Mapping[str, Any], column: Any) -> ObsPart:
+def _column_obs_part(declared: Mapping[str, Any], column: Any) -> ObsPart:
     """Return the observation of a stored column, as declared in spec.json or else inferred."""
     looks = {("uint8", 3): "image"}.get((column.dtype, len(column.shape)))
     kind: Any = declared.get("kind") or looks or ("categorical" if column.dtype == "int64" else "vector")

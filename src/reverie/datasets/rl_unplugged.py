@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -20,8 +20,9 @@ from gymnasium import spaces
 from reverie.core.errors import DataError
 from reverie.core.rows import Rows
 from reverie.core.types import FLAGS
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, list_files
-from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, parse_tf_example
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions
+from reverie.datasets.source import Source
+from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
 REQUIRED_FEATURES = ("o_t", "o_tp1", "a_t", "r_t", "d_t")
 BLOCK = 512
@@ -65,13 +66,26 @@ class ShardSummary(NamedTuple):
 
 
 class RLUnpluggedReader(Reader):
-    """Reads one shard, or all shards of a folder."""
+    """Reads one shard, or several."""
 
     format = "RL Unplugged Atari (TFRecord)"
+    suffixes = (".tfrecord", ".tfrecords")
 
-    def __init__(self, path: Path, options: ReadOptions) -> None:
+    def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
         super().__init__(path, options)
-        self.paths: list[Path] = shards_in(path) if path.is_dir() else [path]
+        self.paths = paths
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return not source.is_folder and looks_like_records(source.path)
+
+    @classmethod
+    def files_in(cls, folder: Source) -> list[Path]:
+        return sorted({*super().files_in(folder), *(path for path in folder.children if SHARD.fullmatch(path.name))})
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        return [cls(path, options, [source.path for source in sources])]
 
     def supports_option(self, option: str) -> bool:
         return option == "partial"
@@ -150,8 +164,3 @@ def _decode_gray_png(picture: bytes) -> np.ndarray:
     from PIL import Image
 
     return np.asarray(Image.open(io.BytesIO(picture)).convert("L"), np.uint8)
-
-
-def shards_in(path: Path) -> list[Path]:
-    """Return the shards in a folder, sorted by name."""
-    return sorted({*list_files(path, "TFRecord"), *(p for p in path.iterdir() if SHARD.fullmatch(p.name))})

@@ -42,8 +42,9 @@ from reverie.datasets.inferred_spaces import (
     measured_action,
     nested_space,
 )
-from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space, reading
-from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, parse_tf_example
+from reverie.datasets.reader import DatasetInfo, Reader, ReadOptions, Space
+from reverie.datasets.source import Source, reading
+from reverie.datasets.tfrecord import TruncatedFileError, Values, iter_tfrecords, looks_like_records, parse_tf_example
 
 FEATURES = "features.json"
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
@@ -69,6 +70,11 @@ class RLDSReader(Reader):
 
     format = "RLDS (TFRecord)"
 
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        folder = source.path if source.is_folder else source.path.parent
+        return (folder / FEATURES).is_file() and (source.is_folder or looks_like_records(source.path))
+
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         description = (path if path.is_dir() else path.parent) / FEATURES
@@ -92,10 +98,10 @@ class RLDSReader(Reader):
         if len(shards) > 1:
             self.add_remark(f"only the split '{split}' is read, not {', '.join(shards.keys() - {split})}")
         if not shards:
-            others = ", ".join(sorted({p.name for p in self.path.glob("*-of-*")})[:3])
-            advice = "Write them with file_format='tfrecord'" if others else "Copy the dataset again"
+            file_names = ", ".join(sorted({p.name for p in self.path.glob("*-of-*")})[:3])
+            advice = "Write them with file_format='tfrecord'" if file_names else "Copy the dataset again"
             raise DataError(
-                f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(others)}{others}. {advice}."
+                f"{self.path} has no TFRecord shards, but {FEATURES}{', ' * bool(file_names)}{file_names}. {advice}."
             )
         return shards[split]
 
@@ -155,15 +161,15 @@ class RLDSReader(Reader):
         for name in {*names, "reward", "is_terminal"} & self.features.keys():
             feature = self.features[name]
             key, shape, dtype, encoding, _, lengths = feature
-            items, each = values.get(key, ()), math.prod(lengths)
+            items, count_per_step = values.get(key, ()), math.prod(lengths)
             if encoding != "image" and min(shape, default=0) < 0:
                 raise DataError(f"{label}: {key} is declared with the shape {list(shape)}: expected fixed sizes.")
-            if not count or len(items) != count * each * (math.prod(shape) if encoding == "none" else 1):
+            if not count or len(items) != count * count_per_step * (math.prod(shape) if encoding == "none" else 1):
                 sizes = [*lengths, *shape]
                 raise DataError(f"{label}: {key} has {len(items):,} values for {count:,} steps of shape {sizes}.")
             with reading(f"{label}: {key}"):
                 if encoding == "none":
-                    array = np.asarray(items).reshape(count * each, *shape)
+                    array = np.asarray(items).reshape(count * count_per_step, *shape)
                 else:
                     decode = _decode_image if encoding == "image" else _decode_tensor
                     array = np.stack([decode(item, feature) for item in items])

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
-from reverie.datasets.hdf5 import Hdf5File, check_filters, check_storage, declared_fields
-from reverie.datasets.reader import DatasetInfo, ReadOptions, natural_sort_key, reading, to_bool_column
+from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, check_filters, check_storage, declared_fields
+from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
+from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
     STEPLESS,
@@ -51,6 +52,12 @@ class RobomimicReader(TransitionsReader):
     """See the top of this file."""
 
     format = "robomimic (HDF5)"
+    suffixes = HDF5_SUFFIXES
+    required_names = ("data/demo_0",)
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return any(name.startswith(("demo", "data/demo")) for name in source.names)
 
     def __init__(self, path: Path, options: ReadOptions | None = None, *, mask: str = "") -> None:
         """``mask``: read only the episodes that `mask/MASK` in the file names."""
@@ -72,7 +79,7 @@ class RobomimicReader(TransitionsReader):
             self.masks: dict[str, int] = {name: len(values) for name, values in masks.items()}
             arrays = next((list(data[name]) for name in demos), [])
             self.names: dict[str, str] = {
-                name: next((n for n in (name, *others) if n in arrays), name) for name, others in OTHER_NAMES.items()
+                name: next((n for n in (name, *aliases) if n in arrays), name) for name, aliases in OTHER_NAMES.items()
             }
             self.steps: dict[str, int] = {
                 name: self._array(name, self.names["actions"]).shape[0]

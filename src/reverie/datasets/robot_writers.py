@@ -196,7 +196,7 @@ class LeRobotTables:
     def write_metadata(self) -> None:
         """Write the files in ``meta``."""
         fps = int(self.fps) if self.fps == int(self.fps) else self.fps
-        about = {
+        metadata = {
             "codebase_version": "v3.0", "robot_type": self.info.text.get("robot"),
             "total_episodes": len(self.episodes), "total_frames": self.rows, "total_tasks": len(self.tasks),
             "chunks_size": 1000, "data_files_size_in_mb": FILE_BYTES // 1_000_000, "video_files_size_in_mb": 200,
@@ -208,7 +208,7 @@ class LeRobotTables:
         statistics = {name: numbers.to_json() for name, numbers in self.statistics.items()}
         episodes, parquet = self.folder / "meta/episodes/chunk-000", self.arrow.parquet
         episodes.mkdir(parents=True)
-        write_json_files(self.folder, {INFO: about, "meta/stats.json": statistics})
+        write_json_files(self.folder, {INFO: metadata, "meta/stats.json": statistics})
         parquet.write_table(self.arrow.Table.from_pylist(self.episodes), episodes / "file-000.parquet")
         tasks = self.arrow.table({"task_index": list(self.tasks.values()), "task": list(self.tasks)})
         tasks = tasks.replace_schema_metadata({"pandas": json.dumps(PANDAS_INDEX)})

@@ -30,20 +30,14 @@ from reverie.datasets.arrow import (
     table_pieces,
 )
 from reverie.datasets.imitation import NO_TRUNCATIONS
-from reverie.datasets.reader import (
-    PROPENSITY,
-    ColumnNames,
-    DatasetInfo,
-    ReadOptions,
-    format_from_suffix,
-    natural_sort_key,
-    to_bool_column,
-)
+from reverie.datasets.reader import PROPENSITY, ColumnNames, DatasetInfo, Reader, ReadOptions, to_bool_column
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader
 
 from reverie.datasets.transitions import reorder, time_limit_truncations  # isort: skip
+from reverie.datasets.source import Source, natural_sort_key, without_text
 
-FORMATS = ("Arrow", "Parquet", "CSV")
+MAGIC = (b"PAR1", b"ARRO", b"\xff\xff\xff\xff")
+"""First bytes of Parquet files, Arrow files and Arrow streams."""
 END_ROLES = ("terminal", "truncated", "end")
 """Roles of columns that mark where episodes end."""
 ROLES = ("obs", "next_obs", "action", "reward", *END_ROLES, "episode", PROPENSITY)
@@ -58,7 +52,7 @@ COMMON_COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "episode": ("episode_index", "episode_id", "episode", "traj_id"),
 }
 """Common column names of each role, for suggestions in error messages."""
-OBS_OF_OURS = b"reverie.observation_space"
+SCHEMA_OBS_KEY = b"reverie.observation_space"
 SCHEMA_COLUMNS_KEY = b"reverie.columns"
 """Key in the schema of tables written by reverie: the column of each role."""
 SCHEMA_ACTIONS_KEY = b"reverie.action_space"
@@ -79,13 +73,32 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
+    suffixes = (".arrow", ".parquet", ".csv")
     has_final_steps: bool = False
     """See ``Transitions``."""
+
+    @classmethod
+    def matches(cls, source: Source) -> bool:
+        return source.head in MAGIC or (source.path.suffix.lower() == ".csv" and not source.is_folder)
+
+    @classmethod
+    def files_in(cls, folder: Source) -> list[Path]:
+        return tables_in(folder.path)
+
+    @classmethod
+    def open(cls, path: Path, sources: Sequence[Source], options: ReadOptions) -> list[Reader]:
+        files = [source.path for source in sources]
+        splits = {file.relative_to(path).parts[0] for file in files if file.parent != path} if path.is_dir() else set()
+        if {"train"} < splits and splits <= {"train", "test", "validation"}:
+            raise ConfigError(
+                f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
+            )
+        return [cls(path, options, files)]
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path] = (), table: Any = None) -> None:
         """``paths``: its files, if ``path`` names several. ``table``: the Arrow table itself, if it is in memory."""
         super().__init__(path, options)
-        self.paths: list[Path] = list(paths) or (tables_in(path) if path.is_dir() else [path])
+        self.paths: list[Path] = list(paths) or [path]
         tables = {file: open_table(file) if table is None else table_pieces(table, str(path)) for file in self.paths}
         add_partitions(tables)
         self.pieces: list[TableChunk] = [piece for _, pieces in tables.values() for piece in pieces]
@@ -112,7 +125,7 @@ class TableReader(TransitionsReader):
 
     def supports_option(self, option: str) -> bool:
         end_roles = {"truncated", "end", "episode"} & self.roles.keys()
-        declared = not self.options.columns and self._schema_entry(OBS_OF_OURS)
+        declared = not self.options.columns and self._schema_entry(SCHEMA_OBS_KEY)
         limits = self.is_imitation or (not self.has_episode_rows and not end_roles)
         return {"columns": True, "classes": not declared, "max_episode_steps": limits}.get(option, False)
 
@@ -283,7 +296,7 @@ class TableReader(TransitionsReader):
 
     def info(self) -> DatasetInfo:
         # Declared spaces apply to the columns that the table itself names.
-        keys = {} if self.options.columns else {"observation": OBS_OF_OURS, "action": SCHEMA_ACTIONS_KEY}
+        keys = {} if self.options.columns else {"observation": SCHEMA_OBS_KEY, "action": SCHEMA_ACTIONS_KEY}
         texts = {name: self._schema_entry(key) for name, key in keys.items()}
         declared: dict[str, Any] = {name: space_from_json(text, str(self.path)) for name, text in texts.items() if text}
         text = {"a row is": "an episode" if self.has_episode_rows else "a transition"}
@@ -316,21 +329,11 @@ def _find_split_episode(episode: np.ndarray, end: np.ndarray) -> tuple[int, int]
     return (int(last[run[at]]), int(first[next_run[at]])) if at >= 0 else (-1, -1)
 
 
-def tables_in(path: Path, *, with_text: bool = True) -> list[Path]:
-    """Return the tables below a folder, sorted by number, except below names that begin with ".", "_" or "cache-".
-
-    CSV files are returned only ``with_text``, and if there are no other tables.
-    """
-    every = {p: format_from_suffix(p) for p in path.rglob("*") if format_from_suffix(p) in FORMATS}
-    text = {"CSV"} == set(every.values()) and with_text
-    below = {p: p.relative_to(path).parts for p, kind in every.items() if text or kind != "CSV"}
-    visible = {p: parts for p, parts in below.items() if not any(n.startswith(("cache-", ".", "_")) for n in parts)}
-    splits = {parts[0] for parts in visible.values() if len(parts) > 1}
-    if {"train"} < splits and splits <= {"train", "test", "validation"}:
-        raise ConfigError(
-            f"{path} has the splits {', '.join(sorted(splits))}: pass the path of one, such as {path}/train."
-        )
-    return sorted(visible, key=natural_sort_key)
+def tables_in(path: Path) -> list[Path]:
+    """Return the tables below a folder, sorted by number, except below names that begin with ".", "_" or "cache-"."""
+    tables = [p for p in path.rglob("*") if p.suffix.lower() in TableReader.suffixes and not p.is_dir()]
+    visible = [p for p in tables if not any(n.startswith(("cache-", ".", "_")) for n in p.relative_to(path).parts)]
+    return sorted(without_text(visible), key=natural_sort_key)
 
 
 def _check_schemas(schemas: Mapping[Path, Any], names: Sequence[str], path: Path) -> None:

@@ -17,7 +17,7 @@ from gymnasium import spaces
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
 from reverie.core.obs_conversion import has_channels_first
-from reverie.datasets.hdf5 import Hdf5File, declared_fields
+from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, declared_fields
 from reverie.datasets.reader import DatasetInfo, ReadOptions, Space, to_bool_column
 from reverie.datasets.transitions import LazyColumn, Transitions, TransitionsReader, reorder
 
@@ -31,6 +31,8 @@ class TianshouReader(TransitionsReader):
     """See the top of this file."""
 
     format = "Tianshou buffer (HDF5)"
+    suffixes = HDF5_SUFFIXES
+    required_names = ("_meta",)
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

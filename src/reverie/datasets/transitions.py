@@ -34,7 +34,7 @@ from reverie.core.rows import Rows
 from reverie.core.spaces import columns_in
 from reverie.core.specs import ObsSpec
 from reverie.datasets.inferred_spaces import measured_action, nested_space, seen_space
-from reverie.datasets.reader import OF_OUTCOMES, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space
+from reverie.datasets.reader import OUTCOME_COLUMNS, PART_BYTES, PROPENSITY, DatasetInfo, Reader, Space
 
 REPEATED = "the observation after a terminal step was not recorded: the previous one is repeated"
 DROPPED = "the observation after the last step of a truncated episode was not recorded: this step is omitted"
@@ -172,7 +172,7 @@ class Transitions:
         ends = np.cumsum(1 + self._adds)  # [n], the row after the last one of each transition
         index = int(np.searchsorted(ends, row, "right"))
         added = bool(self._adds[index] and row == ends[index] - 1)
-        if column in OF_OUTCOMES:
+        if column in OUTCOME_COLUMNS:
             return index - (not added and index > 0), False
         return index, added and bool(self.next_obs)
 

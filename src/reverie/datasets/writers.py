@@ -29,8 +29,9 @@ from reverie.datasets.arrow import import_pyarrow
 from reverie.datasets.minari import MAIN
 from reverie.datasets.output import WriteReport, check_room, check_target, staged_file, target_path, total_bytes
 from reverie.datasets.pydreamer import GENERATOR_ARRAYS, file_names
-from reverie.datasets.reader import DatasetInfo, import_optional
-from reverie.datasets.table import OBS_OF_OURS, SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY
+from reverie.datasets.reader import DatasetInfo
+from reverie.datasets.source import import_optional
+from reverie.datasets.table import SCHEMA_ACTIONS_KEY, SCHEMA_COLUMNS_KEY, SCHEMA_OBS_KEY
 from reverie.store.store import ReplayStore
 
 BUFFERED = 1 << 20
@@ -39,9 +40,9 @@ TABLE_STEPS = 1 << 20
 """Number of transitions after which a new table is started."""
 CHUNK, LEVEL = 2**20, 1
 """Bytes of images that are compressed together (at least one image), and the compression level."""
-CACHED, ABOUT_EPISODE = 2**25, 2**14
+CACHED, EPISODE_METADATA_BYTES = 2**25, 2**14
 """Bytes that HDF5 has possibly not written yet: the maximum in total, and the approximate metadata per episode."""
-MOST_OF_ATTRIBUTE = 60_000
+MAX_ATTRIBUTE_CHARS = 60_000
 """Maximum characters in an HDF5 attribute, with room for others."""
 MINARI_ADVICE = "Use Minari's format, which can store everything (--format minari)"
 
@@ -74,11 +75,11 @@ def check_distinct(names: Mapping[str, str], label: str) -> None:
 
 
 def write_minari(
-    episodes: Iterable[Mapping[str, Any]], target: str, both: tuple[Any, Any], metadata: Mapping[str, Any]
+    episodes: Iterable[Mapping[str, Any]], target: str, obs_space: Any, action_space: Any, metadata: Mapping[str, Any]
 ) -> WriteReport:
     """Write a Minari dataset to ``target``, a path or minari:NAME; it is moved there when complete.
 
-    ``episodes`` are the fields of ``EpisodeBuffer``; ``both``: spaces of observations and actions.
+    ``episodes`` are the fields of ``EpisodeBuffer``.
     """
     minari = import_optional("minari", "minari")
     episode_buffer = import_optional("minari.data_collector", "minari").EpisodeBuffer
@@ -91,14 +92,16 @@ def write_minari(
         for episode in episodes:
             report.add(len(episode["rewards"]))
             check_signals()
-            check_room(path, 2 * total_bytes(episode) + min(CACHED, ABOUT_EPISODE * (report.episodes + 16)))
+            check_room(path, 2 * total_bytes(episode) + min(CACHED, EPISODE_METADATA_BYTES * (report.episodes + 16)))
             number = report.episodes - 1
             _make_compressed(file.create_group(f"episode_{number}"), "observations", episode["observations"])
             yield episode_buffer(id=number, **episode)
         file.flush()  # Minari measures its size next
 
     with staged_file(path, folder=True) as staged:
-        storage = storages.new(staged / "data", observation_space=both[0], action_space=both[1], jpeg_encoding=False)
+        storage = storages.new(
+            staged / "data", observation_space=obs_space, action_space=action_space, jpeg_encoding=False
+        )
         versioned = path.name if re.search(r"-v\d+$", path.name) else f"{path.name}-v0"  # Minari only reads these names
         name = target.removeprefix("minari:")
         named = re.sub(r"[^\w-]", "-", versioned) if name == target else name
@@ -195,7 +198,7 @@ def check_plain(block: Rows, label: str, expected: str, max_dims: int, nested: b
         )
 
 
-OF_D4RL = {
+D4RL_NAMES = {
     "obs": "observations", "action": "actions", "reward": "rewards", "terminal": "terminals", "truncated": "timeouts",
     "next_obs": "next_observations",
 }  # fmt: skip
@@ -224,8 +227,8 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
                 del block["next_obs"]
             if not info.has_rewards:
                 del block["reward"]
-            for name in block.keys() & OF_D4RL.keys():
-                append_to_hdf5(file, OF_D4RL[name], block[name])
+            for name in block.keys() & D4RL_NAMES.keys():
+                append_to_hdf5(file, D4RL_NAMES[name], block[name])
         declare(file, info, report)
     return report
 
@@ -244,7 +247,7 @@ def declarations(info: DatasetInfo) -> dict[str, Any]:
 def declare(file: Any, info: DatasetInfo, report: WriteReport) -> None:
     """Write the declarations as attributes of an HDF5 file; those that are too large become a remark."""
     for name, value in declarations(info).items():
-        if len(str(value)) > MOST_OF_ATTRIBUTE:
+        if len(str(value)) > MAX_ATTRIBUTE_CHARS:
             report.remarks.append(f"{name} is too large for an HDF5 attribute: the file does not declare it")
         else:
             file.attrs[name] = value
@@ -281,7 +284,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
             table = arrow.table({column: to_arrow(arrow, block[name]) for name, column in named.items()})
             roles = {name.replace("/", ".", 1): column for name, column in named.items()}
             declared = {} if info.has_measured_bounds else {SCHEMA_ACTIONS_KEY: space_to_json(info.action).encode()}
-            declared |= {} if info.inferred else {OBS_OF_OURS: space_to_json(info.observation, short=True).encode()}
+            declared |= {} if info.inferred else {SCHEMA_OBS_KEY: space_to_json(info.observation, short=True).encode()}
             table = table.replace_schema_metadata({SCHEMA_COLUMNS_KEY: json.dumps(roles).encode(), **declared})
             if writer is None or written >= TABLE_STEPS:
                 stack.close()

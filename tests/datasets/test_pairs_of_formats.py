@@ -1,0 +1,68 @@
+"""Which reader opens what, for each format and each two of them in one folder. To record it anew, run this file."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from formats import FORMATS
+from reverie.core.errors import ReverieError
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.reader import ReadOptions
+
+RECORDED = Path(__file__).with_suffix(".json")
+TABLE = {"obs": "o", "action": "a"}
+REASONS = re.compile(
+    "several formats|contains no dataset|format is unknown|contains x|is missing next to it|no effect|has no column|"
+    "no column is assigned|seems damaged|but no|different columns"
+)
+
+
+def answer(path, options):
+    """Class and format of the reader, or class and reason of the error."""
+    try:
+        with open_reader(str(path), options) as reader:
+            return f"{type(reader).__name__}: {reader.format}"
+    except ReverieError as error:
+        reason = REASONS.search(str(error))
+        return f"{type(error).__name__}: {reason[0] if reason else error}"
+
+
+def answers(folder):
+    """What each folder or glob is opened as, by the answer."""
+    opened = {}
+
+    def ask(label, path, **options):
+        opened.setdefault(answer(path, ReadOptions(**options)), []).append(label)
+
+    for name, write in FORMATS.items():
+        (folder / name).mkdir()
+        write(folder / name)
+        ask(f"{name}, columns", folder / name, columns=TABLE)
+        for number, file in enumerate(sorted(folder.glob(f"{name}/*"))):
+            ask(f"{name}, file {number}", file)
+    for one, two in itertools.combinations_with_replacement(FORMATS, 2):
+        for name in (one, two):
+            shutil.copytree(folder / name, folder / "both", dirs_exist_ok=True, copy_function=_link)
+        ask(f"{one} + {two}", folder / "both")
+        ask(f"{one} + {two}, glob", folder / "both/*")
+        shutil.rmtree(folder / "both")
+    return opened
+
+
+def _link(source, target):
+    if not os.path.exists(target):
+        os.link(source, target)
+
+
+def test_each_pair_of_formats_is_opened_as_recorded(tmp_path):
+    assert answers(tmp_path) == json.loads(RECORDED.read_text())
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as name:
+        lines = [f"{json.dumps(key)}: {json.dumps(labels)}" for key, labels in sorted(answers(Path(name)).items())]
+        RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
