@@ -28,7 +28,7 @@ from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
 from reverie.algos.table import ALGORITHMS, algorithm_config, algorithms
 from reverie.cli.main import COMMANDS
-from reverie.cli.parsing import dataclass_flags
+from reverie.cli.parsing import iter_options
 from reverie.core.clock import Clock
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
@@ -290,11 +290,11 @@ def test_commands_are_understood(tmp_path, monkeypatch, capsys):
 
 def test_options_in_prose_exist() -> None:
     """``--option`` in backticks, alone or after a command there, is one of some command or script."""
-    from reverie.cli import agent, bench, check, data, runs, train, train_options
+    from reverie.cli import agent, bench, check, data, runs, train, train_command
 
-    modules = (agent, bench, check, data, train_options, runs, train)
+    modules = (agent, bench, check, data, train_command, runs, train)
     kinds = [kind for module in modules for kind in vars(module).values() if dataclasses.is_dataclass(kind)]
-    known = {"help", "help-all", "version", *(flag for one in [*kinds, *configs()] for flag in dataclass_flags(one))}
+    known = {"help", "help-all", "version", *(x.flag for kind in [*kinds, *configs()] for x in iter_options(kind))}
     known |= {*re.findall(r'"--([\w-]+)"', (ROOT / "deploy" / "slurm.py").read_text(encoding="utf-8"))}
     found = 0
     for page, text in PAGES.items():
@@ -371,7 +371,8 @@ def test_named_settings_exist() -> None:
 def test_settings_in_tables_exist() -> None:
     """Those in the first column under ``setting``, with or without ``algo.``; groups of settings are none."""
     tables = re.compile(r"^\| setting \|.*\n\|[-| ]+\n((?:\|.*\n)+)", re.MULTILINE)
-    others = ("docs/dreams.md", "docs/from/", "docs/performance.md", "docs/comparison.md")  # keywords, names of others, measurements
+    # keywords, names of others, measurements
+    others = ("docs/dreams.md", "docs/from/", "docs/performance.md", "docs/comparison.md")
     rows = [(page, row.split("|")[1]) for page, text in PAGES.items() if not page.startswith(others)
             for table in tables.findall(text) for row in table.splitlines()]  # fmt: skip
     named = [(page, name) for page, cell in rows for name in re.findall(r"`([a-z_*][\w.*]*)`", cell) if name != "algo"]

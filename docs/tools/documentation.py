@@ -349,20 +349,14 @@ def settings_table(config: Any, name: str) -> list[str]:
     return lines
 
 
-def flat(config: Any, prefix: str = "") -> dict[str, tuple[str, str]]:
+def flat(config: Any) -> dict[str, tuple[str, str]]:
     """Return value and docstring of each setting by its dotted path."""
-    from reverie.cli.help import field_docs, format_flag_value
-    from reverie.core.config import Choice, Config
+    from reverie.cli.parsing import format_flag_value, iter_options
 
-    out: dict[str, tuple[str, str]] = {}
-    said = field_docs(type(config))
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, Config) and not isinstance(value, Choice):
-            out |= flat(value, f"{prefix}{field.name}.")
-        else:
-            out[prefix + field.name] = (format_flag_value(value).replace("|", "\\|"), said.get(field.name, ""))
-    return out
+    return {
+        option.path: (format_flag_value(option.default).replace("|", "\\|"), option.description)
+        for option in iter_options(config)
+    }
 
 
 def metrics(name: str, config: Any) -> list[str]:

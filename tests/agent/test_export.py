@@ -22,10 +22,10 @@ from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_poli
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import action_kind
 from reverie.core.types import Step
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
-from reverie.nn.action_kinds import action_kind
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, GreedyPolicy
 
 OBS = spaces.Dict(

@@ -4,8 +4,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
-from reverie.agent.obs_converter import ObsConverter
 from reverie.agent.recording import RecordConfig, record_episode
 from reverie.api import train_config as train
 from reverie.core.errors import DataError

@@ -13,8 +13,8 @@ import reverie
 from recordings import assert_same, joined
 from reverie.agent import recording
 from reverie.agent.agent import Agent
+from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
-from reverie.agent.obs_converter import ObsConverter
 from reverie.agent.recording import RecordConfig, add_noise, record, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.format_detection import open_reader

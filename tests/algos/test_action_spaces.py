@@ -19,8 +19,7 @@ from dreamer_configs import TINY as DREAMER
 from reverie.algos.sac import SACConfig
 from reverie.algos.table import ALGORITHMS, algorithm_config
 from reverie.core.action_codec import ActionCodec
-from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
-from reverie.nn.action_kinds import action_kind
+from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, action_kind
 from reverie.nn.exploration import EpsilonGreedy, GreedyPolicy
 from reverie.nn.functional import sample_legal
 from reverie.objectives import categorical

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from reverie.agent.obs_converter import ObsConverter
+from reverie.agent.conversion import ObsConverter
 from reverie.core.errors import ConfigError
 from reverie.core.images import ImageOptions
 from reverie.core.obs_codec import ObsCodec

@@ -24,7 +24,7 @@ from reverie.nn.actor_critic import DeterministicActor, DiscreteQNetwork
 from reverie.nn.cnn import Minatar
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, Gaussian, GreedyPolicy, NoisyPolicy, SampledPolicy
 from reverie.nn.network import NetworkConfig
-from reverie.nn.noisy_mlp import noisy_parameters
+from reverie.nn.relu_mlp import noisy_parameters
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="nothing is recorded without a compiler")
 

@@ -15,7 +15,7 @@ from reverie.experiment.noise import noise_batch
 from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
 from reverie.nn.bodies import ALL, Hypersphere, ResidualMLP, Simba
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
-from reverie.nn.noisy_mlp import NoisyMLP, noisy_parameters
+from reverie.nn.relu_mlp import NoisyMLP, noisy_parameters
 
 
 def drawn(net: nn.Module) -> nn.Module:

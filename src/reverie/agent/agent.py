@@ -1,22 +1,30 @@
-"""The agent that :func:`reverie.load` returns: a player with further methods. Each is a function of another module."""
+"""The agent that :func:`reverie.load` returns: a player that also reads episodes, evaluates and imagines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from gymnasium.vector.utils import concatenate, create_empty_array
 
-from reverie.agent import evaluating, policy_file, probing, recorded, world_model_inspector
+from reverie.agent import evaluating, policy_file, world_model_inspector
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
 from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
+from reverie.core.errors import DataError
+from reverie.core.rows import episode_rows
+from reverie.core.specs import spec_to_dict
 from reverie.core.types import Batch
-from reverie.datasets.dataset import RecordedEpisodes
+from reverie.datasets.dataset import RecordedEpisodes, dataset_config, open_recorded
 from reverie.datasets.in_memory import DataLike
+from reverie.envs.flat_env import CLIPS
+from reverie.experiment.offline import check_dataset_fits
 from reverie.run.evaluate import Evaluation
+from reverie.run.folder import check_locations
 from reverie.run.result import run_html
 
 
@@ -59,7 +67,8 @@ class Agent(Player):
             ConfigError: the episode does not exist, or an option is invalid.
             DataError: the data cannot be read, or do not match the agent.
         """
-        return recorded.load_episode(self, number, data)
+        with self.open_dataset(data) as dataset:
+            return dataset.episode(number)
 
     def make_episode(
         self, observations: Sequence[Any], actions: Sequence[Any], rewards: Any = None, *,
@@ -80,7 +89,26 @@ class Agent(Player):
         Raises:
             DataError: an observation or an action is not in its space, or their numbers do not match.
         """
-        return recorded.make_episode(self, observations, actions, rewards, terminal=terminal, action_masks=action_masks)
+        count, steps = len(observations), len(actions)
+        masks = [None] * count if action_masks is None else action_masks
+        if count != steps + 1 or len(masks) != count or not steps:
+            raise DataError(
+                f"{count} observations, {steps} actions, {len(masks)} masks: expected n >= 1 actions, and n + 1 "
+                "observations and masks; the last ones follow the last action."
+            )
+        (stack,), obs_list = self.observer.stacks(1), list[dict[str, np.ndarray]]()
+        for number, (obs, mask) in enumerate(zip(observations, masks, strict=True)):
+            row = self.observer(self.observer.count_obs(obs)[1], stack, number == 0, mask, number == steps)
+            obs_list.append({key: x.copy() for key, x in row.items()})  # a stack reuses its memory
+        out: Any = create_empty_array(self.action_space, steps)
+        action_rows = self.flatten_actions(concatenate(self.action_space, list(actions), out), steps)
+        reward = np.zeros(steps, np.float32) if rewards is None else np.asarray(rewards, np.float32)
+        if self.config.env.clip_reward in CLIPS:
+            reward = np.array([CLIPS[self.config.env.clip_reward](x) for x in reward.tolist()], np.float32)
+        obs_arrays = {key: np.stack([flat_obs[key] for flat_obs in obs_list]) for key in obs_list[0]}
+        columns = episode_rows(obs_arrays, action_rows, reward, terminal=terminal)
+        tensors = {name: torch.from_numpy(values)[None] for name, values in columns.items()}
+        return Batch.from_columns(tensors, torch.zeros(1, dtype=torch.int64))
 
     def observe(self, batch: Batch, *, seed: int | None = None) -> ModelState:
         """Return the world model's state after the rows of a batch ``[B, T]``.
@@ -128,7 +156,7 @@ class Agent(Player):
         Raises:
             ConfigError: the algorithm has no probes.
         """
-        return probing.probe(self, state, inputs)
+        return world_model_inspector.probe(self, state, inputs)
 
     def steer(
         self, state: ModelState | AgentState, probe: Mapping[str, Any], inputs: Mapping[str, Any] | None = None, *,
@@ -150,15 +178,23 @@ class Agent(Player):
             ConfigError: the algorithm has no probes.
             DataError: the probe does not exist.
         """
-        return probing.steer(self, state, probe, inputs, steps=steps, lr=lr)
+        return world_model_inspector.steer(self, state, probe, inputs, steps=steps, lr=lr)
 
     def export(self, out: Path | str | None = None, **options: Any) -> ExportReport:
         """Export the policy to a file that runs without reverie: see :func:`reverie.export`."""
         return policy_file.export_policy(self, out, **options)
 
-    def open_dataset(self, data: DataLike | None = None) -> AbstractContextManager[RecordedEpisodes]:
+    @contextlib.contextmanager
+    def open_dataset(self, data: DataLike | None = None) -> Iterator[RecordedEpisodes]:
         """Open a dataset, to read rows as the learner sees them; ``data`` and errors as in :meth:`load_episode`."""
-        return recorded.open_dataset(self, data)
+        source = dataset_config(self.run if data is None else data)
+        if data is None and self.config.offline:
+            source = self.config.data
+            check_locations({"data": source.to_dict()}, self.run / "config.yaml")
+        env, learner_space = self.config.env, self.observer.learner_space
+        with contextlib.closing(open_recorded(source, env, self.action_space, learner_space)) as dataset:
+            check_dataset_fits(dataset, spec_to_dict(self.obs_spec, self.action_spec), env.id)
+            yield dataset
 
     def evaluate(
         self, episodes: int = 10, *,

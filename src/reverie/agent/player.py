@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from reverie.agent.conversion import action_statistics, obs_to_step, to_numpy
-from reverie.agent.obs_converter import ObsConverter
+from reverie.agent.conversion import ObsConverter, action_statistics, obs_to_step, to_numpy
 from reverie.algos.base import Algorithm
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr

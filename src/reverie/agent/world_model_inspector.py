@@ -25,6 +25,7 @@ from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, border, tile, writ
 from reverie.nn.actor import JointDistribution
 from reverie.nn.dense_rssm import Categorical, Gaussian
 from reverie.nn.distributions import Categoricals
+from reverie.nn.probe import Probe
 from reverie.nn.state_space import Latent
 
 STEPS = 15
@@ -69,8 +70,8 @@ class ModelState:
         Raises:
             DataError: the latents have no classes.
         """
-        h = self.deter if deter is None else broadcast_like(self.deter, deter)
-        z = self.stoch if stoch is None else broadcast_like(self.stoch, stoch)
+        h = self.deter if deter is None else _broadcast_like(self.deter, deter)
+        z = self.stoch if stoch is None else _broadcast_like(self.stoch, stoch)
         return ModelState(h, z if classes is None else to_numpy(replace_classes(torch.from_numpy(z), classes)))
 
 
@@ -256,7 +257,7 @@ def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> T
     return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
 
 
-def broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
+def _broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
     """Return ``new`` with the shape and dtype of ``old``; the first axis may be missing."""
     return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
@@ -282,7 +283,7 @@ def _broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
 # ---------------------------------------------------------------- what an agent asks
 
 
-def model_state(state: ModelState | AgentState) -> ModelState:
+def _model_state(state: ModelState | AgentState) -> ModelState:
     """Return the states of the world model in ``state``."""
     if isinstance(state, ModelState):
         return state
@@ -304,7 +305,7 @@ def imagine_trajectory(
     actions: Any = None, deterministic: bool = True, seed: int | None = None,
 ) -> ImaginedTrajectory:  # fmt: skip
     """Imagine a trajectory from a state of the world model: see ``Agent.imagine``."""
-    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), model_state(state)
+    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), _model_state(state)
     fixed = None if actions is None else _broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
     if steps is None:
         steps = STEPS if fixed is None else fixed.shape[1]
@@ -325,3 +326,55 @@ def imagine_trajectory(
         stoch=to_numpy(torch.stack([latent.stoch for latent in (start, *latents)], 1)),
         agent=player,
     )
+
+
+def probe(
+    player: Player, state: ModelState | AgentState, inputs: Mapping[str, Any] | None = None
+) -> dict[str, np.ndarray]:
+    """Return the predictions of the probes for states: see ``Agent.probe``."""
+    heads = _require_probe(player)
+    feature = state_to_latent(require_world_model(player).world, _model_state(state)).feature
+    with torch.no_grad():
+        obs = _obs_to_tensors(player, inputs or {}, len(feature))
+        keys = [key for key, needed in heads.given.items() if needed.keys() <= obs.keys()]
+        return {key: to_numpy(prediction.value()) for key, prediction in heads(feature, obs, keys).items()}
+
+
+def steer(
+    player: Player, state: ModelState | AgentState, target: Mapping[str, Any], inputs: Mapping[str, Any] | None, *,
+    steps: int, lr: float,
+) -> ModelState:  # fmt: skip
+    """Return states for which the probes predict ``target``: see ``Agent.steer``."""
+    heads, state = _require_probe(player), _model_state(state)
+    latent = state_to_latent(require_world_model(player).world, state)
+    if unknown := target.keys() - heads.parts.keys():
+        raise DataError(f"there is no probe for {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
+    obs = _obs_to_tensors(player, {**(inputs or {}), **target}, len(state.deter))
+    deter = latent.deter.clone().requires_grad_()
+    optim = torch.optim.Adam([deter], lr)
+    with torch.enable_grad():
+        for _ in range(steps):
+            predictions = heads(latent._replace(deter=deter).feature, obs, target)
+            loss = torch.stack([prediction.loss(obs[key]).sum() for key, prediction in predictions.items()]).sum()
+            (deter.grad,) = torch.autograd.grad(loss, deter)
+            optim.step()
+            deter.detach().clamp_(-1, 1)  # index of h in each cell
+    return ModelState(to_numpy(deter), state.stoch)
+
+
+def _require_probe(player: Player) -> Probe:
+    """Return the agent's probes; ConfigError if it has none."""
+    probe = getattr(player.algo, "probe", None)
+    if not isinstance(probe, Probe):
+        raise ConfigError(f"{player} has no probes: train DreamerV2 or V3 with algo.probe.heads.")
+    return probe
+
+
+def _obs_to_tensors(player: Player, values: Mapping[str, Any], count: int) -> dict[str, Tensor]:
+    """Return observations by key as tensors ``[B, *shape]``."""
+    tensors = {}
+    for key, value in values.items():
+        part = player.obs_spec[key]
+        like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
+        tensors[key] = torch.from_numpy(_broadcast_like(like, value)).to(player.algo.device)
+    return tensors

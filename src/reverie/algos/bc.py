@@ -18,9 +18,8 @@ from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig, 
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
-from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, DeterministicActor, GaussianActor, MixedActor
 from reverie.nn.adam import Adam
 from reverie.nn.chunk_policy import ChunkPolicy

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from reverie.algos.model_free import BoundedValueConfig, ClipFn, ModelFree
 from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy

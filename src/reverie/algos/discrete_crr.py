@@ -18,9 +18,8 @@ from reverie.algos.crr import CRR, CRRBaseConfig, CRRObjective
 from reverie.algos.model_free import BoundedValueConfig, ClipFn
 from reverie.algos.td import TDConfig
 from reverie.core.bounds import AtLeast
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs
-from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
 from reverie.nn.distributions import GumbelCategoricals
 from reverie.nn.network import MemoryNetworkConfig

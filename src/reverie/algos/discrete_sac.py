@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from reverie.algos.sac import SAC, SACConfig, SACObjective, SoftObjective
 from reverie.core.bounds import Finite
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Obs
-from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, DiscreteQEnsemble
 
 # ---------------------------------------------------------------------- losses

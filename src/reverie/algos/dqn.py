@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from reverie.algos.model_free import ModelFree
 from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update
-from reverie.nn.action_kinds import num_classes_per_choice
 from reverie.nn.actor_critic import DiscreteQNetwork
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, EpsilonSchedule, GreedyPolicy
 from reverie.nn.intrinsic import IntrinsicReward, RandomNetworkDistillation
 from reverie.nn.network import MemoryNetworkConfig
-from reverie.nn.noisy_mlp import noisy_parameters
+from reverie.nn.relu_mlp import noisy_parameters
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.categorical import best_value, choice_weight, chosen_value, highest_value
 from reverie.objectives.td import Losses, huber_error, obs_after, obs_before

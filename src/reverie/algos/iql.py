@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from reverie.algos.model_free import ModelFree, OfflineConfig
 from reverie.algos.td import TDConfig, TDObjective
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
 from reverie.core.types import Batch, Update
-from reverie.nn.action_kinds import action_kind, num_classes_per_choice
 from reverie.nn.actor_critic import CategoricalActor, FixedStdGaussianActor, MixedActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy

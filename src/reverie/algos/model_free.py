@@ -15,9 +15,8 @@ from reverie.core.bounds import AtLeast, Regex, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Policy, RunningStatistics
-from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ColumnSpec, ObsSpec, num_continuous
 from reverie.core.types import Batch, Metrics, PolicyOutput, QValues, Window
-from reverie.nn.action_kinds import num_continuous
 from reverie.nn.adam import Adam
 from reverie.nn.batch_norm import BatchBody
 from reverie.nn.cnn import Drq, images_of

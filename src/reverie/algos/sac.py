@@ -22,9 +22,8 @@ from reverie.algos.model_free import ModelFree
 from reverie.algos.td import CriticConfig, TDObjective, check_critic_counts
 from reverie.core.bounds import Above, AtLeast, Finite, PiecewiseLinear, ScheduledFloat, initial_value
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Batch, Obs, State, Update
-from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
 from reverie.nn.actor_critic import MixedActor, MixedQEnsemble, QEnsemble, TanhGaussianActor
 from reverie.nn.adam import Adam
 from reverie.nn.bodies import Body

@@ -15,8 +15,7 @@ from reverie.algos.table import algorithm_config, algorithm_name, algorithms
 from reverie.core.bounds import AtLeast
 from reverie.core.config import LearnerConfig
 from reverie.core.errors import ConfigError
-from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.nn.action_kinds import action_kind
+from reverie.core.specs import ActionSpec, ObsSpec, action_kind
 
 
 @dataclass(frozen=True, kw_only=True)

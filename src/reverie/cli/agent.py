@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal, Self
 
-from tyro.conf import Positional, arg
-
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
-from reverie.cli.parsing import EnvOverride, ReadingOptions, TrustOption
+from reverie.cli.parsing import EnvOverride, Positional, ReadingOptions, TrustOption
 from reverie.core.errors import count_noun
 
 
@@ -22,7 +20,7 @@ from reverie.core.errors import count_noun
 class RunOptions(TrustOption):
     """Options of every command for a trained agent."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the newest."""
@@ -69,7 +67,7 @@ class EvalCommand(RunOptions, EnvOverride):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamCommand(RunOptions, EnvOverride):
+class DreamCommand(RunOptions, EnvOverride, ReadingOptions):
     """Compare imagined trajectories of the world model with the real episodes."""
 
     context: int | None = None
@@ -86,10 +84,9 @@ class DreamCommand(RunOptions, EnvOverride):
     data: str | tuple[str, ...] = ""
     """Instead of playing, predict the first recorded episodes that are long enough: a file, folder or glob in any
     supported format, or minari:NAME."""
-    reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
-        data = self.reading.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
+        data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
         from reverie.agent.dream_report import dream
         from reverie.agent.loading import load
 
@@ -129,7 +126,7 @@ def _error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractCommand(RunOptions):
+class ExtractCommand(RunOptions, ReadingOptions):
     """Write a world model's states and predictions for recorded rows."""
 
     out: Path
@@ -141,10 +138,9 @@ class ExtractCommand(RunOptions):
     """Seed for sampling the states. None: derived from the run's seed."""
     overwrite: bool = False
     """Replace an existing output of that name."""
-    reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> None:
-        data = self.reading.to_dataset_config(
+        data = self.to_dataset_config(
             self.data, "the rows of the run are read in the format in which they were written"
         )
         from reverie.agent.extract import extract
@@ -210,7 +206,7 @@ class FQESettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateCommand(RunOptions):
+class EstimateCommand(RunOptions, ReadingOptions):
     """Estimate the discounted return of a trained agent from a dataset, without an environment.
 
     Ctrl-C stops FQE early; the estimate then follows from the updates made so far.
@@ -234,10 +230,9 @@ class EstimateCommand(RunOptions):
     """Discount factor gamma. None: the learner's discount, or 0.99 if it has none."""
     seed: int | None = None
     """Seed of networks and batches. None: derived from the run's seed."""
-    reading: Annotated[ReadingOptions, arg(name="")] = field(default_factory=ReadingOptions)
 
     def __call__(self) -> int:
-        data = self.reading.to_dataset_config(
+        data = self.to_dataset_config(
             self.data, "the dataset that the run was trained on is read with the settings of that run"
         )
         from reverie.agent.off_policy_evaluation import estimate_return
@@ -309,7 +304,7 @@ def progress_bar(label: str, total: int, unit: str = "updates") -> Iterator[Call
 class ViewCommand(RunOptions, EnvOverride):
     """Open the viewer in a browser: an episode next to its dream, or a table of runs."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder, or a folder of runs."""
     data: str | None = None
     """Show recorded episodes instead of playing: any supported format, or minari:NAME."""

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from reverie.cli.output import print_kernel_problem, print_sections
+from reverie.cli.parsing import Positional
 from reverie.core.errors import ConfigError, count_noun
 from reverie.core.version import version
 
@@ -27,7 +26,7 @@ class BenchCommand:
     Observations come from an environment, or are random values of a given shape.
     """
 
-    algorithm: Annotated[Positional[str], arg(metavar="ALGORITHM")] = "dreamer_v3"
+    algorithm: Annotated[str, Positional("ALGORITHM")] = "dreamer_v3"
     """Algorithm; `reverie list` names them all."""
     env: str = ""
     """Environment, as for `reverie train`; its speed is measured as well."""

@@ -9,12 +9,10 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tyro.conf import Positional, arg
-
 from reverie.cli.agent import progress_bar
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import TrustOption, iter_flags, parse
+from reverie.cli.parsing import Positional, TrustOption, iter_flags, parse
 from reverie.core.errors import short_repr
 from reverie.core.version import version
 from reverie.envs.config import VECTOR_SETTINGS, EnvConfig
@@ -30,7 +28,7 @@ class CheckEnvCommand(TrustOption):
     Exit code 1: there are faults, so that training would fail or learn from wrong data.
     """
 
-    id: Annotated[Positional[str], arg(metavar="ENV")]
+    id: Annotated[str, Positional("ENV")]
     """Environment: an id in Gymnasium's registry, or `module:Id`."""
     algorithm: str | None = None
     """Algorithm to train; it determines the preset. None: an algorithm that suits the spaces."""
@@ -48,7 +46,7 @@ class CheckEnvCommand(TrustOption):
 def check_env_command(args: list[str]) -> int:
     """Run ``reverie check-env``, with the settings that ``reverie train`` would have."""
     if {"-h", "--help"} & {*args}:
-        parse(CheckEnvCommand, args, "check-env")
+        parse(args, "check-env", CheckEnvCommand)
     if not args or args[0].startswith("-"):
         return print_error("no environment given. Pass it as the first argument: `reverie check-env CartPole-v1`.", 2)
     if ":" not in args[0]:
@@ -61,7 +59,7 @@ def check_env_command(args: list[str]) -> int:
     flags = dict(iter_flags(args))
     files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
     usual = CheckEnvCommand(id=args[0], env=merge_layers(Request(algorithm=named, env=args[0], files=files)).env)
-    options = parse(CheckEnvCommand, args, "check-env", default=usual)
+    (options,) = parse(args, "check-env", usual)
     print(f"checking {options.id} ...", flush=True)
     arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}
     with progress_bar("playing", options.steps, "steps") as watch:

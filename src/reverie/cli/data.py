@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, arg
-
 from reverie.cli.agent import RunOptions
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import Command, EnvOverride, ReadingOptions, TrustOption, run_command
+from reverie.cli.parsing import Command, EnvOverride, Positional, ReadingOptions, TrustOption, run_command
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
@@ -35,7 +33,7 @@ MAX_REMARKS = 20
 class DatasetCommand(TrustOption, ReadingOptions):
     """The dataset to read."""
 
-    path: Annotated[Positional[str], arg(metavar="PATH")]
+    path: Annotated[str, Positional("PATH")]
     """File, folder or glob of any format, run folder, folder or URL of a replay store, or minari:NAME."""
 
     def open(self) -> Reader:
@@ -132,7 +130,7 @@ class ValidateCommand(DatasetCommand):
 class WriteOptions:
     """Where and how a dataset is written."""
 
-    target: Annotated[Positional[str], arg(metavar="TARGET")]
+    target: Annotated[str, Positional("TARGET")]
     """A folder that does not exist yet (a file for d4rl, robomimic and tianshou), or minari:NAME."""
     format: Format = "auto"
     """Output format. auto: by suffix, .hdf5 (d4rl) or .parquet, else minari."""
@@ -229,7 +227,7 @@ class RecordCommand(WriteOptions, RunOptions, EnvOverride):
 class DownloadCommand:
     """Download a Minari dataset or shards of RL Unplugged. An interrupted download is continued."""
 
-    name: Annotated[Positional[str], arg(metavar="NAME")]
+    name: Annotated[str, Positional("NAME")]
     """minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as rl_unplugged:Breakout."""
     run: int = 1
     """RL Unplugged: which of the five runs, 1 to 5."""

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import importlib
 import inspect
-import io
 import re
-import shutil
 import sys
 import textwrap
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import docstring_parser
-from tyro.conf import Positional, arg
-
 from reverie.algos.table import algorithm_config, algorithms
-from reverie.cli.main import COMMANDS, main
-from reverie.cli.parsing import dataclass_flags
-from reverie.cli.train_options import CommonOptions
-from reverie.core.config import Choice
+from reverie.cli.check import CheckEnvCommand
+from reverie.cli.data import COMMANDS as DATA_COMMANDS
+from reverie.cli.main import COMMANDS, load_command, main
+from reverie.cli.parsing import Positional, format_flag_value, iter_options, width
+from reverie.cli.train_command import CommonOptions, TuneOptions
 from reverie.core.errors import ConfigError
 from reverie.core.logger import wrap_words
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig
@@ -58,15 +52,10 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
     shown = _shown_settings(options, config, required, is_offline=is_offline)
     for title, flags in FLAG_GROUPS.items():
-        lines += ["", title, *(row(flag, *shown[flag]) for flag in flags.split() if flag in shown)]
-    count = len([*dataclass_flags(config)])
+        lines += ["", title, *(_row(flag, *shown[flag]) for flag in flags.split() if flag in shown)]
+    count = len([*iter_options(config)])
     lines += ["", f"All {count} options, each with its description: reverie train {name} --help-all"]
     return "\n".join(lines)
-
-
-def width() -> int:
-    """Return the number of columns of a screen."""
-    return min(100, shutil.get_terminal_size().columns)
 
 
 def _required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[bool, list[str]]:
@@ -80,7 +69,7 @@ def _required_flags(options: CommonOptions, config: ExperimentConfig) -> tuple[b
     return is_offline, [*required, "--data PATH"] if config.algo.needs_data else required
 
 
-def row(flag: str, value: Any, description: str) -> str:
+def _row(flag: str, value: Any, description: str) -> str:
     """Return a line with a flag, its value, and as many clauses of its description's first sentence as fit."""
     start = f"  {f'--{flag}':<24} {textwrap.shorten(format_flag_value(value), width() - 28, placeholder=' ...'):<12} "
     room = width() - len(start)
@@ -97,37 +86,23 @@ def _shown_settings(
 
     ``is_offline``: the run learns from a dataset alone.
     """
-    settings = {flag: setting(config, flag) for flag in dataclass_flags(config)}
-    settings |= {name: setting(options, name) for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
+    common = {option.flag: option for option in iter_options(options)}
+    settings = {option.flag: option for option in iter_options(config)}
+    settings |= {name: common[name] for name in ("env", "envs", "data", "seeds", "run", "resume", "config")}
     values = {"envs": config.env.num, "experience": experience_from_fraction(config.offline_fraction)}
     for name, metavar in (("env", "ID"), ("data", "PATH")):
         values[name] = getattr(options, name) or ("required" if f"--{name} {metavar}" in required else None)
     if hasattr(sys.modules[type(config.algo).__module__], "SIZES"):
-        settings["size"] = setting(options, "size")
+        settings["size"] = common["size"]
     del settings["train-ratio" if config.train_ratio is None else "replay-ratio"]
     if config.train_ratio is None and config.replay_ratio is None:
         values["replay-ratio"] = DEFAULT_REPLAY_RATIO
-    settings |= {name: (value, settings[name][1]) for name, value in values.items()}
     without = COLLECTING if is_offline else {"updates"}
-    return {name: shown for name, shown in settings.items() if name not in without}
-
-
-def setting(config: Any, path: str) -> tuple[Any, str]:
-    """Return the value of the setting at a ``path``, and its description, which is "" if there is no such setting."""
-    *parts, name = path.replace("-", "_").split(".")
-    parent = functools.reduce(lambda value, part: getattr(value, part, None), parts, config)
-    kind: Any = type(parent)
-    return getattr(parent, name, None), field_docs(kind).get(name, "")
-
-
-def format_flag_value(value: Any) -> str:
-    """Format a value as the user would type it; "-" for None."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return " ".join(map(str, value)) or "-"
-    text = value.to_text() if isinstance(value, Choice) else f"{value:g}" if isinstance(value, float) else str(value)
-    return "-" if value is None or not text else text
+    return {
+        name: (values.get(name, option.default), option.description)
+        for name, option in settings.items()
+        if name not in without
+    }
 
 
 def help_command(args: list[str]) -> int:
@@ -166,11 +141,11 @@ def _about_setting(name: str) -> list[str]:
     """Return description and default of a setting, by the algorithms that have it."""
     names_by_text: dict[str, list[str]] = {}
     for algorithm in algorithms() if name.startswith("algo.") else ("",):
-        value, text = setting(
-            ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {}), name
-        )
-        if text:
-            names_by_text.setdefault(f"{format_flag_value(value)}\n{text}", []).append(algorithm)
+        config = ExperimentConfig().merge({"algo": algorithm_config(algorithm)()} if algorithm else {})
+        for option in iter_options(config):
+            if option.path == name and option.description:
+                text = f"{format_flag_value(option.default)}\n{option.description}"
+                names_by_text.setdefault(text, []).append(algorithm)
     if not names_by_text:
         raise ConfigError(
             f"unknown topic '{name}'. Expected a command, an algorithm or a preset (`reverie list`), or a setting "
@@ -182,14 +157,6 @@ def _about_setting(name: str) -> list[str]:
         of = f" of {', '.join(names)}" if names[0] else ""
         lines += [f"--{name.replace('_', '-')}, default {value}{of}", textwrap.indent(text, "  ")]
     return lines
-
-
-@functools.cache
-def field_docs(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass, those of its bases too."""
-    classes = [cls for cls in reversed(kind.__mro__) if cls.__module__.startswith("reverie.")]
-    params = (param for cls in classes for param in docstring_parser.parse_from_object(cls).params)
-    return {param.arg_name: inspect.cleandoc(param.description or "") for param in params}
 
 
 COMPLETION_SCRIPTS = {
@@ -218,7 +185,7 @@ class CompletionCommand:
     Save it to a file that the shell loads at startup. It contains the algorithms of this version.
     """
 
-    shell: Annotated[Positional[Literal["bash", "zsh", "fish"]], arg(metavar="SHELL")]
+    shell: Annotated[Literal["bash", "zsh", "fish"], Positional("SHELL")]
     """bash, zsh (after compinit) or fish."""
 
     def __call__(self) -> None:
@@ -235,23 +202,20 @@ class CompletionCommand:
 def _complete_words() -> dict[str, list[str]]:
     """Return the completions after the first word, or the first two words, of a command line."""
     completions = {"": [*COMMANDS, "--help", "--version"], "help": [*COMMANDS, *algorithms(), *TABLE]}
-    completions |= {name: _parse_help(name) for name in COMMANDS if name not in ("train", "help")}
-    completions |= {f"data {name}": _parse_help("data", name) for name in completions["data"]}
-    every = [*dataclass_flags(CommonOptions()), *dataclass_flags(ExperimentConfig()), "help", "help-all"]
-    completions["train"] = [*algorithms(), *(f"--{flag}" for flag in every if not flag.startswith("algo."))]
-    completions["tune"] = sorted({*completions["tune"], *completions["train"]})
+    kinds = {name: load_command(name) for name in COMMANDS} | {"check-env": CheckEnvCommand}
+    kinds |= {f"data {name}": kind for name, kind in DATA_COMMANDS.items()}
+    completions |= {name: _flags(kind) for name, kind in kinds.items() if isinstance(kind, type)}
+    completions |= {"data": [*DATA_COMMANDS], "completion": [*COMPLETION_SCRIPTS]}
+    flags = [flag for flag in _flags(CommonOptions, ExperimentConfig()) if not flag.startswith("--algo.")]
+    completions["train"] = [*algorithms(), *flags, "--help-all"]
+    completions["tune"] = sorted({*completions["train"], *_flags(TuneOptions)})
     for name in algorithms():
-        flags = dataclass_flags(ExperimentConfig().merge({"algo": algorithm_config(name)()}))
-        algo_flags = [f"--{flag}" for flag in flags if flag.startswith("algo.")]
+        algo_flags = [f"--algo.{flag.removeprefix('--')}" for flag in _flags(algorithm_config(name)())]
         completions |= {f"train {name}": algo_flags, f"tune {name}": algo_flags}
     return completions
 
 
-def _parse_help(*command: str) -> list[str]:
-    """Return the subcommands or values, in braces, and the options that the help of a command names."""
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        main([*command, "--help"])
-    usage, _, text = output.getvalue().partition("\n")
-    options = re.findall(r"^[│ ] (?:-h, )?(--[\w.-]+)(?:, (--[\w.-]+))?", text, re.MULTILINE)
-    return [name for name in (*"".join(re.findall(r"{(.+)}", usage)).split(","), *sum(options, ())) if name]
+def _flags(*parts: Any) -> list[str]:
+    """Return the flags of dataclasses or their classes."""
+    options = [option for part in parts for option in iter_options(part)]
+    return [*(f"--{option.flag}" for option in options if not option.positional), "--help"]

@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
 from reverie.core.files import FULL, disk_error_advice
@@ -94,8 +95,7 @@ def _run_main(args: list[str]) -> int:
         available = f"Available: {', '.join(COMMANDS)}."
         return print_error(f"unknown command '{args[0]}'.{did_you_mean(args[0], COMMANDS)} {available}", 2)
     try:
-        module, _, name = COMMANDS[args[0]][0].partition(":")
-        command = getattr(importlib.import_module(f"reverie.cli.{module}"), name)
+        command = load_command(args[0])
         with trust_modules("--trust-code" in args, args):
             command_args = localize_args(args[0], args[1:])
             if not isinstance(command, type):
@@ -112,6 +112,12 @@ def _run_main(args: list[str]) -> int:
         return print_error(". ".join(["interrupted", *getattr(interrupt, "__notes__", [])]), 128 + number)
     except SystemExit as stop:  # help was printed, the usage was wrong, or a user's module exits with a reason
         return print_error(stop.code, 1) if isinstance(stop.code, str) else int(stop.code or 0)
+
+
+def load_command(name: str) -> Any:
+    """Import the class or the function of a command."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    return getattr(importlib.import_module(f"reverie.cli.{module}"), attribute)
 
 
 def localize_args(command: str, args: Sequence[str]) -> list[str]:

@@ -1,24 +1,29 @@
-"""Parse the arguments of every command with tyro, and print its errors on one line."""
+"""The options of commands are fields of dataclasses: argparse splits the words, ``core/config.py`` converts them."""
 
 from __future__ import annotations
 
+import argparse
+import ast
 import contextlib
 import dataclasses
-import io
+import functools
+import inspect
 import itertools
 import re
+import shutil
 import sys
+import textwrap
+import types
 import typing
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
 
-import tyro
 import yaml
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from reverie.core.bounds import PiecewiseLinear, ScheduledFloat, WeightByPattern
-from reverie.core.config import Choice, coerce
+from reverie.core.bounds import PiecewiseLinear
+from reverie.core.config import Choice, Config, coerce, nest
 from reverie.core.errors import ConfigError, suggest_names
 from reverie.core.files import check_local
 from reverie.core.logger import wrap_words
@@ -26,10 +31,15 @@ from reverie.core.logger import wrap_words
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
 
-registry: ConstructorRegistry = ConstructorRegistry()
+
+@dataclass(frozen=True)
+class Positional:
+    """Annotation of a field that is set by the position of its words, without a flag."""
+
+    metavar: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TrustOption:
     """An option of commands that read module names from files. ``main`` applies it."""
 
@@ -38,16 +48,16 @@ class TrustOption:
     module in the current folder. This runs their code."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadingOptions:
-    """How to read files that do not describe themselves completely."""
+    """How to read files that do not describe themselves. ``--data.reader`` is ``--reader``, as in training."""
 
     reader: str = ""
     """Class that reads a custom format, module:Class or module:Class(setting=value). Empty: detect the format."""
-    columns: dict[str, str | tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
     one vector are a list, '{obs: [x, y], ...}'."""
-    classes: dict[str, int | tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    classes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
     """Categorical observations in files that do not declare them, with the number of classes: image=11."""
     max_episode_steps: int | None = None
     """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
@@ -55,11 +65,11 @@ class ReadingOptions:
     """RL Unplugged: use the readable part of truncated shards."""
 
     def to_dataset_config(self, path: str | tuple[str, ...], otherwise: str) -> DatasetConfig | None:
-        """Return the settings of the data at ``path``; None if it is "". ``otherwise``: what is read then."""
+        """Return the settings of the data at ``path``; None if it is "". ``otherwise``: what is read in that case."""
         from reverie.datasets.dataset import DatasetConfig
 
-        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(ReadingOptions)}
-        unused = ", ".join(f"--{name.replace('_', '-')}" for name, value in options.items() if value)
+        options = {option.name: getattr(self, option.name) for option in dataclasses.fields(ReadingOptions)}
+        unused = ", ".join(_to_flag(name) for name, value in options.items() if value)
         if unused and not path:
             raise ConfigError(f"{unused} without --data: {otherwise}.")
         return DatasetConfig(path=path, **options) if path else None
@@ -69,7 +79,7 @@ EnvChanges = str | dict[str, Any] | None
 """A replacement environment: its id, or the settings that differ."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EnvOverride:
     """The environment in which an agent acts."""
 
@@ -79,67 +89,6 @@ class EnvOverride:
     2.0}'`. None: the run's environment, and for `reverie eval` its evaluation environment (`eval_env`)."""
 
 
-def _merge_env_flags(args: list[str], flag: str) -> list[str]:
-    """Return ``args`` with the ``--env.KEY VALUE`` among them in the mapping of ``--env``, if that is the ``flag``."""
-    words, rest, changes = iter(args), list[str](), dict[str, Any]()
-    for arg in words:
-        name, equals, value = arg.partition("=")
-        head, _, key = name.replace("_", "-").partition(".")
-        if not flag or head != flag:
-            rest.append(arg)
-            continue
-        text = value if equals else next(words, "")
-        try:
-            content = yaml.load(text, _Loader)
-        except yaml.YAMLError:
-            raise ConfigError(f"{name} {text}: expected YAML in one argument, such as '{{load: 2.0}}'.") from None
-        changes |= content if not key and isinstance(content, dict) else {key.replace("-", "_") or "id": content}
-    return [*rest, f"{flag}={yaml.safe_dump(changes, default_flow_style=True)}"] if changes.keys() - {"id"} else args
-
-
-def _rename_reading_flags(arg: str) -> str:
-    """Translate the names that training gives to reading options, such as ``--data.max-episode-steps``."""
-    names = ("reader", "columns", "classes", "max-episode-steps", "max_episode_steps", "partial", "no-partial")
-    flag = arg.partition("=")[0]
-    return arg.replace("--data.", "--", 1) if flag in {f"--data.{name}" for name in names} else arg
-
-
-def paragraphs(text: str) -> str:
-    """Return a docstring with the lines of each paragraph joined."""
-    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text))
-
-
-# tyro (1.0) breaks the help of an option at each indented line of its docstring, in mid-sentence. The function is
-# private: if it is missing or unused, only the layout of the help differs.
-if hasattr(_strings := getattr(tyro, "_strings", None), "remove_single_line_breaks"):
-    _strings.remove_single_line_breaks = paragraphs  # type: ignore[union-attr]
-
-
-def parse(kind: Any, args: list[str], command: str, default: Any = None, changes: str = "") -> Any:
-    """Parse ``args`` as a ``kind``.
-
-    On wrong usage, print one line and exit with code 2. ``changes``: the flag of ``_merge_env_flags``.
-    """
-    defaults = {} if default is None else {"default": default}
-    messages = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(messages):
-            return tyro.cli(
-                kind, args=_merge_env_flags(args, changes), prog=f"reverie {command}", registry=registry, **defaults
-            )
-    except ConfigError as error:
-        message = re.sub(r"^\w+(?= = )", lambda match: _to_flag(match[0]), str(error))
-    except SystemExit as stop:
-        if not stop.code:
-            raise
-        every = f" `reverie {command} --help{'-all' * (command == 'train')}` lists all options."
-        message = shorten_tyro_error(
-            messages.getvalue(), [*dataclass_flags(kind if default is None else default)], every
-        )
-    print(wrap_words(f"reverie: {message}", sys.stderr), file=sys.stderr)
-    raise SystemExit(2)
-
-
 class Command(Protocol):
     """A dataclass whose fields are the options of a command."""
 
@@ -147,9 +96,299 @@ class Command(Protocol):
         """Execute the command; return its exit code, None for 0."""
 
 
-def run_command(kind: type[Command], args: list[str], name: str) -> int:
+def run_command(kind: type[Command], args: Sequence[str], name: str) -> int:
     """Run the command of that ``name`` with ``args``; return its exit code."""
-    return parse(kind, [_rename_reading_flags(arg) for arg in args], name, changes="--env")() or 0
+    (command,) = parse(args, name, kind)
+    return command() or 0
+
+
+# ---------------------------------------------------------------- options of dataclasses
+
+
+class Option(NamedTuple):
+    """A field that the command line sets: its dotted path, the types of its value, its default, and where it is."""
+
+    path: str
+    kinds: tuple[Any, ...]
+    default: Any  # MISSING: the option is required
+    owner: type
+    positional: str  # the metavar of a field without a flag
+
+    @property
+    def flag(self) -> str:
+        """The flag without its dashes: ``algo.batch-size``."""
+        return self.path.replace("_", "-")
+
+    @property
+    def description(self) -> str:
+        """The docstring below the field."""
+        return _field_docs(self.owner).get(self.path.rpartition(".")[2], "")
+
+
+def iter_options(part: Any, prefix: str = "") -> Iterator[Option]:
+    """Yield the options of a dataclass or its class, and those of the dataclasses in its fields."""
+    kind = part if isinstance(part, type) else type(part)
+    hints = _type_hints(kind)
+    for spec in dataclasses.fields(part):
+        default, hint = _value_of(part, spec), hints[spec.name]
+        if _is_group(default):
+            yield from iter_options(default, f"{prefix}{spec.name}.")
+            continue
+        positional = "".join(mark.metavar for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, Positional))
+        hint = hint.__origin__ if hasattr(hint, "__metadata__") else hint
+        kinds = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        yield Option(prefix + spec.name, kinds, default, kind, positional)
+
+
+@functools.cache
+def _type_hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _value_of(part: Any, spec: dataclasses.Field[Any]) -> Any:
+    """Return the value of a field in a dataclass, or its default in a class."""
+    if not isinstance(part, type):
+        return getattr(part, spec.name)
+    return spec.default if spec.default_factory is MISSING else spec.default_factory()
+
+
+def _is_group(value: Any) -> bool:
+    """Return whether a value is a dataclass whose fields are options, and not written as one word."""
+    is_word = isinstance(value, type | Choice | PiecewiseLinear)
+    return dataclasses.is_dataclass(value) and not is_word
+
+
+@functools.cache
+def _field_docs(kind: type) -> dict[str, str]:
+    """Return the docstrings below the fields of a dataclass, those of its bases too."""
+    docs: dict[str, str] = {}
+    for cls in reversed([cls for cls in kind.__mro__ if dataclasses.is_dataclass(cls)]):
+        with contextlib.suppress(OSError):  # a class without a file
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+            for node, after in itertools.pairwise(getattr(tree, "body", [])):
+                if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
+                    docs[ast.unparse(node.target)] = inspect.cleandoc(ast.literal_eval(after.value))
+    return docs
+
+
+# ---------------------------------------------------------------- parsing
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise ConfigError, instead of printing the usage."""
+        raise ConfigError(f"{message}.")
+
+
+def parse(args: Sequence[str], command: str, *parts: Any) -> list[Any]:
+    """Return ``parts``, dataclasses or their classes, with the values in ``args``. The first one describes the command.
+
+    On wrong usage, print one line and exit with code 2.
+    """
+    options = [[*iter_options(part)] for part in parts]
+    try:
+        given = _split_words(args, command, parts[0], [*itertools.chain(*options)])
+        values = [{x.path: _read_words(x, given[x.path]) for x in own if x.path in given} for own in options]
+        return [_with_values(part, nest(changes)) for part, changes in zip(parts, values, strict=True)]
+    except ConfigError as error:
+        message = re.sub(r"^[\w.]+(?= = )", lambda match: _to_flag(match[0]), str(error))
+    print(wrap_words(f"reverie: {message}", sys.stderr), file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _with_values(part: Any, values: Mapping[str, Any], path: str = "") -> Any:
+    """Return the dataclass at ``path``, or make one of its class, with nested values."""
+    if isinstance(part, Config):
+        return part.merge(values, path)
+    changes = dict(values)
+    for spec in dataclasses.fields(part):
+        if spec.name in values and _is_group(old := _value_of(part, spec)):
+            changes[spec.name] = _with_values(old, values[spec.name], f"{path}.{spec.name}".lstrip("."))
+    return part(**changes) if isinstance(part, type) else dataclasses.replace(part, **changes)
+
+
+def _split_words(
+    args: Sequence[str], command: str, described: Any, options: Sequence[Option]
+) -> dict[str, Sequence[str] | bool]:
+    """Return the words of each option by path, or the value of a flag without words; ConfigError if one is unknown."""
+    parser = _make_parser(command, described, options, describe=bool({"-h", "--help"} & {*args}))
+    namespace, unknown = parser.parse_known_intermixed_args(_normalize(args, options))
+    if name := next((word.partition("=")[0] for word in unknown if word.startswith("-")), ""):
+        flags, bare = [option.flag for option in options], name.lstrip("-")
+        similar = [bare] if bare in flags else suggest_names(bare, flags)
+        suggestion = f" Did you mean {' or '.join(map(_to_flag, similar))}?" if similar else ""
+        everything = f"`reverie {command} --help{'-all' * (command == 'train')}` lists all options."
+        raise ConfigError(f"unknown option {name}.{suggestion} {everything}")
+    if unknown:
+        raise ConfigError(f"unexpected argument '{unknown[0]}'.")
+    return {path: [value] if isinstance(value, str) else value for path, value in vars(namespace).items()}
+
+
+def _make_parser(command: str, described: Any, options: Sequence[Option], *, describe: bool) -> _Parser:
+    """Return the parser of a command, with a group of options for each nested dataclass."""
+    positionals = [f"[{x.positional}]" if x.default is not MISSING else x.positional for x in options if x.positional]
+    parser = _Parser(
+        usage=" ".join(["reverie", command, *positionals, "[OPTIONS]"]),
+        description=inspect.cleandoc(described.__doc__ or ""),
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, width=width(), max_help_position=26),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    groups: dict[str, Any] = {"": parser}
+    for option in options:
+        title = option.path.rpartition(".")[0]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        _add_option(groups[title], option, _help_text(option) if describe else "")
+    return parser
+
+
+def _add_option(group: Any, option: Option, text: str) -> None:
+    """Add an option to a parser, or to a group of it."""
+    flag, is_sequence = _to_flag(option.path), any(typing.get_origin(kind) is tuple for kind in option.kinds)
+    if option.kinds == (bool,):
+        off = re.sub(r"(--|\.)([^.]+)$", r"\1no-\2", flag)
+        group.add_argument(flag, dest=option.path, action="store_true", help=text)
+        group.add_argument(off, dest=option.path, action="store_false", help=argparse.SUPPRESS)
+    elif option.positional:
+        nargs = "*" if is_sequence else None if option.default is MISSING else "?"
+        group.add_argument(option.path, metavar=option.positional, nargs=nargs, help=text)
+    else:
+        words: Any = {"nargs": "*" if is_sequence else None, "metavar": _format_kinds(option.kinds)}
+        group.add_argument(flag, dest=option.path, required=option.default is MISSING, help=text, **words)
+
+
+def _help_text(option: Option) -> str:
+    """Return the description of an option, its default, and the flag without which it is true."""
+    default = "-" if option.default is MISSING else format_flag_value(option.default)
+    off = f"; off: --no-{option.flag.rpartition('.')[2]}" if option.default is True else ""
+    return (option.description + (f" (default: {default}{off})" if default != "-" else "")).replace("%", "%%")
+
+
+def width() -> int:
+    """Return the number of columns of a screen."""
+    return min(100, shutil.get_terminal_size().columns)
+
+
+def format_flag_value(value: Any) -> str:
+    """Format a value as the user would type it; "-" for None."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " ".join(map(str, value)) or "-"
+    text = value.to_text() if isinstance(value, Choice) else f"{value:g}" if isinstance(value, float) else str(value)
+    return "-" if value in (None, {}) or not text else text
+
+
+# ---------------------------------------------------------------- words and values
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e5 as a number, like the other flags; in YAML 1.1 it is text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
+)
+_METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", PiecewiseLinear: "POINTS", types.NoneType: "none"}
+
+
+def _format_kinds(kinds: Sequence[Any]) -> str:
+    """Return how values of these types are written, in help and errors: ``INT|none``."""
+    words: dict[str, None] = {}
+    for kind in kinds:
+        items = typing.get_args(kind)
+        if typing.get_origin(kind) is tuple:
+            words[" ".join(_format_kinds([item]) for item in items if item is not Ellipsis)] = None
+        elif _has_names(kind):
+            words |= dict.fromkeys(map(str, items or kind.variants()))
+        else:
+            words[_METAVARS.get(kind, "YAML")] = None
+    return "|".join(words)
+
+
+def _has_names(kind: Any) -> bool:
+    """Return whether values of a type are written as one of several names."""
+    return typing.get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Choice))
+
+
+def _read_words(option: Option, words: Sequence[str] | bool) -> Any:
+    """Convert the words after a flag to the type of its option; ConfigError if they do not fit."""
+    if isinstance(words, bool):
+        return words
+    kinds, text = option.kinds, " ".join(words)
+    if text.lower() == "none" and types.NoneType in kinds:
+        return None
+    sequence = next((kind for kind in kinds if typing.get_origin(kind) is tuple), None)
+    value: Any
+    if sequence is None or (str in kinds and len(words) < 2):
+        value = _read_word(text, kinds, option.path)
+    else:
+        value = [_read_word(word, typing.get_args(sequence)[:1], option.path) for word in words]
+    try:
+        return coerce(value, typing.Union[kinds], option.path)  # noqa: UP007  # of types known at run time
+    except ConfigError:
+        if sequence is None and (not isinstance(value, str) or any(map(_has_names, kinds))):
+            raise  # the error is specific
+    example = f", as in {_to_flag(option.path)} {' '.join(text.split(','))}" if "," in text else ""
+    separated = "" if sequence is None else f", separated by spaces{example}"
+    raise ConfigError(f"{option.path} = {text}: expected {_format_kinds(kinds)}{separated}.")
+
+
+def _read_word(text: str, kinds: Sequence[Any], path: str) -> Any:
+    """Return ``text`` as a path, as YAML or unchanged, by the types that its value may have."""
+    if Path in kinds:
+        check_local(text, "path")
+        return Path(text)
+    if int in kinds:
+        with contextlib.suppress(ValueError):
+            return int(text)
+    has_mapping = any(typing.get_origin(kind) is dict for kind in kinds)
+    if not has_mapping and PiecewiseLinear not in kinds:
+        return text
+    try:
+        value = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} = {text} is not YAML: {' '.join(str(error).split())}.") from None
+    if has_mapping and isinstance(value, str) and all("=" in pair for pair in value.split(",")):
+        pairs = (pair.partition("=") for pair in value.split(","))
+        value = {name.strip(): yaml.load(number, _Loader) for name, _, number in pairs}
+    return value if isinstance(value, dict) or str not in kinds else text
+
+
+def _normalize(args: Sequence[str], options: Sequence[Option]) -> list[str]:
+    """Return the words with ``-`` for ``_`` in flags, ``--env.KEY VALUE`` as a part of ``--env``, and negative numbers.
+
+    Training calls ``--columns`` of other commands ``--data.columns``: they know it by this name, too.
+    """
+    flags = {option.flag for option in options}
+    replaced = [option.flag for option in options if option.kinds == typing.get_args(EnvChanges)]
+    words, rest, changes = iter(args), list[str](), dict[str, Any]()
+    for word in words:
+        name, equals, value = word.partition("=")
+        head, _, key = name.replace("_", "-").removeprefix("--").partition(".")
+        if not name.startswith("--"):
+            is_negative = re.fullmatch(r"-[\d.]+(e[-+]?\d+)?|-inf", word, re.IGNORECASE)
+            rest.append(f" {word}" if is_negative else word)  # argparse takes -1e3 for a flag
+        elif head not in replaced:
+            is_reading = head == "data" and key.removeprefix("no-") in flags
+            name = f"--{key}" if is_reading else name
+            rest.append(name.replace("_", "-") + equals + value)
+        else:
+            changes |= _read_env_change(name, key, value if equals else next(words, ""))
+    if not changes:
+        return rest
+    text = changes["id"] if changes.keys() == {"id"} else yaml.safe_dump(changes, default_flow_style=True)
+    return [*rest, f"--{replaced[0]}={text}"]
+
+
+def _read_env_change(flag: str, key: str, text: str) -> dict[str, Any]:
+    """Return the settings of an environment in ``text``, or the one called ``key``."""
+    try:
+        content = yaml.load(text, _Loader)
+    except yaml.YAMLError:
+        raise ConfigError(f"{flag} {text}: expected YAML in one argument, such as '{{load: 2.0}}'.") from None
+    return content if not key and isinstance(content, dict) else {key.replace("-", "_") or "id": content}
 
 
 def _to_flag(name: str) -> str:
@@ -157,44 +396,7 @@ def _to_flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-WRONG_VALUES = re.compile(
-    r"Error parsing (--[\w.-]+): (?:Could not find valid parse for arguments:|no type matching (.*) could be "
-    r"instantiated from) \[(.*)\]"
-)
-"""What tyro writes about words that an option of several values does not read."""
-
-
-def shorten_tyro_error(box: str, flags: list[str], every: str) -> str:
-    """Return the message in tyro's box. For an unknown option, suggest similar ``flags``."""
-    box = re.sub(r"\x1b\[[\d;]*m", "", box)  # on a terminal it is colored
-    lines = [line.strip("│| ") for line in box.strip().splitlines()[1:]]  # below the title, which can be underlined
-    words = [line if set(line) - set("─-╰╯+") else "" for line in lines]
-    text = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, words)))
-    if unknown := re.match(r"Unrecognized options: ([^\s,]+)", text):
-        option = unknown[1].partition("=")[0]
-        name = option.lstrip("-").replace("_", "-")
-        near = [name] if name in flags else suggest_names(name, flags)
-        suggestion = f" Did you mean {' or '.join(map(_to_flag, near))}?" if near and option.startswith("-") else ""
-        return f"unknown option {option}.{suggestion}{every}"
-    if wrong := WRONG_VALUES.match(text):
-        flag, values = wrong[1], wrong[3].replace("'", "")
-        kinds = re.sub("[{}]", "", wrong[2] or "values of its type")
-        example = f", as in {flag} {' '.join(values.split(','))}" if "," in values else ""
-        return f"{flag} = {values}: expected {kinds}, separated by spaces{example}.{every}"
-    text = re.sub(r"^Error parsing (?:experiment\.?|common\.?)?([\w.-]*): ([\w.]+) = ", _rewrite_parse_error, text)
-    return text if text.endswith((".", "?")) else f"{text}."
-
-
-def _rewrite_parse_error(match: re.Match[str]) -> str:
-    """Return ``--env.num = `` for tyro's ``Error parsing env: num = `` or ``Error parsing env: env.num = ``."""
-    prefix, name = match.groups()
-    if prefix.startswith("--"):
-        return f"{prefix} = "
-    whole_command = not (prefix[:1].islower() or prefix.startswith("-"))
-    return f"{_to_flag(name if whole_command or name.startswith(f'{prefix}.') else f'{prefix}.{name}')} = "
-
-
-def iter_flags(args: list[str]) -> Iterator[tuple[str, list[str]]]:
+def iter_flags(args: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield each flag, with ``-`` for ``_`` and without its first ``--``, and the words after it up to the next one."""
     for i, arg in enumerate(args):
         if arg.startswith("--"):
@@ -208,7 +410,7 @@ def str_or_tuple(words: Sequence[str]) -> str | tuple[str, ...]:
     return tuple(words) if len(words) > 1 else "".join(words)
 
 
-def remove_flags(args: list[str], flags: Container[str]) -> list[str]:
+def remove_flags(args: Sequence[str], flags: Container[str]) -> list[str]:
     """Return ``args`` without these flags, named as by :func:`iter_flags`, and without their words."""
     rest, drop = [], False
     for arg in args:
@@ -216,148 +418,3 @@ def remove_flags(args: list[str], flags: Container[str]) -> list[str]:
             drop = arg.partition("=")[0].removeprefix("--").replace("_", "-") in flags
         rest += [] if drop else [arg]
     return rest
-
-
-def dataclass_flags(value: Any, prefix: str = "") -> Iterator[str]:
-    """Yield the flags that set the fields of a dataclass or its class; `common` and `experiment` give no prefix."""
-    for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
-        part = getattr(value, field.name, None)
-        if dataclasses.is_dataclass(part) and not isinstance(part, Choice | PiecewiseLinear):  # written as one word
-            top = not prefix and field.name in ("common", "experiment")
-            yield from dataclass_flags(part, "" if top else f"{prefix}{field.name}.".replace("_", "-"))
-        else:
-            yield f"{prefix}{field.name}".replace("_", "-")
-
-
-# ---------------------------------------------------------------- words that tyro does not read
-
-
-def _word_constructor(
-    metavar: str, read: Callable[[str], Any], write: Callable[[Any], str], kind: Any, none: bool = False
-) -> Any:
-    """Return the tyro constructor that reads a value from one argument.
-
-    With ``none``, the word ``none`` is parsed as None.
-    """
-
-    def from_word(words: list[str]) -> Any:
-        if none and words[0].lower() == "none":
-            return None
-        try:
-            return read(words[0])
-        except (ConfigError, yaml.YAMLError) as error:
-            why = str(error) if isinstance(error, ConfigError) else f"{words[0]!r} is not YAML: {error}"
-            raise ValueError(why) from error
-
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=f"none|{metavar}" if none else metavar,
-        instance_from_str=from_word,
-        is_instance=lambda value: (isinstance(value, kind) and value is not True) or (none and value is None),
-        str_from_instance=lambda value: ["none" if value is None else write(value)],
-    )
-
-
-@registry.primitive_rule
-def _whole_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
-    """Accept integers written as 1e5."""
-
-    def read(text: str) -> int:
-        with contextlib.suppress(ValueError):
-            return int(text)
-        with contextlib.suppress(ValueError):
-            if float(text).is_integer():  # infinity is not
-                return int(float(text))
-        raise ValueError(f"{text} is not a whole number")
-
-    return _word_constructor("INT", read, str, int) if info.type is int else None
-
-
-@registry.primitive_rule
-def _local_path(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path | None] | None:
-    """Reject URLs as paths: ``pathlib`` would create folders with names such as 's3:'."""
-
-    def read(text: str) -> Path:
-        check_local(text, "path")
-        return Path(text)
-
-    is_path = info.type in (Path, Path | None)
-    return _word_constructor("PATH", read, str, Path, info.type is not Path) if is_path else None
-
-
-@registry.primitive_rule
-def choice(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Choice | None] | None:
-    """Accept a ``Choice`` written as text, such as 'td_lambda(0.9)', or 'none' if it is optional."""
-    options = typing.get_args(info.type) or (info.type,)
-    kind, optional = options[0], options[1:] == (type(None),)
-    if not (isinstance(kind, type) and issubclass(kind, Choice) and (optional or len(options) == 1)):
-        return None
-    return _word_constructor("|".join(kind.variants()), kind.parse, lambda value: value.to_text(), kind, optional)  # type: ignore[no-any-return]
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads 1e5 as a number, like the other flags; in YAML 1.1 it is text."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), [*"-+.0123456789"]
-)
-
-
-@registry.primitive_rule
-def _parse_schedule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[ScheduledFloat] | None:
-    """Accept a schedule over env steps written as points: '[[0, 0], [1e4, 3e-4]]'."""
-
-    def read(text: str) -> ScheduledFloat:
-        with contextlib.suppress(ValueError):
-            return float(text)
-        return PiecewiseLinear.from_points(yaml.load(text, _Loader), "points")
-
-    return (
-        _word_constructor("FLOAT|POINTS", read, str, int | float | PiecewiseLinear)
-        if info.type == ScheduledFloat
-        else None
-    )
-
-
-@registry.primitive_rule
-def weights(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[WeightByPattern] | None:
-    """Accept one number, or several by regular expression: '{camera: 0.5, "joints/.*": 10}'."""
-
-    def read(text: str) -> WeightByPattern:
-        return coerce(yaml.load(text, _Loader), WeightByPattern, "weights")  # type: ignore[no-any-return]
-
-    return _word_constructor("FLOAT|YAML", read, str, int | float | dict) if info.type == WeightByPattern else None
-
-
-@registry.primitive_rule
-def _yaml_mapping(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[dict[str, Any]] | None:
-    """Accept mappings, such as environment arguments, as YAML, '{continuous: true}', or as continuous=true."""
-
-    def read(text: str) -> dict[str, Any]:
-        value = yaml.load(text, _Loader)
-        if isinstance(value, str) and all("=" in pair for pair in value.split(",")):
-            pairs = (pair.partition("=") for pair in value.split(","))
-            value = {name.strip(): yaml.load(number, _Loader) for name, _, number in pairs}
-        if not isinstance(value, dict):
-            raise ValueError(f"{text!r} is not a mapping such as '{{name: value}}'")
-        return value
-
-    def write(value: dict[str, Any]) -> str:
-        return yaml.safe_dump(value, default_flow_style=True).strip()
-
-    return _word_constructor("YAML", read, write, dict) if typing.get_origin(info.type) is dict else None
-
-
-@registry.primitive_rule
-def _env_changes(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[EnvChanges] | None:
-    """Accept an environment as its id, or as YAML of the settings that differ."""
-
-    def read(text: str) -> str | dict[str, Any]:
-        value = yaml.load(text, _Loader)
-        return value if isinstance(value, dict) else text
-
-    def write(value: str | dict[str, Any]) -> str:
-        return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).strip()
-
-    return _word_constructor("ID|YAML", read, write, str | dict, none=True) if info.type == EnvChanges else None

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
-
 from reverie.algos.table import algorithms
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like
-from reverie.cli.parsing import TrustOption
+from reverie.cli.parsing import Positional, TrustOption
 from reverie.core.errors import ReverieError, RunError, count_noun
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
@@ -27,7 +25,7 @@ if TYPE_CHECKING:  # imports torch, which --help does not need
 class ListCommand:
     """List all algorithms, their sizes, and the presets; or the agents at a location."""
 
-    location: Annotated[Positional[str], arg(metavar="LOCATION")] = ""
+    location: Annotated[str, Positional("LOCATION")] = ""
     """List the agents at hf://USER, in a folder, or at s3://BUCKET/FOLDER, instead."""
 
     def __call__(self) -> int:
@@ -78,7 +76,7 @@ def _print_entry(name: str, texts: list[str]) -> None:
 class CompareCommand:
     """Compare several settings over their seeds: the scores, and the probability that one is better."""
 
-    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="FOLDER ...")]
+    runs: Annotated[tuple[Path, ...], Positional("FOLDER ...")]
     """For each setting, a folder with the runs of its seeds, or a single run. Runs that match a quoted pattern, such as
     'runs/sac-*', are seeds of one setting; each folder of runs that matches is a separate setting."""
     figure: Path | None = None
@@ -102,7 +100,7 @@ class CompareCommand:
 class RegisterCommand(TrustOption):
     """Add the agent of a run to a model registry."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder."""
     name: str
     """Name of the model, to which a version is added."""
@@ -126,9 +124,9 @@ class RegisterCommand(TrustOption):
 class PushCommand(TrustOption):
     """Upload the agent of a run: weights, settings, evaluation and a model card."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder."""
-    location: Annotated[Positional[str], arg(metavar="LOCATION")]
+    location: Annotated[str, Positional("LOCATION")]
     """hf://USER/NAME on the Hugging Face Hub, s3://BUCKET/NAME or another URL, or a folder."""
     checkpoint: Path | None = None
     """Name of a folder in the run's checkpoints/, best, or a path. None: the best if there is one, else the newest."""
@@ -146,7 +144,7 @@ class PushCommand(TrustOption):
 class PullCommand(TrustOption):
     """Download a shared agent, or a run or an agent from a tracker."""
 
-    location: Annotated[Positional[str], arg(metavar="LOCATION")]
+    location: Annotated[str, Positional("LOCATION")]
     """hf://USER/NAME, also with @REVISION; s3://BUCKET/NAME or another URL; models:/NAME/3 and the like."""
     to: Path | None = None
     """A new folder. None: one below runs/."""
@@ -161,9 +159,9 @@ class PullCommand(TrustOption):
 class ImportCommand(TrustOption):
     """Import an agent of another library as a run, without unpickling anything."""
 
-    library: Annotated[Positional[Literal["sb3"]], arg(metavar="LIBRARY")]
+    library: Annotated[Literal["sb3"], Positional("LIBRARY")]
     """sb3: Stable-Baselines3 or sb3-contrib."""
-    file: Annotated[Positional[Path], arg(metavar="FILE")]
+    file: Annotated[Path, Positional("FILE")]
     """The zip file of model.save: PPO, A2C, SAC, TD3, DDPG, DQN, MaskablePPO, RecurrentPPO, QRDQN, TQC or
     CrossQ, with MLPs."""
     env: str
@@ -210,7 +208,7 @@ INFO_METRICS = (*(f"counters/{name}" for name in COUNTERS), "episode/score", "ev
 class InfoCommand:
     """Describe a run: its settings, progress, results and files."""
 
-    run: Annotated[Positional[Path], arg(metavar="RUN")]
+    run: Annotated[Path, Positional("RUN")]
     """Run folder."""
 
     def __call__(self) -> None:

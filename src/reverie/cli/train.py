@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from tyro.conf import arg
+from typing import Any
 
 from reverie.algos.table import same_algorithm
 from reverie.api import train_config
@@ -16,7 +14,7 @@ from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
 from reverie.cli.parsing import iter_flags, parse, remove_flags
-from reverie.cli.train_options import CommonOptions, parse_common
+from reverie.cli.train_command import CommonOptions, TuneOptions, parse_common
 from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
@@ -34,21 +32,11 @@ SHORT = {"env": "env.id", "envs": "env.num", "data": "data.path"}
 """Flags of ``CommonOptions`` that are short names of settings."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainCommand:
-    """Train an agent, or continue a run. Flags override files, files the preset."""
-
-    common: Annotated[CommonOptions, arg(name="")]
-    experiment: Annotated[ExperimentConfig, arg(name="")]
-
-
-def parse_and_train(
-    args: list[str], options: CommonOptions, kind: type[Any] = TrainCommand, end: Callable[..., int] | None = None
-) -> int:
+def parse_and_train(args: list[str], options: CommonOptions, end: Callable[..., int] | None = None) -> int:
     """Parse ``args``, train, and print the result.
 
     ``options``: those of ``args`` that determine the defaults of all others. ``end``: called with the settings instead
-    of training. ``kind``: the command to which ``end`` belongs.
+    of training, by ``reverie tune``.
     """
     has_algorithm, flags = bool(args) and not args[0].startswith("-"), dict(iter_flags(args))
     if misplaced := _misplaced_word(args, flags):
@@ -75,17 +63,15 @@ def parse_and_train(
     defaults = replace(options, env=config.env.id, envs=config.env.num, data=config.data.path)
     name = "train" if end is None else "tune"
     train_args = ["--help" if text == "--help-all" else text for text in args]
-    parsed = parse(kind, train_args, name, default=kind(common=defaults, experiment=config), changes="--eval-env")
-    if parsed.common.algorithm != options.algorithm:
+    common, parsed = parse(train_args, name, defaults, config)
+    if common.algorithm.replace("-", "_") != options.algorithm.replace("-", "_"):
         return print_error("no algorithm given. Pass it as the first argument: reverie train ALGORITHM [OPTIONS]", 2)
     changed = {
-        path: value
-        for name, path in SHORT.items()
-        if (value := getattr(parsed.common, name)) != getattr(defaults, name)
+        path: value for name, path in SHORT.items() if (value := getattr(common, name)) != getattr(defaults, name)
     }
-    config = parsed.experiment.merge(changed | {"preset": config.preset})
+    config = parsed.merge(changed | {"preset": config.preset})
     # Only the first learner prints this, not the process that starts the learners; trials of a search start their own.
-    common, is_single = replace(parsed.common, run=options.run), config.learners == 1 and not parsed.common.cluster
+    common, is_single = replace(common, run=options.run), config.learners == 1 and not common.cluster
     runs_children = end is not None or common.seeds is not None  # runs, that start their own learners
     starts = not runs_children and not is_single and not is_launched()
     with silence_logger(starts or launcher_rank() > 0):
@@ -214,39 +200,11 @@ SHOWN = 10
 """Number of trials of a search that are printed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TuneOptions(CommonOptions):
-    """Options of a search, in addition to the options of `reverie train`."""
-
-    space: Path = Path()
-    """YAML file with the settings to search: `algo.lr: {low: 1e-5, high: 1e-2, log: true}` or
-    `algo.batch_size: [32, 64]`."""
-    grid: dict[str, Any] = field(default_factory=dict)
-    """Try all combinations of these values instead: '{algo.lr: [1e-3, 3e-4], algo.batch_size: [32, 64]}'."""
-    trials: int = 20
-    """Total number of trials of a search; the same command with more trials continues the search."""
-    seeds: str | None = None
-    """Train each trial with several seeds and average their scores: the number of seeds, counted up from --seed, or a
-    list such as 1,5,7."""
-    jobs: int = 0
-    """Runs to train at a time. 0: as many as the CPU cores allow with the threads of each; one on a GPU."""
-    prune: bool = True
-    """Stop the worse trials of a search early, by their evaluations during training."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneCommand:
-    """Search for good settings. The base settings are those of `reverie train` with the same options."""
-
-    common: Annotated[TuneOptions, arg(name="")]
-    experiment: Annotated[ExperimentConfig, arg(name="")]
-
-
 def tune_command(args: list[str]) -> int:
     """Run ``reverie tune``."""
     if {"-h", "--help"} & {*args}:
-        parse(TuneOptions, ["--help"], "tune")
-    return parse_and_train(args, TuneOptions(**vars(parse_common(args))), TuneCommand, run_search)
+        parse(["--help"], "tune", TuneOptions)
+    return parse_and_train(args, TuneOptions(**vars(parse_common(args))), run_search)
 
 
 def run_search(config: ExperimentConfig, options: TuneOptions) -> int:

@@ -241,7 +241,7 @@ def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
     """Return an error text that begins ``name = value, name = value: ...`` with ``path`` put before each field name."""
     head, colon, rest = text.partition(": ")
     if path:
-        head = re.sub(r"(^|, )(\w+)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[2] in names else m[0], head)
+        head = re.sub(r"(^|, )((\w+)[\w.]*)(?= = )", lambda m: f"{m[1]}{path}.{m[2]}" if m[3] in names else m[0], head)
     return head + colon + rest
 
 

@@ -18,9 +18,8 @@ from reverie.kernels.compiler import load_kernels
 from reverie.kernels.tape import Tape
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.exploration import CapturableFunction
-from reverie.nn.noisy_mlp import NoisyMLP
 from reverie.nn.on_policy_networks import PolicyActor
-from reverie.nn.relu_mlp import ReluMLP
+from reverie.nn.relu_mlp import NoisyMLP, ReluMLP
 
 MAX_KEYS = 8
 """Largest number of captures, one for each kind of input; inputs of further kinds call the network."""

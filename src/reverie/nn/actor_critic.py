@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_choice, num_continuous
 from reverie.core.types import Obs
-from reverie.nn.action_kinds import num_classes_per_choice, num_continuous
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.functional import mask_illegal
 from reverie.nn.network import MemoryInputs, Network, NetworkConfig, ObsConcat, build_inputs
-from reverie.nn.noisy_mlp import NoisyMLP
 from reverie.nn.normals import DiagonalNormal, SquashedNormal
-from reverie.nn.relu_mlp import ReluMLP
+from reverie.nn.relu_mlp import NoisyMLP, ReluMLP
 from reverie.objectives.categorical import join_choices, split_choices
 
 # ---------------------------------------------------------------------- actors

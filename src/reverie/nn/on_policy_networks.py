@@ -8,9 +8,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice, num_continuous
 from reverie.core.types import Mode, Obs, PolicyOutput, Step
-from reverie.nn.action_kinds import action_kind, num_classes_per_choice, num_continuous
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.exploration import StatelessStorage
