@@ -34,7 +34,7 @@ LARGEST_LOG = 4_000_000_000
 FULL = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk, and of a user's full share of it."""
 MAX_EXPANDED, MAX_RATIO = 1_000_000_000, 250
-"""A compressed file may expand to so many bytes, or to so many times its size; images of games reach 190 times."""
+"""A compressed file may expand to this many bytes, or to this many times its size; images of games reach 190 times."""
 EXPANDED_VARIABLE = "REVERIE_MAX_EXPANDED_GB"
 """Environment variable with another limit, in gigabytes."""
 FOREIGN = ("wandb",)

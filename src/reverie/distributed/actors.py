@@ -18,7 +18,7 @@ from reverie.algos.base import Algorithm
 from reverie.core.columns import as_numpy
 from reverie.core.errors import ReverieError
 from reverie.core.logger import log_warnings_as
-from reverie.core.protocols import Annealed, Env
+from reverie.core.protocols import Env, ScheduledPolicy
 from reverie.core.seeding import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
 from reverie.core.types import FLAGS, Step
@@ -119,7 +119,7 @@ class ActorWorker:
             if not blocks.turns:
                 self.look()
                 collector.env_steps = signs.env_steps  # of all actors: exploration follows the steps of the whole run
-                if isinstance(policy, Annealed):
+                if isinstance(policy, ScheduledPolicy):
                     collector.state = policy.advance_schedule(collector.state, signs.env_steps)
             steps += collector.collect()
             if blocks.full:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
-from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
+from reverie.core.protocols import Env, Policy, Restorable, RowSink, RunningStatistics, ScheduledPolicy
 from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
@@ -203,7 +203,7 @@ class Collector:
             self.running_statistics.update_statistics(step)
             self._watched = True
         random = self.env_steps < self.random_steps
-        if self.schedule_position is not None and isinstance(self.policy, Annealed):
+        if self.schedule_position is not None and isinstance(self.policy, ScheduledPolicy):
             self.state = self.policy.advance_schedule(self.state, self.schedule_position())
         action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
         if random:
@@ -352,7 +352,7 @@ class Collector:
 def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:
     """Return the state before the first observation, with exploration schedules advanced to ``env_steps``."""
     state = policy.initial(num_envs)
-    return policy.advance_schedule(state, env_steps) if env_steps and isinstance(policy, Annealed) else state
+    return policy.advance_schedule(state, env_steps) if env_steps and isinstance(policy, ScheduledPolicy) else state
 
 
 def to_executed_action(action: Tensor, step: Step) -> Tensor:
