@@ -112,8 +112,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """
         raw_mask = mask_in(obs) if self.source == "observation" else mask
         if raw_mask is None and not last:
-            earlier = f"although the environment provided it in its {self.source} earlier"
-            raise DataError(f"{MASK_KEY} is missing, {earlier}. Provide it in every step")
+            reason = f"although the environment provided it in its {self.source} earlier"
+            raise DataError(f"{MASK_KEY} is missing, {reason}. Provide it in every step")
         if count is not None:
             if self.source == "observation" and not isinstance(raw_mask, np.ndarray):
                 raw_mask = iterate(batch_space(self.env.observation_space[MASK_KEY], count), raw_mask)  # type: ignore[index]  # a Dict

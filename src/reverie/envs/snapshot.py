@@ -110,7 +110,7 @@ def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
         return None, f"it cannot be read ({type(error).__name__}: {error})"
     try:
         for layer, state in zip(layers, states, strict=True):
-            _give(layer, state)
+            _restore_layer(layer, state)
     except (Exception, SystemExit) as error:
         raise EnvError(f"it does not fit this environment ({type(error).__name__}: {error})") from error
     return extra, ""
@@ -173,14 +173,14 @@ def _saved(layer: Env) -> LayerState:
         if native is not None:
             state.native[name] = native[0](value)
         constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
-        if native is not None or constant or _draws(value) or _is_local_function(value, layers):
+        if native is not None or constant or _is_renderer(value) or _is_local_function(value, layers):
             state.kept_fields.append(name)
         else:
             state.fields[name] = value
     return state
 
 
-def _give(layer: Env, state: LayerState) -> None:
+def _restore_layer(layer: Env, state: LayerState) -> None:
     fields = vars(layer)
     if _has_own(layer):
         fields.update(state.fields)
@@ -193,11 +193,11 @@ def _give(layer: Env, state: LayerState) -> None:
     fields.update(staying | state.fields)
 
 
-def _draws(value: object) -> bool:
+def _is_renderer(value: object) -> bool:
     """Return whether ``value`` is a rendering object (window, surface, renderer), or a collection of only these."""
     if isinstance(value, list | tuple | dict):
         inside = value.values() if isinstance(value, dict) else value
-        return len(inside) > 0 and all(map(_draws, inside))
+        return len(inside) > 0 and all(map(_is_renderer, inside))
     kind = type(value)
     package = kind.__module__.split(".")[0]
     if package in VIEWER_PACKAGES:
@@ -214,16 +214,18 @@ def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
         return False
     values = [cell.cell_contents for cell in value.__closure__ or ()]
     values += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    if _rebinds(value.__code__) or not all(_is_constant(x) or any(x is layer for layer in layers) for x in values):
+    if _assigns_nonlocal(value.__code__) or not all(
+        _is_constant(x) or any(x is layer for layer in layers) for x in values
+    ):
         raise SnapshotError
     return True
 
 
-def _rebinds(code: types.CodeType) -> bool:
+def _assigns_nonlocal(code: types.CodeType) -> bool:
     """Return whether ``code``, or a function within it, assigns to a nonlocal variable."""
     steps = {step.opname for step in dis.get_instructions(code)}
     return bool(steps & {"STORE_DEREF", "DELETE_DEREF"}) or any(
-        _rebinds(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)
+        _assigns_nonlocal(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)
     )
 
 
@@ -311,17 +313,17 @@ def _save_atari(ale: Any) -> bytes:
     """
     state, frames, action = ale.cloneState(include_rng=True), _frames(ale), 0
     if frames and not ale.game_over():
-        after = _after(ale, frames)
+        after = _state_after_noops(ale, frames)
         ale.restoreState(state)
         action = _last_action(ale, state, frames, after)
-        _give_atari(ale, state, action, frames)
+        _restore_atari(ale, state, action, frames)
     return pickle.dumps((state, action))
 
 
 def _load_atari(ale: Any, saved: bytes) -> None:
     state, action = pickle.loads(saved)
     ale.reset_game()
-    _give_atari(ale, state, action, _frames(ale))
+    _restore_atari(ale, state, action, _frames(ale))
 
 
 def _frames(ale: Any) -> int:
@@ -332,14 +334,14 @@ def _frames(ale: Any) -> int:
 
 def _last_action(ale: Any, state: Any, frames: int, after: bytes) -> int:
     for action in range(len(ale.getLegalActionSet())):
-        _give_atari(ale, state, action, frames)
-        if _after(ale, frames) == after:
+        _restore_atari(ale, state, action, frames)
+        if _state_after_noops(ale, frames) == after:
             return action
     ale.restoreState(state)
     raise ValueError("no action reproduces the next state of the emulator")
 
 
-def _give_atari(ale: Any, state: Any, action: int, frames: int) -> None:
+def _restore_atari(ale: Any, state: Any, action: int, frames: int) -> None:
     """Put the emulator in ``state``, with ``action`` as its last action."""
     if frames:
         ale.reset_game()
@@ -348,7 +350,7 @@ def _give_atari(ale: Any, state: Any, action: int, frames: int) -> None:
     ale.restoreState(state)
 
 
-def _after(ale: Any, frames: int) -> bytes:
+def _state_after_noops(ale: Any, frames: int) -> bytes:
     for _ in range(frames):
         ale.act(0)
     return pickle.dumps(ale.cloneState(include_rng=True))
