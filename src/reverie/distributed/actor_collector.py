@@ -38,8 +38,8 @@ from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
 from reverie.run.collect import EpisodeStats
 
-DEATHS, WITHIN = 3, 60.0
-"""The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""
+MAX_DEATHS, DEATH_WINDOW_SECONDS = 3, 60.0
+"""The run fails if an actor dies ``MAX_DEATHS`` times within ``DEATH_WINDOW_SECONDS`` seconds."""
 MAX_WAIT = 0.1
 """Maximum seconds that the learner waits for rows before it handles other events."""
 
@@ -57,7 +57,7 @@ class ActorHandle:
     starts: int = 0
     has_sent_rows: bool = False
     """Whether any of its processes has sent rows."""
-    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS))
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DEATHS))
 
 
 class ActorCollector:
@@ -252,11 +252,11 @@ class ActorCollector:
         assert link is not None
         how = link.end(time.monotonic() + PATIENCE)
         lane.deaths.append(time.monotonic())
-        often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
+        often = len(lane.deaths) == MAX_DEATHS and lane.deaths[-1] - lane.deaths[0] < DEATH_WINDOW_SECONDS
         why = failure.text.rstrip() or how
         if often or failure.is_permanent or (failure.text and not lane.has_sent_rows):
             early = "" if lane.has_sent_rows else " before its first step"
-            times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
+            times = f" {MAX_DEATHS} times within {DEATH_WINDOW_SECONDS:.0f} seconds" if often else early
             advice = "" if failure.text or lane.has_sent_rows else f".{STARTUP_ADVICE.format('actors = 0')}"
             raise RunError(f"actor {lane.number} failed{times}: {why}{advice}")
         logger.warning(f"actor {lane.number} is restarted, with new episodes: {why.splitlines()[-1]}")

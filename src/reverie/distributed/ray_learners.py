@@ -42,7 +42,7 @@ RESTARTS = 3
 """Maximum consecutive restarts of all learners from the same checkpoint."""
 EXIT_GRACE_SECONDS = 10.0
 """Seconds for the other learners to end by themselves after one has failed."""
-SAVING = 600.0
+SAVE_GRACE_SECONDS = 600.0
 """The same after a signal to a learner: all save first."""
 UNRESPONSIVE_SECONDS = 60.0
 """Seconds without an answer after which a learner counts as lost."""
@@ -74,7 +74,7 @@ class RayLearner:
         assert self.child.stdout is not None
         os.set_blocking(self.child.stdout.fileno(), False)
 
-    def look(self) -> tuple[bytes, int | None]:
+    def poll(self) -> tuple[bytes, int | None]:
         """Return the output of the process since the last poll, and its exit code, None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(POLL)
@@ -319,7 +319,7 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     import ray
 
     codes: dict[int, int | None] = {}
-    pending = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
+    pending = {learner.poll.remote(): rank for rank, learner in enumerate(learners)}
     num_forwarded, killed, end = 0, False, float("inf")
     while pending and time.monotonic() < end + UNRESPONSIVE_SECONDS:
         for _ in got[num_forwarded:]:
@@ -337,12 +337,12 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
                 sys.stdout.buffer.write(text)
                 sys.stdout.buffer.flush()
             if code is None:
-                pending[learners[rank].look.remote()] = rank
+                pending[learners[rank].poll.remote()] = rank
             else:
                 codes[rank] = 1 if killed and code < 0 else code
         if any(codes.values()) or None in codes.values():
             asking = got or any(code is not None and code > 128 for code in codes.values())
-            end = min(end, time.monotonic() + (SAVING if asking else EXIT_GRACE_SECONDS))
+            end = min(end, time.monotonic() + (SAVE_GRACE_SECONDS if asking else EXIT_GRACE_SECONDS))
         if time.monotonic() > end and not killed:
             _signal_learners(learners, signal.SIGKILL)
             killed = True
