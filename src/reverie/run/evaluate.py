@@ -89,9 +89,9 @@ class Evaluation:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy."""
         return estimate_interval(iqm, self.scores)
 
-    def differs_from(self, other: Evaluation) -> bool:
+    def differs_from(self, evaluation: Evaluation) -> bool:
         """Return whether the intervals of both do not overlap; False if one has too few episodes for an interval."""
-        mine, theirs = self.iqm(), other.iqm()
+        mine, theirs = self.iqm(), evaluation.iqm()
         return mine.high < theirs.low or theirs.high < mine.low  # comparisons with NaN are False
 
     def statistics(self) -> dict[str, float]:
