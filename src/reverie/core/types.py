@@ -44,7 +44,7 @@ when the caller chooses its own action: only the state and its extras matter."""
 
 
 def vector_of(scalars: Sequence[Tensor]) -> Tensor | None:
-    """Return the vector of which ``scalars`` are all elements, in order; None if there is none. Nothing is copied."""
+    """Return the vector whose elements are ``scalars``, in order; None if there is none. Nothing is copied."""
     vector = scalars[0]._base if scalars else None
     if vector is None or vector.shape != (len(scalars),) or vector.requires_grad:
         return None

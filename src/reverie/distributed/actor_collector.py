@@ -27,7 +27,7 @@ from reverie.core.types import FLAGS, State, Step, Window
 from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting_weights, serialize_weights
 from reverie.distributed.actor_replays import MultiQueue, MultiReplay, MultiReplayStores
 from reverie.distributed.actors import ActorTask
-from reverie.distributed.local_actors import PATIENCE, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
+from reverie.distributed.local_actors import ACTOR_END_SECONDS, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
 from reverie.distributed.ray_actors import RayActorConnection, RayActors
 from reverie.distributed.ray_learners import PLACEMENT_VAR
 from reverie.envs.make import MakeEnv
@@ -154,7 +154,7 @@ class ActorCollector:
         links = [lane.link for lane in self.lanes if lane.link is not None]
         for link in links:
             link.sign("stop", 1)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + ACTOR_END_SECONDS
         for link in links:
             link.end(deadline)
         for lane in self.lanes:
@@ -250,7 +250,7 @@ class ActorCollector:
         """Restart an actor that has ended; RunError if it fails too often, or would fail again."""
         link, lane.link = lane.link, None
         assert link is not None
-        how = link.end(time.monotonic() + PATIENCE)
+        how = link.end(time.monotonic() + ACTOR_END_SECONDS)
         lane.deaths.append(time.monotonic())
         often = len(lane.deaths) == MAX_DEATHS and lane.deaths[-1] - lane.deaths[0] < DEATH_WINDOW_SECONDS
         why = failure.text.rstrip() or how

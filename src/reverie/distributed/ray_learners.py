@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 PLACEMENT_VAR = "REVERIE_PLACEMENT"
 """Environment variable with the placement of a learner's actors."""
-PATIENCE = 20.0
+PLACEMENT_SECONDS = 20.0
 """Seconds to wait for free resources at the start."""
 RESOURCE_RETURN_SECONDS = 600.0
 """Seconds to wait for resources after a loss: a new node can take this long."""
-RESTARTS = 3
+MAX_RESTARTS = 3
 """Maximum consecutive restarts of all learners from the same checkpoint."""
 EXIT_GRACE_SECONDS = 10.0
 """Seconds for the other learners to end by themselves after one has failed."""
@@ -157,7 +157,7 @@ def connect(address: str, namespace: str | None = None) -> Any:
     before = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal() and "/" not in host:
-            socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray would retry for minutes
+            socket.create_connection((host, int(port)), PLACEMENT_SECONDS / 2).close()  # Ray would retry for minutes
         ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise RunError(
@@ -218,7 +218,7 @@ def _run_until_done(
         losses, before = (1 if current != before else losses + 1), current
         rank, code = next(iter(lost.items()))
         loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({_loss_reason(code)})"
-        if losses > RESTARTS:
+        if losses > MAX_RESTARTS:
             raise RunError(
                 f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command resumes the run."
             )
@@ -249,7 +249,7 @@ def _place_learners(
     name = uuid.uuid4().hex
     group = placement_group([{k: v for k, v in bundle.items() if v} for bundle in bundles], strategy, name)
     try:
-        is_placed = wait_until_placed(group, PATIENCE, got)
+        is_placed = wait_until_placed(group, PLACEMENT_SECONDS, got)
         if not is_placed and is_retry:
             logger.warning(
                 f"{missing_resources(ray, bundles, count, strategy)} Waiting for them for "

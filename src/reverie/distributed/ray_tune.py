@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.distributed.ray_learners import RESTARTS, RayLearner, wait_until_unlocked
+from reverie.distributed.ray_learners import MAX_RESTARTS, RayLearner, wait_until_unlocked
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
@@ -104,8 +104,8 @@ def train_placed(queue: Any, jobs: int, *, resources: Mapping[str, float]) -> No
     with ThreadPoolExecutor(1) as apart:  # so that Ray Tune does not change the signal handlers
         apart.submit(
             tune.run, _TuneTrial, name="ray", storage_path=str(queue.runs[0].log.parent), search_alg=searcher,
-            stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
-            resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
+            stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=MAX_RESTARTS,
+            verbose=0, resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
         ).result()  # fmt: skip
     for trial_id in list(searcher.running):

@@ -40,9 +40,9 @@ from reverie.envs.make import Env
 from reverie.envs.wrappers import wrapper_stack
 
 FORMAT = 4
-RANDOM = ("_np_random", "_np_random_seed")
+RNG_FIELDS = ("_np_random", "_np_random_seed")
 """Fields of the random generator that Gymnasium gives each environment."""
-CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
+CONSTANT_FIELDS = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
 RENDERING_CLASSES = {
     "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
     "matplotlib": {"Artist", "FigureCanvasBase", "FigureManagerBase", "Animation"},
@@ -63,7 +63,7 @@ VIEWER_PACKAGES = {
 """Packages whose classes named ``...Renderer`` and ``...Viewer`` are rendering objects."""
 STICKY_TOLERANCE = 1e-12
 """Tolerated probability that the last action of an Atari emulator is still being repeated."""
-SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
+CONSTANT_TYPES = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
 
 
 class SnapshotError(Exception):
@@ -134,7 +134,7 @@ def env_fingerprint(env: Env) -> dict[str, str]:
 
 def _constants(layers: list[Env]) -> dict[str, str]:
     fields = [(layer, *item) for layer in layers if not _has_own(layer) for item in vars(layer).items()]
-    plain = [(layer, name, x) for layer, name, x in fields if name not in RANDOM and _is_plain(x)]
+    plain = [(layer, name, x) for layer, name, x in fields if name not in RNG_FIELDS and _is_plain(x)]
     return {f"{name} of {type(layer).__qualname__}": repr(x) for layer, name, x in plain}
 
 
@@ -163,7 +163,7 @@ def _saved(layer: Env) -> LayerState:
         custom_state = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
         if custom_state is None:
             raise SnapshotError
-        return LayerState(custom_state, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
+        return LayerState(custom_state, {name: vars(layer)[name] for name in RNG_FIELDS if name in vars(layer)})
     members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
     if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
         raise SnapshotError  # values in __slots__ are not among the fields
@@ -172,7 +172,7 @@ def _saved(layer: Env) -> LayerState:
         native = NATIVE_STATE_HANDLERS.get(_kind_of(value))
         if native is not None:
             state.native[name] = native[0](value)
-        constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
+        constant = name in CONSTANT_FIELDS or (name == "env" and isinstance(layer, gymnasium.Wrapper))
         if native is not None or constant or _is_renderer(value) or _is_local_function(value, layers):
             state.kept_fields.append(name)
         else:
@@ -230,7 +230,9 @@ def _assigns_nonlocal(code: types.CodeType) -> bool:
 
 
 def _is_constant(value: object) -> bool:
-    return all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, (*SIMPLE, gymnasium.Space))
+    return (
+        all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, (*CONSTANT_TYPES, gymnasium.Space))
+    )
 
 
 class _Pickler(pickle.Pickler):
@@ -242,7 +244,7 @@ class _Pickler(pickle.Pickler):
         self._spans: list[tuple[int, int]] = []
         for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
             for name, value in vars(layer).items():
-                if name in state.kept_fields and not isinstance(value, SIMPLE):
+                if name in state.kept_fields and not isinstance(value, CONSTANT_TYPES):
                     self._references.setdefault(id(value), ("field", n, name))
                 if name not in state.fields and isinstance(value, np.ndarray) and value.size:
                     with contextlib.suppress(SnapshotError):

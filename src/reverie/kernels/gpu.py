@@ -33,7 +33,7 @@ MIN_PROGRAMS = 64
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 Family = Literal["recurrence", "images", "two-hot", "optimizers", "losses", "perceptrons", "policies"]
-"""Kernels that are checked together, and of which none is used if one fails."""
+"""Kernels that are checked together; none is used if one fails."""
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 Compared = list[tuple[str, Tensor, Tensor]]

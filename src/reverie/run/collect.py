@@ -22,7 +22,7 @@ from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
 
-SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
+TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only a resumed run reads, and only if the user wrote
@@ -157,7 +157,7 @@ class Collector:
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged_episodes: list[EpisodeStats] = []
-        self.seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(TIME_METRICS, 0.0)
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
 

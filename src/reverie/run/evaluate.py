@@ -128,7 +128,7 @@ class Evaluation:
         }
 
 
-FLOOR, TIMES = 1000, 4
+MIN_CUTOFF_STEPS, CUTOFF_FACTOR = 1000, 4
 """An episode is cut off after at least this many steps, and this many times the longest training episode."""
 
 
@@ -137,7 +137,7 @@ def episode_limit(setting: int | None, longest: int) -> int:
 
     ``setting``: ``eval_episode_steps``, if set; ``longest``: steps of the longest training episode.
     """
-    return max(FLOOR, TIMES * longest) if setting is None else setting
+    return max(MIN_CUTOFF_STEPS, CUTOFF_FACTOR * longest) if setting is None else setting
 
 
 FrameFn = Callable[[np.ndarray], np.ndarray]
