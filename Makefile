@@ -33,8 +33,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh
 	tools/venv.sh $(PYTHON) $(VENV) "dev"
 	@touch $@ $(VENV)/.demo
 
-# Triton, for the tests of GPU kernels, exists for Linux only. It lies apart: loaded behind Mesa's OpenGL, whose LLVM is
-# another, it crashes.
+# Triton, for the tests of GPU kernels, exists for Linux only. Installed separately: imported after
+# Mesa's OpenGL, which bundles another LLVM, it crashes.
 TRITON := $(if $(filter Linux,$(shell uname -s)),$(VENV)/.triton)
 $(VENV)/.triton: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
@@ -96,7 +96,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/names.py src/reverie --max 5
+	$(BIN)/python tools/names.py src/reverie --max 2
 	$(BIN)/python tools/public_names.py
 	PATH="$(abspath $(BIN)):$$PATH" pyright --verifytypes reverie --ignoreexternal >$(VENV)/types.log || \
 		(grep -B 1 -A 1 ' error: ' $(VENV)/types.log; exit 1)

@@ -15,7 +15,7 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-SWITCH = "REVERIE_WHEEL"
+WHEEL_ENV_VAR = "REVERIE_WHEEL"
 FLAGS = ["-O3", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-fopenmp"]
 X86 = {"x86-64-v3": ["-march=x86-64-v3"], "x86-64-v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"]}
 LEVELS = {"x86_64": X86, "aarch64": {"aarch64": ["-march=armv8.2-a"]}}
@@ -27,7 +27,7 @@ class WithKernels(build_py):
     def run(self) -> None:
         """Compile for every level of this architecture."""
         super().run()
-        if SWITCH not in os.environ:
+        if WHEEL_ENV_VAR not in os.environ:
             return
         room = Path(self.build_lib) / "reverie" / "kernels"
         (room / "built").mkdir(parents=True, exist_ok=True)
@@ -45,26 +45,26 @@ class WithKernels(build_py):
                 os.remove(made)
 
 
-class OfPlatform(bdist_wheel):
+class PlatformWheel(bdist_wheel):
     """A wheel for any Python 3, but for one platform if it has compiled kernels."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tag, without the version of Python; of Linux, with the glibc that the kernels need."""
         tag = super().get_tag()[2]
         kernels = sorted((Path(self.bdist_dir) / "reverie" / "kernels" / "built").glob("*.so"))
-        needed = {found for one in kernels for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", one.read_bytes())}
+        needed = {found for library in kernels for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", library.read_bytes())}
         if tag.startswith("linux_") and needed:
             major, minor = max((int(major), int(minor)) for major, minor in needed)
             tag = tag.replace("linux_", f"manylinux_{major}_{minor}_", 1)
         return ("py3", "none", tag)
 
 
-class OfParts(Distribution):
+class KernelDistribution(Distribution):
     """A distribution that knows that compiled kernels are not pure Python."""
 
     def has_ext_modules(self) -> bool:
         """Return whether it has them."""
-        return SWITCH in os.environ
+        return WHEEL_ENV_VAR in os.environ
 
 
-setup(distclass=OfParts, cmdclass={"build_py": WithKernels, "bdist_wheel": OfPlatform})
+setup(distclass=KernelDistribution, cmdclass={"build_py": WithKernels, "bdist_wheel": PlatformWheel})

@@ -59,7 +59,7 @@ INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
 
 TOGETHER = {
     "strided": ("strided.strided_conv_cpu", "strided.transposed_conv_cpu"),
-    "losses and steps": ("losses.td0_cpu", "losses.mean_over_cpu", "losses.squared_error_cpu", "optim.adam_cpu",
+    "losses and steps": ("losses.td0_cpu", "losses.masked_mean_cpu", "losses.squared_error_cpu", "optim.adam_cpu",
                          "optim.polyak_cpu"),
     "quantiles": ("losses.greedy_quantiles_cpu", "losses.quantile_targets_cpu", "losses.quantile_error_cpu"),
     "layers": ("elementwise.norm_silu_cpu", "packing.mlp_forward_cpu", "matmul.linear_cpu"),

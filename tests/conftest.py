@@ -30,7 +30,7 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thou
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     tempfile.tempdir = str(MEMORY)
 
-capture.WARM_UPS = 2  # the fewest that tell lasting state from what each update changes
+capture.WARM_UPS = 2  # the minimum for detecting state that persists between updates
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup or a script started the tests
 

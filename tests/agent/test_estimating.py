@@ -415,7 +415,7 @@ def test_importance_sampling_and_settings_of_fqe_from_outside(tmp_path, capsys):
     drawn, _ = agent.act(np.full((4000, 1), 2.0, np.float32), deterministic=False)
     step = Step(obs={"observation": torch.full((1, 1), 2.0)}, **{k: torch.zeros(1) for k in ("reward", *FLAGS)})
     policy = agent.algo.policy
-    told = policy.inspect(step, policy.initial(1)).choice.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
+    told = policy.inspect(step, policy.initial(1)).decision.log_prob(torch.tensor([[0.0, 1.0]])).exp().item()
     assert told == pytest.approx(np.mean(drawn), abs=0.03)
     assert (
         main(["estimate", str(run), "--method", "dr", "--no-deterministic", "--updates", "5", "--fqe.lr", "0.01"]) == 0

@@ -527,7 +527,7 @@ def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     """Nothing is found that could compile, nor what was compiled before."""
     for name, value in {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.delenv(kernel_dispatch.SWITCH, raising=False)
+    monkeypatch.delenv(kernel_dispatch.KERNEL_ENV_VAR, raising=False)
     compiler.load_kernels.cache_clear()
     compiler._find_library.cache_clear()
     yield

@@ -10,7 +10,7 @@ import pytest
 from reverie.core import hardware
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import choose_device
-from reverie.core.openmp import POLICY, SPIN, SPIN_ITERATIONS, limit_openmp_spinning
+from reverie.core.openmp import SPIN_ENV_VAR, SPIN_ITERATIONS, WAIT_ENV_VAR, limit_openmp_spinning
 
 
 @pytest.mark.parametrize("mesa", [False, True])
@@ -35,7 +35,7 @@ def test_a_device_is_written_as_pytorch_does(name):
         choose_device(name)
 
 
-@pytest.mark.parametrize("said", [{SPIN: "7"}, {POLICY: "active"}, {POLICY: ""}])
+@pytest.mark.parametrize("said", [{SPIN_ENV_VAR: "7"}, {WAIT_ENV_VAR: "active"}, {WAIT_ENV_VAR: ""}])
 def test_what_the_user_said_stays(said):
     environment = dict(said)
     limit_openmp_spinning(environment)
@@ -54,8 +54,8 @@ def test_what_the_user_said_stays(said):
     ],
 )
 def test_it_is_settled_before_torch_is_loaded(first, expected):
-    program = f"import sys, os\n{first}\nprint(os.environ.get('{SPIN}'), 'torch' in sys.modules)"
-    environment = {key: value for key, value in os.environ.items() if key not in (SPIN, POLICY)}
+    program = f"import sys, os\n{first}\nprint(os.environ.get('{SPIN_ENV_VAR}'), 'torch' in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key not in (SPIN_ENV_VAR, WAIT_ENV_VAR)}
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == expected

@@ -25,7 +25,7 @@ from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step, Update, Window
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.format_detection import open_reader
-from reverie.distributed.actor_collector import DEATHS, ActorCollector, ActorHandle
+from reverie.distributed.actor_collector import MAX_DEATHS, ActorCollector, ActorHandle
 from reverie.distributed.actor_connection import (
     FAILED,
     HEADER,
@@ -139,7 +139,7 @@ def test_an_actor_that_cannot_begin_ends_the_run(tmp_path: Path) -> None:
 def test_an_actor_that_always_dies_at_its_start_may_come_from_a_script() -> None:
     link: Any = SimpleNamespace(end=lambda deadline: "its process died (exit code 1)")
     collector: Any = None
-    lane = ActorHandle(0, link, deaths=deque([time.monotonic()] * 2, DEATHS))
+    lane = ActorHandle(0, link, deaths=deque([time.monotonic()] * 2, MAX_DEATHS))
     with pytest.raises(RunError, match=r"exit code 1\)\. It died during .*`if __name__ == .*, or use actors = 0\.$"):
         ActorCollector.restart_actor(collector, lane, Failure("", False))
 

@@ -209,7 +209,7 @@ def test_a_search_has_its_trials_on_the_nodes(cluster, tmp_path, capfd):
 
 
 def test_missing_resources_are_named(cluster, monkeypatch, capfd):
-    monkeypatch.setattr(on_ray, "PATIENCE", 2.0)
+    monkeypatch.setattr(on_ray, "PLACEMENT_SECONDS", 2.0)
     asked = ["--cluster", f"ray:{cluster.address}", "--learners", "3", "--resources", "{seat: 1, lamp: 2}"]
     assert main(["train", *DQN, "--algo.batch-size", "9", "--envs", "3", *asked]) == 1
     said = capfd.readouterr().err

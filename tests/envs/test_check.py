@@ -204,7 +204,7 @@ FAULTY = {
     "info": (changed(info=lambda info: None), "warning info", "the info of step() is None"),
     "four values": (FOUR, "fault refused", "step() returned 4 values: expected 5"),
     "no seed": (NoSeed, "fault refused", "Define reset(self, *, seed=None, options=None)"),
-    "seed ignored": (IGNORES_SEED, "warning seed", "another copy of it plays another episode"),
+    "seed ignored": (IGNORES_SEED, "warning seed", "two copies play different episodes"),
     "seedless": (SeedlessAnew, "warning seed", "after reset(seed=None)"),  # Farama-Foundation/Gymnasium#1084
     "left over": (Leaves, "warning reset", "an episode after others is a different one"),
     "NumPy's generator": (walk(drawn=lambda self: np.random.randint(3) - 1),  # noqa: NPY002  # MaximilianB2/pc-gym#44
@@ -222,7 +222,7 @@ FAULTY = {
     "still pixels": (STILL, "warning still", "the image 'image' did not change"),
     "unbounded": (walk(action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32)),
                   "fault spaces", "action 'action' is unbounded"),
-    "saturates": (SATURATES, "warning saturates", "at index 0 has the same effect at half of its bounds"),
+    "saturates": (SATURATES, "warning saturates", "at index 0 beyond half of its bounds change nothing"),
     "mask of 3": (masked(mask=lambda self: [1, 1, 0]), "fault refused", "has 3 values: expected 2, one for each class"),
     "no legal": (masked(mask=lambda self: [abs(self.x) < 2] * 2), "fault refused", "leaves no legal action"),
     "mask of 2.5": (masked(told=lambda self: np.array([1, 2.5])), "fault refused", "expected 1 for legal actions and"),

@@ -17,7 +17,7 @@ import torch
 
 import reverie
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.core.kernel_dispatch import SWITCH
+from reverie.core.kernel_dispatch import KERNEL_ENV_VAR
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.noise import noise_batch
 from reverie.kernels import compiler, gpu
@@ -42,7 +42,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder with an unusual name, and nothing remembered; the real one is back after the test."""
     folder = tmp_path / "a cache [of mine]"
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.delenv(KERNEL_ENV_VAR, raising=False)
     forget()
     yield folder / "reverie"
     forget()
@@ -201,19 +201,19 @@ def test_learning_is_the_same_with_and_without(copying: Path, monkeypatch: pytes
     compiled = losses()
     assert compiler.compile_state() == "compiled"
     forget()
-    monkeypatch.setenv(SWITCH, "off")
+    monkeypatch.setenv(KERNEL_ENV_VAR, "off")
     assert losses() == pytest.approx(compiled, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("word", ["off", "OFF", "0", "false", "no"])
 def test_they_can_be_switched_off(word: str, copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(SWITCH, word)
+    monkeypatch.setenv(KERNEL_ENV_VAR, word)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert compiler.load_kernels() is None
     assert (compiler.compile_problem(), compiler.compile_state(), calls(copying)) == ("", "off", 0)
     gpu.triton_problem.cache_clear()  # GPUs have kernels of their own
-    assert gpu.triton_problem(torch.device("cuda")) == f"{SWITCH}=off"
+    assert gpu.triton_problem(torch.device("cuda")) == f"{KERNEL_ENV_VAR}=off"
     gpu.triton_problem.cache_clear()
 
 

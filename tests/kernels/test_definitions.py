@@ -184,7 +184,9 @@ NO_GAPS = {"unfit": ("none", "strided")}
 NETS = {"tolerance": 1e-3, "unfit": ("none", "strided")}
 CASES: dict[str, list[Case]] = {
     "losses.td0_cpu": [Case(td0, settings={"discount": 0.9}, unfit=())],
-    "losses.mean_over_cpu": [Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,))],
+    "losses.masked_mean_cpu": [
+        Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,)),
+    ],
     "losses.squared_error_cpu": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
     "losses.huber_error_cpu": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
     "losses_gpu.td0_targets_triton": [Case(lambda normal, s: (TD0(), batch(normal, s), normal(s["m"], s["k"]), 0.9))],

@@ -74,7 +74,7 @@ def test_decoder_stages(sizes):
 
 
 def test_images_may_be_divided_anywhere(monkeypatch):
-    monkeypatch.setattr(kernels_of_images, "PART", 2 * 6 * 5 * 8)  # two images at a time, the last one alone
+    monkeypatch.setattr(kernels_of_images, "MAX_PART_FLOATS", 2 * 6 * 5 * 8)  # two images at a time, the last one alone
     assert_same(conv_pool_norm_silu, pooled, inputs(7, 6, 5, 3, 8, 3, scales=8))
     assert_same(conv_unfold_norm_silu, unfolded, inputs(7, 6, 5, 3, 8, 3, scales=2))
 

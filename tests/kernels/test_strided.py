@@ -12,7 +12,7 @@ from sequence_filter import assert_near
 @pytest.mark.parametrize(("channels", "transposed"), [((3, 5), True), ((70, 66), False), ((70, 66), True)])
 def test_as_pytorch(kernel, channels, transposed, monkeypatch):
     torch.manual_seed(0)
-    monkeypatch.setattr("reverie.kernels.images.PART", 2**14)  # several parts
+    monkeypatch.setattr("reverie.kernels.images.MAX_PART_FLOATS", 2**14)  # several parts
     monkeypatch.setattr("reverie.kernels.strided.MIN_WINDOW_SIZE", 1)
     sides = channels if transposed else channels[::-1]
     x = torch.randn(30, 9, 8, channels[0])

@@ -17,7 +17,7 @@ from torch import Tensor
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import DataError
 from reverie.core.images import ImageOptions, frame_to_rgb, last_frame
-from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves, map_leaves, replaced
+from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves, map_leaves, replace_at_path
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import QValues, Step
 from reverie.envs.config import EnvConfig
@@ -159,7 +159,7 @@ class ObsConverter:
         def convert(obs: Any) -> Any:
             for leaf in changed.values():
                 image = self._options.image(leaf.key, leaf.encode(get_at_path(obs, leaf.path), 0))
-                obs = replaced(obs, leaf.path, image)
+                obs = replace_at_path(obs, leaf.path, image)
             return obs
 
         return map_leaves(self.learner_space, "obs", reduce_space), convert

@@ -168,7 +168,7 @@ def _resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLi
     name = saved.custom.get(setting, "")
     if ":" not in name or env not in (None, name):
         return env
-    source: MakeEnv = import_object(name, what=f"{run} was trained with {setting} = {name}", base=object)
+    source: MakeEnv = import_object(name, error_prefix=f"{run} was trained with {setting} = {name}", base=object)
     kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
     if isinstance(source, type) and not issubclass(source, kinds):
         raise EnvError(f"{run} was trained with {setting} = {name}, a class that is not derived from gymnasium.Env.")

@@ -136,7 +136,7 @@ class Player:
             ConfigError: the policy has no distribution, such as BCQ, or a custom policy without a method ``inspect``.
         """
         single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
-        statistics = {name: to_numpy(x) for name, x in action_statistics(output.choice, self.action_space).items()}
+        statistics = {name: to_numpy(x) for name, x in action_statistics(output.decision, self.action_space).items()}
         return {name: x[0] for name, x in statistics.items()} if single else statistics
 
     def value(

@@ -296,7 +296,7 @@ def _policy_output(
     """
     with contextlib.suppress(ConfigError), NoiseRecorder([draw.values for draw in noise.drawn]):
         output = inspect_policy(policy, step, state)
-        return output if mode == "eval" or isinstance(output.choice, QValues) else None
+        return output if mode == "eval" or isinstance(output.decision, QValues) else None
     return None
 
 

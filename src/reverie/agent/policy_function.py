@@ -185,7 +185,7 @@ class PolicyFunction(nn.Module):
         Classes whose logit or value in ``output`` equals the best, like the ``expected`` class, do not count as
         different.
         """
-        statistics = {} if output is None else action_statistics(output.choice, self.space)
+        statistics = {} if output is None else action_statistics(output.decision, self.space)
         out = np.zeros(self.rows)
         for (path, leaf), action in zip(self.leaves, actions, strict=False):
             half = action_bounds(leaf)[2] if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" else 1.0

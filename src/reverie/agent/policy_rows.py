@@ -54,7 +54,7 @@ def policy_log_probs(
     log_probs = np.zeros(len(columns["action"]))
 
     def ask(step: Step, state: Any, recorded_actions: Tensor, rows: np.ndarray) -> Any:
-        choice: Any = policy.inspect(step, state).choice if isinstance(policy, Inspectable) else None
+        choice: Any = policy.inspect(step, state).decision if isinstance(policy, Inspectable) else None
         if not hasattr(choice, "log_prob"):
             raise ConfigError(
                 "this policy does not provide action probabilities, which importance sampling needs for sampled "

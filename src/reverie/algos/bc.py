@@ -55,7 +55,7 @@ class BCObjective(nn.Module):
         return Losses({"actor": masked_mean(_imitation_error(policy, action), transition_mask(batch.is_last))})
 
     def chunk_loss(self, batch: Batch) -> Losses:
-        """Return the same mean over the actions of all chunks, as far as they were taken."""
+        """Return the same mean over the taken actions of all chunks."""
         chunks = split_chunks(batch, self.chunk_size)
         policy = self.actor(chunks.obs)
         if isinstance(policy, Tensor):

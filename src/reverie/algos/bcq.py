@@ -218,7 +218,7 @@ class StepCount(NamedTuple):
 
 
 class BestOfSamplesPolicy(StatelessStorage[StepCount]):
-    """A policy that samples n latents, each of which is decoded to an action, and takes the best action.
+    """A policy that samples n latents, decodes each to an action, and takes the best action.
 
     Exploration draws from the CPU's default generator. In evaluations, the number of decisions so far is the seed, so
     that evaluations are reproducible and do not change the default generator.

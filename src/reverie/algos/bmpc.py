@@ -1,7 +1,7 @@
 """BMPC: Wang, Guo, Wang, Qian, Lan, "Bootstrapped model predictive control", ICLR 2025, arXiv:2503.18871.
 
 TD-MPC2 whose policy imitates the planner, and whose critics have the values of states under this policy, predicted by
-the world model. Stored plans become outdated, so every few updates the planner computes those of some windows again
+the world model. Stored plans become outdated, so every few updates the planner recomputes the plans of some windows
 (lazy reanalyze). It computes what the authors' code computes (github.com/wertyuilife2/bmpc, commit d5dabc6), for a
 single task.
 """
@@ -69,7 +69,7 @@ class BMPCObjective(TDMPC2Objective):
 
     @torch.no_grad()
     def reanalyze(self, batch: Batch, count: int) -> Tensor:
-        """Return the plans ``[B, T, 2, A]`` of a batch, those of its last ``count`` windows made anew: section 4.3.
+        """Return the plans ``[B, T, 2, A]`` of a batch, with new ones for its last ``count`` windows: section 4.3.
 
         The last row of a window keeps its plan. The last windows count if windows overlap when plans are stored.
         """

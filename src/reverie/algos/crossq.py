@@ -49,7 +49,7 @@ class CrossQObjective(SoftObjective):
 class CrossQ(SAC):
     """The learner of CrossQ: actor, critics and a temperature, their updates and the policy.
 
-    With several learners, each normalizes by the statistics of its own rows, as batch norm in PyTorch does.
+    With several learners, each normalizes by the statistics of its rows, as batch norm in PyTorch does.
     """
 
     losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": CrossQObjective}

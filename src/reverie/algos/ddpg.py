@@ -47,7 +47,7 @@ class DDPGObjective(TDObjective):
         return regression_error(value, self.targets(batch), batch, self.cfg.critic_loss)
 
     def actor_loss(self, batch: Batch) -> Losses:
-        """E[-Q(s, mu(s))], whose gradient is that of equation 6."""
+        """E[-Q(s, mu(s))], whose gradient is equation 6."""
         obs = obs_before(batch.obs)
         with frozen(self.critic):
             value = self.critic(obs, self.actor(obs))  # [B, T-1]

@@ -112,7 +112,7 @@ class DecisionTransformer(BC):
 
 
 def condition(to_go: Tensor, time: Tensor, action: Tensor, first: Tensor, memory: Tensor, scale: float) -> Obs:
-    """Return what the actor reads beside the observations.
+    """Return the actor's inputs in addition to the observations.
 
     ``to_go`` and ``time`` ``[...]`` are returns-to-go and time steps, ``action`` ``[..., A]`` the previous actions.
 
@@ -242,9 +242,9 @@ class ContextTransformer(TransformerMemory):
         """
         action, to_go, time, obs = torch.split(rows, self.parts, -1)
         step, last = time.squeeze(-1).long(), self.embed_time.num_embeddings - 1  # [B, R]
-        time_embedding, earlier = (self.embed_time(x.clamp(0, last)) for x in (step, step - 1))  # [B, R, H]
+        time_embedding, previous_embedding = (self.embed_time(x.clamp(0, last)) for x in (step, step - 1))  # [B, R, H]
         embedded = self.embed_return(to_go) + time_embedding, self.embed_obs(obs) + time_embedding
-        parts = (self.embed_action(action) + earlier, *embedded)
+        parts = (self.embed_action(action) + previous_embedding, *embedded)
         y = self.drop(self.embed_norm(torch.stack(parts, 2).flatten(1, 2)))  # [B, 3 R, H]
         token = torch.arange(y.shape[1], device=rows.device)  # [3 R]
         first = (3 * start + 1).unsqueeze(-1).expand(-1, -1, 3).flatten(1)  # [B, 3 R]

@@ -195,7 +195,7 @@ class Dreamer(Algorithm):
         return self.describe_latent(latent)
 
     def state_value(self, output: PolicyOutput) -> Tensor:
-        return self.latent_value(output.seen)
+        return self.latent_value(output.inputs)
 
     def latent_value(self, latent: Latent) -> Tensor:
         """Return the critic's values ``[...]`` of latents ``[..., D]``."""

@@ -49,10 +49,10 @@ class IMPALAObjective(OnPolicyObjective):
             discount=self.cfg.discount, log_pi=evaluation.log_prob.detach(), log_mu=batch.extras[LOG_PROB],
         )  # fmt: skip
         rows = replace(batch.slice_time(0, -1), extras={"target": estimate.target})  # [B, T]
-        kept = ActionEvaluation(*(x[:, :-1] for x in evaluation))
-        ratio = (kept.log_prob.detach() - batch.extras[LOG_PROB][:, :-1]).masked_fill(rows.is_last, 0.0).exp()
-        actor = -kept.log_prob * estimate.advantage
-        return self.losses(rows, kept, actor, kept.value, importance_ratio=ratio)
+        current = ActionEvaluation(*(x[:, :-1] for x in evaluation))
+        ratio = (current.log_prob.detach() - batch.extras[LOG_PROB][:, :-1]).masked_fill(rows.is_last, 0.0).exp()
+        actor = -current.log_prob * estimate.advantage
+        return self.losses(rows, current, actor, current.value, importance_ratio=ratio)
 
 
 # ---------------------------------------------------------------------- policy

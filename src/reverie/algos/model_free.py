@@ -102,13 +102,13 @@ class ModelFree(Algorithm):
 
     def state_value(self, output: PolicyOutput) -> Tensor:
         """Return the highest value of an action, or min_i Q_i(s, a) of the policy's likeliest action."""
-        choice = output.choice
+        choice = output.decision
         if isinstance(choice, QValues):
             return best_value(choice.values, choice.values, choice.classes)
         action_values = getattr(getattr(self, "objective", None), "values", None)
         if action_values is None:
             return super().state_value(output)
-        values = action_values(output.seen, choice if isinstance(choice, Tensor) else choice.mode())
+        values = action_values(output.inputs, choice if isinstance(choice, Tensor) else choice.mode())
         return values if values.ndim == 1 else values.amin(0)
 
     def exploration(self, env_steps: int) -> float | None:

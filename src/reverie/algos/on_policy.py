@@ -78,7 +78,7 @@ class OnPolicyObjective(nn.Module, ABC):
     def estimates(self, batch: Batch, bonus: Tensor | None = None) -> dict[str, Tensor]:
         """Return :data:`ESTIMATE_COLUMNS` of rows 0 ... T-2 of whole rollouts ``[B, T]``, ``[B, T - 1]`` each.
 
-        With intrinsic rewards ``bonus`` ``[B, T]``, whose returns go on in the next episode, the advantage is a
+        With intrinsic rewards ``bonus`` ``[B, T]``, whose returns continue in the next episode, the advantage is a
         weighted sum, and :data:`INTRINSIC_TARGET` is another column.
 
         The networks must not have changed since they chose the actions. The last row only gives the value to bootstrap
@@ -180,9 +180,9 @@ class OnPolicy(ModelFree, ABC):
     def state_value(self, output: PolicyOutput) -> Tensor:
         """Return V(s), ``[...]``."""
         return (
-            output.seen.value
-            if isinstance(output.seen, PolicyValueOutput)
-            else self.objective.network(output.seen).value
+            output.inputs.value
+            if isinstance(output.inputs, PolicyValueOutput)
+            else self.objective.network(output.inputs).value
         )
 
     def prepare_batch(self, batch: Batch) -> Batch:
@@ -225,7 +225,7 @@ class OnPolicyConfig(ValueConfig):
     on_policy: ClassVar[bool] = True
     samples_actions: ClassVar[bool] = True
     from_actors: ClassVar[bool] = False
-    """Whether it also learns from rollouts of earlier policies, by V-trace, so that actors may collect meanwhile."""
+    """Whether it also learns from rollouts of earlier policies, by V-trace, so actors may collect during updates."""
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete", "mixed"})
     network_settings: ClassVar[frozenset[str]] = frozenset()
 

@@ -189,7 +189,7 @@ class EnsembleConfig(Config):
 
 @dataclass(frozen=True, kw_only=True)
 class ExplorationConfig(Config):
-    """Settings that Plan2Explore adds to those of a Dreamer."""
+    """Settings that Plan2Explore adds to a Dreamer's."""
 
     grad_heads: tuple[str, ...] = ("decoder", "cont")
     """Heads among decoder, reward and cont whose losses also train the latents: without reward, the model is

@@ -1,7 +1,7 @@
 """SAC: Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv:1812.05905, 2018.
 
-It is the version with two critics, no value network and a learned temperature. More critics, of which targets take a
-random subset, are those of REDQ: Chen et al., "Randomized ensembled double Q-learning", ICLR 2021. RLPD is a preset:
+It is the version with two critics, no value network and a learned temperature. With more critics, of which each target
+uses a random subset, it is REDQ: Chen et al., "Randomized ensembled double Q-learning", ICLR 2021. RLPD is a preset:
 Ball et al., "Efficient online reinforcement learning with offline data", ICML 2023. Actions with continuous and
 discrete parts are learned as in hybrid SAC: Delalleau et al., "Discrete and continuous action representation for
 practical RL in video games", arXiv:1912.11077, 2019, here with one temperature.

@@ -69,7 +69,7 @@ def quantized_image(image: Tensor, part: ObsPart) -> Tensor:
 
 
 class SlowEncoderTarget(TargetNetwork):
-    """The target of a critic whose encoder, with its trunk, moves at a rate of its own."""
+    """The target of a critic whose encoder, with its trunk, moves at a separate rate."""
 
     def __init__(self, source: nn.Module, cfg: SACAEConfig) -> None:
         super().__init__(source, cfg.tau, cfg.target_update_interval)
@@ -109,7 +109,7 @@ class SACAE(SAC):
             )
 
     def encode(self, batch: Batch) -> tuple[Batch, Batch]:
-        """Return the batch twice: the target has an encoder of its own."""
+        """Return the batch twice: the target has a separate encoder."""
         return batch, batch
 
     def learn(self, batch: Batch, *, updates_actor: bool) -> Update:

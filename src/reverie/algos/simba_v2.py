@@ -116,7 +116,7 @@ class SimbaV2Objective(CategoricalObjective):
     def target_distribution(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The returns r + gamma (1 - terminal) (z - alpha ln pi(a' | s')) and their probabilities, ``[B, T - 1, N]``.
 
-        The probabilities are those of the target critic with the smallest mean. Without ``entropy_backup``, it lacks
+        The target critic with the smallest mean gives the probabilities. Without ``entropy_backup``, it lacks
         the entropy.
         """
         obs = obs_after(batch.obs)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reverie.algos.model_free import ModelFree, ValueConfig
-from reverie.algos.tdmpc2_look import LatentDreamer
+from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.algos.tdmpc2_planner import Elites, Planner, PolicySample, SamplePolicy
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat, Within
 from reverie.core.collectives import all_gather
@@ -263,7 +263,7 @@ class LatentRollout(NamedTuple):
 # ---------------------------------------------------------------------- learner
 
 
-class TDMPC2(ModelFree, LatentDreamer):
+class TDMPC2(ModelFree, InspectableWorldModel):
     """The learner of TD-MPC2: world model, critics and policy, their update, and the planner."""
 
     objective: TDMPC2Objective
@@ -310,7 +310,7 @@ class TDMPC2(ModelFree, LatentDreamer):
         return {f"loss/{name}": loss for name, loss in means.items()}
 
     def state_value(self, output: PolicyOutput) -> Tensor:
-        return self.latent_value(output.seen)
+        return self.latent_value(output.inputs)
 
 
 # ---------------------------------------------------------------------- settings

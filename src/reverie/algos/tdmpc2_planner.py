@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from reverie.algos.tdmpc2_look import LatentDreamer
+from reverie.algos.tdmpc2_inspection import InspectableWorldModel
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import CapturableFunction
 from reverie.nn.state_space import Latent
@@ -55,7 +55,7 @@ class Elites(NamedTuple):
 class Planner:
     """Acts by planning, or by the policy alone. Evaluations are stochastic too, as in the authors' code."""
 
-    def __init__(self, learner: LatentDreamer) -> None:
+    def __init__(self, learner: InspectableWorldModel) -> None:
         self.learner = learner
         networks = cast(nn.Module, learner.objective)
         self.plans: dict[bool, CapturableFunction] = {

@@ -82,8 +82,8 @@ def _smallest_quantiles(quantiles: Tensor, dropped: int) -> Tensor:
 
     ``dropped``: d, how many are dropped for each critic; not always of this critic.
     """
-    count, kept = len(quantiles), quantiles.shape[-1] - dropped
-    return quantiles.movedim(0, -2).flatten(-2).sort(-1).values[..., : count * kept]
+    num_critics, num_kept = len(quantiles), quantiles.shape[-1] - dropped
+    return quantiles.movedim(0, -2).flatten(-2).sort(-1).values[..., : num_critics * num_kept]
 
 
 # ---------------------------------------------------------------------- learner

@@ -62,7 +62,7 @@ class XQCObjective(CategoricalObjective):
 class XQC(SimbaV2):
     """The learner of XQC: actor, critics of atoms and a temperature, their updates and the policy.
 
-    With several learners, each normalizes by the statistics of its own rows, as batch norm in PyTorch does.
+    With several learners, each normalizes by the statistics of its rows, as batch norm in PyTorch does.
     """
 
     losses: ClassVar[dict[str, type[SoftObjective]]] = {"continuous": XQCObjective}

@@ -53,11 +53,12 @@ def check_env_command(args: list[str]) -> int:
         from reverie.envs.suites import check_id  # imports Gymnasium
 
         check_id(args[0])
-    from reverie.api import USUAL, check_env  # imports torch
+    from reverie.api import DEFAULT_ALGORITHM, check_env  # imports torch
     from reverie.experiment.settings import Request, merge_layers
 
     flags = dict(iter_flags(args))
-    files, named = [Path(text) for text in flags.get("config", ())], next(iter(flags.get("algorithm", ())), USUAL)
+    files = [Path(text) for text in flags.get("config", ())]
+    named = next(iter(flags.get("algorithm", ())), DEFAULT_ALGORITHM)
     usual = CheckEnvCommand(id=args[0], env=merge_layers(Request(algorithm=named, env=args[0], files=files)).env)
     (options,) = parse(args, "check-env", usual)
     print(f"checking {options.id} ...", flush=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reverie.core.errors import ReverieError, UntrustedError, did_you_mean
-from reverie.core.files import FULL, disk_error_advice
+from reverie.core.files import DISK_FULL_ERRORS, disk_error_advice
 from reverie.core.imports import trust_modules
 from reverie.core.logger import wrap_words
 from reverie.core.openmp import limit_openmp_spinning
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except OSError as error:
         has_ended = isinstance(error, BrokenPipeError)  # the process that reads the output
-        if not has_ended and error.errno not in FULL:
+        if not has_ended and error.errno not in DISK_FULL_ERRORS:
             raise
         code = 0 if has_ended else print_error(_describe_full_disk(error), 1)
         try:

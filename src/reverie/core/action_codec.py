@@ -32,7 +32,7 @@ from reverie.core.specs import ActionPart, ActionSpec
 
 SCALARS = 16
 """Up to this many numbers, Python scales faster than NumPy."""
-SLACK = 1e-4
+BOUND_TOLERANCE = 1e-4
 """Tolerance for actions outside their bounds due to rounding, in units of half the range."""
 
 
@@ -96,7 +96,7 @@ class ActionCodec:
         bad = ~np.isfinite(unit).all(axis=1)
         if bad.any():
             raise DataError(f"is {values[bad][0]}: expected finite float32 numbers")
-        self.outside += int((np.abs(unit) > 1.0 + SLACK).any(axis=1).sum())
+        self.outside += int((np.abs(unit) > 1.0 + BOUND_TOLERANCE).any(axis=1).sum())
         return unit.clip(-1.0, 1.0)
 
 

@@ -89,7 +89,7 @@ class Watch:
         self.stop = False
 
     def total_seconds(self, before: float) -> float:
-        """Return the seconds of the run, of which ``before`` passed before it was resumed."""
+        """Return the seconds of the run, including ``before``, the seconds before it was resumed."""
         return before + time.monotonic() - self.started
 
 

@@ -134,7 +134,7 @@ class Choice(Config):
             raise ConfigError(f"{error_prefix}: {expected}, or 'module:Class' for a custom class.") from None
         if ":" in name:
             by_module = {f"{kind.__module__}:{kind.__name__}": kind for kind in cls._descendants()}
-            kind = by_module.get(name) or cast(type[Self], import_object(name, what=error_prefix, base=cls))
+            kind = by_module.get(name) or cast(type[Self], import_object(name, error_prefix=error_prefix, base=cls))
         elif name in kinds:
             kind = kinds[name]
         else:

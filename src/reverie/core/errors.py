@@ -198,9 +198,9 @@ def suggest_names(name: str, choices: Iterable[str]) -> list[str]:
     matches = [choice for choice in choices if any(re.fullmatch(pattern, choice) for pattern in patterns)]
     matches = matches or [choice for choice in choices if choice.rpartition(".")[2] == last]
     if not matches:
-        known = {word for synonyms in FLAG_SYNONYMS.values() for word in synonyms.split()}
-        known |= {choice.rpartition(".")[2] for choice in choices}
-        if (near := difflib.get_close_matches(last, known, n=1, cutoff=0.85)) and near != [last]:
+        vocabulary = {synonym for synonyms in FLAG_SYNONYMS.values() for synonym in synonyms.split()}
+        vocabulary |= {choice.rpartition(".")[2] for choice in choices}
+        if (near := difflib.get_close_matches(last, vocabulary, n=1, cutoff=0.85)) and near != [last]:
             return suggest_names(name.removesuffix(last) + near[0], choices)
         close = difflib.get_close_matches(name, choices, n=3, cutoff=0.65)
         ends = difflib.get_close_matches(last, {choice.rpartition(".")[2] for choice in choices}, n=3, cutoff=0.75)

@@ -31,13 +31,13 @@ LARGEST_FILE = 64_000_000
 """Maximum bytes of a file of settings or results."""
 LARGEST_LOG = 4_000_000_000
 """Maximum bytes of ``metrics.jsonl``: an entry every second for three months."""
-FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 """Error numbers of a full disk, and of a user's full share of it."""
 MAX_EXPANDED, MAX_RATIO = 1_000_000_000, 250
-"""A compressed file may expand to so many bytes, or to so many times its size; images of games reach 190 times."""
+"""A compressed file may expand to this many bytes, or to this many times its size; images of games reach 190 times."""
 EXPANDED_VARIABLE = "REVERIE_MAX_EXPANDED_GB"
 """Environment variable with another limit, in gigabytes."""
-FOREIGN = ("wandb",)
+THIRD_PARTY_FOLDERS = ("wandb",)
 """Folders of a run, next to its config.yaml, that other programs write, with links to their own files."""
 
 
@@ -122,8 +122,8 @@ def below(folder: Path, name: str) -> Path:
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield all that is below ``folder``, without what is in the folders :data:`FOREIGN` of its runs."""
-    foreign = FOREIGN if os.path.exists(os.path.join(folder, "config.yaml")) else ()
+    """Yield all that is below ``folder``, without what is in the folders :data:`THIRD_PARTY_FOLDERS` of its runs."""
+    foreign = THIRD_PARTY_FOLDERS if os.path.exists(os.path.join(folder, "config.yaml")) else ()
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:  # an active run deletes some
         for entry in entries:
             yield entry
@@ -165,7 +165,7 @@ def disk_error_advice(error: Exception) -> str:
     """Return advice for a write error: the disk is full, or the location is not writable."""
     full = any(
         getattr(error, "errno", None) == number or os.strerror(number) in str(error)  # Rust libraries have no errno
-        for number in FULL
+        for number in DISK_FULL_ERRORS
     )
     return "Free space there, or choose another folder." if full else "Choose a writable folder."
 

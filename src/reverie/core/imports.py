@@ -149,9 +149,9 @@ def remember(entries: set[str]) -> None:
     """Add ``entries`` to the trusted ones, without files that no longer exist; ignored if this cannot be saved."""
     trusted, trust_file = trusted_entries(), _trust_file()
     if trust_file is not None and entries - trusted:
-        kept = {entry for entry in trusted if entry[:9] == "location " or os.path.isfile(entry.partition(" ")[2])}
+        existing = {entry for entry in trusted if entry[:9] == "location " or os.path.isfile(entry.partition(" ")[2])}
         with contextlib.suppress(OSError):
-            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in sorted(entries | kept)))
+            write_atomic(trust_file, b"".join(os.fsencode(f"{entry}\n") for entry in sorted(entries | existing)))
 
 
 def is_remembered(module: str) -> bool:
@@ -289,13 +289,13 @@ def import_module_of(name: str, error_prefix: str, kind: type[ReverieError] = Co
     return imported_module
 
 
-def import_object(name: str, *, what: str, base: type) -> Any:
+def import_object(name: str, *, error_prefix: str, base: type) -> Any:
     """Return the class ``module:Class``, derived from ``base``; if ``base`` is object, functions are allowed too.
 
     ConfigError otherwise. It must be defined in the module, or be a class in another module of the same package: names
     imported from elsewhere, such as ``os.system``, are rejected.
     """
-    home = import_module_of(name, what)
+    home = import_module_of(name, error_prefix)
     module, _, path = name.partition(":")
     target: Any = getattr(home, path, None)
     if not ((isinstance(target, type) and issubclass(target, base)) or (base is object and callable(target))):
@@ -303,11 +303,11 @@ def import_object(name: str, *, what: str, base: type) -> Any:
         near = did_you_mean(path, candidates)
         available = f" It has: {', '.join(candidates)}." if candidates else ""
         kind = "class or function" if base is object else f"subclass of {base.__name__}"
-        raise ConfigError(f"{what}: module '{module}' has no {kind} with that name.{near}{available}")
+        raise ConfigError(f"{error_prefix}: module '{module}' has no {kind} with that name.{near}{available}")
     definer = str(getattr(target, "__module__", ""))
     if definer != module and (base is object or definer.partition(".")[0] != module.partition(".")[0]):
         raise ConfigError(
-            f"{what}: '{path}' is defined in '{definer}', not in '{module}'. Name it as '{definer}:{path}'."
+            f"{error_prefix}: '{path}' is defined in '{definer}', not in '{module}'. Name it as '{definer}:{path}'."
         )
     return target
 

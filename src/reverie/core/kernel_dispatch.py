@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
-SWITCH, ROOM = "REVERIE_KERNELS", "reverie.kernels"
+KERNEL_ENV_VAR, KERNEL_PACKAGE = "REVERIE_KERNELS", "reverie.kernels"
 
 
 class Kernel(NamedTuple):
@@ -51,16 +51,16 @@ def accelerated(definition: F) -> F:
 
 def kernels_disabled() -> bool:
     """Return whether the user disabled the kernels by the environment variable: everything runs in PyTorch."""
-    return os.environ.get(SWITCH, "").lower() in ("off", "0", "no", "false")
+    return os.environ.get(KERNEL_ENV_VAR, "").lower() in ("off", "0", "no", "false")
 
 
 def _load(*_: Any, **__: Any) -> bool:
     global _loaded
     with _lock:  # a second thread waits until the table is loaded
         if not _loaded:
-            is_enabled = not kernels_disabled() and find_spec(ROOM) is not None
+            is_enabled = not kernels_disabled() and find_spec(KERNEL_PACKAGE) is not None
             rows = (
-                importlib.import_module(f"{ROOM}.registry").KERNELS if is_enabled else []
+                importlib.import_module(f"{KERNEL_PACKAGE}.registry").KERNELS if is_enabled else []
             )  # the only line that depends on kernels
             _loaded = True
             for definition, kernels in _kernels.items():
@@ -70,12 +70,13 @@ def _load(*_: Any, **__: Any) -> bool:
 
 def kernel_status(device: Any) -> str:
     """Describe which kernels are used on a ``torch.device``, or why none are, for reports."""
-    return str(importlib.import_module(f"{ROOM}.registry").kernels_status(device))
+    return str(importlib.import_module(f"{KERNEL_PACKAGE}.registry").kernels_status(device))
 
 
 def kernel_problem() -> str:
     """Return why there are no compiled kernels, although they are enabled; else ""."""
-    return str(importlib.import_module(f"{ROOM}.compiler").compile_problem()) if find_spec(ROOM) else ""
+    has_kernels = find_spec(KERNEL_PACKAGE) is not None
+    return str(importlib.import_module(f"{KERNEL_PACKAGE}.compiler").compile_problem()) if has_kernels else ""
 
 
 @contextmanager

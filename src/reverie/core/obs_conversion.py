@@ -25,11 +25,14 @@ Decode = Callable[[np.ndarray], Any]
 Conversion = tuple[ObsPart, Encode, Decode]
 INTEGERS = "biu"
 """Kinds of NumPy dtypes of class indices and pixels."""
-HANDFUL, FEW, SMALL = 64, 1024, 1e38
-"""Limits of ``is_surely_finite``. Up to ``HANDFUL`` numbers, Python sums faster than NumPy. More than ``FEW`` would
-wake BLAS threads. A sum below ``SMALL`` fits in float32."""
+MAX_PYTHON_SUM = 64
+"""Up to this many numbers, Python sums faster than NumPy."""
+MAX_QUICK_CHECK = 1024
+"""More numbers would wake BLAS threads."""
+MAX_SUM = 1e38
+"""A smaller sum fits in float32."""
 TINY = float(np.finfo(np.float32).tiny)
-"""Smallest normal float32 number. The range of a float image must be between this and ``SMALL``."""
+"""Smallest normal float32 number. The range of a float image must be between this and ``MAX_SUM``."""
 
 
 def conversion(space: Space, channel_axis: ChannelAxis) -> Conversion:
@@ -52,7 +55,7 @@ def mask_conversion(space: Space) -> Conversion:
     def encode(value: Any, lead: int) -> np.ndarray:
         array = _as_array(value, shape, space.dtype, NUMBERS, lead)
         if not ((array == 0) | (array == 1)).all():
-            raise DataError(f"is {array}: expected 1 for legal actions and 0 for all other_axes")
+            raise DataError(f"is {array}: expected 1 for legal actions and 0 for all others")
         return array.astype(bool)
 
     return ObsPart(kind="mask", shape=shape, dtype="bool"), encode, np.asarray
@@ -84,11 +87,11 @@ def _as_float32(values: np.ndarray, lead: int) -> np.ndarray:
 
 def is_surely_finite(array: np.ndarray) -> bool:
     """Return True only if ``array`` is small and its sum proves all numbers finite. Faster than ``np.isfinite``."""
-    if array.dtype.kind != "f" or array.size > FEW:
+    if array.dtype.kind != "f" or array.size > MAX_QUICK_CHECK:
         return False
-    if array.size <= HANDFUL:
-        return bool(sum(map(abs, array.ravel().tolist())) < SMALL)
-    return bool(np.vdot(array, array) < SMALL)
+    if array.size <= MAX_PYTHON_SUM:
+        return bool(sum(map(abs, array.ravel().tolist())) < MAX_SUM)
+    return bool(np.vdot(array, array) < MAX_SUM)
 
 
 def _vector(space: spaces.Box) -> Conversion:
@@ -111,7 +114,7 @@ def looks_like_image(space: spaces.Box | spaces.MultiBinary) -> bool:
     if len(space.shape) == 4 and space.shape[-1] not in (1, 3, 4) and not has_channels_first(space.shape[1:]):
         return False
     if len(space.shape) in (3, 4) and space.dtype.kind == "f":
-        return TINY <= float(space.high.max()) - float(space.low.min()) < SMALL
+        return TINY <= float(space.high.max()) - float(space.low.min()) < MAX_SUM
     if len(space.shape) in (3, 4):
         return int(space.high.max()) - int(space.low.min()) <= 255
     gray = space.dtype == np.uint8 and len(space.shape) == 2
@@ -184,7 +187,7 @@ def _channel_bounds(space: spaces.Box, axis: int) -> tuple[np.ndarray, np.ndarra
 def _scaled_pixels(space: spaces.Box, low: np.ndarray, high: np.ndarray) -> tuple[float, float, Encode, Decode]:
     """Return the conversion to 0..1, or 0..255 for integers, of channels that each have their own bounds.
 
-    With common bounds, a plane of 0..1 would vanish beside one of 0..1e6.
+    With common bounds, a plane of 0..1 would vanish next to one of 0..1e6.
     """
     shape, dtype, is_float = space.shape, space.dtype, space.dtype.kind == "f"
     top = 1.0 if is_float else 255.0

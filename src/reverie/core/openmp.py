@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 
-SPIN, POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
+SPIN_ENV_VAR, WAIT_ENV_VAR = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 """Environment variables that libgomp reads once, when it is loaded."""
 
 SPIN_ITERATIONS = 1000
@@ -18,5 +18,5 @@ def limit_openmp_spinning(environment: MutableMapping[str, str] = os.environ) ->
     The default is 300,000, with which two spinning processes slow each other down drastically. It has no effect once
     PyTorch is loaded, nor with OpenMP runtimes other than libgomp.
     """
-    if SPIN not in environment and POLICY not in environment:
-        environment[SPIN] = str(SPIN_ITERATIONS)
+    if SPIN_ENV_VAR not in environment and WAIT_ENV_VAR not in environment:
+        environment[SPIN_ENV_VAR] = str(SPIN_ITERATIONS)

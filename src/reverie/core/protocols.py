@@ -109,7 +109,7 @@ class Policy(Protocol[S]):
 
 
 @runtime_checkable
-class Annealed(Protocol[S]):
+class ScheduledPolicy(Protocol[S]):
     """Optional method of a ``Policy`` that follows a schedule in env steps, such as a decaying epsilon."""
 
     def advance_schedule(self, state: S, env_steps: int) -> S:

@@ -36,8 +36,8 @@ def find(entries: Mapping[str, Entry], name: str, base: type, kind: str) -> type
     ConfigError about an unknown ``kind``, such as "algorithm", with similar names, if there is none.
     """
     if ":" in name:
-        found: type[Any] = import_object(name, what=f"{kind} '{name}'", base=base)
-        return found
+        imported: type[Any] = import_object(name, error_prefix=f"{kind} '{name}'", base=base)
+        return imported
     if name not in entries:
         raise ConfigError(
             f"unknown {kind} '{name}'.{did_you_mean(name, entries)} Available: {', '.join(sorted(entries))}, or "

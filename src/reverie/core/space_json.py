@@ -25,16 +25,16 @@ def space_from_json(text: str | Mapping[str, Any], error_prefix: str) -> Space:
 
 def _box(data: Mapping[str, Any], error_prefix: str) -> Space:
     dtype, shape = np.dtype(data["dtype"]), tuple(data["shape"])
-    low, high = (_filled(data[bound], shape, dtype) for bound in ("low", "high"))
+    low, high = (_fill_array(data[bound], shape, dtype) for bound in ("low", "high"))
     return spaces.Box(low, high, shape, dtype.type)
 
 
 def _choices(data: Mapping[str, Any], error_prefix: str) -> Space:
     shape = tuple(data.get("shape") or np.shape(data["nvec"]))
-    return spaces.MultiDiscrete(_filled(data["nvec"], shape), start=_filled(data.get("start") or 0, shape))
+    return spaces.MultiDiscrete(_fill_array(data["nvec"], shape), start=_fill_array(data.get("start") or 0, shape))
 
 
-def _filled(values: Any, shape: tuple[int, ...], dtype: Any = np.int64) -> np.ndarray:
+def _fill_array(values: Any, shape: tuple[int, ...], dtype: Any = np.int64) -> np.ndarray:
     """Return ``values`` as an array of ``shape``; a single number stands for all of them."""
     array = np.array(values, dtype)
     return np.full(shape, array) if array.ndim == 0 else array.reshape(shape)

@@ -63,7 +63,7 @@ def columns_in(space: Space, root: str) -> list[tuple[str, Space]]:
 
 
 def map_leaves(space: Space, root: str, leaf_fn: Callable[[str, Space], Space]) -> Space:
-    """Return ``space`` with each leaf replaced by ``leaf_fn(column, leaf)``; ``root`` names the whole space."""
+    """Return ``space`` with each leaf replace_at_path by ``leaf_fn(column, leaf)``; ``root`` names the whole space."""
     inner = {name: map_leaves(part, f"{root}/{name}", leaf_fn) for name, part in children(space)}
     if isinstance(space, spaces.Dict):
         return spaces.Dict(inner)
@@ -95,11 +95,11 @@ def get_at_path(value: Any, path: Path) -> Any:
     return value
 
 
-def replaced(value: Any, path: Path, leaf: Any) -> Any:
+def replace_at_path(value: Any, path: Path, leaf: Any) -> Any:
     """Return ``value``, nested dictionaries and tuples, with ``leaf`` at ``path``, as a copy."""
     if not path:
         return leaf
-    inner = replaced(value[path[0]], path[1:], leaf)
+    inner = replace_at_path(value[path[0]], path[1:], leaf)
     if isinstance(value, Mapping):
         return {**value, path[0]: inner}
     return tuple(inner if i == path[0] else part for i, part in enumerate(value))

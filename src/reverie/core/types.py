@@ -44,7 +44,7 @@ when the caller chooses its own action: only the state and its extras matter."""
 
 
 def vector_of(scalars: Sequence[Tensor]) -> Tensor | None:
-    """Return the vector of which ``scalars`` are all elements, in order; None if there is none. Nothing is copied."""
+    """Return the vector whose elements are ``scalars``, in order; None if there is none. Nothing is copied."""
     vector = scalars[0]._base if scalars else None
     if vector is None or vector.shape != (len(scalars),) or vector.requires_grad:
         return None
@@ -89,11 +89,11 @@ class QValues(NamedTuple):
 class PolicyOutput(NamedTuple):
     """The output of a policy for N rows, from which it takes their actions."""
 
-    seen: Any
+    inputs: Any
     """Inputs of the networks: observations ``[N, ...]`` by key, or a latent; with memory, its output."""
-    choice: Any
+    decision: Any
     """A distribution of actions with ``mode()`` and ``summary()``; the actions ``[N, A]`` of a deterministic policy; or
-    :class:`Values`."""
+    :class:`QValues`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Batch:
     def from_columns(
         cls, columns: Mapping[str, Tensor], index: Tensor, extras: dict[str, Tensor] | None = None
     ) -> Batch:
-        """Return the batch of columns ``[B, T, ...]`` by their names in storage but ``extras/...``; weights are 1."""
+        """Return the batch of storage columns ``[B, T, ...]``; extras are passed separately, and weights are 1."""
         return cls(
             obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
             weight=torch.ones(len(index)),
@@ -254,8 +254,8 @@ class Window:
     """Whether the context rows can be from earlier episodes than the first learned row. The learner resets at each
     ``is_first``. The stream's first row is repeated where rows before it are missing."""
     carries: bool = False
-    """Whether the learner carries its state from each batch to the next by itself, where windows go on, and resets it
-    at each ``is_first``. Its windows cross episodes and have no context rows."""
+    """Whether the learner carries its state from each batch to the next by itself, as windows follow each other, and
+    resets it at each ``is_first``. Its windows cross episodes and have no context rows."""
     has_priorities: bool = True
     """Whether updates return new priorities of their windows (``Update.priority``)."""
     rollout: int = 0

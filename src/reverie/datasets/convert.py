@@ -327,7 +327,7 @@ def relabel_rewards(reader: Reader, reward: Callable[[Any, Any, Any], Any] | str
     the recorded rewards. DataError if they are not ``[n]`` or not finite.
     """
     label = f"reward = {reward if isinstance(reward, str) else getattr(reward, '__qualname__', reward)}"
-    compute = import_object(reward, what=label, base=object) if isinstance(reward, str) else reward
+    compute = import_object(reward, error_prefix=label, base=object) if isinstance(reward, str) else reward
     info = _env_info(reader)
     clip = str(info.env_settings.get("clip_reward", "none"))
 

@@ -27,7 +27,7 @@ from reverie.core.types import FLAGS, State, Step, Window
 from reverie.distributed.actor_connection import BLOCKS, Failure, RowBlock, acting_weights, serialize_weights
 from reverie.distributed.actor_replays import MultiQueue, MultiReplay, MultiReplayStores
 from reverie.distributed.actors import ActorTask
-from reverie.distributed.local_actors import PATIENCE, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
+from reverie.distributed.local_actors import ACTOR_END_SECONDS, PUBLISH_TIME_SHARE, LocalActorConnection, LocalActors
 from reverie.distributed.ray_actors import RayActorConnection, RayActors
 from reverie.distributed.ray_learners import PLACEMENT_VAR
 from reverie.envs.make import MakeEnv
@@ -38,8 +38,8 @@ from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
 from reverie.run.collect import EpisodeStats
 
-DEATHS, WITHIN = 3, 60.0
-"""The run fails if an actor dies ``DEATHS`` times within ``WITHIN`` seconds."""
+MAX_DEATHS, DEATH_WINDOW_SECONDS = 3, 60.0
+"""The run fails if an actor dies ``MAX_DEATHS`` times within ``DEATH_WINDOW_SECONDS`` seconds."""
 MAX_WAIT = 0.1
 """Maximum seconds that the learner waits for rows before it handles other events."""
 
@@ -57,7 +57,7 @@ class ActorHandle:
     starts: int = 0
     has_sent_rows: bool = False
     """Whether any of its processes has sent rows."""
-    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=DEATHS))
+    deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DEATHS))
 
 
 class ActorCollector:
@@ -154,7 +154,7 @@ class ActorCollector:
         links = [lane.link for lane in self.lanes if lane.link is not None]
         for link in links:
             link.sign("stop", 1)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + ACTOR_END_SECONDS
         for link in links:
             link.end(deadline)
         for lane in self.lanes:
@@ -250,13 +250,13 @@ class ActorCollector:
         """Restart an actor that has ended; RunError if it fails too often, or would fail again."""
         link, lane.link = lane.link, None
         assert link is not None
-        how = link.end(time.monotonic() + PATIENCE)
+        how = link.end(time.monotonic() + ACTOR_END_SECONDS)
         lane.deaths.append(time.monotonic())
-        often = len(lane.deaths) == DEATHS and lane.deaths[-1] - lane.deaths[0] < WITHIN
+        often = len(lane.deaths) == MAX_DEATHS and lane.deaths[-1] - lane.deaths[0] < DEATH_WINDOW_SECONDS
         why = failure.text.rstrip() or how
         if often or failure.is_permanent or (failure.text and not lane.has_sent_rows):
             early = "" if lane.has_sent_rows else " before its first step"
-            times = f" {DEATHS} times within {WITHIN:.0f} seconds" if often else early
+            times = f" {MAX_DEATHS} times within {DEATH_WINDOW_SECONDS:.0f} seconds" if often else early
             advice = "" if failure.text or lane.has_sent_rows else f".{STARTUP_ADVICE.format('actors = 0')}"
             raise RunError(f"actor {lane.number} failed{times}: {why}{advice}")
         logger.warning(f"actor {lane.number} is restarted, with new episodes: {why.splitlines()[-1]}")

@@ -120,7 +120,7 @@ class ActorConnection:
         return {name: column[self.used % self.slots] for name, column in self.blocks.items()}
 
     def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
-        """Send the ``rows`` of :meth:`next_block`, of which ``turns`` are filled."""
+        """Send the ``rows`` of :meth:`next_block`; the first ``turns`` are filled."""
         payload = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
         self.signs[ActorSignals._fields.index("sent")] += 1
         self._say(HEADER.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())

@@ -61,16 +61,16 @@ class MultiQueue(MultiReplay):
 
     def __len__(self) -> int:
         """Return the number of complete batches."""
-        return sum(self.queued) // self.window.batch
+        return sum(self.queue_lengths) // self.window.batch
 
     @property
-    def queued(self) -> list[int]:
+    def queue_lengths(self) -> list[int]:
         """Number of complete rollouts of each actor."""
-        return [replay.queued for replay in self.replays if isinstance(replay, RolloutQueue)]
+        return [replay.num_queued for replay in self.replays if isinstance(replay, RolloutQueue)]
 
     def draw_counts(self) -> list[int]:
         """Return how many of B rollouts come from each queue, as if all queues were one."""
-        counts: list[int] = self.rng.multivariate_hypergeometric(self.queued, self.window.batch).tolist()
+        counts: list[int] = self.rng.multivariate_hypergeometric(self.queue_lengths, self.window.batch).tolist()
         return counts
 
 

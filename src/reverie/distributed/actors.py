@@ -18,7 +18,7 @@ from reverie.algos.base import Algorithm
 from reverie.core.columns import as_numpy
 from reverie.core.errors import ReverieError
 from reverie.core.logger import log_warnings_as
-from reverie.core.protocols import Annealed, Env
+from reverie.core.protocols import Env, ScheduledPolicy
 from reverie.core.seeding import derived_seeds, seed_everything
 from reverie.core.signals import SIGNALS
 from reverie.core.types import FLAGS, Step
@@ -93,13 +93,13 @@ class ActorWorker:
         self.algo: Algorithm = config.algo.build(self.env.obs_spec, self.env.action_spec, "cpu", seeds["algo"])
         self.weights: dict[str, Tensor] = acting_weights(self.algo, self.env.obs_spec)
         while self.version < 0:
-            self.look()
+            self.load_newest_weights()
             port.check()
         self.collector: Collector = Collector(
             self.env, self.algo.policy, self.blocks, seed=seeds["collector"], random_steps=config.random_steps
         )
 
-    def look(self) -> None:
+    def load_newest_weights(self) -> None:
         """Load the newest weights, if there are any."""
         if (newest := self.board.read(self.version)) is not None:
             load_weights(self.weights, newest[1])
@@ -117,9 +117,9 @@ class ActorWorker:
                     time.sleep(POLL_SECONDS)
                 continue
             if not blocks.turns:
-                self.look()
+                self.load_newest_weights()
                 collector.env_steps = signs.env_steps  # of all actors: exploration follows the steps of the whole run
-                if isinstance(policy, Annealed):
+                if isinstance(policy, ScheduledPolicy):
                     collector.state = policy.advance_schedule(collector.state, signs.env_steps)
             steps += collector.collect()
             if blocks.full:

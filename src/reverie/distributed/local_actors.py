@@ -33,7 +33,7 @@ from reverie.distributed.actors import ActorTask, run_actor_process
 from reverie.envs.worker import allocate_shared
 from reverie.run.collect import EpisodeStats
 
-PATIENCE = 5.0
+ACTOR_END_SECONDS = 5.0
 """Seconds for actors to end."""
 PUBLISH_TIME_SHARE = 0.05
 """Maximum fraction of a learner's time for publishing weights."""

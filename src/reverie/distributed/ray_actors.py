@@ -36,7 +36,7 @@ from reverie.distributed.local_actors import PUBLISH_TIME_SHARE
 from reverie.distributed.ray_learners import PLACEMENT_VAR, connect, ray_options
 from reverie.run.collect import EpisodeStats
 
-TELL_INTERVAL = 0.01
+SIGNAL_INTERVAL = 0.01
 """Minimum seconds between two updates of the actors' step limits."""
 LATE_SECONDS = 60.0
 """Seconds after which the user is informed that an actor has not started."""
@@ -126,7 +126,7 @@ class RayActors:
         return self.links[-1]
 
     def ready(self, seconds: float) -> Iterable[RayActorConnection]:
-        self.tell(seconds)
+        self.send_signals(seconds)
         links = {link.coming: link for link in self.links if link.is_pending()}
         if not links:
             time.sleep(seconds)
@@ -142,7 +142,7 @@ class RayActors:
         for link in self.links:
             link.adopt()
 
-    def tell(self, seconds: float) -> None:
+    def send_signals(self, seconds: float) -> None:
         """Send the signals to the actors, unless they were sent recently; wait for it if there is time."""
         start = time.monotonic()
         if start < self.due and seconds:
@@ -150,8 +150,8 @@ class RayActors:
             start = time.monotonic()
         if start >= self.due:
             for link in self.links:
-                link.tell()
-            self.due = start + max(TELL_INTERVAL, (time.monotonic() - start) / PUBLISH_TIME_SHARE)
+                link.send_signals()
+            self.due = start + max(SIGNAL_INTERVAL, (time.monotonic() - start) / PUBLISH_TIME_SHARE)
 
 
 class RayActorConnection:
@@ -162,7 +162,7 @@ class RayActorConnection:
         self.work = work
         self.number = number
         self.signs: ActorSignals = ActorSignals(0, 0, 0, 0, 0)
-        self.told: bool = False
+        self.signals_sent: bool = False
         self.waiting: int = 0
         self.node: str = ""
         self.since: float = time.monotonic()
@@ -207,11 +207,11 @@ class RayActorConnection:
         if self.node and self.home.newest[0] >= 0:
             self.post.adopt.remote(*self.home.newest)
 
-    def tell(self) -> None:
+    def send_signals(self) -> None:
         """Send the signals to the actor, if it has started and the signals have changed."""
-        if self.node and not self.told:
+        if self.node and not self.signals_sent:
             self.post.set_signals.remote(tuple(self.signs))
-            self.told = True
+            self.signals_sent = True
         elif not self.node and time.monotonic() > self.since + LATE_SECONDS:
             self.since = float("inf")
             logger.warning(f"actor {self.number} waits for free resources on the Ray cluster; the others continue")
@@ -235,11 +235,11 @@ class RayActorConnection:
 
     def sign(self, name: str, value: int) -> None:
         signs = self.signs._replace(**{name: min(value, NO_STEP_LIMIT)})
-        self.told, self.signs = self.told and signs == self.signs, signs
+        self.signals_sent, self.signs = self.signals_sent and signs == self.signs, signs
 
     def end(self, deadline: float) -> str:
         ray = self.home.ray
-        self.tell()
+        self.send_signals()
         if self.node:
             ray.wait([self.post.over.remote()], timeout=max(0.0, deadline - time.monotonic()))
         ray.kill(self.post)

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 PLACEMENT_VAR = "REVERIE_PLACEMENT"
 """Environment variable with the placement of a learner's actors."""
-PATIENCE = 20.0
+PLACEMENT_SECONDS = 20.0
 """Seconds to wait for free resources at the start."""
 RESOURCE_RETURN_SECONDS = 600.0
 """Seconds to wait for resources after a loss: a new node can take this long."""
-RESTARTS = 3
+MAX_RESTARTS = 3
 """Maximum consecutive restarts of all learners from the same checkpoint."""
 EXIT_GRACE_SECONDS = 10.0
 """Seconds for the other learners to end by themselves after one has failed."""
-SAVING = 600.0
+SAVE_GRACE_SECONDS = 600.0
 """The same after a signal to a learner: all save first."""
 UNRESPONSIVE_SECONDS = 60.0
 """Seconds without an answer after which a learner counts as lost."""
@@ -74,7 +74,7 @@ class RayLearner:
         assert self.child.stdout is not None
         os.set_blocking(self.child.stdout.fileno(), False)
 
-    def look(self) -> tuple[bytes, int | None]:
+    def poll(self) -> tuple[bytes, int | None]:
         """Return the output of the process since the last poll, and its exit code, None while it runs."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(POLL)
@@ -157,7 +157,7 @@ def connect(address: str, namespace: str | None = None) -> Any:
     before = signal.getsignal(signal.SIGTERM)
     try:
         if host and port.isdecimal() and "/" not in host:
-            socket.create_connection((host, int(port)), PATIENCE / 2).close()  # Ray would retry for minutes
+            socket.create_connection((host, int(port)), PLACEMENT_SECONDS / 2).close()  # Ray would retry for minutes
         ray.init(address or None, namespace=namespace, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise RunError(
@@ -218,7 +218,7 @@ def _run_until_done(
         losses, before = (1 if current != before else losses + 1), current
         rank, code = next(iter(lost.items()))
         loss = f"learner {rank} of {count}, on {hosts[rank]}, was lost ({_loss_reason(code)})"
-        if losses > RESTARTS:
+        if losses > MAX_RESTARTS:
             raise RunError(
                 f"{loss}, for the {losses}th time from {current or 'the beginning'}. The same command resumes the run."
             )
@@ -249,7 +249,7 @@ def _place_learners(
     name = uuid.uuid4().hex
     group = placement_group([{k: v for k, v in bundle.items() if v} for bundle in bundles], strategy, name)
     try:
-        is_placed = wait_until_placed(group, PATIENCE, got)
+        is_placed = wait_until_placed(group, PLACEMENT_SECONDS, got)
         if not is_placed and is_retry:
             logger.warning(
                 f"{missing_resources(ray, bundles, count, strategy)} Waiting for them for "
@@ -319,7 +319,7 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
     import ray
 
     codes: dict[int, int | None] = {}
-    pending = {learner.look.remote(): rank for rank, learner in enumerate(learners)}
+    pending = {learner.poll.remote(): rank for rank, learner in enumerate(learners)}
     num_forwarded, killed, end = 0, False, float("inf")
     while pending and time.monotonic() < end + UNRESPONSIVE_SECONDS:
         for _ in got[num_forwarded:]:
@@ -337,12 +337,12 @@ def watch(learners: Sequence[Any], got: Sequence[int]) -> list[int | None]:
                 sys.stdout.buffer.write(text)
                 sys.stdout.buffer.flush()
             if code is None:
-                pending[learners[rank].look.remote()] = rank
+                pending[learners[rank].poll.remote()] = rank
             else:
                 codes[rank] = 1 if killed and code < 0 else code
         if any(codes.values()) or None in codes.values():
             asking = got or any(code is not None and code > 128 for code in codes.values())
-            end = min(end, time.monotonic() + (SAVING if asking else EXIT_GRACE_SECONDS))
+            end = min(end, time.monotonic() + (SAVE_GRACE_SECONDS if asking else EXIT_GRACE_SECONDS))
         if time.monotonic() > end and not killed:
             _signal_learners(learners, signal.SIGKILL)
             killed = True

@@ -17,7 +17,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from reverie.core.logger import logger
-from reverie.distributed.ray_learners import RESTARTS, RayLearner, wait_until_unlocked
+from reverie.distributed.ray_learners import MAX_RESTARTS, RayLearner, wait_until_unlocked
 
 
 class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any here
@@ -33,7 +33,7 @@ class _TuneTrial(tune.Trainable):  # type: ignore[misc]  # Ray's classes are Any
 
     def step(self) -> dict[str, Any]:
         """Append its output to its log; return its exit code, None while it runs, and its last line."""
-        text, code = self.process.look()
+        text, code = self.process.poll()
         with self.log.open("ab") as log:
             log.write(text)
         *_, self.last = [self.last, *filter(None, map(str.strip, text.decode(errors="replace").split("\n")))]
@@ -55,7 +55,7 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
         self.queue = queue
         self.running: dict[str, Any] = {}
         self.begun: set[str] = set()
-        self.told: bool = False
+        self.signals_sent: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Ray Tune's saved state is not needed, since the run folders determine what is left to do."""
@@ -89,10 +89,10 @@ class _QueueSearcher(Searcher, tune.Stopper):  # type: ignore[misc]
     def stop_all(self) -> bool:
         """Return whether all runs have to save and end, after a signal. Ray Tune calls this many times a second."""
         self.queue.board.update()
-        if self.queue.received_signals and not self.told:
-            self.told = True
+        if self.queue.received_signals and not self.signals_sent:
+            self.signals_sent = True
             logger.info(f"{signal.Signals(self.queue.received_signals[0]).name}: all running seeds save and end")
-        return self.told
+        return self.signals_sent
 
 
 def train_placed(queue: Any, jobs: int, *, resources: Mapping[str, float]) -> None:
@@ -104,8 +104,8 @@ def train_placed(queue: Any, jobs: int, *, resources: Mapping[str, float]) -> No
     with ThreadPoolExecutor(1) as apart:  # so that Ray Tune does not change the signal handlers
         apart.submit(
             tune.run, _TuneTrial, name="ray", storage_path=str(queue.runs[0].log.parent), search_alg=searcher,
-            stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=RESTARTS, verbose=0,
-            resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
+            stop=searcher, num_samples=len(queue.runs), max_concurrent_trials=jobs, max_failures=MAX_RESTARTS,
+            verbose=0, resources_per_trial=tune.PlacementGroupFactory([dict(resources)]), raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
         ).result()  # fmt: skip
     for trial_id in list(searcher.running):

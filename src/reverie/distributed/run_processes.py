@@ -30,7 +30,7 @@ POLL = 0.2
 """Seconds between two polls of the child processes."""
 
 
-class SeedRun(RunProgress):
+class ChildRun(RunProgress):
     """State of the run of one seed, perhaps in a trial of a search.
 
     Attributes:
@@ -141,41 +141,41 @@ def exit_state(code: int, words: str) -> tuple[RunState, str]:
 class RunQueue:
     """A queue of runs and their states, used by the function that trains them."""
 
-    runs: Sequence[SeedRun]
+    runs: Sequence[ChildRun]
     """All runs; their states are kept up to date."""
-    command: Callable[[SeedRun], Sequence[str]]
+    command: Callable[[ChildRun], Sequence[str]]
     """Returns the command line arguments, after ``reverie``, that train a run."""
     board: RunsDisplay
     """Shows them."""
-    ended: Callable[[SeedRun], None]
+    ended: Callable[[ChildRun], None]
     """Called with each run that has ended."""
-    should_stop: Callable[[SeedRun], bool] = lambda run: False
+    should_stop: Callable[[ChildRun], bool] = lambda run: False
     """Called often for each active run, until it returns that the run has to save and end."""
     received_signals: Sequence[int] = ()
     """Signals that this process has received; after the first, no run starts."""
-    dropped: set[SeedRun] = field(default_factory=set)
+    dropped: set[ChildRun] = field(default_factory=set)
     refused: list[str] = field(default_factory=list)
 
-    def next(self) -> SeedRun | None:
+    def next(self) -> ChildRun | None:
         """Return the next run to start; None if no run is left, or no run may start any more."""
         over = self.received_signals or (self.refused and not any(run.has_begun for run in self.runs))
         return None if over else next((run for run in self.runs if run.state == "waiting"), None)
 
-    def begin(self, run: SeedRun) -> list[str]:
+    def begin(self, run: ChildRun) -> list[str]:
         """Start ``run``: return the command line arguments that train it."""
         words = list(self.command(run))
         run.begin()
         self.board.show_state(run)
         return words
 
-    def drop(self, run: SeedRun) -> bool:
+    def drop(self, run: ChildRun) -> bool:
         """Return True once if an active run has to save and end."""
         if run in self.dropped or not self.should_stop(run):
             return False
         self.dropped.add(run)
         return True
 
-    def end(self, run: SeedRun, code: int, words: str) -> None:
+    def end(self, run: ChildRun, code: int, words: str) -> None:
         """Record that the process of ``run`` has ended. ``words``: its last line."""
         run.state, run.note = exit_state(code, words)
         if run.state == "failed" and words.startswith("reverie: ") and not run.has_begun:
@@ -206,7 +206,7 @@ def _train_in_processes(queue: RunQueue, jobs: int) -> None:
 
     Signals are passed on to the processes: after the second they stop at once, and the third kills them.
     """
-    running: dict[SeedRun, Child] = {}
+    running: dict[ChildRun, Child] = {}
     num_forwarded = 0
     try:
         while running or queue.next():

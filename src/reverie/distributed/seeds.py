@@ -22,8 +22,8 @@ from reverie.datasets.in_memory import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import (
+    ChildRun,
     RunQueue,
-    SeedRun,
     Train,
     make_trainer,
     train_runs,
@@ -58,7 +58,7 @@ class SeedsResult:
 
     run: Path
     """Folder with the run folders of all seeds."""
-    seeds: list[SeedRun]
+    seeds: list[ChildRun]
     """State of each seed, in the order given."""
     signal: int | None
     """Number of the signal that interrupted the training; None if none did."""
@@ -91,7 +91,7 @@ def run_seeds(
         config = config.merge(initial_settings(config, before, path))
     over = _read_finished(_seeds_files(path)["aggregate"])
     plain = {name: value for name, value in to_yaml_types(config.to_dict()).items() if name != "seed"}
-    runs = [SeedRun(path, f"seed-{seed}", seed, config) for seed in seeds]
+    runs = [ChildRun(path, f"seed-{seed}", seed, config) for seed in seeds]
     finished = [seed_run for seed_run in runs if seed_run.seed in over and seed_run.has_begun]
     changes = [] if before is None else settings_changes(before, plain)
     wrong = (
@@ -136,7 +136,7 @@ def _read_finished(path: Path) -> set[int]:
         raise RunError(f"{path} is damaged: it does not list runs ({error!r}). {advice}") from error
 
 
-def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs: int, train: Train) -> SeedsResult:
+def _train_seeds(config: ExperimentConfig, path: Path, runs: list[ChildRun], jobs: int, train: Train) -> SeedsResult:
     files, title = _seeds_files(path), f"{config.name} on {config.task_label}"
     num_waiting = sum(run.state == "waiting" for run in runs)
     if num_waiting:
@@ -147,11 +147,11 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
         if choose_device(config.device) == "cpu" and kernel_problem():
             logger.warning(kernel_problem())
 
-    def command(run: SeedRun) -> list[str]:
+    def command(run: ChildRun) -> list[str]:
         settings = ["--config", str(files["settings"]), "--seed", str(run.seed), "--run", str(run.run)]
         return ["train", config.name, *settings, *["--trust-code"] * is_trusting()]
 
-    def on_end(run: SeedRun) -> None:
+    def on_end(run: ChildRun) -> None:
         if run.state == "finished" and "eval/score" in run.values:
             run.note += f" at {run.position:,} {run.unit}, score {run.values['eval/score']:.2f}"
         write_seeds(config, path, runs)
@@ -167,7 +167,7 @@ def _train_seeds(config: ExperimentConfig, path: Path, runs: list[SeedRun], jobs
     return SeedsResult(run=path, seeds=runs, signal=number, aggregate=summary, files=existing)
 
 
-def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[SeedRun]) -> Aggregate | None:
+def write_seeds(config: ExperimentConfig, path: Path, runs: Sequence[ChildRun]) -> Aggregate | None:
     """Write aggregate.json: the state of all seeds, and the aggregate of those that finished, which is returned."""
     how = measurement_settings(to_yaml_types(config.to_dict()))
     ended: dict[int, SeedSummary] = {}

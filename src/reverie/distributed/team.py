@@ -31,7 +31,7 @@ from reverie.core.clock import Clock, Watch
 from reverie.core.collectives import use_ranks as learning
 from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import logger
-from reverie.core.protocols import Annealed, BatchSource, RunningStatistics
+from reverie.core.protocols import BatchSource, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.distributed.actor_collector import ActorCollector
@@ -229,7 +229,7 @@ class SharedCollector:
             if self.running_statistics is not None:  # all together, since some can have rows and others none
                 self.running_statistics.update_statistics(concat_batches([*self.seen, zero_step(self.spec, 0)]))
                 self.seen.clear()
-        elif isinstance(local.policy, Annealed):
+        elif isinstance(local.policy, ScheduledPolicy):
             local.state = local.policy.advance_schedule(local.state, self.clock.env_steps + total)
         return total
 

@@ -23,8 +23,8 @@ from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray_learners import ClusterRequest
 from reverie.distributed.run_processes import (
+    ChildRun,
     RunQueue,
-    SeedRun,
     Train,
     make_trainer,
     train_runs,
@@ -199,14 +199,14 @@ class Search:
         self.grid = grid
         self.seeds = seeds
         self.trials: dict[int, Any] = {}  # trials of this process
-        self.runs: dict[int, list[SeedRun]] = {}  # their runs
+        self.runs: dict[int, list[ChildRun]] = {}  # their runs
         self.reported: dict[int, int] = {}  # number of evaluations reported to Optuna
         self.pruned: set[int] = set()
         self.failed: set[int] = set()
-        self.tails: dict[SeedRun, JsonlTail] = {}
+        self.tails: dict[ChildRun, JsonlTail] = {}
         # scores of evaluations during training, by step
-        self.scores: dict[SeedRun, dict[int, float]] = defaultdict(dict)
-        self.final: dict[SeedRun, float] = {}
+        self.scores: dict[ChildRun, dict[int, float]] = defaultdict(dict)
+        self.final: dict[ChildRun, float] = {}
 
     def run(self, count: int, jobs: int, train: Train) -> TuneResult:
         """Train the missing runs of ``count`` trials with ``train``; of all combinations in a grid, and never more."""
@@ -225,14 +225,14 @@ class Search:
             signal = train_runs(RunQueue(runs, self.command, board, self.tell_optuna, self.should_prune), train, jobs)
         return self.result(signal)
 
-    def trial_runs(self, number: int) -> list[SeedRun]:
+    def trial_runs(self, number: int) -> list[ChildRun]:
         """Return the waiting runs of a trial."""
         name = f"trial-{number}"
         if self.seeds is None:
-            return [SeedRun(self.path, name, self.config.seed, self.config, number)]
-        return [SeedRun(self.path, f"{name}/seed-{seed}", seed, self.config, number) for seed in self.seeds]
+            return [ChildRun(self.path, name, self.config.seed, self.config, number)]
+        return [ChildRun(self.path, f"{name}/seed-{seed}", seed, self.config, number) for seed in self.seeds]
 
-    def command(self, seed_run: SeedRun) -> list[str]:
+    def command(self, seed_run: ChildRun) -> list[str]:
         """Choose the settings of a trial, unless it has started, and return the command line of one of its runs."""
         import optuna
 
@@ -282,7 +282,7 @@ class Search:
         """Return the settings of a trial from Optuna's sample."""
         return {name: d.value(params[name]) for name, d in self.dimensions.items() if name in params}
 
-    def read(self, seed_run: SeedRun) -> None:
+    def read(self, seed_run: ChildRun) -> None:
         """Read the scores of new evaluations of a run."""
         for row in self.tails.setdefault(seed_run, JsonlTail(RunFolder(seed_run.run).metrics)).read():
             score = row.get(self.score.name)
@@ -292,7 +292,7 @@ class Search:
                 else:
                     self.scores[seed_run][int(row["step"])] = score
 
-    def should_prune(self, seed_run: SeedRun) -> bool:
+    def should_prune(self, seed_run: ChildRun) -> bool:
         """Report new evaluations of a run's trial, averaged over its seeds; return whether to prune it."""
         self.read(seed_run)
         number, trial = seed_run.trial, self.trials[seed_run.trial]
@@ -312,7 +312,7 @@ class Search:
             if run.state == "waiting":
                 run.state, run.note = "stopped", "left out"
 
-    def tell_optuna(self, seed_run: SeedRun) -> None:
+    def tell_optuna(self, seed_run: ChildRun) -> None:
         """Report the result of a trial to Optuna after its last run.
 
         A trial stopped by a signal stays open, to continue later.

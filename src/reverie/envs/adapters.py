@@ -19,7 +19,7 @@ from reverie.core.imports import import_module_of
 from reverie.envs.wrappers import Reset, Stepped
 
 GymEnv = gymnasium.Env[Any, Any]
-SEEDS = 2**31 - 1
+MAX_SEED = 2**31 - 1
 
 
 def _convert_space(space: Any) -> spaces.Space[Any]:
@@ -59,7 +59,7 @@ class Adapter(GymEnv):
         raise NotImplementedError
 
     def _seed(self) -> int:
-        return int(self.np_random.integers(SEEDS))
+        return int(self.np_random.integers(MAX_SEED))
 
     def render(self) -> Any:
         """Return an image; None without a render mode."""

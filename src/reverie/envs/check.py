@@ -32,18 +32,21 @@ from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close
 from reverie.envs.worker import make_worker_slots
 from reverie.envs.wrappers import check_spaces, wrapper_stack
 
-SEEDS, REPLAYED, SAVED = (2, 3, 4, None), 200, 2
-"""Seeds of repeated resets (several, since some environments have few initial states); maximum steps of the episode of
-seed 1 that is replayed; and the step after which its state is saved."""
-PATIENT, SECONDS, STARTING = 25, 10.0, 60.0
-"""Play continues up to this multiple of the requested steps until the first episode ends; maximum seconds of play; and
-maximum seconds for a worker process to start."""
-LARGE, LEAK = 128, 64.0
-"""Image side in pixels above which learning is slow; and maximum growth of memory in MB in the second half of the
-steps."""
+RESET_SEEDS = (2, 3, 4, None)
+"""Seeds of repeated resets: several, since some environments have few initial states."""
+MAX_REPLAYED_STEPS, SAVED_STEP = 200, 2
+"""Maximum steps of the replayed episode of seed 1, and the step after which its state is saved."""
+MAX_PLAY_FACTOR, MAX_PLAY_SECONDS = 25, 10.0
+"""Play continues up to this multiple of the requested steps, or for these seconds, until the first episode ends."""
+WORKER_START_SECONDS = 60.0
+"""Maximum seconds for a worker process to start."""
+MAX_IMAGE_SIDE = 128
+"""Learning is slow if a side of an image has more pixels."""
+MAX_GROWTH_MB = 64.0
+"""Maximum growth of memory in the second half of the steps."""
 
-FEW_ACTIONS, SLOW = 8, 100.0
-"""Numbers of an action that are compared at their bounds; milliseconds of a reset from which they are not."""
+MAX_COMPARED_ACTIONS, SLOW_RESET_MS = 8, 100.0
+"""Maximum numbers of an action that are compared at their bounds, and milliseconds of a reset above which none is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,9 +104,11 @@ class PlayedRow(NamedTuple):
     outcome: Outcome
     obs: dict[str, np.ndarray]
 
-    def equals(self, other: PlayedRow) -> bool:
+    def equals(self, other_row: PlayedRow) -> bool:
         """Return whether outcome and observations are the same."""
-        return self.outcome == other.outcome and all(np.array_equal(x, other.obs[key]) for key, x in self.obs.items())
+        return self.outcome == other_row.outcome and all(
+            np.array_equal(x, other_row.obs[key]) for key, x in self.obs.items()
+        )
 
 
 class RandomPlayer:
@@ -219,11 +224,11 @@ class _Check:
         self.env = slot.env
         self.measurements["seconds_to_make"] = time.perf_counter() - started
         self.rows.append(self.player.do(1))
-        while not any(self.rows[-1].outcome[1:]) and len(self.rows) <= REPLAYED:
-            if len(self.rows) in (1, SAVED + 1):
+        while not any(self.rows[-1].outcome[1:]) and len(self.rows) <= MAX_REPLAYED_STEPS:
+            if len(self.rows) in (1, SAVED_STEP + 1):
                 self.saved = len(self.rows) - 1, self.player.ask("snapshot")
             self.rows.append(self.player.random_step())
-        self.starts = [self.player.do(seed) for seed in SEEDS]
+        self.starts = [self.player.do(seed) for seed in RESET_SEEDS]
         self.measurements["bytes_of_state"] = self.saved[1] and len(self.saved[1])
         if self.saved[1] is None:
             self.findings.add("unsaved", error=_unpicklable(self.env))
@@ -244,17 +249,25 @@ class _Check:
         wrapper = next(layer for layer in layers if isinstance(layer, CheckingWrapper))
         wrapper.times = {name: [] for name in wrapper.times}
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
-        still = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
+        static_images = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
         squares = {key: np.zeros(part.shape) for key, part in self.env.obs_spec.items() if part.kind == "vector"}
-        rows, legal, until, ended, half = list[Outcome](), list[float](), time.perf_counter() + SECONDS, False, 0.0
+        rows, legal, until, ended, half = (
+            list[Outcome](),
+            list[float](),
+            time.perf_counter() + MAX_PLAY_SECONDS,
+            False,
+            0.0,
+        )
         first = self.player.do(None)
-        while not rows or (time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else PATIENT)):
+        while not rows or (
+            time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else MAX_PLAY_FACTOR)
+        ):
             if rows and any(rows[-1][1:]):
                 first = self.player.do(None)
             row = self.player.random_step()
             rows.append(row.outcome)
             ended = ended or any(row.outcome[1:])
-            still -= {key for key in still if not np.array_equal(row.obs[key], first.obs[key])}
+            static_images -= {key for key in static_images if not np.array_equal(row.obs[key], first.obs[key])}
             for key, total in squares.items():
                 total += np.square(row.obs[key], dtype=np.float64)
             legal += [float(row.obs[MASK_KEY].mean())] if MASK_KEY in row.obs else []
@@ -282,12 +295,14 @@ class _Check:
         if isinstance(self.env.env, ActionMask):
             self.measurements |= {"masks": self.env.env.source, "legal_share": float(np.mean(legal))}
         lengths = self.measurements["lengths"]
-        self._add_statistics(still, max_steps, [*map(EpisodeEnd, lengths, terminated[ends - 1], truncated[ends - 1])])
+        self._add_statistics(
+            static_images, max_steps, [*map(EpisodeEnd, lengths, terminated[ends - 1], truncated[ends - 1])]
+        )
         self._add_goals()
         if "generator" not in self.findings and (wrong := self.player.differs_from(self.rows + self.starts)):
             self.findings.add("reset", error=wrong)
 
-    def _add_statistics(self, still: set[str], max_steps: int, ends: list[EpisodeEnd]) -> None:
+    def _add_statistics(self, static_images: set[str], max_steps: int, ends: list[EpisodeEnd]) -> None:
         add, numbers = self.findings.add, self.measurements
         steps, lengths = numbers["steps"], numbers["lengths"]
         if not lengths and numbers["max_episode_steps"] is None and steps >= max_steps:
@@ -299,13 +314,13 @@ class _Check:
             if declared.high.dtype.kind in "iu" and EXACT < highest < np.iinfo(declared.high.dtype).max:
                 add("wide", name=f"observation '{key}'", value=int(highest), most=EXACT)
         for key, part in self.env.obs_spec.items():
-            if key in still:
+            if key in static_images:
                 add("still", name=key, steps=steps)
-            if part.kind == "image" and max(part.shape[:2]) > LARGE:
+            if part.kind == "image" and max(part.shape[:2]) > MAX_IMAGE_SIDE:
                 add("size", name=key, value=f"{part.shape[0]} x {part.shape[1]}")
         if not numbers["rewards_not_0"]:
             add("sparse", steps=steps)
-        if numbers["MB_grown"] > LEAK:
+        if numbers["MB_grown"] > MAX_GROWTH_MB:
             add("memory", value=numbers["MB_grown"], steps=steps)
 
     def _add_goals(self) -> None:
@@ -334,13 +349,13 @@ class _Check:
         """Take numeric actions at their bounds and at half of them: the outcomes should differ."""
         spec = self.player.spec
         classes = {index for _, cut in spec.categorical_slices() for index in range(cut.start, cut.stop)}
-        numbers = [index for index in range(spec.width) if index not in classes][:FEW_ACTIONS]
+        numbers = [index for index in range(spec.width) if index not in classes][:MAX_COMPARED_ACTIONS]
         is_random = {"generator", "reset", "seed"} & self.findings.keys()
-        if is_random or "masks" in self.measurements or self.measurements["ms_per_reset"] > SLOW:
+        if is_random or "masks" in self.measurements or self.measurements["ms_per_reset"] > SLOW_RESET_MS:
             return
         for index in numbers:
-            full, half, other_half, other = (self.first_step(index, value) for value in (1.0, 0.5, -0.5, -1.0))
-            if full.equals(half) and other.equals(other_half) and not full.equals(other):
+            high, half_high, half_low, low = (self.first_step(index, value) for value in (1.0, 0.5, -0.5, -1.0))
+            if high.equals(half_high) and low.equals(half_low) and not high.equals(low):
                 self.findings.add("saturates", at=index)
 
     def first_step(self, index: int, value: float) -> PlayedRow:
@@ -355,7 +370,7 @@ class _Check:
     def play_in_worker(self) -> None:
         """Replay the first episode in a worker process."""
         try:
-            [slot], arrays = make_worker_slots([self.make], STARTING)
+            [slot], arrays = make_worker_slots([self.make], WORKER_START_SECONDS)
             self.slots.append(slot)
             slot.start()
             spec = slot.receive().action_spec

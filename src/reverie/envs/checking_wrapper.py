@@ -106,7 +106,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._findings.add("ends_at_goals")
 
     def _check_many_goals(self, achieved: np.ndarray) -> None:
-        """Compare the rewards of goals ``[M, ...]`` at once with those of one at a time; each is a goal for another."""
+        """Compare rewards of goals ``[M, ...]``, computed in a batch and one by one, with shuffled goals."""
         assert self._compute_reward is not None
         desired = achieved[::-1].copy()
         at_once = call_on_rows(self._compute_reward, achieved, desired)

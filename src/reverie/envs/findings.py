@@ -21,14 +21,14 @@ warning dtype: {name} of {where} is of {kind}: expected an array of {dtype}, as 
     np.asarray(obs, np.{dtype})
 warning bounds: {name} of {where} is {value:g} at index {at}: expected {low:g} to {high:g}, as its space declares.
     Declare the true bounds, or -np.inf and np.inf
-warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32, in
-    which larger whole numbers become their neighbors. Subtract an offset, such as the time of the first step, divide;
-    show identifiers as classes, or leave them out with env.exclude_keys
-warning reused: an observation changed after it was returned, in the {where} that followed: its array is used again, so
-    whoever keeps it sees other values. Return a copy, obs.copy()
+warning exact: {name} of {where} is {value:.12g} at index {at}: expected at most {most:,}, as learners see float32,
+    which cannot represent larger integers exactly. Subtract an offset, such as the time of the first step, or divide;
+    encode identifiers as classes, or exclude them with env.exclude_keys
+warning reused: an observation changed after it was returned, in the {where} that followed: its array is reused, so a
+    stored reference changes later. Return a copy, obs.copy()
 warning generator: {where} draws from the global generator of {name}, which reset(seed=...) does not set: episodes
     cannot be repeated. Draw from self.np_random, which super().reset(seed=seed) seeds
-warning seed: with the same seed, another copy of it plays another episode: {error}. Call super().reset(seed=seed) in
+warning seed: with the same seed, two copies play different episodes: {error}. Call super().reset(seed=seed) in
     reset, and draw from self.np_random alone
 warning reset: with the same seed, an episode after others is a different one: {error}. Reset all state in reset,
     call super().reset(seed=seed) there, and draw from self.np_random alone
@@ -36,23 +36,23 @@ warning endless: no episode ended within {steps:,} steps and no time limit is kn
     env.max_episode_steps = 1000, or max_episode_steps where the id is registered
 warning horizon: {error}
 warning still: the image '{name}' did not change within any episode in {steps:,} steps, so it does not show the state.
-    Draw it again in each step
+    Render it in every step
 warning memory: memory use grew by {value:.0f} MB in the second half of {steps:,} steps: the environment may leak memory
 warning copies: a second instance of the environment cannot be created: {error}. Evaluations during training need one:
     set eval_episodes = 0, eval_envs = 1
 warning state: it does not continue identically from its saved state: {error}. Give it the methods snapshot()
     and restore(state)
-warning saturates: the action at index {at} has the same effect at half of its bounds as at its bounds, in the first
-    step of an episode. Declare the range that has an effect, or a discrete action
+warning saturates: in the first step of an episode, values of the action at index {at} beyond half of its bounds change
+    nothing. Declare the range that has an effect, or a discrete action
 warning goals: {error}, so replay.hindsight cannot be used. compute_reward(achieved_goal, desired_goal, info) must
     return the reward of the step, and both goals must have the same space
 warning ends_at_goals: an episode terminated at its goal, but there is no compute_terminated, so episodes of goals that
-    replay.hindsight relabels would go on. Give it the method compute_terminated(achieved_goal, desired_goal, info)
+    replay.hindsight relabels would continue. Give it the method compute_terminated(achieved_goal, desired_goal, info)
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)
-note wide: {name} is declared up to {value:,}: whole numbers beyond {most:,} become their neighbors in float32, which
-    learners see. If there are such numbers, subtract an offset, divide, or leave them out with env.exclude_keys
+note wide: {name} is declared up to {value:,}: learners see float32, which cannot represent integers beyond {most:,}
+    exactly. If there are such integers, subtract an offset, divide, or exclude them with env.exclude_keys
 note size: the image '{name}' has {value} pixels: env.resize = (64, 64) saves much time
 note sparse: all rewards were 0 in {steps:,} steps: learning begins when random actions reach another one
 """

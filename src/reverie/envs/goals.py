@@ -51,7 +51,7 @@ class GoalFunction:
         self.leaves: dict[str, Any] = {} if codec is None else {leaf.key: leaf for leaf in codec.leaves}
 
     @classmethod
-    def of(cls, env: Env, codec: ObsCodec) -> GoalFunction:
+    def from_env(cls, env: Env, codec: ObsCodec) -> GoalFunction:
         """Return the function of a goal environment; ``codec``: of both goals."""
         has_terminated = env.has_wrapper_attr("compute_terminated")
         terminated = env.get_wrapper_attr("compute_terminated") if has_terminated else None

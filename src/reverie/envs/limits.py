@@ -19,16 +19,16 @@ from reverie.core.spaces import Space
 
 EXACT = 2**24
 """Learners see float32, which represents all integers up to this one exactly, but not the next."""
-FIRST, EVERY = 1000, 13
-"""Number of initial turns in which all rows are checked, and the interval afterwards: a check takes 3 % of a fast
-step."""
-STATED = ("max_episode_steps", "_max_episode_steps", "max_steps")
+NUM_INITIAL_CHECKS, CHECK_INTERVAL = 1000, 13
+"""Each of this many initial steps is checked, then every 13th step: a check takes 3 % of a fast step."""
+TIME_LIMIT_ATTRIBUTES = ("max_episode_steps", "_max_episode_steps", "max_steps")
 """Attributes in which environments that end episodes themselves usually store their time limit."""
 NO_LIMIT = 10**6
 """Larger values count as no time limit."""
-FEW, SHARE, LONG, FIRST_ENDS = 3, 0.2, 20, 20
-"""Minimum number and share of episodes, and steps in each, for which equal lengths are not a coincidence; and number of
-episodes of a run whose ends are checked."""
+MIN_EQUAL_ENDS, MIN_EQUAL_FRACTION, MIN_EQUAL_LENGTH = 3, 0.2, 20
+"""Minimum number and fraction of episodes, and steps in each, for which equal lengths are not a coincidence."""
+MAX_CHECKED_ENDS = 20
+"""Number of episodes of a run whose ends are checked."""
 
 
 class DeclaredBounds(NamedTuple):
@@ -76,7 +76,7 @@ class LimitCheck:
         if not self._limits:
             return
         self._turn += 1
-        if self._turn > FIRST and self._turn % EVERY:
+        if self._turn > NUM_INITIAL_CHECKS and self._turn % CHECK_INTERVAL:
             return
         for limit in list(self._limits):
             array = rows[limit.key]
@@ -123,7 +123,7 @@ def own_limit(layers: list[gymnasium.Env[Any, Any]]) -> int | None:
         return min(int(layer._max_episode_steps) for layer in limited)
     inner = layers[-1]
     spec = getattr(inner, "spec", None)
-    stated = [getattr(inner, name, None) for name in STATED]
+    stated = [getattr(inner, name, None) for name in TIME_LIMIT_ATTRIBUTES]
     if isinstance(spec, EnvSpec):
         stated += [spec.max_episode_steps, spec.kwargs.get("max_num_frames_per_episode")]
     return max((int(x) for x in stated if isinstance(x, int | np.integer) and 1 < x <= NO_LIMIT), default=None)
@@ -145,8 +145,10 @@ def termination_warning(ends: Sequence[EpisodeEnd], limit: int | None, frames: i
     longest = max((end.length for end in ends), default=0)
     last = [end for end in ends if end.terminated and end.length == longest]
     is_declared = limit is not None and longest in (limit, -(-limit // frames))
-    are_many = len(last) >= max(FEW, SHARE * len(ends)) or any(limit is None and end.truncated for end in last)
-    if not any(is_declared and not end.truncated for end in last) and not (longest >= LONG and are_many):
+    are_many = len(last) >= max(MIN_EQUAL_ENDS, MIN_EQUAL_FRACTION * len(ends)) or any(
+        limit is None and end.truncated for end in last
+    )
+    if not any(is_declared and not end.truncated for end in last) and not (longest >= MIN_EQUAL_LENGTH and are_many):
         return ""
     setting = "env.truncate_at_limit = True" + ("" if is_declared else f", env.max_episode_steps = {longest}")
     return (
@@ -174,4 +176,4 @@ class EndCheck:
                 self._ends.append(EpisodeEnd(self._lengths[number], *flags))
                 if text := termination_warning(self._ends, self._limit, self._frames):
                     logger.warning(text)
-                self._is_done = self._is_done or bool(text) or len(self._ends) >= FIRST_ENDS
+                self._is_done = self._is_done or bool(text) or len(self._ends) >= MAX_CHECKED_ENDS

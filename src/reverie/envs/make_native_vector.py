@@ -43,11 +43,11 @@ def _check_native_settings(config: EnvConfig, supported: Collection[str] = ()) -
     usual = EnvConfig()
     names = [name for name in SINGLE_ENV_SETTINGS if name not in supported]
     if wrong := [name for name in names if getattr(config, name) != getattr(usual, name)]:
-        given = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
+        settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
         defaults = ", ".join(f"env.{name} = {getattr(usual, name)!r}" for name in wrong)
         raise ConfigError(
-            f"{given} with env.vectorization = native: native vector environments are used unchanged. Set {defaults}, "
-            "or use env.vectorization = sync."
+            f"{settings} with env.vectorization = native: native vector environments are used unchanged. Set "
+            f"{defaults}, or use env.vectorization = sync."
         )
 
 
@@ -158,7 +158,7 @@ def vector_mode(vector: Vector) -> AutoresetMode:
 
 
 def vector_limit(vector: Vector) -> int | None:
-    """Return the time limit that ``vector`` declares; EnvPool's specs are classes of its own."""
+    """Return the time limit that ``vector`` declares; EnvPool has its own spec classes."""
     spec: Any = vector.spec
     limit = getattr(getattr(spec, "config", spec), "max_episode_steps", None)
     return limit if isinstance(limit, int) and 0 < limit <= NO_LIMIT else None

@@ -23,7 +23,7 @@ from reverie.envs.wrappers import ActionRepeat, Reset, Stepped, checked_reset, c
 
 MASK_METHOD = "action_masks"
 """Name of the method of environments made for MaskablePPO."""
-TRIES = 3
+MAX_TRIES = 3
 """Maximum attempts of a reset to find out whether there are masks."""
 MaskSource = Literal["observation", "method", "info", ""]
 
@@ -44,7 +44,7 @@ def _look_at_info(env: Env) -> MaskSource:
 
     If every reset fails, the result is ""; the error is raised again when an episode begins.
     """
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         try:
             return "info" if mask_in(checked_reset(env, None)[1]) is not None else ""
         except BaseException as error:
@@ -112,8 +112,8 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         """
         raw_mask = mask_in(obs) if self.source == "observation" else mask
         if raw_mask is None and not last:
-            earlier = f"although the environment provided it in its {self.source} earlier"
-            raise DataError(f"{MASK_KEY} is missing, {earlier}. Provide it in every step")
+            reason = f"although the environment provided it in its {self.source} earlier"
+            raise DataError(f"{MASK_KEY} is missing, {reason}. Provide it in every step")
         if count is not None:
             if self.source == "observation" and not isinstance(raw_mask, np.ndarray):
                 raw_mask = iterate(batch_space(self.env.observation_space[MASK_KEY], count), raw_mask)  # type: ignore[index]  # a Dict

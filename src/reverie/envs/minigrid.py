@@ -161,10 +161,8 @@ class FullView(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._to_classes(obs), reward, terminated, truncated, info
 
     def _to_classes(self, obs: Any) -> dict[str, Any]:
-        inner, thing = self._inner, self._inner.carrying
-        carried = (
-            1 + CARRIABLE_OBJECTS.index(thing.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[thing.color] if thing else 0
-        )
+        inner, item = self._inner, self._inner.carrying
+        carried = 1 + CARRIABLE_OBJECTS.index(item.type) * len(COLOR_TO_IDX) + COLOR_TO_IDX[item.color] if item else 0
         agent = np.array([*inner.agent_pos, inner.agent_dir, carried])
         return {"agent": agent, "grid": _kind_of(inner.grid.encode()), "mission": obs["mission"]}
 

@@ -1,4 +1,4 @@
-"""A Gymnasium or EnvPool vector as rows: implements the ``Env`` protocol without slots, processes and restarts."""
+"""Steps a Gymnasium or EnvPool vector and returns rows (``Env``), without slots, processes and restarts."""
 
 from __future__ import annotations
 
@@ -136,15 +136,15 @@ class NativeVectorEnv:
         self, rows: dict[str, np.ndarray], obs: Any, info: Any, last: np.ndarray, late: np.ndarray
     ) -> dict[str, np.ndarray]:
         """Return ``rows`` of ``obs`` with the last rows of ended episodes, and the first rows of ``late``, kept."""
-        shown = {key: values.copy() for key, values in rows.items()}
+        out = {key: values.copy() for key, values in rows.items()}
         for key, values in self._starts.items():
-            shown[key][late] = values[late]
+            out[key][late] = values[late]
         if last.any():
             self._starts = rows
             ends = self._rows(final_obs(info, obs, last, self._vector), ~self._none)
             for key, values in ends.items():
-                shown[key][last] = values[last]
-        return shown
+                out[key][last] = values[last]
+        return out
 
     def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
         """End all episodes with the current rows, ``step``: a native vector cannot end only those of ``numbers``."""

@@ -27,7 +27,7 @@ from reverie.envs.make import ChangedError
 from reverie.envs.snapshot import load_state, save_state
 
 Maker = Callable[[], FlatEnv]
-PATIENCE = 5.0
+CLOSE_SECONDS = 5.0
 """Seconds for workers to finish their work when they are closed, before they are killed."""
 LONGEST_WAIT = 60.0
 FIRST_ATTEMPTS, SAME_FAILURES = 5, 3
@@ -144,13 +144,13 @@ class Slot:
     def dismiss(self) -> None:
         """Ask the environment to close once its current request is done, without waiting."""
 
-    def stop(self, seconds: float = PATIENCE) -> None:
+    def stop(self, seconds: float = CLOSE_SECONDS) -> None:
         """Remove the environment within this many ``seconds``. Can be called twice."""
         with contextlib.suppress(Exception, SystemExit):
             self.env.close()
 
 
-def close(slots: Sequence[Slot], seconds: float = PATIENCE) -> None:
+def close(slots: Sequence[Slot], seconds: float = CLOSE_SECONDS) -> None:
     """Close all ``slots`` at the same time; pending answers are dropped."""
     for slot in slots if seconds else ():
         slot.dismiss()

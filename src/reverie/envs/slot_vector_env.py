@@ -1,4 +1,4 @@
-"""N environments as rows: implements the ``Env`` protocol on slots of one environment each.
+"""Steps N environments, one per slot, and returns rows (``Env``).
 
 The step after the end of an episode ignores the action and returns the first observation of a new episode. A failed
 environment is restarted and also returns a first observation; the others continue. Until the restart, its newest
@@ -108,15 +108,15 @@ class SlotVectorEnv:
         self._ended: list[bool] | None = None  # which rows were is_last; None before the first reset
         self._answer: Callable[[], Step] | None = None  # returns the pending answer
         self._shown: Step | None = None  # the current rows
-        self._torn = False  # whether a step was started but not finished
+        self._step_unfinished = False  # whether a step was started but not finished
         self._error: ReverieError | None = None  # why all environments have been closed
         self.exact_rewards: list[float] = []
         """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
         self.episode_info: dict[int, Summary] = {}
         """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
         self._logs, self._new = logs, new
-        self._asks = True  # whether to ask for these values: after the first episode, only if there are any
-        self._known = False  # whether some episode had all ``env.log_info`` values, or the problem was reported
+        self._requests_summary = True  # whether to ask for these values: after the first episode, only if there are any
+        self._summary_checked = False  # whether an episode had all ``env.log_info`` values, or was reported
         self.num_envs: int = len(slots)
         self.obs_spec: ObsSpec = restarter.specs.obs_spec
         self.action_spec: ActionSpec = restarter.specs.action_spec
@@ -182,7 +182,7 @@ class SlotVectorEnv:
     def _begin(self, action: np.ndarray | None) -> None:
         """Request the next row of each environment: a reset if its episode has ended, or if ``action`` is None."""
         assert self._ended is not None
-        self._torn = True
+        self._step_unfinished = True
         for number, slot in enumerate(self._slots):  # environments that are down take no requests
             if self._ended[number] or action is None:
                 slot.send("reset", self._due[number])
@@ -216,10 +216,10 @@ class SlotVectorEnv:
             for number in down:
                 last[number] = True
                 self._show_again(number)
-        self._ended, self._torn, self.exact_rewards = last, False, reward
+        self._ended, self._step_unfinished, self.exact_rewards = last, False, reward
         self._check_limits(self._arrays, self._location)
         self._check_ends(first, terminal, truncated)
-        if self._asks:
+        if self._requests_summary:
             self._log([number for number, over in enumerate(last) if over])
         self._shown = Step(  # with copies, since the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
@@ -258,9 +258,9 @@ class SlotVectorEnv:
         answers = {number: self._receive_or_none(number) for number in over}
         summaries: dict[int, tuple[Summary, str]] = {n: answer for n, answer in answers.items() if answer is not None}
         self.episode_info = {number: numbers for number, (numbers, _) in summaries.items() if numbers}
-        if summaries and not self._known:
-            self._known = True
-            self._asks = self._logs or bool(self.episode_info)
+        if summaries and not self._summary_checked:
+            self._summary_checked = True
+            self._requests_summary = self._logs or bool(self.episode_info)
             missing = [text for _, text in summaries.values()]
             if all(missing) and self._new:
                 self._end(EnvError(missing[0]))
@@ -274,7 +274,7 @@ class SlotVectorEnv:
         ``episode_info`` then describes their episodes.
         """
         assert self._ended is not None
-        if self._asks:
+        if self._requests_summary:
             self._log(list(numbers))
         self._ended = [ended or number in numbers for number, ended in enumerate(self._ended)]
         return dataclasses.replace(step, is_last=_to_bool_tensor(self._ended))
@@ -335,7 +335,7 @@ class SlotVectorEnv:
         environments, and after an interrupted step.
         """
         self._store_pending_answer()
-        if self._ended is None or self._torn or self._error is not None:
+        if self._ended is None or self._step_unfinished or self._error is not None:
             return [None] * self.num_envs
         for number in range(self.num_envs):
             self._slots[number].send("snapshot")
@@ -350,7 +350,7 @@ class SlotVectorEnv:
         self._check_open()
         self._store_pending_answer()
         self._answer, self.exact_rewards, self.episode_info = None, [], {}
-        self._torn = False
+        self._step_unfinished = False
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):
             why = self._restarter.restore(number, snapshot, last[number]) if snapshot else None

@@ -40,9 +40,9 @@ from reverie.envs.make import Env
 from reverie.envs.wrappers import wrapper_stack
 
 FORMAT = 4
-RANDOM = ("_np_random", "_np_random_seed")
+RNG_FIELDS = ("_np_random", "_np_random_seed")
 """Fields of the random generator that Gymnasium gives each environment."""
-CONSTANT = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
+CONSTANT_FIELDS = {"spec", "metadata", "_ezpickle_args", "_ezpickle_kwargs"}
 RENDERING_CLASSES = {
     "pygame": {"Surface", "Clock", "Font", "Sound", "Window", "Renderer", "Texture"},
     "matplotlib": {"Artist", "FigureCanvasBase", "FigureManagerBase", "Animation"},
@@ -63,7 +63,7 @@ VIEWER_PACKAGES = {
 """Packages whose classes named ``...Renderer`` and ``...Viewer`` are rendering objects."""
 STICKY_TOLERANCE = 1e-12
 """Tolerated probability that the last action of an Atari emulator is still being repeated."""
-SIMPLE = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
+CONSTANT_TYPES = (types.NoneType, bool, int, float, str, bytes, type, types.ModuleType, types.BuiltinFunctionType)
 
 
 class SnapshotError(Exception):
@@ -110,7 +110,7 @@ def load_state(env: Env, snapshot: bytes) -> tuple[Any, str]:
         return None, f"it cannot be read ({type(error).__name__}: {error})"
     try:
         for layer, state in zip(layers, states, strict=True):
-            _give(layer, state)
+            _restore_layer(layer, state)
     except (Exception, SystemExit) as error:
         raise EnvError(f"it does not fit this environment ({type(error).__name__}: {error})") from error
     return extra, ""
@@ -134,7 +134,7 @@ def env_fingerprint(env: Env) -> dict[str, str]:
 
 def _constants(layers: list[Env]) -> dict[str, str]:
     fields = [(layer, *item) for layer in layers if not _has_own(layer) for item in vars(layer).items()]
-    plain = [(layer, name, x) for layer, name, x in fields if name not in RANDOM and _is_plain(x)]
+    plain = [(layer, name, x) for layer, name, x in fields if name not in RNG_FIELDS and _is_plain(x)]
     return {f"{name} of {type(layer).__qualname__}": repr(x) for layer, name, x in plain}
 
 
@@ -163,7 +163,7 @@ def _saved(layer: Env) -> LayerState:
         custom_state = layer.snapshot()  # type: ignore[attr-defined]  # looked up above
         if custom_state is None:
             raise SnapshotError
-        return LayerState(custom_state, {name: vars(layer)[name] for name in RANDOM if name in vars(layer)})
+        return LayerState(custom_state, {name: vars(layer)[name] for name in RNG_FIELDS if name in vars(layer)})
     members = [member for kind in type(layer).__mro__ for member in vars(kind).items()]
     if any(isinstance(value, types.MemberDescriptorType) and hasattr(layer, name) for name, value in members):
         raise SnapshotError  # values in __slots__ are not among the fields
@@ -172,15 +172,15 @@ def _saved(layer: Env) -> LayerState:
         native = NATIVE_STATE_HANDLERS.get(_kind_of(value))
         if native is not None:
             state.native[name] = native[0](value)
-        constant = name in CONSTANT or (name == "env" and isinstance(layer, gymnasium.Wrapper))
-        if native is not None or constant or _draws(value) or _is_local_function(value, layers):
+        constant = name in CONSTANT_FIELDS or (name == "env" and isinstance(layer, gymnasium.Wrapper))
+        if native is not None or constant or _is_renderer(value) or _is_local_function(value, layers):
             state.kept_fields.append(name)
         else:
             state.fields[name] = value
     return state
 
 
-def _give(layer: Env, state: LayerState) -> None:
+def _restore_layer(layer: Env, state: LayerState) -> None:
     fields = vars(layer)
     if _has_own(layer):
         fields.update(state.fields)
@@ -193,11 +193,11 @@ def _give(layer: Env, state: LayerState) -> None:
     fields.update(staying | state.fields)
 
 
-def _draws(value: object) -> bool:
+def _is_renderer(value: object) -> bool:
     """Return whether ``value`` is a rendering object (window, surface, renderer), or a collection of only these."""
     if isinstance(value, list | tuple | dict):
         inside = value.values() if isinstance(value, dict) else value
-        return len(inside) > 0 and all(map(_draws, inside))
+        return len(inside) > 0 and all(map(_is_renderer, inside))
     kind = type(value)
     package = kind.__module__.split(".")[0]
     if package in VIEWER_PACKAGES:
@@ -214,21 +214,25 @@ def _is_local_function(value: object, layers: tuple[object, ...]) -> bool:
         return False
     values = [cell.cell_contents for cell in value.__closure__ or ()]
     values += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values()]
-    if _rebinds(value.__code__) or not all(_is_constant(x) or any(x is layer for layer in layers) for x in values):
+    if _assigns_nonlocal(value.__code__) or not all(
+        _is_constant(x) or any(x is layer for layer in layers) for x in values
+    ):
         raise SnapshotError
     return True
 
 
-def _rebinds(code: types.CodeType) -> bool:
+def _assigns_nonlocal(code: types.CodeType) -> bool:
     """Return whether ``code``, or a function within it, assigns to a nonlocal variable."""
     steps = {step.opname for step in dis.get_instructions(code)}
     return bool(steps & {"STORE_DEREF", "DELETE_DEREF"}) or any(
-        _rebinds(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)
+        _assigns_nonlocal(inside) for inside in code.co_consts if isinstance(inside, types.CodeType)
     )
 
 
 def _is_constant(value: object) -> bool:
-    return all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, (*SIMPLE, gymnasium.Space))
+    return (
+        all(map(_is_constant, value)) if type(value) is tuple else isinstance(value, (*CONSTANT_TYPES, gymnasium.Space))
+    )
 
 
 class _Pickler(pickle.Pickler):
@@ -240,7 +244,7 @@ class _Pickler(pickle.Pickler):
         self._spans: list[tuple[int, int]] = []
         for n, (layer, state) in enumerate(zip(layers, states, strict=True)):
             for name, value in vars(layer).items():
-                if name in state.kept_fields and not isinstance(value, SIMPLE):
+                if name in state.kept_fields and not isinstance(value, CONSTANT_TYPES):
                     self._references.setdefault(id(value), ("field", n, name))
                 if name not in state.fields and isinstance(value, np.ndarray) and value.size:
                     with contextlib.suppress(SnapshotError):
@@ -311,17 +315,17 @@ def _save_atari(ale: Any) -> bytes:
     """
     state, frames, action = ale.cloneState(include_rng=True), _frames(ale), 0
     if frames and not ale.game_over():
-        after = _after(ale, frames)
+        after = _state_after_noops(ale, frames)
         ale.restoreState(state)
         action = _last_action(ale, state, frames, after)
-        _give_atari(ale, state, action, frames)
+        _restore_atari(ale, state, action, frames)
     return pickle.dumps((state, action))
 
 
 def _load_atari(ale: Any, saved: bytes) -> None:
     state, action = pickle.loads(saved)
     ale.reset_game()
-    _give_atari(ale, state, action, _frames(ale))
+    _restore_atari(ale, state, action, _frames(ale))
 
 
 def _frames(ale: Any) -> int:
@@ -332,14 +336,14 @@ def _frames(ale: Any) -> int:
 
 def _last_action(ale: Any, state: Any, frames: int, after: bytes) -> int:
     for action in range(len(ale.getLegalActionSet())):
-        _give_atari(ale, state, action, frames)
-        if _after(ale, frames) == after:
+        _restore_atari(ale, state, action, frames)
+        if _state_after_noops(ale, frames) == after:
             return action
     ale.restoreState(state)
     raise ValueError("no action reproduces the next state of the emulator")
 
 
-def _give_atari(ale: Any, state: Any, action: int, frames: int) -> None:
+def _restore_atari(ale: Any, state: Any, action: int, frames: int) -> None:
     """Put the emulator in ``state``, with ``action`` as its last action."""
     if frames:
         ale.reset_game()
@@ -348,7 +352,7 @@ def _give_atari(ale: Any, state: Any, action: int, frames: int) -> None:
     ale.restoreState(state)
 
 
-def _after(ale: Any, frames: int) -> bytes:
+def _state_after_noops(ale: Any, frames: int) -> bytes:
     for _ in range(frames):
         ale.act(0)
     return pickle.dumps(ale.cloneState(include_rng=True))

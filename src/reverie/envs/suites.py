@@ -378,7 +378,7 @@ def dm_control_view(env_id: str, size: tuple[int, int] | None) -> dict[str, Any]
     0, and 2 for the quadruped (github.com/danijar/dreamerv3, embodied/envs/dmc.py), and render at the learner's size.
     """
     domain = re.fullmatch(r"dm_control/(\w+)-\w+-v\d+", env_id)
-    if domain is None:  # locomotion and manipulation have cameras of their own
+    if domain is None:  # locomotion and manipulation have their own cameras
         return {}
     camera = {"camera_id": 2 if domain[1] == "quadruped" else 0}
     return {"render_kwargs": camera | ({} if size is None else {"height": size[0], "width": size[1]})}

@@ -27,19 +27,19 @@ def checked_vector_step(vector: Vector, actions: Any) -> VectorStep:
     if not isinstance(answer, tuple | list) or len(answer) != 5:
         raise DataError(f"{name}.step() returned {short_repr(answer)}: expected 5 values.")
     obs, reward, *flags, info = answer
-    arrays = [_checked(f"{name}: {what}", value, vector.num_envs)
-              for what, value in zip(("reward", "terminated", "truncated"), (reward, *flags), strict=True)]  # fmt: skip
-    for what, array in zip(("terminated", "truncated"), arrays[1:], strict=True):
+    arrays = [_check_values(f"{name}: {label}", x, vector.num_envs)
+              for label, x in zip(("reward", "terminated", "truncated"), (reward, *flags), strict=True)]  # fmt: skip
+    for label, array in zip(("terminated", "truncated"), arrays[1:], strict=True):
         if not np.isin(array, (0, 1)).all():  # such as NaN, which is truthy
-            raise DataError(f"{name}: {what} is {short_repr(array)}: expected bools.")
+            raise DataError(f"{name}: {label} is {short_repr(array)}: expected bools.")
     reward, terminated, truncated = arrays[0].astype(np.float64), arrays[1].astype(bool), arrays[2].astype(bool)
     return obs, reward, terminated, truncated, {} if info is None else info
 
 
-def _checked(what: str, value: Any, num: int) -> np.ndarray:
+def _check_values(label: str, value: Any, num: int) -> np.ndarray:
     array = np.asarray(value)
     if array.shape != (num,) or array.dtype.kind not in "biuf":
-        raise DataError(f"{what} has shape {array.shape} and dtype {array.dtype}: expected numbers of shape ({num},).")
+        raise DataError(f"{label} has shape {array.shape} and dtype {array.dtype}: expected numbers of shape ({num},).")
     return array
 
 
@@ -60,17 +60,17 @@ def final_obs(info: Any, obs: Any, ended: np.ndarray, vector: Vector) -> Any:
             "observation. Return it as info['final_obs'], with the mask info['_final_obs']."
         )
     final = info[key] if isinstance(info, Mapping) else [(part or {}).get(key) for part in info]
-    return _replaced(obs, final, numbers)
+    return _replace_items(obs, final, numbers)
 
 
-def _replaced(obs: Any, final: Any, numbers: list[int]) -> Any:
+def _replace_items(obs: Any, final: Any, numbers: list[int]) -> Any:
     """Return a copy of the batch ``obs`` with items ``numbers`` from ``final``, a batch or a sequence of items."""
     if isinstance(obs, Mapping | tuple):
         keys = list(obs) if isinstance(obs, Mapping) else list(range(len(obs)))
         if not isinstance(final, Mapping | tuple):  # a sequence of items
             items = [final[i] if i in numbers else None for i in range(len(final))]
             final = {key: [None if item is None else item[key] for item in items] for key in keys}
-        parts = [_replaced(obs[key], final[key], numbers) for key in keys]
+        parts = [_replace_items(obs[key], final[key], numbers) for key in keys]
         return dict(zip(keys, parts, strict=True)) if isinstance(obs, Mapping) else tuple(parts)
     out = np.array(obs)
     for number in numbers:

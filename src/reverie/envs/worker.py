@@ -26,7 +26,7 @@ from gymnasium.vector.utils import CloudpickleWrapper, clear_mpi_env_vars
 from reverie.core.errors import EnvError
 from reverie.core.signals import SIGNALS
 from reverie.envs.make import close_quietly
-from reverie.envs.slot import PATIENCE, EnvFailure, Maker, Slot, preserve_torch_rng
+from reverie.envs.slot import CLOSE_SECONDS, EnvFailure, Maker, Slot, preserve_torch_rng
 
 SINGLE_THREAD_VARS = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -193,7 +193,7 @@ class WorkerSlot(Slot):
         return result
 
     def _death_error(self) -> EnvError:
-        self.process.join(PATIENCE)
+        self.process.join(CLOSE_SECONDS)
         code = self.process.exitcode
         self.stop(0.0)
         memory = " It was killed (SIGKILL), probably because memory ran out." if code == -signal.SIGKILL else ""
@@ -208,7 +208,7 @@ class WorkerSlot(Slot):
             with contextlib.suppress(OSError):
                 self._line.send(0, "close", ())
 
-    def stop(self, seconds: float = PATIENCE) -> None:
+    def stop(self, seconds: float = CLOSE_SECONDS) -> None:
         """Ask the process to end, and kill it after this many ``seconds``."""
         if self._line is None:
             return
@@ -248,7 +248,7 @@ def exit_after_parent() -> None:
 
     def watch() -> None:
         parent.join()
-        time.sleep(PATIENCE)  # for the environment to close
+        time.sleep(CLOSE_SECONDS)  # for the environment to close
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

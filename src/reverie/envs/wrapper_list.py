@@ -84,7 +84,7 @@ class Images(LeafWrapper):
     """Transforms images, which become ``[H, W, C]``, or ``[C, H, W]`` if ``env.channel_axis`` is ``first``."""
 
     lead = 0
-    """Number of axes before those of an image."""
+    """Number of axes before an image's axes."""
 
     def transform(self, leaf: Any) -> tuple[Space, Callable[[Any], Any]]:
         axes = [layer.channel_axis for layer in wrapper_stack(self.env) if isinstance(layer, WithChannelAxis)]
@@ -279,7 +279,7 @@ def parse_wrapper(text: str) -> WrapperCall:
 def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
     parameters = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
     try:
-        given = inspect.signature(kind).bind(None, *call.args, **call.kwargs).arguments
+        arguments = inspect.signature(kind).bind(None, *call.args, **call.kwargs).arguments
     except TypeError as error:
         unknown = [name for name in call.kwargs if name not in parameters]
         near = next((hint for name in unknown if (hint := did_you_mean(name, parameters))), "")
@@ -290,12 +290,12 @@ def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
         ) from None
     hints = _hints(kind)
     for name, parameter in parameters.items():
-        if name in given and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        if name in arguments and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             hint, bounds = split_hint(hints.get(name, Any))
             try:
-                check_type(given[name], hint, name)
+                check_type(arguments[name], hint, name)
                 for bound in bounds:
-                    bound.check(name, _flat(given[name]))
+                    bound.check(name, _flat(arguments[name]))
             except ConfigError as error:
                 raise ConfigError(f"{call.error_prefix}: {error}") from None
 
@@ -316,7 +316,7 @@ def apply_wrappers(env: Env, entries: tuple[str, ...], channel_axis: ChannelAxis
     """Return ``env`` inside the wrappers that ``entries`` name, the first one innermost."""
     env = WithChannelAxis(env, channel_axis) if entries and channel_axis != "auto" else env
     for call in map(parse_wrapper, entries):
-        kind = SHORT.get(call.name) or import_object(call.name, what=call.error_prefix, base=gymnasium.Wrapper)
+        kind = SHORT.get(call.name) or import_object(call.name, error_prefix=call.error_prefix, base=gymnasium.Wrapper)
         _check_settings(call, kind)
         if issubclass(kind, STATEFUL_WRAPPERS):
             problem = "each environment, evaluation environments too, would have separate statistics."

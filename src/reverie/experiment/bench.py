@@ -82,7 +82,7 @@ def benchmark(
 ) -> Report:
     """Time the learner that ``config`` describes on random data, its updates for about ``seconds``, and ``env`` itself.
 
-    Sets PyTorch's number of threads to that of ``config``.
+    Sets PyTorch's number of threads, as in ``config``.
     """
     device = torch.device(choose_device(config.device))
     if config.threads:

@@ -250,7 +250,7 @@ def build(
     started = time.perf_counter()
     config = config.validate()
     _check_start(config)
-    makers = EnvMakers.of(config, env, eval_env)
+    makers = EnvMakers.from_config(config, env, eval_env)
     # First, since some simulators can run only once.
     probed = probe_env(config, makers.training) if config.offline_fraction and plays(config) else ProbedEnv()
     device, seeds = _set_up_process(config, start, rank)

@@ -17,7 +17,7 @@ from reverie.replay.sources import split_window
 def describe_experiment(experiment: Any, folder: Path) -> list[str]:
     """Describe what is about to be trained in ``folder``: its data, its settings, and the bytes of its replay.
 
-    ``experiment``: that of ``experiment/build.py``, which imports this module.
+    ``experiment``: the class in ``experiment/build.py``, which imports this module.
     """
     config, window, algo = experiment.config, experiment.algo.window, experiment.algo
     lines = [f"{config.data.label}: {remark}" for remark in experiment.remarks]

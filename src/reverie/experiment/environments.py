@@ -26,7 +26,7 @@ class EnvMakers(NamedTuple):
     evaluation: MakeEnv | None
 
     @classmethod
-    def of(cls, config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None) -> EnvMakers:
+    def from_config(cls, config: ExperimentConfig, env: EnvLike | None, eval_env: EnvLike | None) -> EnvMakers:
         """Return the factories from the settings, or from the user's environments. See ``build`` for these."""
         factory = env_factory(config.env, env)
         return cls(factory, eval_maker(config, factory, eval_env))

@@ -69,7 +69,7 @@ def relabel_goals(
         raise ConfigError(f"{prefix}: {problem}. Use a goal environment.")
     env = _make_goal_env(config, factory, prefix)
     if env is None:
-        goal_fn = GoalFunction(import_object(hindsight.reward, what=prefix, base=object))
+        goal_fn = GoalFunction(import_object(hindsight.reward, error_prefix=prefix, base=object))
     else:
         codec = ObsCodec(env.observation_space, lambda key: key in GOALS, config.env.channel_axis)
         if any(codec.spec[key] != spec[key] for key in GOALS):
@@ -78,7 +78,7 @@ def relabel_goals(
                 f"{prefix}: the rows store other goals than the environment computes with. Stack frames by "
                 "algo.frame_stack, and change no goals by env.resize or env.grayscale."
             )
-        goal_fn = GoalFunction.of(env, codec)
+        goal_fn = GoalFunction.from_env(env, codec)
     if isinstance(preprocess := getattr(algo, "preprocess", None), Preprocessor):
         preprocess.follows_rewards = False
         if preprocess.scaler is not None or preprocess.range is not None:

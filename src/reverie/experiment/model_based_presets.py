@@ -15,7 +15,7 @@ from reverie.experiment.preset import Preset, Settings
 
 # fmt: off
 
-# With two threads updates are a quarter faster on an idle machine, but much slower beside one busy process.
+# With two threads updates are a quarter faster on an idle machine, but much slower next to a busy process.
 CPU: Settings = {
     "threads": 1, "steps": 50_000, "replay_ratio": 0.4, "learning_starts": 512, "env.num": 4,
     "replay.capacity": 100_000, "algo.batch_size": 16, "algo.batch_length": 32, "algo.optim.lr": 6e-4,
@@ -42,7 +42,7 @@ DEMO: Settings = CPU | {
 """Settings of the demonstration: an agent that starts anywhere in four rooms, which are always the same, walks to the
 goal.
 
-Steps are cheap beside updates, and random ones must find the goal a few times. With few free nats and a large weight of
+Steps cost less than updates, and random ones must find the goal a few times. With few free nats and a large weight of
 the agent's place, dreams are exact sooner."""
 
 # For a machine without a GPU, so that a run takes about an hour on two cores; values by reverie.

@@ -61,9 +61,11 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
     path = checkpoints.select(init_path.name if inside else None)
     checkpoints.load(path, {"algo": parts or MatchingNetworks(learner)})
     if parts is not None and not parts.is_whole:
-        names = ", ".join(_common_prefixes(parts.taken, parts.anew))
+        names = ", ".join(_common_prefixes(parts.loaded, parts.reinitialized))
         logger.info(f"starting with parts of the agent of {path}: {names}")
-        logger.info(f"re-initialized: {', '.join([*_common_prefixes(parts.anew, parts.taken), 'optimizers'])}")
+        logger.info(
+            f"re-initialized: {', '.join([*_common_prefixes(parts.reinitialized, parts.loaded), 'optimizers'])}"
+        )
         for line in (*changes, *parts.remarks):
             logger.warning(f"init_from: {line}")
     else:
@@ -131,9 +133,9 @@ class PartialLoad:
         self.statistics = statistics
         patterns = config.init_modules
         self.patterns: tuple[str, ...] = (patterns,) if patterns and isinstance(patterns, str) else tuple(patterns)
-        self.taken: list[str] = []
+        self.loaded: list[str] = []
         """Names of the loaded parameters and buffers, and of targets copied from them."""
-        self.anew: list[str] = []
+        self.reinitialized: list[str] = []
         """Names of the re-initialized parameters and buffers."""
         self.remarks: list[str] = []
         """Requested parts that do not match, and their possible problems."""
@@ -164,10 +166,10 @@ class PartialLoad:
         unlike = _shape_differences(model, source, self.tensors)
         names = [name for name in model if name in self.tensors and self._wants(name)]
         unfit = {module_name(name) for name in unlike}
-        self.taken = [name for name in names if module_name(name) not in unfit]
+        self.loaded = [name for name in names if module_name(name) not in unfit]
         if problems := self._problems(source, unlike) + [normalized] * bool(normalized and not self.patterns):
             raise RunError(f"init_from = '{self.config.init_from}': {'; '.join(problems)}.")
-        self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.taken}})
+        self.learner.load_state_dict({**current, "model": model | {name: source[name] for name in self.loaded}})
         self._follow(model)
         missed = unfit & {module_name(name) for name in names if self.patterns or name in source}
         self.remarks += [f"does not match, re-initialized: {_format_differences(unlike, missed)}"] * bool(missed)
@@ -188,7 +190,7 @@ class PartialLoad:
         if self.patterns:
             return [line for pattern in self.patterns for line in self._pattern_problems(pattern, unlike)]
         if self.related:
-            fits = {*self.taken} & {name for name, _ in self.learner.named_parameters()}
+            fits = {*self.loaded} & {name for name, _ in self.learner.named_parameters()}
             return [] if fits else [f"no network of {self.saved} matches a network of {self.config.name}"]
         models = source, self.tensors
         source_actor, actor = ([name for name in model if name.startswith(self.actor_prefix)] for model in models)
@@ -209,23 +211,23 @@ class PartialLoad:
         if not matching:
             prefixes = sorted({".".join(name.split(".")[:2]) for name in self.tensors})
             return [f"init_modules = '{pattern}': no parameter name matches. There are: {', '.join(prefixes)}"]
-        if matching.isdisjoint(self.taken):
+        if matching.isdisjoint(self.loaded):
             differences = _format_differences(unlike, map(module_name, matching))
             return [f"init_modules = '{pattern}', nothing matches: {differences}"]
         return []
 
     def _follow(self, model: State) -> None:
         """Copy loaded networks to their targets, unless these were loaded too, and record what is re-initialized."""
-        pointers = {model[name].data_ptr() for name in self.taken}
+        pointers = {model[name].data_ptr() for name in self.loaded}
         for module_path, target in self.learner.named_modules():
             inside = [name for name in model if name in self.tensors and name.startswith(f"{module_path}.")]
-            if not isinstance(target, TargetNetwork) or {*inside} & {*self.taken}:
+            if not isinstance(target, TargetNetwork) or {*inside} & {*self.loaded}:
                 continue
             if any(p.data_ptr() in pointers for p in target.source.parameters()):
                 target.model.load_state_dict(target.source.state_dict())
-                self.taken += inside
-        pointers |= {model[name].data_ptr() for name in self.taken}  # a shared encoder has several names
-        self.anew = [name for name in model if name in self.tensors and model[name].data_ptr() not in pointers]
+                self.loaded += inside
+        pointers |= {model[name].data_ptr() for name in self.loaded}  # a shared encoder has several names
+        self.reinitialized = [name for name in model if name in self.tensors and model[name].data_ptr() not in pointers]
 
 
 def module_name(name: str) -> str:

@@ -66,7 +66,7 @@ class InputBuffers:
 
 
 class OutputBuffers:
-    """Fixed tensors of which each call returns new copies, in memory that is allocated for many calls at once."""
+    """Fixed tensors. Each call returns new copies, in memory that is allocated for many calls at once."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors: list[Tensor] = list(tensors)

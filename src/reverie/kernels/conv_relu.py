@@ -24,7 +24,7 @@ FULL, TILES, POINTS = 16, 24, 36
 TILINGS = {2: ((3, 4), (5, 6)), 3: ((3, 5), (4, 6))}
 """Height and width of a tile's outputs, and points along either, by the kernel's height in cells."""
 
-PART = 2**18
+MAX_PART_FLOATS = 2**18
 """Floats that the largest layer of one part of the images may output, for each thread: 1 MB."""
 
 MIN_IMAGES = 16
@@ -199,7 +199,7 @@ def _scratch(layers: Sequence[_Layer]) -> Tensor:
 
 def _parts(images: int, layers: Sequence[_Layer]) -> list[slice]:
     """Return parts of the images whose layers stay in the caches."""
-    size = max(1, PART * torch.get_num_threads() // max(layer.numbers for layer in layers))
+    size = max(1, MAX_PART_FLOATS * torch.get_num_threads() // max(layer.numbers for layer in layers))
     count = -(-images // size)
     return [slice(images * k // count, images * (k + 1) // count) for k in range(count)]
 

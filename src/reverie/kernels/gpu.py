@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from reverie.core.kernel_dispatch import SWITCH, kernels_disabled
+from reverie.core.kernel_dispatch import KERNEL_ENV_VAR, kernels_disabled
 from reverie.kernels.ctypes_call import once_differentiable_strict
 from reverie.nn import functional
 from reverie.nn.distributions import Categoricals
@@ -33,7 +33,7 @@ MIN_PROGRAMS = 64
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 Family = Literal["recurrence", "images", "two-hot", "optimizers", "losses", "perceptrons", "policies"]
-"""Kernels that are checked together, and of which none is used if one fails."""
+"""Kernels that are checked together; none is used if one fails."""
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
 Compared = list[tuple[str, Tensor, Tensor]]
@@ -55,7 +55,7 @@ def can_use_triton(*tensors: Tensor, family: Family = "recurrence") -> bool:
 def triton_problem(device: torch.device, family: Family = "recurrence") -> str:
     """Return why kernels cannot be used on ``device``, or an empty string; warn once unless that is intended."""
     if kernels_disabled():
-        return f"{SWITCH}=off"
+        return f"{KERNEL_ENV_VAR}=off"
     if torch.version.cuda is None and torch.version.hip is None:
         return "this PyTorch was built without GPU support"
     try:
@@ -262,16 +262,16 @@ class _Copies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *parameters: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        return _converted(parameters, dtype)
+        return _convert_all(parameters, dtype)
 
     @staticmethod
     @once_differentiable_strict
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        there = iter(_converted([grad for grad in grads if grad is not None], torch.float32))
-        return None, *(None if grad is None else next(there) for grad in grads)
+        converted = iter(_convert_all([grad for grad in grads if grad is not None], torch.float32))
+        return None, *(None if grad is None else next(converted) for grad in grads)
 
 
-def _converted(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def _convert_all(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
     out = [torch.empty_like(x, dtype=dtype) for x in tensors]
     if out:
         torch._foreach_copy_(out, list(tensors))

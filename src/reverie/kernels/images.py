@@ -17,7 +17,7 @@ from reverie.kernels.ctypes_call import call, call_compiled, is_cpu_float32, num
 from reverie.kernels.elementwise import norm_backward
 from reverie.nn.functional import convolve
 
-PART = 2**20
+MAX_PART_FLOATS = 2**20
 """Floats that the convolution of one part of the images may output: 4 MB."""
 
 FULL, STRETCH, GROUP = 16, 160, 32
@@ -41,7 +41,7 @@ _POINTS: dict[int, tuple[list[float], list[float]]] = {
 
 def parts(images: int, numbers: int) -> Iterator[slice]:
     """Split the images into parts that stay in the cache, where each image takes ``numbers`` floats."""
-    size = max(1, PART // numbers)
+    size = max(1, MAX_PART_FLOATS // numbers)
     return (slice(start, start + size) for start in range(0, images, size))
 
 

@@ -43,8 +43,8 @@ def _parts(rows: int, tile: dict[str, int], *shape: int, like: Tensor) -> Tensor
 
 def supports_stage(x: Tensor, weight: Tensor, bias: Tensor, *rest: Any) -> bool:
     """Return whether a stage can be computed here."""
-    given = x, weight, bias, *(s for s in rest if isinstance(s, Tensor))
-    return x.ndim == 4 and gpu.can_use_triton(*given, family="images")
+    inputs = x, weight, bias, *(s for s in rest if isinstance(s, Tensor))
+    return x.ndim == 4 and gpu.can_use_triton(*inputs, family="images")
 
 
 def conv_pool_norm_silu_triton(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
@@ -90,7 +90,7 @@ class _PoolNormSiLU(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-        shape, layout = _pooled(y)
+        shape, layout = _pooling_layout(y)
         rows, width = shape.numel() // shape[-1], shape[-1]
         out, tile = y.new_empty(shape), _tile(rows, width)
         grid = (gpu._count(rows, tile["ROWS"]),)
@@ -104,7 +104,7 @@ class _PoolNormSiLU(torch.autograd.Function):
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         y, bias, scale = ctx.saved_tensors
-        (_, layout), width = _pooled(y), y.shape[-1]
+        (_, layout), width = _pooling_layout(y), y.shape[-1]
         rows, dy = grad.numel() // width, torch.empty_like(y)
         tile = _tile(rows, width)
         dscale, dbias = (_parts(rows, tile, width, like=y) for _ in range(2))
@@ -113,7 +113,7 @@ class _PoolNormSiLU(torch.autograd.Function):
         return dy, dbias.sum(0).to(bias.dtype), dscale.sum(0), None
 
 
-def _pooled(y: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
+def _pooling_layout(y: Tensor) -> tuple[torch.Size, tuple[int, ...]]:
     """Return the shape of the maxima of y, and where each one's pixels lie: see ``pool_norm_silu_kernel``."""
     c = y.shape[-1]
     if y.ndim == 5:
@@ -134,7 +134,7 @@ def conv_unfold_norm_silu_triton(x: Tensor, weight: Tensor, bias: Tensor, scale:
     return cast(Tensor, call(_UnfoldNormSiLU, convolve(x, weight, None).contiguous(), bias, scale, eps))
 
 
-def _unfolded(y: Tensor, width: int) -> tuple[list[int], int, dict[str, int]]:
+def _unfolding_layout(y: Tensor, width: int) -> tuple[list[int], int, dict[str, int]]:
     """Return the shape of y ``[M, h, w, 4 * n]`` as an image ``[M, 2 h, 2 w, width]``, its pixels, and a tile."""
     m, h, w, _ = y.shape
     rows = 4 * m * h * w
@@ -145,7 +145,7 @@ def _unfolded(y: Tensor, width: int) -> tuple[list[int], int, dict[str, int]]:
 class _UnfoldNormSiLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, bias: Tensor, scale: Tensor, eps: float) -> Tensor:
-        shape, rows, tile = _unfolded(y, len(scale))
+        shape, rows, tile = _unfolding_layout(y, len(scale))
         out, grid = y.new_empty(shape), (gpu._count(rows, tile["ROWS"]),)
         gpu._launch("unfold_norm_silu_kernel", grid, y, bias, scale, out, rows, len(scale), y.shape[2], eps, **tile)
         if ctx is not None:
@@ -157,7 +157,7 @@ class _UnfoldNormSiLU(torch.autograd.Function):
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         y, bias, scale = ctx.saved_tensors
-        (_, rows, tile), dy, width = _unfolded(y, len(scale)), torch.empty_like(y), len(scale)
+        (_, rows, tile), dy, width = _unfolding_layout(y, len(scale)), torch.empty_like(y), len(scale)
         dscale, dbias = _parts(rows, tile, width, like=y), _parts(rows, tile, 4 * width, like=y)
         gpu._launch("unfold_norm_silu_backward_kernel", (len(dscale),), y, bias, scale, grad.contiguous(), dy, dscale,
                     dbias, rows, width, y.shape[2], ctx.eps, **tile)  # fmt: skip
@@ -176,7 +176,7 @@ class _UnfoldSigmoid(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, bias: Tensor) -> Tensor:
         width, padded = len(bias) // 4, y.shape[-1] // 4
-        shape, rows, tile = _unfolded(y, padded)
+        shape, rows, tile = _unfolding_layout(y, padded)
         out, grid = y.new_empty([*shape[:3], width]), (gpu._count(rows, tile["ROWS"]),)
         gpu._launch("unfold_sigmoid_kernel", grid, y, bias, out, rows, width, y.shape[2], padded, **tile)
         if ctx is not None:
@@ -190,7 +190,7 @@ class _UnfoldSigmoid(torch.autograd.Function):
         out, bias = ctx.saved_tensors
         m, height, width, channels = out.shape
         dy = out.new_empty(m, height // 2, width // 2, 4 * ctx.padded)
-        _, rows, tile = _unfolded(dy, ctx.padded)
+        _, rows, tile = _unfolding_layout(dy, ctx.padded)
         dbias = _parts(rows, tile, 4 * channels, like=out)
         gpu._launch("unfold_sigmoid_backward_kernel", (len(dbias),), out, grad.contiguous(), dy, dbias, rows, channels,
                     width // 2, ctx.padded, **tile)  # fmt: skip
@@ -241,46 +241,46 @@ class _SquaredError(torch.autograd.Function):
 
 def _compare_images(numbers: Any) -> gpu.Compared:
     """Return the results of every kernel here and PyTorch's, for ``gpu.check_triton_kernels``."""
-    whole, blocks = ((3 * numbers(*shape)).round() for shape in ((2, 5, 7, 12), (2, 3, 2, 4, 12)))  # some are equal
+    images, blocks = ((3 * numbers(*shape)).round() for shape in ((2, 5, 7, 12), (2, 3, 2, 4, 12)))  # some are equal
     bias, scale, all_bias = numbers(12), numbers(12), numbers(48)
     pixels, target = numbers(1, 2, 2, 2, 3).sigmoid(), (255 * numbers(1, 2, 2, 2, 3).sigmoid()).to(torch.uint8)
     eps = 1e-4
 
     def pool(x: Tensor, bias: Tensor, scale: Tensor) -> Tensor:
-        image = _shuffled(x.flatten(3)) if x.ndim == 5 else x
+        image = _shuffle_pixels(x.flatten(3)) if x.ndim == 5 else x
         largest = F.max_pool2d((image + bias).permute(0, 3, 1, 2), 2, ceil_mode=True)
         return _norm_silu(largest.permute(0, 2, 3, 1), scale, eps)
 
-    def unfold(x: Tensor, bias: Tensor) -> Tensor:
-        return _shuffled(x + bias)
+    def add_and_shuffle(x: Tensor, bias: Tensor) -> Tensor:
+        return _shuffle_pixels(x + bias)
 
     def sigmoid(x: Tensor, bias: Tensor) -> Tensor:
-        return unfold(x.view(*x.shape[:3], 4, 4)[..., :3].flatten(3), bias).sigmoid()
+        return add_and_shuffle(x.view(*x.shape[:3], 4, 4)[..., :3].flatten(3), bias).sigmoid()
 
     def error(x: Tensor) -> Tensor:
         return functional.unit_squared_error.definition(x, target, 0.0, 255.0)  # type: ignore[attr-defined, no-any-return]  # without kernels
 
     stages: list[tuple[str, Any, Any, list[Tensor]]] = [
-        ("pool", lambda *x: call(_PoolNormSiLU, *x, eps), pool, [whole, bias, scale]),
+        ("pool", lambda *x: call(_PoolNormSiLU, *x, eps), pool, [images, bias, scale]),
         ("pool", lambda *x: call(_PoolNormSiLU, *x, eps), pool, [blocks, bias, scale]),
-        ("unfold", lambda *x: call(_UnfoldNormSiLU, *x, eps), lambda x, b, s: _norm_silu(unfold(x, b), s, eps),
+        ("unfold", lambda *x: call(_UnfoldNormSiLU, *x, eps), lambda x, b, s: _norm_silu(add_and_shuffle(x, b), s, eps),
          [numbers(2, 3, 5, 48), all_bias, scale]),
         ("sigmoid", lambda *x: call(_UnfoldSigmoid, *x), sigmoid, [numbers(2, 3, 5, 16), bias]),
         ("error", lambda x: unit_squared_error_triton(x, target, 0.0, 255.0), error, [pixels]),
     ]  # fmt: skip
-    found: gpu.Compared = []
-    for name, run, definition, given in stages:
-        inputs = [x.requires_grad_() for x in given]
+    compared: gpu.Compared = []
+    for name, run, definition, arguments in stages:
+        inputs = [x.requires_grad_() for x in arguments]
         ours = run(*inputs)
         grad = numbers(*ours.shape)
         gradients = torch.autograd.grad(ours, inputs, grad)
         defined = definition(*inputs)
         pairs = zip(gradients, torch.autograd.grad(defined, inputs, grad), strict=True)
-        found += [(name, ours, defined), *((f"{name}_backward", *pair) for pair in pairs)]
-    return found
+        compared += [(name, ours, defined), *((f"{name}_backward", *pair) for pair in pairs)]
+    return compared
 
 
-def _shuffled(x: Tensor) -> Tensor:
+def _shuffle_pixels(x: Tensor) -> Tensor:
     return functional.pixel_shuffle(x.view(*x.shape[:3], 2, 2, -1))
 
 

@@ -86,12 +86,12 @@ def td0_cpu(*, reward: Tensor, terminal: Tensor, last: Tensor, value: Tensor, di
     return target
 
 
-def supports_mean_over(x: Tensor, mask: Tensor) -> bool:
-    """Return whether :func:`mean_over_cpu` can be used."""
+def supports_masked_mean(x: Tensor, mask: Tensor) -> bool:
+    """Return whether :func:`masked_mean_cpu` can be used."""
     return is_cpu_float32(x) and is_cpu_bool(mask) and x.shape == mask.shape and x.numel() > 0 and not is_distributed()
 
 
-def mean_over_cpu(x: Tensor, mask: Tensor) -> Tensor:
+def masked_mean_cpu(x: Tensor, mask: Tensor) -> Tensor:
     """Compute ``td.masked_mean``, with gradient."""
     return cast(Tensor, call(LossWithSlope, _mean, x, mask)[0])
 

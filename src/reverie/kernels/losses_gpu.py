@@ -43,10 +43,10 @@ def supports_td0_targets(estimator: ValueEstimator, batch: Batch, value: Tensor,
 
 def td0_targets_triton(estimator: TD0, batch: Batch, value: Tensor, discount: float) -> Tensor:
     """Compute ``ValueEstimator.__call__`` of TD(0)."""
-    given = [x.contiguous() for x in (batch.reward, batch.is_terminal, batch.is_last, value)]
-    target, (windows, rows) = torch.empty_like(given[3]), batch.reward.shape
+    inputs = [x.contiguous() for x in (batch.reward, batch.is_terminal, batch.is_last, value)]
+    target, (windows, rows) = torch.empty_like(inputs[3]), batch.reward.shape
     count = windows * (rows - 1)
-    gpu._launch("td0_kernel", (-(-count // 1024),), *given, target, count, rows - 1, float(discount), BLOCK=1024)
+    gpu._launch("td0_kernel", (-(-count // 1024),), *inputs, target, count, rows - 1, float(discount), BLOCK=1024)
     return target
 
 
@@ -78,17 +78,17 @@ def _td_error(
     prediction: Tensor, target: Tensor, batch: Batch, scale: float, kappa: float | None = None
 ) -> tuple[Values, Tensor]:
     check_shapes(prediction, target, batch)
-    given = [x.contiguous() for x in (prediction, target, batch.is_last, batch.weight)]
-    slope, priority, out = torch.empty_like(given[0]), torch.empty_like(given[3]), target.new_empty(5)
+    inputs = [x.contiguous() for x in (prediction, target, batch.is_last, batch.weight)]
+    slope, priority, out = torch.empty_like(inputs[0]), torch.empty_like(inputs[3]), target.new_empty(5)
     sizes = prediction.numel() // target.numel(), *target.shape
     tile = {"ROWS": _power(target.shape[0]), "WIDTH": _power(target.shape[1]), "num_warps": 8}
-    gpu._launch("td_error_kernel", (1,), *given, slope, priority, out, *sizes, float(scale), float(kappa or 0.0),
+    gpu._launch("td_error_kernel", (1,), *inputs, slope, priority, out, *sizes, float(scale), float(kappa or 0.0),
                 HUBER=kappa is not None, **tile)  # fmt: skip
     loss, *metrics = out.unbind()
     return (loss, priority, *metrics), slope
 
 
-def supports_masked_mean(x: Tensor, mask: Tensor) -> bool:
+def supports_masked_mean_triton(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`masked_mean_triton` can be used."""
     if not gpu.can_use_triton(x, family="losses") or is_distributed():
         return False
@@ -112,7 +112,7 @@ def _masked_mean(x: Tensor, mask: Tensor) -> tuple[tuple[Tensor], Tensor]:
 
 def supports_standardize(x: Tensor, mask: Tensor) -> bool:
     """Return whether :func:`standardize_triton` can be used; it has no gradient."""
-    return supports_masked_mean(x, mask) and has_no_grad(x)
+    return supports_masked_mean_triton(x, mask) and has_no_grad(x)
 
 
 def standardize_triton(x: Tensor, mask: Tensor) -> Tensor:
@@ -138,22 +138,22 @@ def clipped_objective_triton(
     log_prob: Tensor, before: Tensor, advantage: Tensor, last: Tensor, clip: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute ``objectives/policy.py: clipped_objective``."""
-    given = log_prob, before, advantage, last, clip
-    return cast(tuple[Tensor, Tensor, Tensor], call(LossWithSlope, _clipped_objective, *given))
+    inputs = log_prob, before, advantage, last, clip
+    return cast(tuple[Tensor, Tensor, Tensor], call(LossWithSlope, _clipped_objective, *inputs))
 
 
-def _clipped_objective(*given: Any) -> tuple[tuple[Tensor, ...], Tensor]:
-    *columns, clip = given
-    read = [x.contiguous() for x in columns]
-    slope, loss, divergence, clipped = (torch.empty_like(read[0]) for _ in range(4))
+def _clipped_objective(*inputs: Any) -> tuple[tuple[Tensor, ...], Tensor]:
+    *columns, clip = inputs
+    arrays = [x.contiguous() for x in columns]
+    slope, loss, divergence, clipped = (torch.empty_like(arrays[0]) for _ in range(4))
     count = loss.numel()
-    gpu._launch("clipped_objective_kernel", (-(-count // 1024),), *read, slope, loss, divergence, clipped, count,
+    gpu._launch("clipped_objective_kernel", (-(-count // 1024),), *arrays, slope, loss, divergence, clipped, count,
                 float(clip), BLOCK=1024)  # fmt: skip
     return (loss, divergence, clipped), slope
 
 
 def compare_losses(numbers: Any) -> Compared:
-    """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
+    """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     windows, steps = 9, 3
     reward = numbers(windows, steps + 1)
     last, weight = numbers(windows, steps + 1) > 0.5, numbers(windows).abs()
@@ -164,7 +164,7 @@ def compare_losses(numbers: Any) -> Compared:
     value, prediction = numbers(windows, steps), numbers(2, windows, steps).requires_grad_()
     target = td0_targets_triton(TD0(), batch, value, 0.9)
     expected = ValueEstimator.__call__.definition(TD0(), batch, value, 0.9)  # type: ignore[attr-defined]
-    found = [("td0", target, expected)]
+    compared = [("td0", target, expected)]
     functions: list[tuple[Any, Any, dict[str, float]]] = [
         (squared_error_triton, td.squared_error, {}), (huber_error_triton, td.huber_error, {"kappa": 0.7}),
     ]  # fmt: skip
@@ -173,19 +173,19 @@ def compare_losses(numbers: Any) -> Compared:
         gradients = [torch.autograd.grad(x.terms["critic"], prediction)[0] for x in (a, b)]
         pairs = zip([*a.metrics.values(), a.priority, gradients[0]], [*b.metrics.values(), b.priority, gradients[1]],
                     strict=True)  # fmt: skip
-        found += [("td_error", *pair) for pair in pairs]
+        compared += [("td_error", *pair) for pair in pairs]
     mask, learned = ~last[:, :-1], value.requires_grad_()
-    found.append(("standardize", standardize_triton(value.detach(), mask), _plain(policy.standardize)(value, mask)))
-    given = learned, prediction[0].detach(), prediction[1].detach(), ~mask, 0.2
+    compared.append(("standardize", standardize_triton(value.detach(), mask), _plain(policy.standardize)(value, mask)))
+    clipped_inputs = learned, prediction[0].detach(), prediction[1].detach(), ~mask, 0.2
     for name, ours, replaced, inputs in (
         ("masked_mean", masked_mean_triton, td.masked_mean, (learned, mask)),
-        ("clipped_objective", clipped_objective_triton, policy.clipped_objective, given),
+        ("clipped_objective", clipped_objective_triton, policy.clipped_objective, clipped_inputs),
     ):
         results: list[Any] = [function(*inputs) for function in (ours, _plain(replaced))]
         values = [x if isinstance(x, tuple) else (x,) for x in results]
-        found += [(name, *pair) for pair in zip(*values, strict=True)]
-        found.append((name, *(torch.autograd.grad(x[0].sum(), learned)[0] for x in values)))
-    return found
+        compared += [(name, *pair) for pair in zip(*values, strict=True)]
+        compared.append((name, *(torch.autograd.grad(x[0].sum(), learned)[0] for x in values)))
+    return compared
 
 
 def _plain(function: Any) -> Any:

@@ -163,7 +163,7 @@ def _line(x: Tensor) -> Tensor:
 
 # ---------------------------------------------------------------------- K linear layers
 
-FEWEST = 16
+MIN_OUTPUTS = 16
 """Smallest number of outputs of a layer for which panels of columns are not mostly empty."""
 
 
@@ -171,7 +171,7 @@ def supports_copied_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None
     """Return whether :func:`copied_linear_cpu` can be used, and is faster."""
     fits = weight.ndim == 3 and x.shape == (len(weight), x.shape[1], weight.shape[1]) and x.numel() > 0
     fits = fits and (bias is None or bias.shape == (len(weight), 1, weight.shape[2]))
-    return fits and weight.shape[2] >= FEWEST and is_cpu_float32(x, weight, *([] if bias is None else [bias]))
+    return fits and weight.shape[2] >= MIN_OUTPUTS and is_cpu_float32(x, weight, *([] if bias is None else [bias]))
 
 
 def copied_linear_cpu(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

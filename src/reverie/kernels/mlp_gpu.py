@@ -19,20 +19,20 @@ from reverie.nn.relu_mlp import MLPLayout, concat_inputs, perceptron
 MULTIPLICATIONS = 2**26
 """Multiplications of a layer from which cuBLAS is faster."""
 
-LONGEST = 1024
+CUBLAS_MIN_LENGTH = 1024
 """Number of inputs or rows from which cuBLAS is faster, as a program sums over them one tile after the other."""
 
 TILE = 32
 """Rows and columns of a program's tile."""
 
-WIDE_ENOUGH = 100
+FULL_GPU_PROGRAMS = 100
 """Programs that occupy most of a GPU's processors; for fewer, the tiles have half the rows."""
 
 
 def supports_perceptron_triton(theta: Tensor, layout: MLPLayout, *parts: Tensor) -> bool:
     """Return whether :func:`perceptron_triton` can be used."""
-    given = theta, *parts
-    if not gpu.can_use_triton(*given, family="perceptrons") or any(x.dtype is not torch.float32 for x in given):
+    tensors = theta, *parts
+    if not gpu.can_use_triton(*tensors, family="perceptrons") or any(x.dtype is not torch.float32 for x in tensors):
         return False
     is_dense = theta.shape == (layout.copies, layout.stride) and theta.is_contiguous()
     return is_dense and layout.activation != "gelu" and min(layout.widths) > 0 and len(parts[-1]) > 0
@@ -82,10 +82,10 @@ class _Perceptron(torch.autograd.Function):
         last = len(values) - 1
         for n in range(last, -1, -1):
             inputs, outputs, start, _, end = layout.places[n]
-            given = values[:n]
+            earlier_values = values[:n]
             width = inputs if n else sum(width for _, width in shapes)  # of dx
             if _is_large(layout, n, rows):
-                x = given[-1] if given else concat_inputs(*read)
+                x = earlier_values[-1] if earlier_values else concat_inputs(*read)
                 grad = _large_gradients(theta, layout, n, x, values[n], grad, dtheta, width)
                 continue
             dx = grad.new_empty(copies if n else 1, rows, width) if width else None
@@ -95,9 +95,9 @@ class _Perceptron(torch.autograd.Function):
             row_tiles, dx_tiles, in_tiles, out_tiles = tiles
             programs = row_tiles * dx_tiles * (copies if n else 1)
             total = programs + (in_tiles * out_tiles * copies if learns else 0)
-            gpu._launch("layer_backward_kernel", (total,), *_input(read, given), theta, values[n], grad,
+            gpu._launch("layer_backward_kernel", (total,), *_input(read, earlier_values), theta, values[n], grad,
                         grad if dx is None else dx, theta if dtheta is None else dtheta,
-                        rows, inputs, outputs, *_strides(read, given), layout.stride, start, inputs - width,
+                        rows, inputs, outputs, *_strides(read, earlier_values), layout.stride, start, inputs - width,
                         1 if n else copies, programs, *tiles,
                         layout.stride - end if n == last else 0,
                         ACTIVATION=layout.activation if n else "none", SQUASH=layout.squash and n == last,
@@ -114,7 +114,7 @@ class _Perceptron(torch.autograd.Function):
 def _is_large(layout: MLPLayout, n: int, rows: int) -> bool:
     """Return whether layer n is left to cuBLAS."""
     inputs, outputs = layout.widths[n : n + 2]
-    return max(inputs, rows) > LONGEST or rows * inputs * outputs * layout.copies > MULTIPLICATIONS
+    return max(inputs, rows) > CUBLAS_MIN_LENGTH or rows * inputs * outputs * layout.copies > MULTIPLICATIONS
 
 
 def _large_layer(theta: Tensor, layout: MLPLayout, n: int, x: Tensor, activation: str) -> Tensor:
@@ -151,9 +151,9 @@ def _activations(layout: MLPLayout) -> list[str]:
     return [layout.activation] * (len(layout.widths) - 2) + ["tanh" if layout.squash else "none"]
 
 
-def _rows_of_tile(rows: int, others: int) -> int:
-    """Return the number of rows of a tile, for ``others`` tiles at the same rows."""
-    return TILE if -(-rows // TILE) * others >= WIDE_ENOUGH else TILE // 2
+def _rows_of_tile(rows: int, num_tiles: int) -> int:
+    """Return the number of rows of a tile, for ``num_tiles`` tiles at the same rows."""
+    return TILE if -(-rows // TILE) * num_tiles >= FULL_GPU_PROGRAMS else TILE // 2
 
 
 def _input(read: Any, values: list[Tensor]) -> tuple[Tensor, Tensor]:
@@ -162,27 +162,27 @@ def _input(read: Any, values: list[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _strides(read: Any, values: list[Tensor]) -> tuple[int, int, int, int]:
-    """Return the kernels' arguments ``first``, ``x_stride``, ``other_stride`` and ``x_copy``."""
+    """Return the kernels' arguments ``first``, ``x_stride``, ``x2_stride`` and ``x_copy``."""
     if values:
         return 0, values[-1].stride(1), 0, values[-1].stride(0)
     return read[0].shape[1], read[0].stride(0), read[-1].stride(0), 0
 
 
 def compare_perceptrons(numbers: Any) -> Compared:
-    """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
-    found: Compared = []
+    """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
+    compared: Compared = []
     for widths, copies, squash, activation in (((9, 40, 33, 1), 2, False, "relu"), ((9, 5, 18), 1, True, "tanh")):
         layout = MLPLayout(widths, copies, squash, activation)  # type: ignore[arg-type]
         theta = (0.3 * numbers(copies, layout.stride)).requires_grad_()
-        given = [theta, numbers(36, 6).requires_grad_(), numbers(36, 3).requires_grad_()]
+        inputs = [theta, numbers(36, 6).requires_grad_(), numbers(36, 3).requires_grad_()]
         grad = numbers(copies, 36, widths[-1])
-        ours = perceptron_triton(theta, layout, *given[1:])
-        gradients = torch.autograd.grad(ours, given, grad)
-        exact = [x.double() for x in given]  # of which there is no TF32
+        ours = perceptron_triton(theta, layout, *inputs[1:])
+        gradients = torch.autograd.grad(ours, inputs, grad)
+        exact = [x.double() for x in inputs]  # of which there is no TF32
         defined = perceptron.definition(exact[0], layout, *exact[1:]).float()  # type: ignore[attr-defined]
-        pairs = zip(gradients, torch.autograd.grad(defined, given, grad), strict=True)
-        found += [("perceptron", ours, defined), *(("perceptron_backward", *pair) for pair in pairs)]
-    return found
+        pairs = zip(gradients, torch.autograd.grad(defined, inputs, grad), strict=True)
+        compared += [("perceptron", ours, defined), *(("perceptron_backward", *pair) for pair in pairs)]
+    return compared
 
 
 gpu.COMPARISONS["perceptrons"] = compare_perceptrons

@@ -62,8 +62,8 @@ def adam_triton(
     places, programs, block = _places(params)
     logs = (math.log(b) if b else -math.inf for b in (b1, b2))
     numbers = float(lr), 1 - b1, 1 - b2, *logs, eps, cosine
-    given = tuple(params), tuple(grads), tuple(mean), tuple(square), updates, rate
-    gpu._launch("adam_kernel", (programs,), *given, *places, *numbers, RATE=rate is not None, COSINE=cosine > 0,
+    arrays = tuple(params), tuple(grads), tuple(mean), tuple(square), updates, rate
+    gpu._launch("adam_kernel", (programs,), *arrays, *places, *numbers, RATE=rate is not None, COSINE=cosine > 0,
                 BLOCK=block)  # fmt: skip
     torch.autograd.graph.increment_version(params)  # autograd does not see what kernels write
 
@@ -117,26 +117,26 @@ def polyak_triton(
 
 
 def _compare_optimizers(numbers: Any) -> Compared:
-    """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
+    """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     shapes = (3, 700), (5,)
     params, grads, mean, slow = ([numbers(*shape) for shape in shapes] for _ in range(4))
     square, updates = [x.square() for x in mean], torch.full((), 7, device=params[0].device)
     small = [0.02 * x for x in grads]
     clipped, norm = clip_by_norm_triton(small, 0.5)
     defined, expected = nn_adam.clip_by_norm.definition(small, 0.5)  # type: ignore[attr-defined]  # without kernels
-    found = [("clip", norm, expected), *(("clip", *pair) for pair in zip(clipped, defined, strict=True))]
+    compared = [("clip", norm, expected), *(("clip", *pair) for pair in zip(clipped, defined, strict=True))]
     copies = [[x.clone() for x in tensors] for tensors in (params, mean, square)]
     settings = AdamSettings(0.1, (0.9, 0.99), 1e-3, 20)
     adam_triton(params, grads, mean, square, updates, settings)
     nn_adam.adam.definition(copies[0], grads, *copies[1:], updates, settings)  # type: ignore[attr-defined]
-    given = [x for tensors in (params, mean, square) for x in tensors]
-    found += [("adam", *pair) for pair in zip(given, (x for tensors in copies for x in tensors), strict=True)]
+    updated = [x for tensors in (params, mean, square) for x in tensors]
+    compared += [("adam", *pair) for pair in zip(updated, (x for tensors in copies for x in tensors), strict=True)]
     for count in (None, updates):
         moved = [x.clone() for x in slow]
         polyak_triton(slow, params, 0.3, count, 7)
         target_network.polyak_update.definition(moved, params, 0.3, count, 7)  # type: ignore[attr-defined]
-        found += [("polyak", a.clone(), b) for a, b in zip(slow, moved, strict=True)]
-    return found
+        compared += [("polyak", a.clone(), b) for a, b in zip(slow, moved, strict=True)]
+    return compared
 
 
 gpu.COMPARISONS["optimizers"] = _compare_optimizers

@@ -34,22 +34,22 @@ class _Squash(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         width = mean.shape[-1]
-        given = [_rows(x, width) for x in (mean, log_std, noise.contiguous())]
+        inputs = [_rows(x, width) for x in (mean, log_std, noise.contiguous())]
         action = torch.empty(mean.shape, dtype=mean.dtype, device=mean.device)
         log_prob = action.new_empty(mean.shape[:-1])
-        _start("squash_kernel", *given, action, log_prob)
+        _start("squash_kernel", *inputs, action, log_prob)
         if ctx is not None:
-            ctx.save_for_backward(*given)
+            ctx.save_for_backward(*inputs)
             ctx.shape = mean.shape
         return action, log_prob
 
     @staticmethod
     @once_differentiable_strict
     def backward(ctx: Any, daction: Tensor, dlog_prob: Tensor) -> tuple[Tensor, Tensor, None]:
-        given = list(ctx.saved_tensors)
-        outputs = [given[2].new_empty(ctx.shape) for _ in range(2)]
+        inputs = list(ctx.saved_tensors)
+        outputs = [inputs[2].new_empty(ctx.shape) for _ in range(2)]
         grads = daction.contiguous(), dlog_prob.contiguous()
-        _start("squash_backward_kernel", *given, *grads, *outputs)
+        _start("squash_backward_kernel", *inputs, *grads, *outputs)
         return outputs[0], outputs[1], None
 
 
@@ -59,10 +59,10 @@ def _rows(x: Tensor, width: int) -> Tensor:
     return flat if width == 1 or flat.stride(1) == 1 else flat.contiguous()
 
 
-def _start(name: str, mean: Tensor, log_std: Tensor, *others: Tensor) -> None:
+def _start(name: str, mean: Tensor, log_std: Tensor, *arrays: Tensor) -> None:
     (rows, width), strides = mean.shape, (mean.stride(0), log_std.stride(0))
     tile = _tile(width)
-    gpu._launch(name, (-(-rows // tile["ROWS"]),), mean, log_std, *others, rows, width, *strides, *LOG_STD, **tile)
+    gpu._launch(name, (-(-rows // tile["ROWS"]),), mean, log_std, *arrays, rows, width, *strides, *LOG_STD, **tile)
 
 
 def _tile(width: int) -> dict[str, int]:
@@ -88,20 +88,20 @@ def normal_density_triton(action: Tensor, mean: Tensor, log_std: Tensor) -> Tens
 class _NormalDensity(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-        given, width = [x.contiguous() for x in (action, mean, log_std)], mean.shape[-1]
-        log_prob = given[1].new_empty(mean.shape[:-1])
+        inputs, width = [x.contiguous() for x in (action, mean, log_std)], mean.shape[-1]
+        log_prob = inputs[1].new_empty(mean.shape[:-1])
         rows, tile = log_prob.numel(), _tile(width)
-        gpu._launch("normal_density_kernel", (-(-rows // tile["ROWS"]),), *given, log_prob, rows, width, **tile)
+        gpu._launch("normal_density_kernel", (-(-rows // tile["ROWS"]),), *inputs, log_prob, rows, width, **tile)
         if ctx is not None:
-            ctx.save_for_backward(*given)
+            ctx.save_for_backward(*inputs)
         return log_prob
 
     @staticmethod
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor, Tensor]:
-        given = ctx.saved_tensors
-        dmean, dlog_std, width = torch.empty_like(given[1]), torch.empty_like(given[2]), len(given[2])
-        gpu._launch("normal_density_backward_kernel", (1,), *given, grad.contiguous(), dmean, dlog_std, grad.numel(),
+        inputs = ctx.saved_tensors
+        dmean, dlog_std, width = torch.empty_like(inputs[1]), torch.empty_like(inputs[2]), len(inputs[2])
+        gpu._launch("normal_density_backward_kernel", (1,), *inputs, grad.contiguous(), dmean, dlog_std, grad.numel(),
                     width, **_tile(width))  # fmt: skip
         return None, dmean, dlog_std
 
@@ -140,7 +140,7 @@ def scale_pixels_triton(x: Tensor, scale: float, shift: float, like: Tensor) -> 
 
 
 def compare_policies(numbers: Any) -> Compared:
-    """Return results of each kernel beside its definition's; ``numbers`` returns random tensors of a shape."""
+    """Return the results of each kernel and of its definition; ``numbers`` returns random tensors of a shape."""
     outputs, noise, grads = numbers(7, 2, 6), numbers(7, 2, 3), (numbers(7, 2, 3), numbers(7, 2))
     outputs[..., 3:] *= 15  # beyond the limits of ln sigma, too
     outputs.requires_grad_()
@@ -149,19 +149,19 @@ def compare_policies(numbers: Any) -> Compared:
     for function in functions:
         values = function(*outputs.chunk(2, -1), noise)
         results.append([*values, *torch.autograd.grad(values, outputs, grads)])
-    found = list(zip(("squash", "squash", "squash_backward"), *results, strict=True))
+    compared = list(zip(("squash", "squash", "squash_backward"), *results, strict=True))
     learned, action = [numbers(50, 3).requires_grad_(), (0.3 * numbers(3)).requires_grad_()], numbers(50, 3)
     functions, results = [normal_density_triton, normal_log_density.definition], []  # type: ignore[attr-defined]
     for function in functions:
         y = function(action, *learned)
         results.append([y, *torch.autograd.grad(y, learned, action[:, 0])])
-    found += [("normal_density", *pair) for pair in zip(*results, strict=True)]
+    compared += [("normal_density", *pair) for pair in zip(*results, strict=True)]
     x = (50 * action.abs()).to(torch.uint8)[:, :1]
     pairs: list[tuple[Any, Any, tuple[Any, ...]]] = [
         (clipped_noise_triton, clipped_noise, (action, numbers(50, 3), 0.7, 0.5)),
         (scale_pixels_triton, scale_pixels, (x, 0.1, -0.5, action)),
     ]
-    return found + [(f.__name__, f(*given), accelerated.definition(*given)) for f, accelerated, given in pairs]
+    return compared + [(f.__name__, f(*inputs), accelerated.definition(*inputs)) for f, accelerated, inputs in pairs]
 
 
 gpu.COMPARISONS["policies"] = compare_policies

@@ -91,7 +91,7 @@ class PolicyGraphs:
     def __call__(self, function: PolicyFunction, inputs: Obs, module: nn.Module, kind: Hashable = None) -> Outputs:
         """Return ``function(inputs)``, for inputs on any device. The next call overwrites the result.
 
-        ``kind``: whatever else determines what the function does.
+        ``kind``: everything else that determines what the function does.
         """
         if self.addresses.have_changed():
             self._start(module)

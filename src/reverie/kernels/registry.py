@@ -58,8 +58,8 @@ from reverie.replay import prioritized, windows
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (returns.td0, Kernel(losses.supports_td0, losses.td0_cpu)),
     (estimators.ValueEstimator.__call__, Kernel(losses_gpu.supports_td0_targets, losses_gpu.td0_targets_triton)),
-    (td.masked_mean, Kernel(losses.supports_mean_over, losses.mean_over_cpu)),
-    (td.masked_mean, Kernel(losses_gpu.supports_masked_mean, losses_gpu.masked_mean_triton)),
+    (td.masked_mean, Kernel(losses.supports_masked_mean, losses.masked_mean_cpu)),
+    (td.masked_mean, Kernel(losses_gpu.supports_masked_mean_triton, losses_gpu.masked_mean_triton)),
     (td.squared_error, Kernel(losses.supports_td_error, losses.squared_error_cpu)),
     (td.squared_error, Kernel(losses_gpu.supports_td_error_triton, losses_gpu.squared_error_triton)),
     (td.huber_error, Kernel(losses.supports_td_error, losses.huber_error_cpu)),

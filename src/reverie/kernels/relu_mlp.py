@@ -82,7 +82,7 @@ def _perceptron_backward_cpu(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the gradients of x ``[M, inputs]`` and theta ``[K, P]``, given the output's ``[K, M, outputs]``.
 
-    ``inputs`` is the number of last inputs whose gradient is computed, ``parameters`` whether to compute that of theta.
+    ``inputs`` is the number of last inputs whose gradient is computed, ``parameters`` whether to compute theta's.
     What is not computed is None.
     """
     x, hidden, y = saved
@@ -189,33 +189,35 @@ class _Layers(torch.autograd.Function):
         layout.check(parts)
         x = concat_inputs(*parts)  # [M, inputs]
         y = x.new_empty(layout.copies, len(x), layout.widths[-1])
-        kept: list[Tensor] = []
-        for k, own in enumerate(theta.unbind()):
+        activations: list[Tensor] = []
+        for k, parameters in enumerate(theta.unbind()):
             inner = x
-            for i, (layer, affine) in enumerate(zip(_layers(own, layout), _affine(norms, layout, k), strict=False)):
+            for i, (layer, affine) in enumerate(
+                zip(_layers(parameters, layout), _affine(norms, layout, k), strict=False)
+            ):
                 out = _linear(layer, inner, inner.new_empty(len(x), layer.widths[1]))
                 out = out if masks is None else out.mul_(masks[i][k])
                 inner = _activate(out, affine, layout)
-                kept += [out, inner]
-            _linear(_layers(own, layout)[-1], inner, y[k])
+                activations += [out, inner]
+            _linear(_layers(parameters, layout)[-1], inner, y[k])
         if ctx is not None:
-            ctx.save_for_backward(theta, norms, x, *kept)
+            ctx.save_for_backward(theta, norms, x, *activations)
             ctx.layout, ctx.masks, ctx.shapes = layout, masks, [part.shape for part in parts]
         return y
 
     @staticmethod
     @once_differentiable_strict
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        theta, norms, x, *kept = ctx.saved_tensors
+        theta, norms, x, *activations = ctx.saved_tensors
         layout, masks, (needs_theta, needs_norms, _, _, *needs_parts) = ctx.layout, ctx.masks, ctx.needs_input_grad
         dtheta = torch.zeros_like(theta) if needs_theta else None
         dnorms = torch.empty_like(norms) if needs_norms else None
         first = needs_parts.index(True) if any(needs_parts) else len(needs_parts)
         widths = [width for _, width in ctx.shapes[first:]]
         dx, depth = x.new_zeros(len(x), sum(widths)), len(layout.widths) - 2
-        for k, own in enumerate(theta.unbind()):
-            layers, affine, to = _layers(own, layout), _affine(norms, layout, k), _affine(dnorms, layout, k)
-            g, saved = grad[k].contiguous(), kept[2 * depth * k : 2 * depth * (k + 1)]
+        for k, parameters in enumerate(theta.unbind()):
+            layers, affine, to = _layers(parameters, layout), _affine(norms, layout, k), _affine(dnorms, layout, k)
+            g, saved = grad[k].contiguous(), activations[2 * depth * k : 2 * depth * (k + 1)]
             for i in range(depth, 0, -1):
                 out, inner = saved[2 * i - 2 : 2 * i]
                 g = _linear_backward(layers[i], inner, g, torch.empty_like(inner), dtheta, k)
@@ -237,9 +239,9 @@ class _Layer(NamedTuple):
     parameters: Tensor  # weights and biases, one after the other
 
 
-def _layers(own: Tensor, layout: MLPLayout) -> list[_Layer]:
-    """Return the layers of one copy, whose parameters are ``own`` ``[P]``."""
-    return [_Layer((i, o), start, own[start:end]) for i, o, start, _, end in layout.places]
+def _layers(parameters: Tensor, layout: MLPLayout) -> list[_Layer]:
+    """Return the layers of one copy, whose parameters are ``parameters`` ``[P]``."""
+    return [_Layer((i, o), start, parameters[start:end]) for i, o, start, _, end in layout.places]
 
 
 def _affine(norms: Tensor | None, layout: MLPLayout, copy: int) -> list[tuple[Tensor | None, Tensor | None]]:
@@ -263,10 +265,10 @@ def _linear_backward(
 ) -> Tensor:
     """Write the gradients of the last inputs to ``dx`` ``[M, I]`` and of the parameters to ``dtheta`` ``[K, P]``."""
     layout, rows = MLPLayout(layer.widths, 1), len(x)
-    own = None if dtheta is None else dtheta[copy, layer.start : layer.start + len(layer.parameters)]
+    gradient = None if dtheta is None else dtheta[copy, layer.start : layer.start + len(layer.parameters)]
     skip = 0 if dx is None else layer.widths[0] - dx.shape[1]
     network = _network(layout, layer.parameters)
-    call_compiled("perceptron_backward", network, x, None, grad, dx, own, rows, skip, _threads(layout, rows))
+    call_compiled("perceptron_backward", network, x, None, grad, dx, gradient, rows, skip, _threads(layout, rows))
     return grad if dx is None else dx
 
 

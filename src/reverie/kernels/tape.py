@@ -32,7 +32,7 @@ from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import capture_state
 from reverie.kernels.tape_ops import Plain, plain_calls
 
-WHOLE, REAL = 16, 8
+MAX_INT_ARGS, MAX_FLOAT_ARGS = 16, 8
 """Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
 
 
@@ -199,7 +199,11 @@ class _Listening:
 class _Call(ctypes.Structure):
     """A call of a compiled function: the struct ``Recorded`` of ``replay.c``."""
 
-    _fields_ = (("function", ctypes.c_void_p), ("whole", ctypes.c_int64 * WHOLE), ("real", ctypes.c_double * REAL))
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("whole", ctypes.c_int64 * MAX_INT_ARGS),
+        ("real", ctypes.c_double * MAX_FLOAT_ARGS),
+    )
 
 
 def _join_calls(calls: Sequence[Call | CompiledCall]) -> Iterator[Call | CompiledCall]:
@@ -224,7 +228,7 @@ def _is_packable(call: Call | CompiledCall) -> bool:
     if not isinstance(call, CompiledCall) or not _library().replay_known():
         return False
     real = (call.function.argtypes or ()).count(ctypes.c_float)
-    return bool(real <= REAL and len(call.inputs) - real <= WHOLE)
+    return bool(real <= MAX_FLOAT_ARGS and len(call.inputs) - real <= MAX_INT_ARGS)
 
 
 def _pack_call(call: Call | CompiledCall) -> _Call:

@@ -17,12 +17,12 @@ def _largest_pixel(x, at, mask, has_right, has_below, width, below):
     best = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     position = tl.zeros_like(best)
     for k in tl.static_range(1, 4):
-        there = mask
+        inside = mask
         if k % 2 == 1:
-            there &= has_right
+            inside &= has_right
         if k >= 2:
-            there &= has_below
-        v = tl.load(x + at + (k % 2) * width + (k // 2) * below, mask=there, other=float("-inf")).to(tl.float32)
+            inside &= has_below
+        v = tl.load(x + at + (k % 2) * width + (k // 2) * below, mask=inside, other=float("-inf")).to(tl.float32)
         is_larger = (v > best) | (v != v)
         best = tl.where(is_larger, v, best)
         position = tl.where(is_larger, k, position)
@@ -80,12 +80,12 @@ def pool_norm_silu_backward_kernel(
         scale_total += tl.sum(part, 0)
         bias_total += tl.sum(d, 0)
         for k in tl.static_range(4):
-            there = mask
+            inside = mask
             if k % 2 == 1:
-                there &= has_right
+                inside &= has_right
             if k >= 2:
-                there &= has_below
-            tl.store(dx + at + (k % 2) * width + (k // 2) * below, tl.where(position == k, d, 0.0), mask=there)
+                inside &= has_below
+            tl.store(dx + at + (k % 2) * width + (k // 2) * below, tl.where(position == k, d, 0.0), mask=inside)
     part_at = tl.program_id(0) * width + column
     tl.store(dscale + part_at, scale_total, mask=column_mask)
     tl.store(dbias + part_at, bias_total, mask=column_mask)

@@ -15,12 +15,12 @@ def td0_kernel(reward, terminal, last, value, target, count, steps, discount, BL
     """
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask, t = i < count, i % steps
-    at = (i // steps) * (steps + 1) + t
-    live = 1 - tl.load(terminal + at + 1, mask=mask, other=0).to(tl.float32)
-    y = tl.load(reward + at + 1, mask=mask, other=0.0)
-    y += live * discount * tl.load(value + i, mask=mask, other=0.0)
-    own = tl.load(value + i - 1, mask=mask & (t > 0), other=0.0)
-    tl.store(target + i, tl.where(tl.load(last + at, mask=mask, other=0) != 0, own, y), mask=mask)
+    row = (i // steps) * (steps + 1) + t
+    continues = 1 - tl.load(terminal + row + 1, mask=mask, other=0).to(tl.float32)
+    y = tl.load(reward + row + 1, mask=mask, other=0.0)
+    y += continues * discount * tl.load(value + i, mask=mask, other=0.0)
+    own_value = tl.load(value + i - 1, mask=mask & (t > 0), other=0.0)
+    tl.store(target + i, tl.where(tl.load(last + row, mask=mask, other=0) != 0, own_value, y), mask=mask)
 
 
 @triton.jit
@@ -32,9 +32,9 @@ def _total_of(x):
 @triton.jit
 def _largest_of(x, keep):
     """Return the largest number of a tile where ``keep`` is 1: 0 if there is none, NaN if one is NaN."""
-    bad = _total_of(tl.where((keep > 0) & (x != x), 1.0, 0.0))
+    has_nan = _total_of(tl.where((keep > 0) & (x != x), 1.0, 0.0))
     largest = tl.max(tl.max(tl.where(keep > 0, x, float("-inf")), 1), 0)
-    return tl.where(bad > 0, float("nan"), tl.where(_total_of(keep) > 0, largest, 0.0))
+    return tl.where(has_nan > 0, float("nan"), tl.where(_total_of(keep) > 0, largest, 0.0))
 
 
 @triton.jit
@@ -57,17 +57,17 @@ def td_error_kernel(
     y = tl.load(target + at, mask=mask, other=0.0)
     loss, error, value = tl.zeros_like(y), tl.zeros_like(y), tl.zeros_like(y)
     for k in range(critics):
-        own = at + k * windows * steps
-        q = tl.load(prediction + own, mask=mask, other=0.0)
+        offset = at + k * windows * steps
+        q = tl.load(prediction + offset, mask=mask, other=0.0)
         e = q - y
         size = tl.abs(e)
         if HUBER:
             beyond = size > kappa
             loss += share * tl.where(beyond, kappa * (size - 0.5 * kappa), 0.5 * e * e)
-            tl.store(slope + own, share * tl.where(beyond, tl.where(e > 0, kappa, -kappa), e), mask=mask)
+            tl.store(slope + offset, share * tl.where(beyond, tl.where(e > 0, kappa, -kappa), e), mask=mask)
         else:
             loss += share * e * e
-            tl.store(slope + own, share * 2 * e, mask=mask)
+            tl.store(slope + offset, share * 2 * e, mask=mask)
         error += size
         value += q
     error /= critics
@@ -86,8 +86,8 @@ def masked_mean_kernel(x, mask, share, mean, count, BLOCK: tl.constexpr):
     """Write ``objectives/td.py: masked_mean`` of ``count`` numbers and its slope, 1 / n where the mask is 1."""
     i = tl.arange(0, BLOCK)
     keep = tl.load(mask + i, mask=i < count, other=0).to(tl.float32)
-    kept = keep / tl.maximum(tl.sum(keep, 0), 1.0)
-    tl.store(share + i, kept, mask=i < count)
+    weight = keep / tl.maximum(tl.sum(keep, 0), 1.0)
+    tl.store(share + i, weight, mask=i < count)
     tl.store(mean, tl.sum(tl.load(x + i, mask=i < count, other=0.0) * keep, 0) / tl.maximum(tl.sum(keep, 0), 1.0))
 
 
@@ -97,11 +97,11 @@ def standardize_kernel(x, mask, y, count, BLOCK: tl.constexpr):
     i = tl.arange(0, BLOCK)
     v = tl.load(x + i, mask=i < count, other=0.0)
     keep = tl.load(mask + i, mask=i < count, other=0).to(tl.float32)
-    kept = tl.sum(keep, 0)
-    centered = v - tl.sum(v * keep, 0) / tl.maximum(kept, 1.0)
+    num_kept = tl.sum(keep, 0)
+    centered = v - tl.sum(v * keep, 0) / tl.maximum(num_kept, 1.0)
     square = centered * keep * centered * keep
-    std = tl.sqrt(tl.sum(square, 0) / tl.maximum(kept - 1, 1.0))
-    tl.store(y + i, tl.where(kept > 1, centered / (std + 1e-8), v), mask=i < count)
+    std = tl.sqrt(tl.sum(square, 0) / tl.maximum(num_kept - 1, 1.0))
+    tl.store(y + i, tl.where(num_kept > 1, centered / (std + 1e-8), v), mask=i < count)
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 A layer of copy k has its weights ``[inputs, outputs]`` at ``theta + k * stride + start``, and its biases after them.
 Its input is ``[M, inputs]``, with rows ``x_stride`` apart and copies ``x_copy``, which is 0 if they share it. With
-PARTS = 2 its columns from ``first`` on are ``other``'s. Products are those of float32, never of TF32.
+PARTS = 2 its columns from ``first`` on are those of ``x2``. Products are those of float32, never of TF32.
 """
 
 import triton
@@ -17,15 +17,15 @@ def fast_tanh(x):
 
 
 @triton.jit
-def _load_input(x, other, row, column, rows, inputs, first, x_stride, other_stride, PARTS: tl.constexpr):
+def _load_input(x, x2, row, column, rows, inputs, first, x_stride, x2_stride, PARTS: tl.constexpr):
     """Return a tile of the input."""
     mask = (row < rows)[:, None] & (column < inputs)[None, :]
     at = x + row[:, None] * x_stride + column[None, :]
     if PARTS == 1:
         return tl.load(at, mask=mask, other=0.0)
-    second = other + row[:, None] * other_stride + (column - first)[None, :]
-    own = tl.load(at, mask=mask & (column < first)[None, :], other=0.0)
-    return own + tl.load(second, mask=mask & (column >= first)[None, :], other=0.0)
+    at_second = x2 + row[:, None] * x2_stride + (column - first)[None, :]
+    part = tl.load(at, mask=mask & (column < first)[None, :], other=0.0)
+    return part + tl.load(at_second, mask=mask & (column >= first)[None, :], other=0.0)
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def _load_grad(grad, y, row, column, rows, outputs, SQUASH: tl.constexpr):
 
 @triton.jit
 def layer_kernel(
-    x, other, theta, y, rows, inputs, outputs, first, x_stride, other_stride, x_copy, stride, start,
+    x, x2, theta, y, rows, inputs, outputs, first, x_stride, x2_stride, x_copy, stride, start,
     ACTIVATION: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     """Write y = f(x W + b) ``[K, M, outputs]``, with f by ACTIVATION: relu, tanh or none."""
@@ -52,7 +52,7 @@ def layer_kernel(
     total = tl.zeros([ROWS, OUT], tl.float32)
     for at in range(0, inputs, IN):
         i = at + tl.arange(0, IN)
-        v = _load_input(x + copy * x_copy, other, row, i, rows, inputs, first, x_stride, other_stride, PARTS)
+        v = _load_input(x + copy * x_copy, x2, row, i, rows, inputs, first, x_stride, x2_stride, PARTS)
         mask = (i < inputs)[:, None] & (column < outputs)[None, :]
         w = tl.load(weight + i[:, None] * outputs + column[None, :], mask=mask, other=0.0)
         total = tl.dot(v, w, total, input_precision="ieee")
@@ -67,7 +67,7 @@ def layer_kernel(
 
 @triton.jit
 def layer_backward_kernel(
-    x, other, theta, y, grad, dx, dtheta, rows, inputs, outputs, first, x_stride, other_stride, x_copy, stride, start,
+    x, x2, theta, y, grad, dx, dtheta, rows, inputs, outputs, first, x_stride, x2_stride, x_copy, stride, start,
     skip, shared, programs, row_tiles, dx_tiles, in_tiles, out_tiles, padding,
     ACTIVATION: tl.constexpr, SQUASH: tl.constexpr, PARTS: tl.constexpr,
     ROWS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
@@ -86,8 +86,8 @@ def layer_backward_kernel(
     else:
         program -= programs
         _layer_weight_gradient(
-            x, other, y, grad, dtheta + start, program % in_tiles, program // in_tiles % out_tiles,
-            program // (in_tiles * out_tiles), rows, inputs, outputs, first, x_stride, other_stride, x_copy, stride,
+            x, x2, y, grad, dtheta + start, program % in_tiles, program // in_tiles % out_tiles,
+            program // (in_tiles * out_tiles), rows, inputs, outputs, first, x_stride, x2_stride, x_copy, stride,
             padding, SQUASH, PARTS, OUT, IN,
         )  # fmt: skip
 
@@ -123,23 +123,23 @@ def input_gradient(
 
 @triton.jit
 def _layer_weight_gradient(
-    x, other, y, grad, dweight, tile, out_tile, copy, rows, inputs, outputs, first, x_stride, other_stride, x_copy,
+    x, x2, y, grad, dweight, tile, out_tile, copy, rows, inputs, outputs, first, x_stride, x2_stride, x_copy,
     stride, padding, SQUASH: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, IN: tl.constexpr,
 ):  # fmt: skip
     """Write a tile of the gradient of a copy's weights; the first one also the biases', and 0 to ``padding`` after."""
     i, column = tile * IN + tl.arange(0, IN), out_tile * OUT + tl.arange(0, OUT)
-    own = copy * rows * outputs
+    offset = copy * rows * outputs
     total, bias = tl.zeros([IN, OUT], tl.float32), tl.zeros([OUT], tl.float32)
     for begin in range(0, rows, IN):
         row = begin + tl.arange(0, IN)
-        v = _load_input(x + copy * x_copy, other, row, i, rows, inputs, first, x_stride, other_stride, PARTS)
-        g = _load_grad(grad + own, y + own, row, column, rows, outputs, SQUASH)
+        v = _load_input(x + copy * x_copy, x2, row, i, rows, inputs, first, x_stride, x2_stride, PARTS)
+        g = _load_grad(grad + offset, y + offset, row, column, rows, outputs, SQUASH)
         total = tl.dot(tl.trans(v), g, total, input_precision="ieee")
         bias += tl.sum(g, 0)
-    place = dweight + copy * stride
+    start = dweight + copy * stride
     mask = (i < inputs)[:, None] & (column < outputs)[None, :]
-    tl.store(place + i[:, None] * outputs + column[None, :], total, mask=mask)
+    tl.store(start + i[:, None] * outputs + column[None, :], total, mask=mask)
     if tile == 0:
-        tl.store(place + inputs * outputs + column, bias, mask=column < outputs)
+        tl.store(start + inputs * outputs + column, bias, mask=column < outputs)
         unused = tl.arange(0, 16)
-        tl.store(place + (inputs + 1) * outputs + unused, tl.zeros([16], tl.float32), mask=unused < padding)
+        tl.store(start + (inputs + 1) * outputs + unused, tl.zeros([16], tl.float32), mask=unused < padding)

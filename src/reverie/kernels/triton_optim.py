@@ -76,8 +76,8 @@ def clip_kernel(
     grads, parts, clipped, norm, counts, first, programs, limit, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Write gradients scaled to a joint norm of at most ``limit``, and their norm ``[]`` before, from the squares."""
-    place = tl.arange(0, PROGRAMS)
-    total = tl.sqrt(tl.sum(tl.load(parts + place, mask=place < programs, other=0.0), 0))
+    program_index = tl.arange(0, PROGRAMS)
+    total = tl.sqrt(tl.sum(tl.load(parts + program_index, mask=program_index < programs, other=0.0), 0))
     scale = tl.where((total <= limit) | (limit == float("inf")), 1.0, limit / total)  # NaN stays NaN
     program = tl.program_id(0)
     if program == 0:

@@ -36,14 +36,14 @@ def squash_backward_kernel(
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WIDTH)
     mask = (row < rows)[:, None] & (column < width)[None, :]
     at = row[:, None] * width + column[None, :]
-    given = tl.load(log_std + row[:, None] * std_stride + column[None, :], mask=mask, other=0.0)
-    s = tl.where(given < low, low, tl.where(given > high, high, given))
+    raw_log_std = tl.load(log_std + row[:, None] * std_stride + column[None, :], mask=mask, other=0.0)
+    s = tl.where(raw_log_std < low, low, tl.where(raw_log_std > high, high, raw_log_std))
     spread = tl.exp(s) * tl.load(noise + at, mask=mask, other=0.0)
     y = fast_tanh(tl.load(center + row[:, None] * center_stride + column[None, :], mask=mask, other=0.0) + spread)
     g = tl.load(dlog_prob + row, mask=row < rows, other=0.0)[:, None]
     du = tl.load(daction + at, mask=mask, other=0.0) * (1 - y * y) + 2 * y * g  # d ln(1 - tanh(u)^2) / du = -2 tanh(u)
     tl.store(dmean + at, du, mask=mask)
-    tl.store(dlog_std + at, tl.where((given >= low) & (given <= high), du * spread - g, 0.0), mask=mask)
+    tl.store(dlog_std + at, tl.where((raw_log_std >= low) & (raw_log_std <= high), du * spread - g, 0.0), mask=mask)
 
 
 @triton.jit

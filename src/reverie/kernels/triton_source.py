@@ -141,8 +141,8 @@ def gru_backward_kernel(
     g = tl.load(dout + i, mask=mask, other=0.0).to(tl.float32)
     g += tl.load(extra + row * extra_stride + j, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
-        later = tl.load(carried + row * dh_stride + j, mask=mask, other=0.0).to(tl.float32)
-        g += later * tl.load(keep + row, mask=mask, other=0.0)
+        carried_grad = tl.load(carried + row * dh_stride + j, mask=mask, other=0.0).to(tl.float32)
+        g += carried_grad * tl.load(keep + row, mask=mask, other=0.0)
     d = g * update * (1 - new * new)
     tl.store(dgates + at, d * candidate * reset * (1 - reset), mask=mask)
     tl.store(dgates + at + width, d * reset, mask=mask)
@@ -182,8 +182,8 @@ def sample_kernel(
     lane = at - line[:, None] * stoch * classes
     tl.store(onehot + line[:, None] * onehot_stride + lane, drawn, mask=mask)
     if BEFORE:
-        kept = drawn * tl.load(keep + line, mask=row_mask, other=0.0)[:, None]
-        tl.store(before + line[:, None] * before_stride + lane, kept, mask=mask)
+        kept_sample = drawn * tl.load(keep + line, mask=row_mask, other=0.0)[:, None]
+        tl.store(before + line[:, None] * before_stride + lane, kept_sample, mask=mask)
 
 
 @triton.jit(do_not_specialize_on_alignment=["keep"])
@@ -205,11 +205,11 @@ def sample_backward_kernel(
     g += tl.load(donehot + at, mask=mask, other=0.0).to(tl.float32)
     if CARRIED:
         line = row // stoch
-        later = carried + line[:, None] * carried_stride + (at - line[:, None] * stoch * classes)
+        carried_at = carried + line[:, None] * carried_stride + (at - line[:, None] * stoch * classes)
         row_keep = tl.load(keep + line, mask=row_mask, other=0.0)[:, None]
-        g += tl.load(later, mask=mask, other=0.0).to(tl.float32) * row_keep
+        g += tl.load(carried_at, mask=mask, other=0.0).to(tl.float32) * row_keep
         tl.debug_barrier()  # several threads may have read the same number
-        tl.store(later, tl.zeros_like(g), mask=mask)
+        tl.store(carried_at, tl.zeros_like(g), mask=mask)
     # (1 - mix) softmax(logits)
     p = tl.load(probs + at, mask=mask, other=0.0) - tl.where(mask, mix / classes, 0.0)
     mean = tl.sum(p * g, 1) / (1 - mix)
@@ -248,12 +248,12 @@ def two_hot_mean_kernel(logits, bins, mean, rows, width, ROWS: tl.constexpr, WID
     row_mask = row < rows
     mask = row_mask[:, None] & (column < width)[None, :]
     v = tl.load(logits + row[:, None] * width + column[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-    most = tl.where(row_mask, tl.max(v, 1), 0.0)[:, None]
-    weight = tl.exp(v - most)
+    largest = tl.where(row_mask, tl.max(v, 1), 0.0)[:, None]
+    weight = tl.exp(v - largest)
     upper = mask & (column >= width - width // 2)[None, :]
     opposite = tl.load(logits + row[:, None] * width + (width - 1 - column)[None, :], mask=upper, other=0.0)
     b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
-    parts = tl.where(upper, (weight - tl.exp(opposite.to(tl.float32) - most)) * b, 0.0)
+    parts = tl.where(upper, (weight - tl.exp(opposite.to(tl.float32) - largest)) * b, 0.0)
     tl.store(mean + row, tl.sum(parts, 1) / tl.where(row_mask, tl.sum(weight, 1), 1.0), mask=row_mask)
 
 
@@ -283,8 +283,8 @@ def two_hot_kernel(
     column_mask = (column < width)[None, :]
     mask = row_mask[:, None] & column_mask
     v = tl.load(logits + row[:, None] * width + column[None, :], mask=mask, other=float("-inf")).to(tl.float32)
-    most = tl.where(row_mask, tl.max(v, 1), 0.0)
-    total = tl.log(tl.where(row_mask, tl.sum(tl.exp(v - most[:, None]), 1), 1.0)) + most
+    largest = tl.where(row_mask, tl.max(v, 1), 0.0)
+    total = tl.log(tl.where(row_mask, tl.sum(tl.exp(v - largest[:, None]), 1), 1.0)) + largest
     b = tl.load(bins + column, mask=column < width, other=0.0)[None, :]
     at = logits + row * width
     below, above, w = _nearest_bins(tl.load(value + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
@@ -292,8 +292,8 @@ def two_hot_kernel(
     out += w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32))
     if SECOND:
         below, above, w = _nearest_bins(tl.load(second + row, mask=row_mask, other=0.0), b, column_mask, bins, width)
-        more = (1 - w) * (total - tl.load(at + below, mask=row_mask, other=0.0).to(tl.float32))
-        out += counts * (more + w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32)))
+        second_loss = (1 - w) * (total - tl.load(at + below, mask=row_mask, other=0.0).to(tl.float32))
+        out += counts * (second_loss + w * (total - tl.load(at + above, mask=row_mask, other=0.0).to(tl.float32)))
     tl.store(loss + row, out, mask=row_mask)
 
 

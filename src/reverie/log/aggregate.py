@@ -175,7 +175,7 @@ def evaluation_scores(rows: Sequence[Mapping[str, Any]], period: float | None) -
 def _common_steps(points: Sequence[Series], *, same: bool, extend_last: bool) -> np.ndarray:
     """Return the steps ``[K]`` at which all seeds can be compared; none if a seed has no score.
 
-    ``same``: the seeds were measured at the same steps, as far as each of them came. Otherwise the steps are spaced
+    ``same``: the seeds were measured at the same steps, up to the last step of each. Otherwise the steps are spaced
     evenly, for interpolation. ``extend_last``: the steps reach beyond the last score of shorter seeds, which keep it.
     """
     if not all(len(steps) for steps, _ in points):

@@ -143,13 +143,13 @@ def download_run(location: Path | str) -> Path | str:
 def download_agent(location: Path | str, to: Path | None = None) -> Path | str:
     """Do the same as :func:`download_run`, also for an agent in storage such as ``s3://BUCKET/NAME``, into ``to``."""
     if str(location).startswith("hf://"):
-        return _of_hub(str(location), to)
+        return _download_from_hub(str(location), to)
     if isinstance(location, str) and "://" in location:
-        return _of_storage(location, to)
+        return _download_from_storage(location, to)
     match = _REFERENCE.fullmatch(str(location)) if isinstance(location, str | os.PathLike) else None
     if match is None or ("/" not in str(location) and match["kind"] != "wandb"):
         return location
-    get = {"runs": _run, "models": _model, "wandb": _of_wandb}[match["kind"]]
+    get = {"runs": _download_run, "models": _download_model, "wandb": _download_from_wandb}[match["kind"]]
     with tracker_module("wandb" if match["kind"] == "wandb" else "mlflow", str(location)) as tracker:
         return get(tracker, match["rest"], to)
 
@@ -188,7 +188,7 @@ def tracker_module(name: str, error_prefix: str) -> Iterator[Any]:
         raise RunError(f"{error_prefix}: {title}: {message.rstrip('.')}.{set_it}") from error
 
 
-def _run(mlflow: Any, ident: str, to: Path | None) -> Path:
+def _download_run(mlflow: Any, ident: str, to: Path | None) -> Path:
     client = mlflow.MlflowClient()
     title = client.get_run(ident).info.run_name
     names = {file.path for file in client.list_artifacts(ident)}
@@ -211,7 +211,7 @@ def _run(mlflow: Any, ident: str, to: Path | None) -> Path:
     return _download_once(folder, fill)
 
 
-def _model(mlflow: Any, rest: str, to: Path | None) -> Path:
+def _download_model(mlflow: Any, rest: str, to: Path | None) -> Path:
     match = _VERSION.fullmatch(rest)
     if match is None:
         raise ConfigError(f"models:/{rest}: expected models:/NAME/VERSION, models:/NAME/latest or models:/NAME@ALIAS.")
@@ -226,13 +226,13 @@ def _model(mlflow: Any, rest: str, to: Path | None) -> Path:
     return _download_once(folder, lambda to: mlflow.artifacts.download_artifacts(uri, dst_path=str(to)))
 
 
-def _of_wandb(wandb: Any, rest: str, to: Path | None) -> Path:
+def _download_from_wandb(wandb: Any, rest: str, to: Path | None) -> Path:
     artifact = wandb.Api().artifact(rest)
     folder = to or Path("runs") / f"{artifact.name.partition(':')[0]}-{artifact.version}"
     return _download_once(folder, lambda to: artifact.download(root=str(to)))
 
 
-def _of_hub(location: str, to: Path | None) -> Path:
+def _download_from_hub(location: str, to: Path | None) -> Path:
     match = HUB_PATTERN.fullmatch(location)
     if match is None:
         raise ConfigError(f"{location}: expected hf://USER/NAME, or hf://USER/NAME@REVISION.")
@@ -247,7 +247,7 @@ def _of_hub(location: str, to: Path | None) -> Path:
         return _download_once(folder, fill)
 
 
-def _of_storage(url: str, to: Path | None) -> Path:
+def _download_from_storage(url: str, to: Path | None) -> Path:
     objects = open_objects(url)
     if isinstance(objects, LocalObjects) and to is None:
         return objects.folder

@@ -109,15 +109,15 @@ class SpeedMeter:
         rate = self.rate()
         if rate <= 0:
             return None
-        left = (self._clock.length - self._clock.position) / rate
+        seconds_left = (self._clock.length - self._clock.position) / rate
         if not isinstance(self._clock, RunProgress) and self._clock.max_seconds is not None:
-            left = min(left, max(0.0, self._clock.max_seconds - self._clock.seconds))
-        return left
+            seconds_left = min(seconds_left, max(0.0, self._clock.max_seconds - self._clock.seconds))
+        return seconds_left
 
     def time_left_text(self) -> str:
         """Return the time left as ``h:mm:ss``, or ``-`` while it is unknown."""
-        left = self.seconds_left()
-        return "-" if left is None else format_duration(left)
+        seconds_left = self.seconds_left()
+        return "-" if seconds_left is None else format_duration(seconds_left)
 
 
 # ---------------------------------------------------------------- one run
@@ -168,13 +168,14 @@ class ConsoleSink:
 
     def _warn_of_long_run(self) -> None:
         """Warn once, a minute after learning began, if more than ``LONG_HOURS`` are left."""
-        left = self._speed.seconds_left()
-        if self._is_checked or left is None or self._speed.learning_seconds < LINE_PERIOD:
+        seconds_left = self._speed.seconds_left()
+        if self._is_checked or seconds_left is None or self._speed.learning_seconds < LINE_PERIOD:
             return
         self._is_checked = True
-        if left > 3600 * LONG_HOURS:
+        if seconds_left > 3600 * LONG_HOURS:
+            hours = seconds_left / 3600
             logger.warning(
-                f"about {left / 3600:,.0f} hours are left. Ctrl-C stops the run and saves it; --resume continues it, "
+                f"about {hours:,.0f} hours are left. Ctrl-C stops the run and saves it; --resume continues it, "
                 f"also with fewer {self._clock.unit}"
             )
 
@@ -368,9 +369,9 @@ class RunProgress:
         """Read new entries."""
         rows = self.tail.read()
         for row in rows:
-            known = {name: value for name, value in row.items() if value is not None}
-            self.values.update(known)
-            self.recent_return.add(known)
+            entry = {name: value for name, value in row.items() if value is not None}
+            self.values.update(entry)
+            self.recent_return.add(entry)
         if rows and self.state == "running" and self.speed is None:
             self.speed = SpeedMeter(self)
 

@@ -44,7 +44,7 @@ SIZE = (7.2, 4.0)
 SOURCES = {"evaluation": "evaluations during training", "training": "training episodes, running mean"}
 """What the curves of several seeds show."""
 Label = tuple[float, str, str]
-"""Height of a line's end, a text beside it, and its color."""
+"""Height of a line's end, its label, and its color."""
 
 
 @styled
@@ -60,7 +60,7 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
         return None
     success = [metric_series(rows, name) for name in SUCCESS_METRICS]
     has_success = any(len(steps) for steps, _ in success)
-    figure, (axes, *others) = new_panels(1 + has_success, 1, SIZE)
+    figure, (axes, *more_axes) = new_panels(1 + has_success, 1, SIZE)
     style_axes(axes, unit, "return of an episode", title)
     labels: list[Label] = []
     if len(train[0]):
@@ -80,7 +80,7 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
     if len(final[0]):
         labels.append((final[1][-1], "evaluation at the end", INK))
     label_lines(axes, labels)
-    for success_axes in others:
+    for success_axes in more_axes:
         _draw_success(success_axes, success, unit)
     return save_figure(figure, png)
 
@@ -143,16 +143,16 @@ def _has_curve(setting: ComparedSetting) -> bool:
 
 def draw_seeds(axes: Axes, points: Sequence[Series], middle: Interval, color: str) -> list[Label]:
     """Draw each seed, and the interquartile mean with its interval if there are enough seeds; return the label."""
-    known = [(steps, scores) for steps, scores in points if len(steps)]
+    curves = [(steps, scores) for steps, scores in points if len(steps)]
     is_known = np.isfinite(middle[2])
-    for series in known:
+    for series in curves:
         axes.plot(*series, _line_style(series), color=color, alpha=0.3 if is_known.any() else 0.8, linewidth=1)
-    seeds = count_noun(len(known), "seed")
+    seeds = count_noun(len(curves), "seed")
     if is_known.any():
         axes.plot(*middle[:2], _line_style(middle), color=color)
         _band(axes, middle, color)
         return [(middle[1][-1], f"IQM of {seeds},\n95 % interval", color)]
-    return [(float(np.mean([scores[-1] for _, scores in known])), seeds, color)] if known else []
+    return [(float(np.mean([scores[-1] for _, scores in curves])), seeds, color)] if curves else []
 
 
 def mark_finals(axes: Axes, steps: ArrayLike, scores: ArrayLike, color: str) -> list[Label]:

@@ -1,4 +1,4 @@
-"""The style of every figure: the colors of the viewer, labels beside lines, and SVG that follows the reader's theme."""
+"""The style of every figure: the colors of the viewer, labels at lines, and SVG that follows the reader's theme."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INK, SOFT, LINE, CARD = "#1b1e23", "#5d636d", "#e4e1da", "#ffffff"
 BLUE, ORANGE, GREEN = "#1f62b4", "#b3560a", "#2c7a4b"
 """Training and truth; evaluation and prediction; what a model observes."""
 HUES = (BLUE, ORANGE, GREEN, "#98249a", "#b3261e", "#6b6f1f", "#1f7f80", "#7a5a3e")
-"""Colors of lines that have no color of their own."""
+"""Colors of lines without an assigned color."""
 DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE: "#6fabf2", ORANGE: "#f0a352",
         GREEN: "#6cc58e", HUES[3]: "#e07fd8", HUES[4]: "#f2857d", HUES[5]: "#c6c86a", HUES[6]: "#6fd0d0",
         HUES[7]: "#cda585"}  # fmt: skip

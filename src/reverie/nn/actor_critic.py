@@ -40,9 +40,9 @@ class TanhGaussianActor(Network):
     def forward(self, obs: Obs) -> SquashedNormal:  # type: ignore[override]
         """Map observations ``[..., *shape]`` to a distribution over actions ``[..., A]``."""
         mean, log_std = super().forward(obs).chunk(2, -1)
-        return SquashedNormal(mean, self.bounded(log_std))
+        return SquashedNormal(mean, self.bound_log_std(log_std))
 
-    def bounded(self, log_std: Tensor) -> Tensor:
+    def bound_log_std(self, log_std: Tensor) -> Tensor:
         """Return ln sigma ``[..., A]``, given the network's output for it."""
         return log_std
 
@@ -50,7 +50,7 @@ class TanhGaussianActor(Network):
 class BoundedGaussianActor(TanhGaussianActor):
     """A policy as :class:`TanhGaussianActor`, with ln sigma in [-10, 2] by tanh: the code of SAC-AE and SimbaV2."""
 
-    def bounded(self, log_std: Tensor) -> Tensor:
+    def bound_log_std(self, log_std: Tensor) -> Tensor:
         return 6 * log_std.tanh() - 4
 
 

@@ -67,7 +67,7 @@ class BatchNormLayer(nn.Module):
         self.register_buffer("mean", torch.zeros(copies, 1, width))
         self.register_buffer("var", torch.ones(copies, 1, width))
         self.uses_batch: bool = False
-        """Whether the statistics are those of the batch; see :func:`batch_statistics`."""
+        """Whether to normalize by the batch's statistics; see :func:`batch_statistics`."""
 
     def forward(self, x: Tensor, only: slice) -> Tensor:
         """Map ``[k, M, width]`` to the same shape, with the k copies ``only``."""

@@ -51,7 +51,7 @@ class CapturableFunction:
 
 
 def _as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
-    """Return ``function``, of which only networks and capturable functions can be captured."""
+    """Return ``function``; only its networks and capturable functions can be captured."""
     if isinstance(function, CapturableFunction):
         return function
     if isinstance(function, nn.Module):

@@ -58,7 +58,7 @@ class NetworkConfig(Config):
             if self.critic_norm is not None or self.critic_dropout:
                 name = "critic_dropout" if self.critic_norm is None else "critic_norm"
                 raise ConfigError(
-                    f"body = {self.body.to_text()}, {name} = {getattr(self, name)}: a body has layers of its own. Set "
+                    f"body = {self.body.to_text()}, {name} = {getattr(self, name)}: a body has its own layers. Set "
                     f"{name} to {'None' if name == 'critic_norm' else 0}, or remove the body."
                 )
 
@@ -211,16 +211,16 @@ class Network(nn.Module):
         return y.squeeze(-1) if self.is_scalar else y
 
 
-def share_encoder(critic: Any, *others: Any) -> None:
+def share_encoder(critic: Any, *networks: Any) -> None:
     """Make the other networks use the critic's encoder, which only the critic's loss trains: DrQ-v2's algorithm.
 
     As there, the encoder has no target network: Yarats et al. 2022, arXiv:2107.09645, section 3.1.
     """
-    for network in others:
+    for network in networks:
         network.inputs.encoder = critic.inputs.encoder
 
 
-def unshared_parameters(network: nn.Module, other: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of ``network`` that ``other`` does not have."""
-    shared = {id(p) for p in other.parameters()}
+def unshared_parameters(network: nn.Module, base: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of ``network`` that ``base`` does not have."""
+    shared = {id(p) for p in base.parameters()}
     return [p for p in network.parameters() if id(p) not in shared]

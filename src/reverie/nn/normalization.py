@@ -239,7 +239,7 @@ class ObsNormalizer(nn.Module):
         return self._each[0][1].count
 
     def _warn(self) -> None:
-        """Warn of numbers that have not changed: often a sensor that is absent, or whose units are too large."""
+        """Warn about constant inputs, often a missing sensor or too large units."""
         for key, part in self._each:
             if len(index := np.argwhere(_constant_mask(*part.mean_and_std()))):
                 frozen = "and later changes will not be scaled" if self.cfg.limit else "until they change"

@@ -108,7 +108,7 @@ class PolicyValueOutput(NamedTuple):
     policy: Any
     """Distribution over actions ``[B, T, A]``, with ``sample``, ``mode``, ``log_prob`` and ``entropy``."""
     values: Tensor
-    """Values, ``[B, T, V]``: of the rewards, and of the intrinsic rewards if they have a critic of their own."""
+    """Values, ``[B, T, V]``: of the rewards, and of the intrinsic rewards if they have a separate critic."""
     state: Tensor | None
     """State of the memories after the rows, ``[B, S]``; None without memory."""
 

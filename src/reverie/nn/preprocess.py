@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
-from reverie.core.protocols import Annealed, Inspectable, Memoryless, Policy, RunningStatistics
+from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
 from reverie.nn.normalization import NormalizeConfig, ObsNormalizer
@@ -247,7 +247,11 @@ class PreprocessedPolicy:
         return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
     def advance_schedule(self, state: PreprocessState, env_steps: int) -> PreprocessState:
-        inner = self.inner.advance_schedule(state.state, env_steps) if isinstance(self.inner, Annealed) else state.state
+        inner = (
+            self.inner.advance_schedule(state.state, env_steps)
+            if isinstance(self.inner, ScheduledPolicy)
+            else state.state
+        )
         return state._replace(state=inner)
 
     def override(self, state: PreprocessState, action: Tensor) -> PreprocessState:

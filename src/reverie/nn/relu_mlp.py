@@ -157,8 +157,8 @@ class Dropout(nn.Module):
         """Return 0 for each number of ``shape`` that is dropped and else 1 / (1 - p), with dtype and device of x."""
         count = shape.numel()
         words = torch.empty(-(-count // 4), dtype=torch.int64, device=x.device).random_(-(2**63), None)
-        kept = words.view(torch.int16)[:count].view(shape) >= self.dropped - 2**15
-        return kept.to(x.dtype) / (1 - self.dropped / 2**16)
+        mask = words.view(torch.int16)[:count].view(shape) >= self.dropped - 2**15
+        return mask.to(x.dtype) / (1 - self.dropped / 2**16)
 
     def forward(self, x: Tensor) -> Tensor:
         """Multiply x by :meth:`factors` in an update, and return it otherwise."""

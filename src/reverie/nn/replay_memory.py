@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.protocols import Annealed, Policy
+from reverie.core.protocols import Policy, ScheduledPolicy
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step
 from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY
 from reverie.nn.network import MemoryInputs
@@ -109,7 +109,11 @@ class MemoryPolicy:
         return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
     def advance_schedule(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
-        inner = self.inner.advance_schedule(state.inner, env_steps) if isinstance(self.inner, Annealed) else state.inner
+        inner = (
+            self.inner.advance_schedule(state.inner, env_steps)
+            if isinstance(self.inner, ScheduledPolicy)
+            else state.inner
+        )
         return state._replace(inner=inner)
 
     def override(self, state: ReplayMemoryState, action: Tensor) -> ReplayMemoryState:

@@ -38,7 +38,7 @@ class TDMPC2NetworkConfig(NetworkConfig):
     simplex: Annotated[int, AtLeast(2)] = 8
     """Size of each softmax in the latent, which consists of L / simplex of them."""
     num_critics: Annotated[int, AtLeast(2)] = 5
-    """K, the number of critics, of which each value takes two at random."""
+    """K, the number of critics; each value uses two random ones."""
     dropout: Annotated[float, Within("[0, 1)")] = 0.01
     """Share of the first hidden layer of each critic that is dropped while it learns."""
     bins: Annotated[int, AtLeast(2)] = 101

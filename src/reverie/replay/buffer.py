@@ -22,7 +22,7 @@ from reverie.replay.storage import HostStorage, Storage
 from reverie.store.read import Chunk
 from reverie.store.store import ReplayStore
 
-PIECE = 2**26
+COPY_BYTES = 2**26
 """Approximate bytes of an extra column that are copied at once."""
 
 
@@ -181,8 +181,8 @@ class ReplayBuffer:
                 yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
 
     def _pieces(self, name: str) -> Iterator[tuple[int, int, int]]:
-        """Yield the stored rows as ``(stream, start, stop)``, of at most about ``PIECE`` bytes."""
-        rows = max(1, PIECE // max(1, self.storage.specs[name].nbytes))
+        """Yield the stored rows as ``(stream, start, stop)``, of at most about ``COPY_BYTES`` bytes."""
+        rows = max(1, COPY_BYTES // max(1, self.storage.specs[name].nbytes))
         for stream in range(self.storage.streams):
             for start in range(self.oldest, self.count, rows):
                 yield stream, start, min(start + rows, self.count)

@@ -192,7 +192,7 @@ class GoalRelabeler:
             self.has_terminations = True
             logger.warning(
                 f"replay.hindsight = {self.config.to_text()}: episodes terminate at achieved goals, but those of "
-                "relabeled goals go on, so values become too large. Give the environment a method "
+                "relabeled goals continue, so values become too large. Give the environment a method "
                 "compute_terminated(achieved_goal, desired_goal, info)"
             )
 

@@ -122,12 +122,12 @@ class PersistentReplay:
         total = max(1, sum(store.num_rows() for store in sources.values()))
 
         def pieces(columns: Names) -> Iterator[StreamPiece]:
-            """Yield the newest rows of every history, as many as fit, stream by stream."""
+            """Yield the newest rows of every history, up to its capacity, stream by stream."""
             names, share = columns or list(self.columns), min(1.0, room / total)
             for store, history in ((s, history) for s in sources.values() for history in s.histories()):
-                held, newest = sum(stop - start for _, start, stop in history), history[-1].stop
+                num_stored, newest = sum(stop - start for _, start, stop in history), history[-1].stop
                 for stream in range(history[0].segment.streams):
-                    yield from _iter_stream_pieces(store, history, stream, newest - int(held * share), names)
+                    yield from _iter_stream_pieces(store, history, stream, newest - int(num_stored * share), names)
 
         self._start_with(pieces if sources else None)
         if sources:
@@ -242,13 +242,13 @@ class PersistentReplay:
 
     def find_store(self, state: State) -> ReplayStore | None:
         """Return the store with the rows of ``state``: the current one, or the one that the settings named before."""
-        if (place := state.get("place", self.location)) == self.location:
+        if (saved_location := state.get("place", self.location)) == self.location:
             return self.store
-        check_location(place, f"a checkpoint of {self.run}")
-        return self._open(place)
+        check_location(saved_location, f"a checkpoint of {self.run}")
+        return self._open(saved_location)
 
     def _read_back(self, located: LocatedRows, state: State) -> bool:
-        """Fill the replay with the rows of a checkpoint as they were. Returns False if that is impossible."""
+        """Fill the replay with exactly the rows of a checkpoint. Returns False if that is impossible."""
         like = located.parts[-1].segment
         newest = located.stored + _count_rows(located.tail)
         oldest = max(int(state["oldest"]), newest - self.replay.storage.capacity)
@@ -383,20 +383,22 @@ def _end_cut_episodes(storage: Storage) -> None:
 def _fill_streams(storage: Storage, parts: Iterable[Mapping[str, np.ndarray]], skip: int) -> int:
     """Fill one stream after the other, without the first ``skip`` rows. Return the number of rows in ``parts``."""
     expected = {name for name in storage.specs if not name.startswith(EXTRAS)}
-    came = 0
+    num_seen = 0
     for rows in parts:
         if rows.keys() != expected:
             raise DataError(f"the rows have the columns {sorted(rows)}: expected {sorted(expected)}.")
         n = len(rows["is_first"])
-        done = min(n, max(0, skip - came))
-        while done < n and came + done - skip < storage.count * storage.streams:  # ignore more rows than were counted
-            stream, row = divmod(came + done - skip, storage.count)
+        done = min(n, max(0, skip - num_seen))
+        while (
+            done < n and num_seen + done - skip < storage.count * storage.streams
+        ):  # ignore more rows than were counted
+            stream, row = divmod(num_seen + done - skip, storage.count)
             n_copied = min(n - done, storage.count - row)
             for name, values in rows.items():
                 storage.replace(name, row, stream, values[done : done + n_copied])
             done += n_copied
-        came += n
-    return came
+        num_seen += n
+    return num_seen
 
 
 def _from_first_rows(pieces: Iterable[StreamPiece]) -> Iterator[Mapping[str, np.ndarray]]:

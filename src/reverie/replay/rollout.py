@@ -120,14 +120,14 @@ class RolloutQueue(ReplayBuffer):
         super().__init__(storage, window, seed=seed, config=BatchSamplerConfig())
 
     @property
-    def queued(self) -> int:
+    def num_queued(self) -> int:
         """Number of complete rollouts."""
         assert self.batch_sampler.online is not None
         return len(self.batch_sampler.online.queue)
 
     def __len__(self) -> int:
         """Return the number of complete batches."""
-        return self.queued // self.window.batch
+        return self.num_queued // self.window.batch
 
 
 class AlikeColumns(NamedTuple):

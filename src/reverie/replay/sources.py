@@ -70,7 +70,7 @@ def _pinned_copy(value: Tensor) -> Tensor:
 # ---------------------------------------------------------------- prefetching
 
 
-SMALL = 2**20
+SAME_STREAM_BYTES = 2**20
 """Maximum bytes of a batch whose copy to a GPU takes no longer than a second stream does."""
 
 
@@ -110,7 +110,7 @@ class Prefetch:
         """Return the next batch. The current CUDA stream waits for its copy, the host does not."""
         host = self.source.sample()
         is_block = self._pins and are_in_block(host.tensors)
-        if is_block and self.keeps_small and host.reward.untyped_storage().nbytes() <= SMALL:
+        if is_block and self.keeps_small and host.reward.untyped_storage().nbytes() <= SAME_STREAM_BYTES:
             return host
         if not is_block:
             host = host.map(lambda x: x if x.is_pinned() else x.pin_memory())

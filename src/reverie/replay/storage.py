@@ -258,8 +258,10 @@ class HostStorage(Storage):
                 name: torch.empty((), dtype=dtype, device="cpu").expand(len(handles), length, *shape[1:])
                 for name, shape, dtype in self.ring.rows
             }
-            more = {name: torch.empty((), dtype=x, device="cpu").expand(len(handles)) for name, x in PER_WINDOW.items()}
-            self._layout = BlockLayout(self._windows | more)
+            per_window = {
+                name: torch.empty((), dtype=x, device="cpu").expand(len(handles)) for name, x in PER_WINDOW.items()
+            }
+            self._layout = BlockLayout(self._windows | per_window)
         out = self._layout.allocate() if self.pin else {name: torch.empty_like(x) for name, x in self._windows.items()}
         gather_rows(self.ring, handles, length, {name: out[name] for name in self._windows} if self.pin else out)
         return out

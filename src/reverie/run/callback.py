@@ -137,7 +137,7 @@ def parse_callback(text: str) -> CallbackCall:
 def import_callback(text: str) -> type[Callback]:
     """Import the class that an entry names; ``check_module`` then accepts its module in saved settings."""
     call = parse_callback(text)
-    kind: type[Callback] = import_object(call.name, what=call.error_prefix, base=Callback)
+    kind: type[Callback] = import_object(call.name, error_prefix=call.error_prefix, base=Callback)
     return kind
 
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
-from reverie.core.protocols import Annealed, Env, Policy, Restorable, RowSink, RunningStatistics
+from reverie.core.protocols import Env, Policy, Restorable, RowSink, RunningStatistics, ScheduledPolicy
 from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
 from reverie.core.types import State, Step
 
-SECONDS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
+TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
 ENVIRONMENTS = "environments.zip"
 """Snapshots of the environments in a checkpoint: pickles, which only a resumed run reads, and only if the user wrote
@@ -157,7 +157,7 @@ class Collector:
         self.counter: EpisodeCounter = EpisodeCounter(env.num_envs)
         self.finished: list[EpisodeStats] = []
         self.unlogged_episodes: list[EpisodeStats] = []
-        self.seconds: dict[str, float] = dict.fromkeys(SECONDS, 0.0)
+        self.seconds: dict[str, float] = dict.fromkeys(TIME_METRICS, 0.0)
         self._action: Tensor | None = None  # the policy's output for the current rows, until it is sent
         self._watched = self._stored = self._counted = False  # the other stages completed for the current rows
 
@@ -203,7 +203,7 @@ class Collector:
             self.running_statistics.update_statistics(step)
             self._watched = True
         random = self.env_steps < self.random_steps
-        if self.schedule_position is not None and isinstance(self.policy, Annealed):
+        if self.schedule_position is not None and isinstance(self.policy, ScheduledPolicy):
             self.state = self.policy.advance_schedule(self.state, self.schedule_position())
         action, self.state = self.policy.act(step, self.state, "random" if random else "explore")  # for its extras
         if random:
@@ -352,7 +352,7 @@ class Collector:
 def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:
     """Return the state before the first observation, with exploration schedules advanced to ``env_steps``."""
     state = policy.initial(num_envs)
-    return policy.advance_schedule(state, env_steps) if env_steps and isinstance(policy, Annealed) else state
+    return policy.advance_schedule(state, env_steps) if env_steps and isinstance(policy, ScheduledPolicy) else state
 
 
 def to_executed_action(action: Tensor, step: Step) -> Tensor:

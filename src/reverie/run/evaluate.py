@@ -89,9 +89,9 @@ class Evaluation:
         """Return the interquartile mean of the scores with its 95 % interval over episodes of this policy."""
         return estimate_interval(iqm, self.scores)
 
-    def differs_from(self, other: Evaluation) -> bool:
+    def differs_from(self, evaluation: Evaluation) -> bool:
         """Return whether the intervals of both do not overlap; False if one has too few episodes for an interval."""
-        mine, theirs = self.iqm(), other.iqm()
+        mine, theirs = self.iqm(), evaluation.iqm()
         return mine.high < theirs.low or theirs.high < mine.low  # comparisons with NaN are False
 
     def statistics(self) -> dict[str, float]:
@@ -128,7 +128,7 @@ class Evaluation:
         }
 
 
-FLOOR, TIMES = 1000, 4
+MIN_CUTOFF_STEPS, CUTOFF_FACTOR = 1000, 4
 """An episode is cut off after at least this many steps, and this many times the longest training episode."""
 
 
@@ -137,7 +137,7 @@ def episode_limit(setting: int | None, longest: int) -> int:
 
     ``setting``: ``eval_episode_steps``, if set; ``longest``: steps of the longest training episode.
     """
-    return max(FLOOR, TIMES * longest) if setting is None else setting
+    return max(MIN_CUTOFF_STEPS, CUTOFF_FACTOR * longest) if setting is None else setting
 
 
 FrameFn = Callable[[np.ndarray], np.ndarray]

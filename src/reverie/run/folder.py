@@ -351,9 +351,9 @@ def _module_names(saved: SavedConfig) -> dict[str, list[str]]:
 
 def _words_like_classes(settings: Any) -> list[str]:
     """Return the words like ``module:Class`` in nested settings, also in the parentheses after a class."""
-    words = [word for text in texts_in(settings) for word in re.split(r"""[\s'"()\[\]{},=]+""", text)]
-    parts = {word: word.partition(":") for word in words}
-    return [word for word, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
+    tokens = [token for text in texts_in(settings) for token in re.split(r"""[\s'"()\[\]{},=]+""", text)]
+    parts = {token: token.partition(":") for token in tokens}
+    return [token for token, (module, _, name) in parts.items() if is_module_name(module) and name[:1].isidentifier()]
 
 
 def _class_names(*values: Any) -> list[str]:
@@ -362,7 +362,7 @@ def _class_names(*values: Any) -> list[str]:
     return [name for name in names if ":" in name]
 
 
-# ---------------------------------------------------------------- whether a run can begin or go on here
+# ---------------------------------------------------------------- whether a run can begin or resume here
 
 
 def contains_run(path: Path, settings: Path, algorithm: str, env: str) -> bool:

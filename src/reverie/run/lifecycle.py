@@ -117,10 +117,10 @@ class RunLifecycle:
         self.load(path, [name for name in self.parts() if name not in LOADED_FIRST])
         self.restore_best(path)
 
-    def write_settings(self, *, anew: bool) -> None:
+    def write_settings(self, *, is_new: bool) -> None:
         """Write config.yaml and spec.json, and report the settings that differ from the checkpoint's or the folder's.
 
-        ``anew``: there is no checkpoint, so the observations may have changed.
+        ``is_new``: there is no checkpoint, so the observations may have changed.
         """
         experiment, folder = self.experiment, self.folder
         before = self.checkpoint_settings
@@ -129,7 +129,7 @@ class RunLifecycle:
             warn_if_packages_changed(saved, experiment.saved.packages)
             before = saved.experiment if before is None else before
         with disk_errors_as_run_error(folder.path):
-            if anew or not folder.spec.is_file():
+            if is_new or not folder.spec.is_file():
                 write_json(folder.spec, experiment.spec)
             update_saved_config(folder, experiment.saved, self.clock.position)
         for line in [] if before is None else settings_changes(before, self.settings):
@@ -149,7 +149,7 @@ class RunLifecycle:
         """If the run's folder was deleted or moved, save the agent in a new folder and raise RunError."""
         if self.folder.config.is_file():
             return
-        self.write_settings(anew=True)
+        self.write_settings(is_new=True)
         self.save()
         raise RunError(
             f"{self.folder} was deleted or moved while the run was writing to it: the run ends. Its logs and "
@@ -349,7 +349,7 @@ class RunLifecycle:
             return self.result(newest, read_evaluation(self.folder) if self.experiment.measurement else None)
         if self.experiment.measurement == "estimate":
             self.load(newest, ["data"])  # the estimator resumes from earlier estimates
-        self.write_settings(anew=False)
+        self.write_settings(is_new=False)
         with open_sinks(self.experiment, {self.final_metric: 1.0}) as sinks:
             measurement, number = self.finish(sinks)
         return self.result(newest, measurement, number)

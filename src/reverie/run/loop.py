@@ -54,9 +54,9 @@ def train_loop(
 ) -> LoopResult:  # fmt: skip
     """Run until the clock is done or a signal asks to stop.
 
-    In both cases, log and save at the end. Also log and save after an error, such as an environment's; its message then
-    names the checkpoint. A NaN or infinite loss is detected at the next log or save, so that no update waits for the
-    device. ``on_log`` is called with each log entry, ``{}`` if there was nothing to log.
+    Log and save at the end. After an error it also saves, and the message names the checkpoint. A NaN or infinite loss
+    is detected at the next log or save, so that no update waits for the device. ``on_log`` is called with each log
+    entry, ``{}`` if there was nothing to log.
 
     ``heldout`` evaluates the learner on held-out rows at each report. ``log_episodes``: log a line for each finished
     episode.
@@ -100,7 +100,7 @@ def train_loop(
                 log.write({**report, **heldout()})
             if save_due():
                 keep.save()
-        try:  # first: the checkpoint keeps the averages since the last entry, and a resumed run goes on with them
+        try:  # first: the checkpoint keeps the averages since the last entry, which a resumed run continues
             path = keep.save()
         finally:
             entry = log.log()

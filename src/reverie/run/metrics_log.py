@@ -137,11 +137,11 @@ class MetricsLog:
 class FirstNonFinite(NamedTuple):
     """The state, on the device, of K loss terms that are reported together."""
 
-    first: Tensor  # [K] int64, the first update at which each term was not finite; NEVER: none
+    first: Tensor  # [K] int64, the first update at which each term was not finite; NO_UPDATE: none
     value: Tensor  # [K] the value at that update
 
 
-NEVER = 2**62
+NO_UPDATE = 2**62
 """The number of an update that does not come."""
 FOLD = 64
 """Number of updates that are checked together on a device, as each operation there costs the host time."""
@@ -198,7 +198,7 @@ class FiniteCheck:
         every = torch.stack(vectors).float()  # [n, names]
         values = torch.stack([every[:, names.index(name)] for name in terms], 1)  # [n, K]
         numbers = torch.tensor(updates).to(values.device, non_blocking=True)[:, None]
-        first, row = torch.where(torch.isfinite(values), NEVER, numbers).min(0)  # [K]
+        first, row = torch.where(torch.isfinite(values), NO_UPDATE, numbers).min(0)  # [K]
         newest = FirstNonFinite(first, values.gather(0, row[None])[0])
         if (before := self.seen.get(terms)) is not None:
             is_new = newest.first < before.first
@@ -214,7 +214,7 @@ class FiniteCheck:
             (update, term, value)
             for terms, state in self.seen.items()
             for update, value, term in zip(state.first.tolist(), state.value.tolist(), terms, strict=True)
-            if update != NEVER
+            if update != NO_UPDATE
         ]
         if not bad:
             return None

@@ -80,7 +80,7 @@ def run_experiment(
         experiment.describe(folder.path)
         if not begun:
             _create_run_folder(folder, stack)
-        life.write_settings(anew=newest is None)
+        life.write_settings(is_new=newest is None)
         if newest is None:
             experiment.begin()
         elif experiment.store is not None and experiment.store.is_copied:

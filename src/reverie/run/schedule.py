@@ -10,7 +10,7 @@ from reverie.core.clock import Clock
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
 
-SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def parse_period(value: int | str, name: str = "period") -> tuple[float, bool]:
             f"{name} = {value!r}: expected a number of env steps such as 10000 or 5e6, or a time such as 30s, 5m or "
             "2h (units in lower case; write millions of steps as 5e6, not 5M)."
         )
-    return amount * SECONDS.get(match[2], 1.0), bool(match[2])
+    return amount * UNIT_SECONDS.get(match[2], 1.0), bool(match[2])
 
 
 class Periodic:

@@ -36,8 +36,8 @@ def handle_signals(
     Default: :func:`_handled_signals`. Only works in the main thread; in other threads this does nothing.
     """
     main = threading.current_thread() is threading.main_thread()
-    wanted = (_handled_signals() if numbers is None else numbers) if main else ()
-    before = {number: signal.signal(number, handle) for number in wanted}
+    handled_signals = (_handled_signals() if numbers is None else numbers) if main else ()
+    before = {number: signal.signal(number, handle) for number in handled_signals}
     try:
         yield
     finally:

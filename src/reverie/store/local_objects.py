@@ -1,4 +1,4 @@
-"""The location of a store: bytes under names (*objects*), in a local folder (here) or behind a URL (``cloud.py``)."""
+"""The location of a store: bytes under names (*objects*), in a local folder, or at a URL (``remote_objects.py``)."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class LatentWorld:
     mask: None = None
     begins: bool = False
 
-    def __init__(self, learner: LatentDreamer) -> None:
+    def __init__(self, learner: InspectableWorldModel) -> None:
         self.learner = learner
         self.objective: LatentObjective = learner.objective
         self.rssm = self
@@ -128,7 +128,7 @@ class LatentActor(NamedTuple):
         return JointDistribution(dict(parts), self.slices)
 
 
-class LatentDreamer(Dreamer):
+class InspectableWorldModel(Dreamer):
     """The interface of a Dreamer, implemented by the networks of TD-MPC2."""
 
     cfg: Any
