@@ -45,21 +45,21 @@ class WithKernels(build_py):
                 os.remove(made)
 
 
-class OfPlatform(bdist_wheel):
+class PlatformWheel(bdist_wheel):
     """A wheel for any Python 3, but for one platform if it has compiled kernels."""
 
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tag, without the version of Python; of Linux, with the glibc that the kernels need."""
         tag = super().get_tag()[2]
         kernels = sorted((Path(self.bdist_dir) / "reverie" / "kernels" / "built").glob("*.so"))
-        needed = {found for one in kernels for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", one.read_bytes())}
+        needed = {version for file in kernels for version in re.findall(rb"GLIBC_(\d+)\.(\d+)", file.read_bytes())}
         if tag.startswith("linux_") and needed:
             major, minor = max((int(major), int(minor)) for major, minor in needed)
             tag = tag.replace("linux_", f"manylinux_{major}_{minor}_", 1)
         return ("py3", "none", tag)
 
 
-class OfParts(Distribution):
+class KernelDistribution(Distribution):
     """A distribution that knows that compiled kernels are not pure Python."""
 
     def has_ext_modules(self) -> bool:
@@ -67,4 +67,4 @@ class OfParts(Distribution):
         return SWITCH in os.environ
 
 
-setup(distclass=OfParts, cmdclass={"build_py": WithKernels, "bdist_wheel": OfPlatform})
+setup(distclass=KernelDistribution, cmdclass={"build_py": WithKernels, "bdist_wheel": PlatformWheel})

@@ -16,6 +16,7 @@ import gymnasium
 from reverie.agent.loading import load
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, compatible_algorithms
+from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
@@ -46,8 +47,8 @@ from reverie.run.folder import RunFolder, new_path, read_saved_config
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
 
-USUAL, QUICK = "dreamer_v3", ("sac", "dqn")
-"""Algorithms to start with: in general, and for observations without images."""
+VECTOR_ALGORITHMS = ("sac", "dqn")
+"""Algorithms to start with for observations without images."""
 
 _TRAINING = threading.Lock()
 
@@ -379,14 +380,14 @@ def check_env(
     """
     options = {} if env_options is None else {"env_options": env_options}
     with silence_logger():
-        settings = resolve(make_request(algorithm or USUAL, env, None, None, config, options))
+        settings = resolve(make_request(algorithm or DEFAULT_ALGORITHM, env, None, None, config, options))
     report = run_env_check(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
     report = dataclasses.replace(report, algorithms=compatible_algorithms(spec))
     images = any(part.kind == "image" for part in report.obs_spec.values())
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
-        name = next((name for name in QUICK if name in report.algorithms["online"]), USUAL)
+        name = next((name for name in VECTOR_ALGORITHMS if name in report.algorithms["online"]), DEFAULT_ALGORITHM)
         with silence_logger():
             settings = resolve(make_request(name, env, None, None, config, options))
     settings.algo.check_actions(spec)

@@ -70,8 +70,8 @@ class ModelState:
         Raises:
             DataError: the latents have no classes.
         """
-        h = self.deter if deter is None else broadcast_like(self.deter, deter)
-        z = self.stoch if stoch is None else broadcast_like(self.stoch, stoch)
+        h = self.deter if deter is None else _broadcast_like(self.deter, deter)
+        z = self.stoch if stoch is None else _broadcast_like(self.stoch, stoch)
         return ModelState(h, z if classes is None else to_numpy(replace_classes(torch.from_numpy(z), classes)))
 
 
@@ -257,7 +257,7 @@ def replace_classes(stoch: Tensor, classes: Mapping[int, Any] | np.ndarray) -> T
     return torch.nn.functional.one_hot(index, count).to(stoch.dtype)
 
 
-def broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
+def _broadcast_like(old: np.ndarray, new: Any) -> np.ndarray:
     """Return ``new`` with the shape and dtype of ``old``; the first axis may be missing."""
     return np.broadcast_to(np.asarray(new), old.shape).astype(old.dtype)
 
@@ -283,7 +283,7 @@ def _broadcast_actions(player: Player, actions: Any, count: int) -> Tensor:
 # ---------------------------------------------------------------- what an agent asks
 
 
-def model_state(state: ModelState | AgentState) -> ModelState:
+def _model_state(state: ModelState | AgentState) -> ModelState:
     """Return the states of the world model in ``state``."""
     if isinstance(state, ModelState):
         return state
@@ -305,7 +305,7 @@ def imagine_trajectory(
     actions: Any = None, deterministic: bool = True, seed: int | None = None,
 ) -> ImaginedTrajectory:  # fmt: skip
     """Imagine a trajectory from a state of the world model: see ``Agent.imagine``."""
-    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), model_state(state)
+    inspector, act_mode, state = WorldModelInspector(player), policy_mode(deterministic), _model_state(state)
     fixed = None if actions is None else _broadcast_actions(player, actions, len(state.deter))  # [B, T, A]
     if steps is None:
         steps = STEPS if fixed is None else fixed.shape[1]
@@ -333,7 +333,7 @@ def probe(
 ) -> dict[str, np.ndarray]:
     """Return the predictions of the probes for states: see ``Agent.probe``."""
     heads = _require_probe(player)
-    feature = state_to_latent(require_world_model(player).world, model_state(state)).feature
+    feature = state_to_latent(require_world_model(player).world, _model_state(state)).feature
     with torch.no_grad():
         obs = _obs_to_tensors(player, inputs or {}, len(feature))
         keys = [key for key, needed in heads.given.items() if needed.keys() <= obs.keys()]
@@ -345,7 +345,7 @@ def steer(
     steps: int, lr: float,
 ) -> ModelState:  # fmt: skip
     """Return states for which the probes predict ``target``: see ``Agent.steer``."""
-    heads, state = _require_probe(player), model_state(state)
+    heads, state = _require_probe(player), _model_state(state)
     latent = state_to_latent(require_world_model(player).world, state)
     if unknown := target.keys() - heads.parts.keys():
         raise DataError(f"there is no probe for {', '.join(unknown)}: expected some of {', '.join(heads.parts)}.")
@@ -376,5 +376,5 @@ def _obs_to_tensors(player: Player, values: Mapping[str, Any], count: int) -> di
     for key, value in values.items():
         part = player.obs_spec[key]
         like = np.zeros((count, *part.shape), np.int64 if part.kind == "categorical" else np.float32)
-        tensors[key] = torch.from_numpy(broadcast_like(like, value)).to(player.algo.device)
+        tensors[key] = torch.from_numpy(_broadcast_like(like, value)).to(player.algo.device)
     return tensors
