@@ -33,8 +33,8 @@ $(VENV)/.dev: pyproject.toml constraints.txt tools/venv.sh
 	tools/venv.sh $(PYTHON) $(VENV) "dev"
 	@touch $@ $(VENV)/.demo
 
-# Triton, for the tests of GPU kernels, exists for Linux only. Installed separately: imported after
-# Mesa's OpenGL, which bundles another LLVM, it crashes.
+# Triton, for the tests of GPU kernels, exists for Linux only. It is installed separately: imported
+# after Mesa's OpenGL, which bundles another LLVM, it crashes.
 TRITON := $(if $(filter Linux,$(shell uname -s)),$(VENV)/.triton)
 $(VENV)/.triton: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \

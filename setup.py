@@ -52,7 +52,7 @@ class PlatformWheel(bdist_wheel):
         """Return the tag, without the version of Python; of Linux, with the glibc that the kernels need."""
         tag = super().get_tag()[2]
         kernels = sorted((Path(self.bdist_dir) / "reverie" / "kernels" / "built").glob("*.so"))
-        needed = {found for library in kernels for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", library.read_bytes())}
+        needed = {version for file in kernels for version in re.findall(rb"GLIBC_(\d+)\.(\d+)", file.read_bytes())}
         if tag.startswith("linux_") and needed:
             major, minor = max((int(major), int(minor)) for major, minor in needed)
             tag = tag.replace("linux_", f"manylinux_{major}_{minor}_", 1)

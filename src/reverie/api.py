@@ -16,6 +16,7 @@ import gymnasium
 from reverie.agent.loading import load
 from reverie.agent.off_policy_estimator import OffPolicyEstimator
 from reverie.algos.settings import AlgorithmConfig, compatible_algorithms
+from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.logger import log_warnings_as, logger, silence_logger
 from reverie.core.protocols import Sink
@@ -46,8 +47,8 @@ from reverie.run.folder import RunFolder, new_path, read_saved_config
 from reverie.run.result import TrainResult
 from reverie.run.run import run_experiment
 
-DEFAULT_ALGORITHM, VECTOR_ALGORITHMS = "dreamer_v3", ("sac", "dqn")
-"""Algorithms to start with: in general, and for observations without images."""
+VECTOR_ALGORITHMS = ("sac", "dqn")
+"""Algorithms to start with for observations without images."""
 
 _TRAINING = threading.Lock()
 

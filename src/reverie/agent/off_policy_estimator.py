@@ -48,7 +48,7 @@ ROUNDING = 1e-6
 MAX_EPISODES = 10_000
 """Maximum number of episodes in a mean, evenly spread: a bootstrap over more would dominate the runtime."""
 LOSS_WINDOW = 100
-"""Number of updates whose mean loss is reported, and compared with the mean of as many updates before."""
+"""Number of updates whose mean loss is reported, and compared with that of the window before it."""
 DIVERGENCE_FACTOR = 10.0
 """FQE has diverged if its loss exceeds this multiple of its smallest loss, and the variance of returns."""
 

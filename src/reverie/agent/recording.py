@@ -100,7 +100,7 @@ class View(NamedTuple):
     convert: Callable[[Any], Any]
 
     @classmethod
-    def of(cls, agent: Agent, raw: bool) -> View:
+    def from_agent(cls, agent: Agent, raw: bool) -> View:
         """Return the view of ``agent``; with ``raw``, images are the environment's original images."""
         return cls(agent.observer.learner_space, lambda obs: obs) if raw else cls(*agent.observer.reduced_view())
 
@@ -115,7 +115,7 @@ class PlayedReader(Reader):
         self.agent: Agent = agent
         self.env: gymnasium.Env[Any, Any] = env
         self.config: RecordConfig = config
-        self.view: View = View.of(agent, config.raw)
+        self.view: View = View.from_agent(agent, config.raw)
         self.limit: int = max(agent.episode_limit, own_limit(wrapper_stack(env)) or 0)
 
     def info(self) -> DatasetInfo:
@@ -212,7 +212,7 @@ def _env_metadata(agent: Agent, env: gymnasium.Env[Any, Any], raw: bool) -> tupl
 def _estimate_dataset_size(agent: Agent, env: gymnasium.Env[Any, Any], config: RecordConfig) -> str:
     """Estimate the size of the dataset from the first observation."""
     obs, info = checked_reset(env, _first_seed(config))
-    view = View.of(agent, config.raw)
+    view = View.from_agent(agent, config.raw)
     first_obs = view.convert(agent.observer.to_learner_obs(obs, agent.observer.read_mask(env, info)))
     row = (
         estimated_file_size(stack_values(view.space, [first_obs], "obs")) + total_bytes(env.action_space.sample()) + 10
@@ -258,7 +258,7 @@ def record_episode(
     """
     obs, info = checked_reset(env, seed)
     to_learner_obs, mask = agent.observer.to_learner_obs, agent.observer.read_mask(env, info)
-    view, latest = View.of(agent, config.raw), to_learner_obs(obs, mask)
+    view, latest = View.from_agent(agent, config.raw), to_learner_obs(obs, mask)
     obs_list, action_list = [deepcopy(view.convert(latest))], list[Any]()
     rewards: list[float] = []
     terminations: list[bool] = []

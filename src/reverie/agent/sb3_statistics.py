@@ -61,12 +61,12 @@ def read_statistics(file: Path) -> ObsStatistics | None:
             state = ArrayUnpickler(stream).load()
         if not state["norm_obs"]:
             return None
-        several = state["obs_rms"] if "mean" not in state["obs_rms"] else {"": state["obs_rms"]}
+        obs_rms = state["obs_rms"] if "mean" not in state["obs_rms"] else {"": state["obs_rms"]}
         moments = {str(key): (np.asarray(rms["mean"], float), np.asarray(rms["var"], float))
-                   for key, rms in several.items()}  # fmt: skip
+                   for key, rms in obs_rms.items()}  # fmt: skip
         if not all(np.isfinite(mean).all() and (var >= 0).all() for mean, var in moments.values()):
             raise ValueError("means or variances are not finite")
-        rows = max(float(rms["count"]) for rms in several.values())
+        rows = max(float(rms["count"]) for rms in obs_rms.values())
         return ObsStatistics(moments, rows, float(state["clip_obs"]), float(state["epsilon"]))
     except ReverieError:
         raise

@@ -7,6 +7,7 @@ from reverie.core.errors import ConfigError, EnvError
 from reverie.core.imports import check_module, is_importable
 from reverie.core.registry import Entry, find, with_installed
 
+DEFAULT_ALGORITHM = "dreamer_v3"
 ENTRY_POINTS = "reverie.algos"
 """Group of entry points with which packages add algorithms; each refers to the class of the settings."""
 

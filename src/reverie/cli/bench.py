@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.cli.output import print_kernel_problem, print_sections
 from reverie.cli.parsing import Positional
 from reverie.core.errors import ConfigError, count_noun
@@ -26,7 +27,7 @@ class BenchCommand:
     Observations come from an environment, or are random values of a given shape.
     """
 
-    algorithm: Annotated[str, Positional("ALGORITHM")] = "dreamer_v3"
+    algorithm: Annotated[str, Positional("ALGORITHM")] = DEFAULT_ALGORITHM
     """Algorithm; `reverie list` names them all."""
     env: str = ""
     """Environment, as for `reverie train`; its speed is measured as well."""

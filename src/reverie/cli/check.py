@@ -9,6 +9,7 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
+from reverie.algos.table import DEFAULT_ALGORITHM
 from reverie.cli.agent import progress_bar
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
@@ -53,13 +54,13 @@ def check_env_command(args: list[str]) -> int:
         from reverie.envs.suites import check_id  # imports Gymnasium
 
         check_id(args[0])
-    from reverie.api import DEFAULT_ALGORITHM, check_env  # imports torch
+    from reverie.api import check_env  # imports torch
     from reverie.experiment.settings import Request, merge_layers
 
     flags = dict(iter_flags(args))
-    files = [Path(text) for text in flags.get("config", ())]
-    named = next(iter(flags.get("algorithm", ())), DEFAULT_ALGORITHM)
-    usual = CheckEnvCommand(id=args[0], env=merge_layers(Request(algorithm=named, env=args[0], files=files)).env)
+    algorithm = next(iter(flags.get("algorithm", ())), DEFAULT_ALGORITHM)
+    request = Request(algorithm=algorithm, env=args[0], files=[Path(text) for text in flags.get("config", ())])
+    usual = CheckEnvCommand(id=args[0], env=merge_layers(request).env)
     (options,) = parse(args, "check-env", usual)
     print(f"checking {options.id} ...", flush=True)
     arguments = {name: getattr(options, name) for name in ("algorithm", "config", "steps", "worker")}

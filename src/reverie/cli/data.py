@@ -332,8 +332,8 @@ def _space_lines(name: str, space: Space) -> list[tuple[str, str]]:
     from reverie.core.spaces import columns_in
 
     parts = [(column, _format_space(leaf)) for column, leaf in columns_in(space, name)]
-    more = [("", f"and {len(parts) - MAX_PARTS} more")] if len(parts) > MAX_PARTS else []
-    return parts[:MAX_PARTS] + more
+    remainder = [("", f"and {len(parts) - MAX_PARTS} more")] if len(parts) > MAX_PARTS else []
+    return parts[:MAX_PARTS] + remainder
 
 
 def _format_space(space: Space) -> str:

@@ -50,9 +50,9 @@ def help_screen(options: CommonOptions, config: ExperimentConfig, *, has_algorit
         lines += textwrap.wrap(f"Algorithms: {', '.join(algorithms())}", width(), subsequent_indent="  ")
     remark = "" if options.env or options.data else f" They may differ elsewhere: add {required[0]}."
     lines += [f"Values of {options.algorithm} {'for recorded data' if is_offline else f'for {config.env.id}'}.{remark}"]
-    shown = _shown_settings(options, config, required, is_offline=is_offline)
+    settings = _shown_settings(options, config, required, is_offline=is_offline)
     for title, flags in FLAG_GROUPS.items():
-        lines += ["", title, *(_row(flag, *shown[flag]) for flag in flags.split() if flag in shown)]
+        lines += ["", title, *(_row(flag, *settings[flag]) for flag in flags.split() if flag in settings)]
     count = len([*iter_options(config)])
     lines += ["", f"All {count} options, each with its description: reverie train {name} --help-all"]
     return "\n".join(lines)

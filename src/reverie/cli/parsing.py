@@ -187,8 +187,8 @@ def parse(args: Sequence[str], command: str, *parts: Any) -> list[Any]:
     """
     options = [[*iter_options(part)] for part in parts]
     try:
-        given = _split_words(args, command, parts[0], [*itertools.chain(*options)])
-        values = [{x.path: _read_words(x, given[x.path]) for x in own if x.path in given} for own in options]
+        words = _split_words(args, command, parts[0].__doc__ or "", [*itertools.chain(*options)])
+        values = [{x.path: _read_words(x, words[x.path]) for x in group if x.path in words} for group in options]
         return [_with_values(part, nest(changes)) for part, changes in zip(parts, values, strict=True)]
     except ConfigError as error:
         message = re.sub(r"^[\w.]+(?= = )", lambda match: _to_flag(match[0]), str(error))
@@ -208,12 +208,12 @@ def _with_values(part: Any, values: Mapping[str, Any], path: str = "") -> Any:
 
 
 def _split_words(
-    args: Sequence[str], command: str, described: Any, options: Sequence[Option]
+    args: Sequence[str], command: str, description: str, options: Sequence[Option]
 ) -> dict[str, Sequence[str] | bool]:
     """Return the words of each option by path, or the value of a flag without words; ConfigError if one is unknown."""
-    parser = _make_parser(command, described, options, describe=bool({"-h", "--help"} & {*args}))
+    parser = _make_parser(command, description, options, describe=bool({"-h", "--help"} & {*args}))
     namespace, unknown = parser.parse_known_intermixed_args(_normalize(args, options))
-    if name := next((word.partition("=")[0] for word in unknown if word.startswith("-")), ""):
+    if name := next((text.partition("=")[0] for text in unknown if text.startswith("-")), ""):
         flags, bare = [option.flag for option in options], name.lstrip("-")
         similar = [bare] if bare in flags else suggest_names(bare, flags)
         suggestion = f" Did you mean {' or '.join(map(_to_flag, similar))}?" if similar else ""
@@ -224,12 +224,12 @@ def _split_words(
     return {path: [value] if isinstance(value, str) else value for path, value in vars(namespace).items()}
 
 
-def _make_parser(command: str, described: Any, options: Sequence[Option], *, describe: bool) -> _Parser:
+def _make_parser(command: str, description: str, options: Sequence[Option], *, describe: bool) -> _Parser:
     """Return the parser of a command, with a group of options for each nested dataclass."""
     positionals = [f"[{x.positional}]" if x.default is not MISSING else x.positional for x in options if x.positional]
     parser = _Parser(
         usage=" ".join(["reverie", command, *positionals, "[OPTIONS]"]),
-        description=inspect.cleandoc(described.__doc__ or ""),
+        description=description,
         formatter_class=lambda prog: argparse.HelpFormatter(prog, width=width(), max_help_position=26),
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
@@ -324,7 +324,7 @@ def _read_words(option: Option, words: Sequence[str] | bool) -> Any:
     if sequence is None or (str in kinds and len(words) < 2):
         value = _read_word(text, kinds, option.path)
     else:
-        value = [_read_word(word, typing.get_args(sequence)[:1], option.path) for word in words]
+        value = [_read_word(item, typing.get_args(sequence)[:1], option.path) for item in words]
     try:
         return coerce(value, typing.Union[kinds], option.path)  # noqa: UP007  # of types known at run time
     except ConfigError:
@@ -364,12 +364,12 @@ def _normalize(args: Sequence[str], options: Sequence[Option]) -> list[str]:
     flags = {option.flag for option in options}
     replaced = [option.flag for option in options if option.kinds == typing.get_args(EnvChanges)]
     words, rest, changes = iter(args), list[str](), dict[str, Any]()
-    for word in words:
-        name, equals, value = word.partition("=")
+    for arg in words:
+        name, equals, value = arg.partition("=")
         head, _, key = name.replace("_", "-").removeprefix("--").partition(".")
         if not name.startswith("--"):
-            is_negative = re.fullmatch(r"-[\d.]+(e[-+]?\d+)?|-inf", word, re.IGNORECASE)
-            rest.append(f" {word}" if is_negative else word)  # argparse takes -1e3 for a flag
+            is_negative = re.fullmatch(r"-[\d.]+(e[-+]?\d+)?|-inf", arg, re.IGNORECASE)
+            rest.append(f" {arg}" if is_negative else arg)  # argparse takes -1e3 for a flag
         elif head not in replaced:
             is_reading = head == "data" and key.removeprefix("no-") in flags
             name = f"--{key}" if is_reading else name

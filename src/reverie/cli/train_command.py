@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from reverie.algos.table import algorithm_config, algorithms
+from reverie.algos.table import DEFAULT_ALGORITHM, algorithm_config, algorithms
 from reverie.cli.parsing import Positional, TrustOption, iter_flags, str_or_tuple
 from reverie.experiment.presets import check_not_preset
-
-DEFAULT_ALGORITHM = "dreamer_v3"
 
 
 @dataclass(frozen=True, kw_only=True)

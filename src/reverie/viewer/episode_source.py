@@ -143,5 +143,5 @@ def crop(pngs: list[bytes]) -> list[bytes]:
     ends = [np.flatnonzero(differs.any(axis))[[0, -1]] for axis in (1, 0)]  # of rows, and of columns
     side = max(int(max(high - low for low, high in ends) * 1.2) + 1, max(differs.shape) // 3)
     centers = [(low + high - side) // 2 for low, high in ends]
-    top, left = (max(0, min(size - side, start)) for start, size in zip(centers, differs.shape, strict=True))
-    return [encode_png(picture) for picture in pictures[:, top : top + side, left : left + side]]
+    y, x = (max(0, min(size - side, start)) for start, size in zip(centers, differs.shape, strict=True))
+    return [encode_png(picture) for picture in pictures[:, y : y + side, x : x + side]]

@@ -88,7 +88,7 @@ class Timeline:
     def dream_end(self) -> int | None:
         """Return the first row at which the dream ends, for certain or probably; None: it does not end."""
         for number, row in enumerate(self.dream):
-            seen = row.origin == "seen"
-            if self.real[number].values["terminal"] if seen else row.predictions["cont"] < 0.5:
+            is_real = row.origin == "seen"
+            if self.real[number].values["terminal"] if is_real else row.predictions["cont"] < 0.5:
                 return number
         return None
