@@ -18,8 +18,7 @@ import torch
 
 from log_capture import logged
 from reverie.core.files import write_atomic
-from reverie.core.kernel_dispatch import use_only_kernels
-from reverie.kernels import capture
+from reverie.core.kernel_dispatch import kernels_disabled, use_only_kernels
 from trained_run import played
 
 if not torch.cuda.is_available():
@@ -30,7 +29,10 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thou
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     tempfile.tempdir = str(MEMORY)
 
-capture.WARM_UPS = 2  # the fewest that tell lasting state from what each update changes
+if not kernels_disabled():
+    from reverie.kernels import capture
+
+    capture.WARM_UPS = 2  # the fewest that tell lasting state from what each update changes
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup or a script started the tests
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from reverie.core.discover import algorithm_config
 from torch import nn
 
 from reverie.algos.bc import BCConfig
@@ -16,6 +15,7 @@ from reverie.algos.discrete_sac import DiscreteSACConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.sac import SACConfig
+from reverie.algos.table import algorithm_config
 from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
