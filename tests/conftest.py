@@ -18,8 +18,7 @@ import torch
 
 from log_capture import logged
 from reverie.core.files import write_atomic
-from reverie.core.kernel_dispatch import use_only_kernels
-from reverie.kernels import capture
+from reverie.core.kernel_dispatch import kernels_disabled, use_only_kernels
 from trained_run import played
 
 if not torch.cuda.is_available():
@@ -30,7 +29,10 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thou
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     tempfile.tempdir = str(MEMORY)
 
-capture.WARM_UPS = 2  # the minimum for detecting state that persists between updates
+if not kernels_disabled():
+    from reverie.kernels import capture
+
+    capture.WARM_UPS = 2  # the minimum for detecting state that persists between updates
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup or a script started the tests
 
@@ -112,6 +114,13 @@ def definitions():
     """Without kernels."""
     with use_only_kernels():
         yield
+
+
+@pytest.fixture
+def plain_pytorch(request, monkeypatch):
+    """As on a GPU, which has none of the compiled functions; but where a test says so."""
+    if "compiled" not in request.node.name:
+        monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
 
 
 @pytest.fixture
