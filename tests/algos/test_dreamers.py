@@ -7,32 +7,13 @@ import pytest
 import torch
 
 from contracts import assert_declared
-from dreamer_configs import CONFIGS, R2, batch, build, build_earlier, build_p2e, build_r2, shown, tensors
-from host_work import Tapes, device_only
+from dreamer_configs import CONFIGS, V3, batch, made, tensors
+from host_work import device_only
 from reverie.core.errors import ConfigError
-from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 
-V3 = {
-    "v3": {}, "v3_bfloat16": {"precision": "bfloat16", "probe.heads": ("mlp('state', inputs='token', units=8)",)},
-    "v3_none": {"replay_context": 0}, "v3_p2e": {}, "r2_barlow": {}, "r2_pro": {},
-}  # fmt: skip
-KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
 EARLIER = [name for name in CONFIGS if name not in ("v1", "v1_cont", "v2")]  # those run what others run as well
 every = pytest.mark.parametrize("name", [*EARLIER, *V3, "r2_infonce", "r2_decoder"])
 most = pytest.mark.parametrize("name", [*EARLIER, "v3_bfloat16", "v3_p2e", "r2_barlow", "r2_pro"])
-
-
-def made(name, device="cpu", **more):
-    """A learner, and the kind of its actions."""
-    kind = KINDS.get(name, "discrete")
-    if name == "v3_p2e":
-        return build_p2e("v3", kind, device=device, free_nats=0.0, **more), kind
-    if name in R2:
-        return build_r2(name, kind, device=device, free_nats=0.0, **more), kind
-    if name in V3:
-        return build(kind, device=device, free_nats=0.0, **V3[name] | more), kind
-    free = {"kl": "free_nats(0.0)"} if name[:2] == "v1" else {}
-    return build_earlier(name, kind, device=device, **free | more), kind
 
 
 @every
@@ -81,33 +62,6 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
     assert {loss for loss in found if "probe" in loss} == {loss for loss in update if loss.startswith("loss/probe")}
 
 
-@pytest.mark.parametrize("name", ["p2e", "pydreamer", "v3_p2e", "r2_barlow"])
-def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
-    """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
-    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
-    few = {"batch_length": 4, "horizon": 3}
-    (eager, kind), (replayed, _) = made(name, **few), made(name, **few)
-    update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
-    for agent in (eager, replayed):
-        call, found = (update if agent is replayed else agent.update), []
-        torch.manual_seed(5)
-        for i in range(WARM_UPS + 3):
-            if i == WARM_UPS + 1:
-                saved = copy.deepcopy(agent.state_dict())
-                if agent is eager:
-                    agent = made(name, **few)[0]
-                    call = agent.update
-                else:
-                    agent.load_state_dict(made(name, **few)[0].state_dict())  # something else, in between
-                agent.load_state_dict(saved)
-            found.append(call(batch(agent, kind, i)))
-        seen.append((found, tensors(agent)))
-    assert update.recorder.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 2
-    for expected, got in zip(seen[0][0], seen[1][0], strict=True):
-        torch.testing.assert_close((got.metrics, got.extras), (expected.metrics, expected.extras), rtol=0, atol=0)
-    torch.testing.assert_close(seen[1][1], seen[0][1], rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("name", V3)
 def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, monkeypatch):
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
@@ -152,19 +106,3 @@ def test_a_first_row_is_dreamt_from_its_most_likely_state_whatever_is_drawn(name
     else:
         assert torch.equal(stoch.argmax(-1), named["logits"].argmax(-1))
         assert torch.equal(stoch.sum(-1), torch.ones_like(stoch[..., 0]))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@every
-def test_graphs_of_a_gpu_learn_what_updates_learn(name):
-    """Sums there are not the same to the last bit."""
-    seen = {}
-    for graph in (True, False):
-        agent, kind = made(name, device="cuda", graph=graph)
-        torch.manual_seed(2)
-        seen[graph] = [agent.update(batch(agent, kind, seed)) for seed in range(WARM_UPS + 4)]
-        rows = shown(batch(agent, kind))
-        assert agent.policy.act(rows, agent.policy.initial(3), "explore")[0].device.type == "cpu"
-    for a, b in zip(seen[True], seen[False], strict=True):
-        losses = [{k: v for k, v in update.metrics.items() if k.startswith(("loss/", "opt/loss"))} for update in (a, b)]
-        torch.testing.assert_close(*losses, rtol=1e-2, atol=1e-2)

@@ -13,10 +13,7 @@ from contracts import MOVES, SPECS, batch, build, shown, tiny
 from reverie.algos import bmpc
 from reverie.algos.tdmpc2 import SIZES, TDMPC2Config, with_size
 from reverie.core.errors import ConfigError
-from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.types import Batch
-from reverie.kernels import inference
-from reverie.kernels.registry import KERNELS
 from reverie.nn.tdmpc2_networks import RandomDraws
 
 FEW = {
@@ -72,26 +69,6 @@ def test_plans_of_several_environments_are_those_of_each():
         step, state._replace(mean=state.mean * torch.tensor([1, 0, 1, 1, 1.0])[:, None, None]), "explore"
     )
     torch.testing.assert_close(again[0], found[0][0], rtol=1e-3, atol=1e-3)
-
-
-def test_a_captured_plan_is_the_plan():
-    """A replay plans with the weights of now, draws what planning draws, and leaves what it gave out alone."""
-    agent = build("tdmpc2", batch_length=4)
-    copied, rows = copy.deepcopy(agent), batch(agent)
-    for each in (agent, copied):
-        step, state, found = shown(envs=2), each.policy.initial(2), []
-        for _ in range(4):
-            torch.manual_seed(len(found))
-            with use_only_kernels(
-                *(kernel for _, kernel in KERNELS if each is agent or kernel.run is not inference.infer_captured)
-            ):
-                action, state = each.policy.act(step, state, "explore")
-            each.update(rows)
-            found += [action, state.mean]
-        each.found = found
-    assert any(capture for captures in inference._captures.values() for capture in captures.by_key.values())
-    assert all(torch.equal(a, b) for a, b in zip(agent.found, copied.found, strict=True))
-    assert not torch.equal(agent.found[0], agent.found[2])
 
 
 def test_a_plan_finds_what_its_model_rewards():

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from contracts import batch, build, shown
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.specs import ObsPart
 from reverie.core.types import Step
@@ -226,3 +227,23 @@ def test_policies_act_as_without_recordings(name: str, mode: str) -> None:
     mine = actions()
     with use_only_kernels(*(kernel for _, kernel in KERNELS if kernel.run is not inference.infer_captured)):
         torch.testing.assert_close(mine, actions(), rtol=0, atol=0)
+
+
+def test_a_captured_plan_is_the_plan():
+    """A replay plans with the weights of now, draws what planning draws, and leaves what it gave out alone."""
+    agent = build("tdmpc2", batch_length=4)
+    copied, rows = copy.deepcopy(agent), batch(agent)
+    for each in (agent, copied):
+        step, state, found = shown(envs=2), each.policy.initial(2), []
+        for _ in range(4):
+            torch.manual_seed(len(found))
+            with use_only_kernels(
+                *(kernel for _, kernel in KERNELS if each is agent or kernel.run is not inference.infer_captured)
+            ):
+                action, state = each.policy.act(step, state, "explore")
+            each.update(rows)
+            found += [action, state.mean]
+        each.found = found
+    assert any(capture for captures in inference._captures.values() for capture in captures.by_key.values())
+    assert all(torch.equal(a, b) for a, b in zip(agent.found, copied.found, strict=True))
+    assert not torch.equal(agent.found[0], agent.found[2])

@@ -14,10 +14,10 @@ KAPPAS = [0.0, 0.3, 7.0]
 
 
 @pytest.fixture(params=["compiled", "defined"])
-def either(request, monkeypatch):
+def either(request):
     """With the compiled loop over pairs where it fits, and without."""
     if request.param == "defined":
-        monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
+        request.getfixturevalue("definitions")
 
 
 def defined(prediction: Tensor, target: Tensor, kappa: float) -> Tensor:

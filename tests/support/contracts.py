@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -240,3 +241,15 @@ def steps(agent):
         agent.train_step,
         *([agent.critic_step] if hasattr(agent, "critic_step") else []),
     ]
+
+
+PREPARED = {"normalize_obs": "running", "frame_stack": 3, "frame_stack_keys": ".*", "reward_scale": "return_std"}
+
+
+def lived(spec: str, count: int, seed: int = 0):
+    """Rows of two environments, far from mean 0 and deviation 1."""
+    g = torch.Generator().manual_seed(seed)
+    for i in range(count):
+        step = shown(spec, seed=100 * seed + i, first=i % 5 == 0)
+        obs = {k: v * 7 + 3 if v.is_floating_point() else v for k, v in step.obs.items()}
+        yield replace(step, obs=obs, reward=torch.randn(2, generator=g) * 9 * ~step.is_first)

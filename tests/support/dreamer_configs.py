@@ -141,3 +141,23 @@ def build_r2(name, actions="discrete", **changes):
 def build_earlier(name, actions="discrete", device="cpu", **changes):
     changes = EARLIER | {k.replace("__", "."): v for k, v in changes.items()}
     return CONFIGS[name].merge(changes).build(OBS, ACTIONS[actions], device=device, seed=1)
+
+
+V3 = {
+    "v3": {}, "v3_bfloat16": {"precision": "bfloat16", "probe.heads": ("mlp('state', inputs='token', units=8)",)},
+    "v3_none": {"replay_context": 0}, "v3_p2e": {}, "r2_barlow": {}, "r2_pro": {},
+}  # fmt: skip
+KINDS = {"v1": "mixed", "v2_gaussian": "continuous", "v2_mixed": "mixed", "v3": "mixed", "v3_bfloat16": "continuous"}
+
+
+def made(name, device="cpu", **more):
+    """A learner, and the kind of its actions."""
+    kind = KINDS.get(name, "discrete")
+    if name == "v3_p2e":
+        return build_p2e("v3", kind, device=device, free_nats=0.0, **more), kind
+    if name in R2:
+        return build_r2(name, kind, device=device, free_nats=0.0, **more), kind
+    if name in V3:
+        return build(kind, device=device, free_nats=0.0, **V3[name] | more), kind
+    free = {"kl": "free_nats(0.0)"} if name[:2] == "v1" else {}
+    return build_earlier(name, kind, device=device, **free | more), kind

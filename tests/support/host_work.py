@@ -1,9 +1,9 @@
-"""Captures without a GPU: what an update must not do to be captured, and tapes that note what is done with them."""
+"""Captures without a GPU: what an update must not do to be captured."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -13,8 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from reverie.core.types import Update
-from reverie.kernels import capture, registry  # noqa: F401 - kernels that are loaded in an update copy from the host
+from reverie.core.kernel_dispatch import use_only_kernels
 
 aten = torch.ops.aten
 WAITING = {aten.normal.Tensor_Tensor, aten.normal.float_Tensor}  # on CUDA they read the smallest deviation
@@ -70,32 +69,11 @@ def device_only() -> Iterator[None]:
         HostWork: a copy from the host, or an operation known to wait.
         RuntimeError: a number was read; this is what torch says of meta tensors.
     """
+    with use_only_kernels():
+        pass  # kernels that are loaded in an update copy from the host
     with contextlib.ExitStack() as stack:
         for name in ("tensor", "as_tensor", "asarray", "from_numpy"):
             stack.enter_context(mock.patch.object(torch, name, _no_constants(getattr(torch, name))))
         stack.enter_context(_Indices())
         stack.enter_context(_Operations())
         yield
-
-
-class Tapes(capture.TapeRecorder):
-    """Tapes that note what is done with them, and see ``obstacle`` in every call."""
-
-    def __init__(self, obstacle: str = "") -> None:
-        self.obstacle = obstacle
-        self.calls: list[str] = []
-
-    def warm_up(self, call: Callable[[], Update]) -> tuple[Update, str]:
-        self.calls.append("warm up")
-        update, found = super().warm_up(call)
-        return update, self.obstacle or found
-
-    def capture(self, call: Callable[[], Update]) -> tuple[Update, Callable[[], object]]:
-        self.calls.append("capture")
-        outputs, again = super().capture(call)
-
-        def replay() -> object:
-            self.calls.append("replay")
-            return again()
-
-        return outputs, replay

@@ -1,0 +1,112 @@
+"""Updates that are replayed learn what updates learn: all algorithms, from tapes, and on a GPU from CUDA graphs."""
+
+import copy
+
+import pytest
+import torch
+
+import dreamer_configs
+from contracts import ALIKE, CONFIGS, PREPARED, batch, build, learned, lived, shown, steps
+from dreamer_configs import V3, made
+from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
+from tapes import Tapes
+
+NAMES = [name for name in CONFIGS if name not in ALIKE]
+WORLD_MODELS = [name for name in dreamer_configs.CONFIGS if name not in ("v1", "v1_cont", "v2")]
+
+
+@pytest.mark.usefixtures("plain_pytorch")
+@pytest.mark.parametrize(
+    ("name", "spec", "functions"),
+    [(name, "vector", "compiled") for name in NAMES]
+    + [(name, "everything", "plain") for name in ("dqn_choices", "discrete_sac_transformer", "ppo_lstm", "tdmpc2")],
+)
+def test_replays_learn_what_updates_learn(name, spec, functions):
+    """A tape is what a CUDA graph would be, on the CPU."""
+    eager, replayed = build(name, spec), build(name, spec)
+    for index, step in enumerate(steps(replayed)):
+        tapes = Tapes()
+        update = CapturedTrainStep(step, torch.device("cpu"), tapes, replayed)
+        seen = []
+        for agent, call in ((eager, steps(eager)[index]), (replayed, update)):
+            data = [batch(agent, spec, seed) for seed in range(WARM_UPS + 3)]
+            torch.manual_seed(5)
+            seen.append([call(agent.prepare_batch(x) if agent is eager else x) for x in data])
+        assert tapes.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 2
+        for expected, got in zip(*seen, strict=True):
+            torch.testing.assert_close(got.metrics, expected.metrics, rtol=0, atol=0)
+    torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", CONFIGS)
+def test_graphs_of_a_gpu_learn_what_updates_learn(name):
+    """Sums there are not the same to the last bit."""
+    seen = {}
+    for graph in (True, False):
+        agent = build(name, device="cuda", graph=graph)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(batch(agent, seed=seed)).metrics for seed in range(2 * WARM_UPS + 4)]
+        action, _ = agent.policy.act(shown(), agent.policy.initial(2), "explore")
+        assert (action.shape, action.device.type) == ((2, 3), "cpu")
+    for a, b in zip(seen[True], seen[False], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.usefixtures("plain_pytorch")
+@pytest.mark.parametrize("functions", ["compiled", "plain"])
+@pytest.mark.parametrize("name", ["td3", "dqn"])
+def test_replays_see_statistics_that_have_moved(name, functions):
+    eager, replayed = (
+        build(name, "everything", **PREPARED, graph=False),
+        build(name, "everything", **PREPARED),
+    )
+    for agent in (eager, replayed):
+        torch.manual_seed(5)
+        for i, row in enumerate(lived("everything", 2 * WARM_UPS + 4, seed=5)):
+            agent.running_statistics.update_statistics(row)
+            agent.update(batch(agent, "everything", i))
+    torch.testing.assert_close(learned(replayed), learned(eager), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["p2e", "pydreamer", "v3_p2e", "r2_barlow"])
+def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
+    """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
+    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
+    few = {"batch_length": 4, "horizon": 3}
+    (eager, kind), (replayed, _) = made(name, **few), made(name, **few)
+    update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
+    for agent in (eager, replayed):
+        call, found = (update if agent is replayed else agent.update), []
+        torch.manual_seed(5)
+        for i in range(WARM_UPS + 3):
+            if i == WARM_UPS + 1:
+                saved = copy.deepcopy(agent.state_dict())
+                if agent is eager:
+                    agent = made(name, **few)[0]
+                    call = agent.update
+                else:
+                    agent.load_state_dict(made(name, **few)[0].state_dict())  # something else, in between
+                agent.load_state_dict(saved)
+            found.append(call(dreamer_configs.batch(agent, kind, i)))
+        seen.append((found, dreamer_configs.tensors(agent)))
+    assert update.recorder.calls == ["warm up"] * WARM_UPS + ["capture"] + ["replay"] * 2
+    for expected, got in zip(seen[0][0], seen[1][0], strict=True):
+        torch.testing.assert_close((got.metrics, got.extras), (expected.metrics, expected.extras), rtol=0, atol=0)
+    torch.testing.assert_close(seen[1][1], seen[0][1], rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [*WORLD_MODELS, *V3, "r2_infonce", "r2_decoder"])
+def test_graphs_of_world_models_on_a_gpu_learn_what_updates_learn(name):
+    """Sums there are not the same to the last bit."""
+    seen = {}
+    for graph in (True, False):
+        agent, kind = made(name, device="cuda", graph=graph)
+        torch.manual_seed(2)
+        seen[graph] = [agent.update(dreamer_configs.batch(agent, kind, seed)) for seed in range(WARM_UPS + 4)]
+        rows = dreamer_configs.shown(dreamer_configs.batch(agent, kind))
+        assert agent.policy.act(rows, agent.policy.initial(3), "explore")[0].device.type == "cpu"
+    for a, b in zip(seen[True], seen[False], strict=True):
+        losses = [{k: v for k, v in update.metrics.items() if k.startswith(("loss/", "opt/loss"))} for update in (a, b)]
+        torch.testing.assert_close(*losses, rtol=1e-2, atol=1e-2)
