@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""What each kernel is worth: how much slower are updates, actions, the replay and the store without it?
+"""What each group of kernels is worth: how much slower are updates, actions, the replay and the store without it?
 
-    python benchmarks/kernels.py [--headlines V I td3 ...] [--kernels optim.adam_cpu ...] [--rounds 5] [--out FILE]
+    python benchmarks/kernels.py [--headlines V I td3 ...] [--groups optim relu_mlp ...] [--rounds 5] [--out FILE]
 
-A kernel stays if some headline takes at least 1.15 times as long without it. Those for GPUs stay as well, which cannot
-be measured here, and oneDNN's products, which are for AMD's processors (`product.py`). Each headline is a process of
-its own on one thread, in which every kernel that it calls is switched off in turn, in a copy that never sees it: with,
-without, with, without. Compared are the least times of a call, which neighbors disturb least: of the processor, but
-for the store, which waits for a disk. V and I are the settings of update.py. Kernels of one group are switched off
-together: one is of no use without the other, or each is too small to be told from noise.
+A group stays if some headline takes at least 1.2 times as long without it, or if it makes some headline 1.2 times as
+fast beside `capture` and `optim` alone. Those for GPUs stay as well, which cannot be measured here. Each headline is a
+process of its own on one thread. In it, each group that it calls is switched off alone, and switched on alone beside
+`capture` and `optim`, in copies of the learner: with, without, with, without. A factor is the median of the rounds'
+ratios; the time of a round is the least of its calls, which neighbors disturb least: of the processor, but for the
+store, which waits for a disk. V is the setting of update.py, I as well but with batches of 4 x 16.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
@@ -31,75 +32,81 @@ import store as durable
 import torch
 from machine import child, machine, write
 from replay import FORCES, MUJOCO, SAMPLERS, one_step
-from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build
+from update import CONTINUOUS, DISCRETE, IMAGE, SETTINGS, VECTOR, build, config
 
 from reverie.algos.table import algorithm_config
 from reverie.core import kernel_dispatch
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.kernel_dispatch import Kernel, use_only_kernels
-from reverie.core.specs import ActionPart, ActionSpec
+from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window
 from reverie.experiment.noise import noise_batch, noise_step
 from reverie.kernels import images, matmul, relu_mlp, tape
+from reverie.kernels.capture import WARM_UPS
 from reverie.kernels.registry import KERNELS
 from reverie.replay.config import ReplayConfig
 from reverie.store.store import ReplayStore
 
-LEAST = 1.15
-"""A kernel stays if some headline takes this many times as long without it."""
+LEAST = 1.2
+"""A group stays if it makes some headline this many times as fast."""
 
-INSIDE: dict[str, tuple[list[Any], str, Any, set[str]]] = {
-    "tape_ops": ([tape], "plain_calls", lambda *_: None, {"capture.run_captured", "inference.infer_captured"}),
-    "winograd": ([images], "MIN_TILES", math.inf,
-                 {"images.conv_pool_norm_silu_cpu", "images.conv_unfold_norm_silu_cpu"}),
-    "matrix units": ([relu_mlp, matmul], "has_amx", lambda: False,
-                     {"relu_mlp.perceptron_cpu", "matmul.linear_cpu"}),
-}  # fmt: skip
-"""What kernels use that has no row: modules, its name there, what to put there to be without it, and who uses it."""
+INSIDE: dict[str, tuple[list[Any], str, Any, str]] = {
+    "tape_ops": ([tape], "plain_calls", lambda *_: None, "capture inference"),
+    "winograd": ([images], "MIN_TILES", math.inf, "images"),
+    "matrix units": ([relu_mlp, matmul], "has_amx", lambda: False, "relu_mlp matmul"),
+}
+"""What kernels use that has no row: modules, its name there, what to put there to be without it, and which groups
+use it."""
 
-TOGETHER = {
-    "strided": ("strided.strided_conv_cpu", "strided.transposed_conv_cpu"),
-    "losses and steps": ("losses.td0_cpu", "losses.mean_over_cpu", "losses.squared_error_cpu", "optim.adam_cpu",
-                         "optim.polyak_cpu"),
-    "quantiles": ("losses.greedy_quantiles_cpu", "losses.quantile_targets_cpu", "losses.quantile_error_cpu"),
-    "layers": ("elementwise.norm_silu_cpu", "packing.mlp_forward_cpu", "matmul.linear_cpu"),
-    "statistics": ("rows.add_and_standardize_cpu", "rows.add_returns_cpu"),
-    "tree": ("rows.tree_set_cpu", "rows.tree_draw_cpu"),
+APART = {
+    "batch_moments_cpu": "batch_norm", "batch_norm_cpu": "batch_norm",
+    "norm_mish_cpu": "norm_mish", "sim_norm_cpu": "norm_mish",
+    "perceptron_by_layers_cpu": "relu_mlp by layers", "normed_perceptron_cpu": "relu_mlp by layers",
 }  # fmt: skip
-"""Kernels that are switched off together."""
+"""Kernels that are not of the group of their file, and their groups."""
+
+RECORDING = {"capture", "inference"}
+"""Groups that record the first calls, which takes long."""
+
+BASE = ("capture", "optim")
+"""Groups beside which another is switched on alone."""
 
 Call = Callable[[], object]
 Switch = Callable[[], AbstractContextManager[Any]]
 """Within what it returns, something is off."""
 
 
-def name_of(kernel: Kernel) -> str:
-    return f"{kernel.run.__module__.rsplit('.', 1)[1]}.{kernel.run.__name__}"
-
-
 def groups() -> dict[str, list[Kernel]]:
-    """All kernels of CPUs, in their groups."""
-    group_of = {name: group for group, names in TOGETHER.items() for name in names}
+    """All kernels of CPUs, in their groups: by file, but for `APART`."""
     out: dict[str, list[Kernel]] = {}
     for _, kernel in KERNELS:
-        name = name_of(kernel)
-        if not name.startswith("gpu.") and name != "optim.fused_adam":
-            out.setdefault(group_of.get(name, name), []).append(kernel)
+        file, name = kernel.run.__module__.rsplit(".", 1)[1], kernel.run.__name__
+        if not file.endswith(("gpu", "policy_graphs")) and name != "fused_adam":
+            out.setdefault(APART.get(name, file), []).append(kernel)
     return out
 
 
-def switches(called: set[Kernel]) -> dict[str, Switch]:
-    """Ways to be without each group of which a kernel is called, and without what kernels use."""
+def without(group: str) -> Switch:
+    """All kernels but those of ``group``."""
+    off = groups()[group]
+    return lambda: use_only_kernels(*(kernel for _, kernel in KERNELS if kernel not in off))
 
-    def without(kernels: list[Kernel]) -> Switch:
-        return lambda: use_only_kernels(*(kernel for _, kernel in KERNELS if kernel not in kernels))
 
-    def inside(places: list[Any], name: str, value: Any) -> Switch:
-        return lambda: patched(places, name, value)
+def only(*names: str) -> Switch:
+    """No kernels but those of these groups."""
+    return lambda: use_only_kernels(*(kernel for name in names for kernel in groups()[name]))
 
-    rows = {group: without(kernels) for group, kernels in groups().items() if called.intersection(kernels)}
-    names = {name_of(kernel) for kernel in called}
-    return rows | {name: inside(*where) for name, (*where, users) in INSIDE.items() if names & users}
+
+def pairs(used: set[str], chosen: list[str]) -> Iterator[tuple[str, str, Switch, Switch]]:
+    """For each group that is ``used`` and ``chosen``: with it and without it, in each of the two ways."""
+    for group in groups():
+        if group in used and (not chosen or group in chosen):
+            base = [name for name in BASE if name != group]
+            yield group, "slower", nullcontext, without(group)
+            yield group, "alone", only(*base, group), only(*base)
+    for name, (places, attribute, value, users) in INSIDE.items():
+        if used.intersection(users.split()) and (not chosen or name in chosen):
+            yield name, "slower", nullcontext, partial(patched, places, attribute, value)
 
 
 @contextmanager
@@ -118,9 +125,10 @@ def updates(algorithm: str, obs: Any, action: ActionSpec, **changes: Any) -> Cal
     return partial(learner.update, noise_batch(learner, obs, action))
 
 
-def dreamer(setting: str) -> Call:
-    learner = build(setting)
-    return partial(learner.update, noise_batch(learner, *SETTINGS[setting][1:3]))
+def dreamer(setting: str, **changes: Any) -> Call:
+    _, obs, action, _ = SETTINGS[setting]
+    learner = config(setting).merge(changes).build(obs, action, "cpu")
+    return partial(learner.update, noise_batch(learner, obs, action))
 
 
 def acts(learner: Any, obs: Any) -> Call:
@@ -190,24 +198,18 @@ def collects() -> Call:
     return call
 
 
-def writes() -> Call:
-    """A block of 512 rows of noise from 8 environments."""
-    rows = durable.rows_of(durable.noise(1024))
-    made = ReplayStore(Path(tempfile.mkdtemp(dir=SCRATCH.name)))
-    made.begin(durable.COLUMNS, durable.ENVS)
-
-    def call() -> None:
-        made.extend(rows)
-        made.flush()
-
-    return call
-
-
 SCRATCH = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)  # the thread of a store may still write
 CHOICE = ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(4,))})
 FEW = {"batch_size": 4, "batch_length": 16}
+CONTINUOUS_LEARNERS = ("td3", "sac", "ppo", "crossq", "rebrac", "fql", "tdmpc2")
+DROQ = {"networks.critic_norm": "before_relu", "networks.critic_dropout": 0.01}
+FRAMES = {"image": ObsPart(kind="image", shape=(84, 84, 4), dtype="uint8")}
+COLORS = {"image": ObsPart(kind="image", shape=(84, 84, 3), dtype="uint8")}
+NATURE = {"batch_size": 32, "networks.units": (512,), "networks.encoder": "nature"}
+SHARED = {"networks.share_encoder": True, "networks.activation": "relu"}
 HEADLINES: dict[str, Callable[[], Call]] = {
     "V": partial(dreamer, "V"),
+    "I": partial(dreamer, "I", **FEW),
     "dreamer_v2 V": partial(updates, "dreamer_v2", VECTOR, CONTINUOUS, **FEW),
     "dreamer_v2 I": partial(updates, "dreamer_v2", IMAGE, DISCRETE, **FEW),
     "dreamer_v1 V": partial(updates, "dreamer_v1", VECTOR, CONTINUOUS, **FEW),
@@ -215,22 +217,20 @@ HEADLINES: dict[str, Callable[[], Call]] = {
     "act I": lambda: acts(build("I"), IMAGE),
     "act td3": lambda: acts(small("td3", FORCES), MUJOCO),
     "step ppo": normalized,
-    **{name: partial(updates, name, MUJOCO, FORCES) for name in ("ddpg", "td3", "sac", "crossq", "cql", "iql", "bc")},
-    **{
-        name: partial(updates, name, MUJOCO, CHOICE)
-        for name in ("dqn", "qr_dqn", "discrete_cql", "discrete_bcq", "discrete_crr")
-    },
-    "bc discrete": partial(updates, "bc", MUJOCO, CHOICE),
+    **{name: partial(updates, name, MUJOCO, FORCES) for name in CONTINUOUS_LEARNERS},
+    **{name: partial(updates, name, MUJOCO, CHOICE) for name in ("dqn", "qr_dqn")},
     "add": adds,
     "extend": extends,
     "sample": partial(samples, "uniform"),
     "sample by priority": partial(samples, "priority"),
     "collect": collects,
-    "write": writes,
-    "I": partial(dreamer, "I"),
+    "droq": partial(updates, "sac", MUJOCO, FORCES, **DROQ),
+    "dqn images": partial(updates, "dqn", FRAMES, CHOICE, **NATURE),
+    "ppo images": partial(updates, "ppo", FRAMES, CHOICE, **NATURE | {"batch_size": 256, **SHARED}),
+    "sac images": partial(updates, "sac", COLORS, FORCES, **{"batch_size": 64, "networks.encoder": "drq"}),
 }
-"""What makes a call of each; V1 and V2 with small batches."""
-WAITING = ("collect", "write")
+"""What makes a call of each; images of world models and V1 and V2 with small batches."""
+WAITING = ("collect",)
 """Those that wait for a disk."""
 
 
@@ -238,28 +238,30 @@ WAITING = ("collect", "write")
 
 
 @contextmanager
-def counted() -> Iterator[set[Kernel]]:
-    """Fills up with the kernels that are called."""
-    called: set[Kernel] = set()
+def counted() -> Iterator[set[str]]:
+    """Fills up with the groups of which a kernel is called, whether or not another fits before it."""
+    used: set[str] = set()
 
-    def spy(kernel: Kernel) -> Kernel:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            called.add(kernel)
-            return kernel.run(*args, **kwargs)
+    def spy(kernel: Kernel, group: str) -> Kernel:
+        def fits(*args: Any, **kwargs: Any) -> bool:
+            if group not in used and kernel.fits(*args, **kwargs):
+                used.add(group)
+            return False
 
-        return kernel._replace(run=run)
+        return Kernel(fits, kernel.run)
 
+    group_of = {id(kernel.run): name for name, kernels in groups().items() for kernel in kernels}
     with use_only_kernels(*(kernel for _, kernel in KERNELS)):  # puts back what is changed here
         for kernels in kernel_dispatch._kernels.values():
-            kernels[:] = [spy(kernel) for kernel in kernels]
-        yield called
+            kernels[:] = [spy(k, group_of[id(k.run)]) for k in kernels if id(k.run) in group_of]
+        yield used
 
 
-def ready(make: Callable[[], Call], warm_up: int = 5, seconds: float = 2.0) -> Call:
-    """A call that has captured what it captures."""
-    call, end = make(), time.perf_counter() + seconds
-    for done in range(warm_up):
-        if done < 2 or time.perf_counter() < end:
+def ready(make: Callable[[], Call], switch: Switch, calls: int) -> Call:
+    """A call within ``switch``, after ``calls`` that choose and record what later ones replay."""
+    with switch():
+        call = make()
+        for _ in range(calls):
             call()
     return call
 
@@ -276,44 +278,47 @@ def least_of(call: Call, calls: int, seconds: float, clock: Callable[[], float])
 
 
 def measure(headline: str, chosen: list[str], rounds: int, seconds: float) -> list[dict[str, Any]]:
-    """One row for each kernel that the headline calls."""
+    """One row for each group that the headline calls."""
     make, clock = HEADLINES[headline], time.perf_counter if headline in WAITING else time.process_time
-    with counted() as called:
-        ready(make)
-    usual, out = ready(make), []
+    with counted() as used:
+        make()()
+    begin = partial(ready, make, calls=2 * (WARM_UPS + 2) if used & RECORDING else 2)  # twice: actors that wait
+    usual = begin(nullcontext)
     calls = max(1, round(1e-3 / least_of(usual, 1, seconds, clock)))
-    for group, switch in switches(called).items():
-        if chosen and group not in chosen:
-            continue
-        with switch():
-            without = ready(make)
+    rows: dict[str, dict[str, Any]] = {}
+    for group, way, on, off in pairs(used, chosen):
+        both = (usual if on is nullcontext else begin(on), on), (begin(off), off)
         times = []
         for _ in range(rounds):
-            first = least_of(usual, calls, seconds, clock)
-            with switch():
-                times.append((first, least_of(without, calls, seconds, clock)))
-        on, off = (min(each) for each in zip(*times, strict=True))
-        out.append({"kernel": group, "headline": headline, "ms": 1e3 * on, "slower": off / on})
-    return out
+            for call, switch in both:
+                with switch():
+                    times.append(least_of(call, calls, seconds, clock))
+        row = rows.setdefault(group, {"group": group, "headline": headline, "ms": 1e3 * median(times[::2])})
+        row[way] = median([without / with_it for with_it, without in zip(times[::2], times[1::2], strict=True)])
+    return list(rows.values())
+
+
+def worth(row: dict[str, Any]) -> float:
+    """How many times as fast a group makes a headline, in the better of the two ways."""
+    return max(row["slower"], row.get("alone", 0.0))
 
 
 def verdicts(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """For each kernel the headline that it matters most to, largest first."""
-    best = {name: max((r for r in rows if r["kernel"] == name), key=lambda r: r["slower"], default=None)
+    """For each group the headline that it matters most to, largest first."""
+    best = {name: max((r for r in rows if r["group"] == name), key=worth, default=None)
             for name in [*groups(), *INSIDE]}  # fmt: skip
-    for name, row in sorted(best.items(), key=lambda item: -item[1]["slower"] if item[1] else 0):
+    for name, row in sorted(best.items(), key=lambda item: -worth(item[1]) if item[1] else 0):
         if row is None:
             yield f"{name:32} not called"
         else:
-            stays = "" if row["slower"] >= LEAST else "  below 1.15"
-            yield f"{name:32} {row['slower']:5.2f} x  {row['headline']}{stays}"
+            yield f"{name:32} {worth(row):5.2f} x  {row['headline']}{'' if worth(row) >= LEAST else '  below 1.2'}"
 
 
 def main() -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--headlines", nargs="*", default=list(HEADLINES), choices=list(HEADLINES))
-    parser.add_argument("--kernels", nargs="*", default=[], choices=[*groups(), *INSIDE], help="only these")
+    parser.add_argument("--groups", nargs="*", default=[], choices=[*groups(), *INSIDE], help="only these")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.05, help="of calls in each half of a round, at least one")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
@@ -322,15 +327,15 @@ def main() -> int:
     if args.child:
         torch.set_num_threads(1)
         keep_freed_memory()
-        print(json.dumps(measure(args.headlines[0], args.kernels, args.rounds, args.seconds)))
+        print(json.dumps(measure(args.headlines[0], args.groups, args.rounds, args.seconds)))
         return 0
     rows: list[dict[str, Any]] = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     here = machine(1)
-    words = ["--child", "--rounds", str(args.rounds), "--seconds", str(args.seconds), "--kernels", *args.kernels]
+    words = ["--child", "--rounds", str(args.rounds), "--seconds", str(args.seconds), "--groups", *args.groups]
     for headline in args.headlines:
         found = child(Path(__file__), *words, "--headlines", headline)
-        new = {(row["kernel"], row["headline"]) for row in found}
-        rows = [row for row in rows if (row["kernel"], row["headline"]) not in new] + found
+        new = {(row["group"], row["headline"]) for row in found}
+        rows = [row for row in rows if (row["group"], row["headline"]) not in new] + found
         write(args.out, here, rows)
         print(headline, file=sys.stderr, flush=True)
     print("\n".join(verdicts(rows)))

@@ -283,13 +283,18 @@ def models_table(result: Result) -> list[str]:
 
 
 def kernels_table(result: Result) -> list[str]:
-    """One row a kernel: how much slower each headline is without it, the most important first."""
+    """One row a group of kernels: how much slower the headlines are without it, and beside capture and optim alone."""
     found: dict[str, list[tuple[float, str]]] = {}
+    alone: dict[str, list[tuple[float, str]]] = {}
     for r in result["rows"]:
-        found.setdefault(r["kernel"], []).append((r["slower"], r["headline"]))
-    rows = [(max(each), name, sorted(each, reverse=True)[:3]) for name, each in found.items()]
-    shown = [[name, ", ".join(f"{h} {x:.2f}" for x, h in most)] for _, name, most in sorted(rows, reverse=True)]
-    return grid(["kernel", "times as long without it"], shown)
+        found.setdefault(r["group"], []).append((r["slower"], r["headline"]))
+        alone.setdefault(r["group"], []).append((r.get("alone", 0.0), r["headline"]))
+    rows = [(max(each), name, sorted(each, reverse=True)[:3], max(alone[name])) for name, each in found.items()]
+    shown = [
+        [name, ", ".join(f"{h} {x:.2f}" for x, h in most), f"{best[1]} {best[0]:.2f}" if best[0] else "-"]
+        for _, name, most, best in sorted(rows, reverse=True)
+    ]
+    return grid(["group", "times as long without it", "beside `capture` and `optim`"], shown)
 
 
 def precision_table(result: Mapping[str, Any]) -> list[str]:
