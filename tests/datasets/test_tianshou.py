@@ -14,7 +14,7 @@ from reverie.datasets import transitions
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.reader import DatasetInfo
-from reverie.datasets.tianshou_writer import write_tianshou
+from reverie.datasets.writers import write_tianshou
 
 
 @pytest.fixture(autouse=True)

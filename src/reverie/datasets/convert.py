@@ -25,7 +25,7 @@ from reverie.core.space_json import space_to_json
 from reverie.core.spaces import cast, columns_in, columns_to_nested, map_leaves
 from reverie.core.specs import spec_to_dict
 from reverie.core.types import FLAGS
-from reverie.datasets import output, robot_writers, tianshou_writer, writers
+from reverie.datasets import output, robot_writers, writers
 from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
@@ -43,7 +43,7 @@ FILE_WRITERS = {
     "parquet": writers.write_parquet,
     "robomimic": robot_writers.write_robomimic,
     "lerobot": robot_writers.write_lerobot,
-    "tianshou": tianshou_writer.write_tianshou,
+    "tianshou": writers.write_tianshou,
 }
 """Writers of episodes with values as recorded, except Minari's."""
 EpisodeFilter = Callable[[Iterator[Rows]], Iterator[Rows]]

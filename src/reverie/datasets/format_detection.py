@@ -105,7 +105,7 @@ def _open_sources(path: Path, sources: Sequence[Source], options: ReadOptions) -
     kind = _only_format(path, [part for group in parts.values() for part in group])
     direct = [source for source in sources if parts[source] == [source]]
     groups = {path: direct} if direct else {}
-    groups |= {source.path: parts[source] for source in sources if source not in direct}
+    groups |= {source.path: group for source, group in parts.items() if group != [source]}
     return [reader for name, group in groups.items() for reader in kind.open(name, group, options)]
 
 

@@ -25,9 +25,11 @@ from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, check_links, import_optional, open_hdf5, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
+    STEPLESS,
     LazyColumn,
     Transitions,
     TransitionsReader,
+    chain,
     time_limit_truncations,
 )
 
@@ -153,6 +155,62 @@ class Hdf5File:
             return np.asarray(self._held[name][start:stop])
 
         return LazyColumn(shape, kind, read)
+
+
+class EpisodeArraysReader(TransitionsReader):
+    """An HDF5 file with arrays for each episode."""
+
+    suffixes = HDF5_SUFFIXES
+    episode_label: str = "episode {:,}"
+    """Name of an episode in messages, to be formatted with its key in ``steps``."""
+
+    def __init__(self, path: Path, options: ReadOptions | None) -> None:
+        super().__init__(path, options)
+        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
+        self.steps: dict[Any, int] = {}
+        """Number of steps of each episode that has any."""
+
+    def set_steps(self, steps: Mapping[Any, int]) -> None:
+        """Set the number of steps of each episode; DataError if none has a step."""
+        self.steps = {key: count for key, count in steps.items() if count}
+        self.add_remark(STEPLESS, len(steps) - len(self.steps))
+        if not self.steps:
+            raise DataError(f"{self.path} has no episode with a step.")
+
+    def array(self, name: str) -> Any:
+        """Return an array of numbers, not yet read."""
+        array = self.file.handle.get(name)
+        if getattr(getattr(array, "dtype", None), "kind", "") not in tuple("biuf"):
+            raise DataError(f"{self.path}: {name} is {'missing' if array is None else 'not an array of numbers'}.")
+        check_storage(array, self.path)
+        return array
+
+    def column(self, name: str) -> LazyColumn:
+        """Return the arrays ``name`` of all episodes, such as ``actions_{}``, as one column."""
+        names = {name.format(key): steps for key, steps in self.steps.items()}
+        first = self.array(next(iter(names)))
+        check_filters(first, f"{self.path}: '{name}'")
+        for array_name, steps in names.items():
+            if (shape := self.array(array_name).shape) != (expected := (steps, *first.shape[1:])):
+                raise DataError(f"{self.path}: {array_name} has shape {list(shape)}: expected {list(expected)}.")
+
+        def read(index: int) -> np.ndarray:
+            with reading(f"{self.path}: {ordered[index]}"):
+                return np.asarray(self.array(ordered[index])[()])
+
+        ordered = list(names)
+        return chain(list(names.values()), first[:0], read)
+
+    def last_steps(self) -> np.ndarray:
+        """Return which steps are the last of their episode, bool ``[n]``."""
+        last = np.zeros(sum(self.steps.values()), bool)
+        last[np.cumsum(list(self.steps.values())) - 1] = True
+        return last
+
+    def position(self, index: int) -> str:
+        edges = np.cumsum([0, *self.steps.values()])
+        episode = int(np.searchsorted(edges, index, "right")) - 1
+        return f"index {index - int(edges[episode]):,} of {self.episode_label.format(list(self.steps)[episode])}"
 
 
 # ---------------------------------------------------------------- D4RL

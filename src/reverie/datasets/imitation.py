@@ -26,8 +26,6 @@ from reverie.datasets.npz import array_column, arrays_in, open_npz
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.transitions import STEPLESS, LazyColumn, Transitions, TransitionsReader, reorder
 
-ARRAYS = ("obs", "acts", "terminal", "indices")
-"""Arrays that each file has."""
 NO_TRUNCATIONS = (
     "whole episodes are treated as terminated: the files do not mark time limits. If episodes have one, pass "
     "--data.max-episode-steps"
@@ -39,12 +37,12 @@ class ImitationReader(TransitionsReader):
 
     format = "imitation npz"
     suffixes = (".npz",)
-    required_names = ARRAYS
+    required_names = ("obs", "acts", "terminal", "indices")
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
         with open_npz(path) as file:
-            self.arrays: Rows = arrays_in(file, (*ARRAYS, *({"rews"} & set(file.files))))
+            self.arrays: Rows = arrays_in(file, (*self.required_names, *({"rews"} & set(file.files))))
 
     def supports_option(self, option: str) -> bool:
         return option == "max_episode_steps" or super().supports_option(option)

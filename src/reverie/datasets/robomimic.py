@@ -22,16 +22,13 @@ from typing import Any
 import numpy as np
 
 from reverie.core.errors import DataError, did_you_mean
-from reverie.datasets.hdf5 import HDF5_SUFFIXES, Hdf5File, check_filters, check_storage, declared_fields
+from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key, reading
 from reverie.datasets.transitions import (
     EARLY_END_REMARK,
-    STEPLESS,
     LazyColumn,
     Transitions,
-    TransitionsReader,
-    chain,
     without_axis,
 )
 
@@ -48,11 +45,10 @@ LONE_KEY = "observation"
 UNMARKED = "there are no dones: all episodes are treated as truncated"
 
 
-class RobomimicReader(TransitionsReader):
+class RobomimicReader(EpisodeArraysReader):
     """See the top of this file."""
 
     format = "robomimic (HDF5)"
-    suffixes = HDF5_SUFFIXES
     required_names = ("data/demo_0",)
 
     @classmethod
@@ -62,7 +58,6 @@ class RobomimicReader(TransitionsReader):
     def __init__(self, path: Path, options: ReadOptions | None = None, *, mask: str = "") -> None:
         """``mask``: read only the episodes that `mask/MASK` in the file names."""
         super().__init__(path, options)
-        self.file: Hdf5File = Hdf5File(path)  # type: ignore[misc]  # one for each reader
         with self.file:
             file = self.file.handle
             self.root: str = "data/" if "data" in file else ""
@@ -81,40 +76,12 @@ class RobomimicReader(TransitionsReader):
             self.names: dict[str, str] = {
                 name: next((n for n in (name, *aliases) if n in arrays), name) for name, aliases in OTHER_NAMES.items()
             }
-            self.steps: dict[str, int] = {
-                name: self._array(name, self.names["actions"]).shape[0]
-                for name in sorted(demos, key=lambda name: natural_sort_key(Path(name)))
-            }
-            """Number of steps of each episode."""
-        self.add_remark(STEPLESS, sum(not steps for steps in self.steps.values()))
-        self.steps = {name: steps for name, steps in self.steps.items() if steps}
-        self.demos: list[str] = list(self.steps)
-        if not self.demos:
-            raise DataError(f"{path} has no episode with a step.")
-
-    def _array(self, demo: str, name: str) -> Any:
-        """Return an array of an episode, not yet read."""
-        array = self.file.handle.get(f"{self.root}{demo}/{name}")
-        if getattr(getattr(array, "dtype", None), "kind", "") not in tuple("biuf"):
-            contents = "is missing" if array is None else "is not an array of numbers"
-            raise DataError(f"{self.path}: {self.root}{demo}/{name} {contents}.")
-        check_storage(array, self.path)
-        return array
+            self.episode_label = self.root + "{}"
+            demos = sorted(demos, key=lambda name: natural_sort_key(Path(name)))
+            self.set_steps({demo: self.array(f"{self.root}{demo}/{self.names['actions']}").shape[0] for demo in demos})
 
     def _column(self, name: str) -> LazyColumn:
-        """Return the arrays ``name`` of all episodes as one column."""
-        first = self._array(self.demos[0], name)
-        check_filters(first, f"{self.path}: '{name}'")
-        for demo, steps in self.steps.items():
-            if (shape := self._array(demo, name).shape) != (steps, *first.shape[1:]):
-                expected = [steps, *first.shape[1:]]
-                raise DataError(f"{self.path}: {self.root}{demo}/{name} has shape {list(shape)}: expected {expected}.")
-
-        def read(index: int) -> np.ndarray:
-            with reading(f"{self.path}: {self.root}{self.demos[index]}/{name}"):
-                return np.asarray(self._array(self.demos[index], name)[()])
-
-        return chain(list(self.steps.values()), first[:0], read)
+        return self.column(f"{self.root}{{}}/{name}")
 
     def _actions(self, name: str) -> LazyColumn:
         """Return the actions; those that reverie's writer stored as vectors of one element are numbers again."""
@@ -124,7 +91,7 @@ class RobomimicReader(TransitionsReader):
 
     def _columns(self, group: str) -> dict[str, LazyColumn]:
         """Return the columns of the observations in a group, or of the only observation."""
-        top, keys = self.file.handle.get(f"{self.root}{self.demos[0]}/{group}"), list[str]()
+        top, keys = self.file.handle.get(f"{self.root}{next(iter(self.steps))}/{group}"), list[str]()
         if hasattr(top, "dtype"):
             return {"obs": self._column(group)}
         if top is not None:
@@ -135,15 +102,14 @@ class RobomimicReader(TransitionsReader):
     @cached_property
     def transitions(self) -> Transitions:
         with self.file:
-            first, names = f"{self.root}{self.demos[0]}", self.names
+            first, names = f"{self.root}{next(iter(self.steps))}", self.names
             arrays, obs = self.file.handle[first], self._columns(names["obs"])
             if not obs:
                 raise DataError(
                     f"{self.path}: {first}/obs has no observations. Compute them from "
                     "the simulator's states with robomimic's dataset_states_to_obs.py."
                 )
-            end = np.zeros(sum(self.steps.values()), bool)
-            end[np.cumsum(list(self.steps.values())) - 1] = True
+            end = self.last_steps()
             done = end & False
             if names["dones"] in arrays:
                 flags = self._column(names["dones"])
@@ -165,8 +131,3 @@ class RobomimicReader(TransitionsReader):
         text |= {"masks": ", ".join(f"{name} ({count:,})" for name, count in self.masks.items())} if self.masks else {}
         with self.file:
             return self.infer_info(text=text, **declared_fields(self.declared, self.path))
-
-    def position(self, index: int) -> str:
-        edges = np.cumsum(list(self.steps.values()))
-        episode = int(np.searchsorted(edges, index, "right"))
-        return f"index {index - int(np.append(0, edges)[episode]):,} of {self.root}{self.demos[episode]}"

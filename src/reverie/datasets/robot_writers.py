@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.obs_conversion import has_channels_first
 from reverie.core.rows import Rows
 from reverie.datasets.arrow import import_pyarrow
-from reverie.datasets.lerobot_metadata import INFO, OWN
+from reverie.datasets.lerobot import INFO, OWN
 from reverie.datasets.output import WriteReport, check_room, staged_file, total_bytes
 from reverie.datasets.reader import DatasetInfo
 from reverie.datasets.robomimic import LONE_KEY
@@ -26,6 +26,7 @@ from reverie.datasets.writers import (
     MINARI_ADVICE,
     append_to_hdf5,
     check_distinct,
+    check_one_action,
     check_plain,
     declarations,
     declare,
@@ -53,12 +54,6 @@ PANDAS_INDEX: dict[str, Any] = {
     ],
 }  # fmt: skip
 """Metadata of a table by which pandas, and so LeRobot, takes the tasks as the index."""
-
-
-def check_one_action(names: Iterable[str], label: str) -> None:
-    """Raise ConfigError if the actions have several parts."""
-    if parts := [name for name in names if name.startswith("action/")]:
-        raise ConfigError(f"{label} can only store one array of actions, not {', '.join(parts)}. {MINARI_ADVICE}.")
 
 
 def write_robomimic(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> WriteReport:
