@@ -86,7 +86,7 @@ def _has_values(shape: tuple[int, ...], selection: Any, count: int) -> bool:
     return len(shape) == len(last) and bool(np.greater(shape, last).all())
 
 
-def check_filters(data: h5py.Dataset, label: str) -> None:
+def _check_filters(data: h5py.Dataset, label: str) -> None:
     """Raise DataError if a dataset is compressed with an HDF5 filter that is not installed."""
     from h5py import h5z
 
@@ -135,7 +135,7 @@ class Hdf5File:
         kind = getattr(data, "dtype", "a group")
         if not isinstance(kind, np.dtype) or kind.kind not in "biuf":
             raise DataError(f"{self.path}: '{name}' contains {kind}: expected an array of numbers.")
-        check_filters(data, f"{self.path}: '{name}'")
+        _check_filters(data, f"{self.path}: '{name}'")
         shape: tuple[int, ...] = data.shape
         keeps = data.chunks is not None and data.nbytes <= KEPT_BYTES
         contiguous = data.chunks is None and not self.handle.userblock_size
@@ -189,7 +189,7 @@ class EpisodeArraysReader(TransitionsReader):
         """Return the arrays ``name`` of all episodes, such as ``actions_{}``, as one column."""
         names = {name.format(key): steps for key, steps in self.steps.items()}
         first = self.array(next(iter(names)))
-        check_filters(first, f"{self.path}: '{name}'")
+        _check_filters(first, f"{self.path}: '{name}'")
         for array_name, steps in names.items():
             if (shape := self.array(array_name).shape) != (expected := (steps, *first.shape[1:])):
                 raise DataError(f"{self.path}: {array_name} has shape {list(shape)}: expected {list(expected)}.")

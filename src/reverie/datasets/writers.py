@@ -157,7 +157,7 @@ def transitions_of(rows: Rows) -> Rows:
     return out | {"reward": rows["reward"][1:], "terminal": terminal, "truncated": rows["is_last"][1:] & ~terminal}
 
 
-def blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Rows], None]) -> Iterator[Rows]:
+def _blocks_of(episodes: Iterable[Rows], report: WriteReport, check: Callable[[Rows], None]) -> Iterator[Rows]:
     """Yield the transitions of ``episodes`` in large blocks, with a column ``episode``; count them in ``report``.
 
     ``check`` is called with the transitions of each episode.
@@ -229,7 +229,7 @@ def write_d4rl(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> Wri
         check_plain(block, "D4RL files", "one array of observations and one of actions", 99, nested=False)
 
     with staged_file(target) as staged, hdf5_file(staged) as file:
-        for block in blocks_of(episodes, report, check):
+        for block in _blocks_of(episodes, report, check):
             check_room(target, 2 * total_bytes(block) + BUFFERED)
             if is_images(block["obs"]):
                 report.remarks = [FINAL_IMAGES]
@@ -285,7 +285,7 @@ def write_parquet(episodes: Iterable[Rows], target: Path, info: DatasetInfo) -> 
         def check(block: Rows) -> None:
             check_plain(block, "tables", "numbers and vectors", 2, nested=True)
 
-        for block in blocks_of(episodes, report, check):
+        for block in _blocks_of(episodes, report, check):
             if not info.has_rewards:
                 del block["reward"]
             named = {name: _table_column_name(name) for name in block}
@@ -430,7 +430,7 @@ def write_tianshou(episodes: Iterable[Rows], target: Path, info: DatasetInfo) ->
         check_one_action(block, "Tianshou's buffers")
 
     with staged_file(target) as staged, hdf5_file(staged) as file:
-        for block in blocks_of(episodes, report, check):
+        for block in _blocks_of(episodes, report, check):
             check_room(target, 2 * total_bytes(block) + BUFFERED)
             del block["episode"]
             block["done"] = block["terminal"] | block["truncated"]
