@@ -112,7 +112,7 @@ def test_noise_is_in_half_of_the_range_and_stays_inside():
 @pytest.mark.parametrize("name", ["d.h5", "d.parquet"])
 def test_a_format_that_cannot_store_observations_is_refused_before_playing(agent, tmp_path, monkeypatch, name):
     nested = spaces.Dict({"a": spaces.Box(-1, 1, (3,)), "b": spaces.Box(-1, 1, (2, 2))})
-    monkeypatch.setattr(recording.View, "of", lambda *_: recording.View(nested, lambda obs: obs))
+    monkeypatch.setattr(recording.View, "from_agent", lambda *_: recording.View(nested, lambda obs: obs))
     monkeypatch.setattr(recording, "record_episodes", lambda *_: pytest.fail("an episode is played"))
     with pytest.raises(ConfigError, match=r"can only store .*obs/b"):
         record(agent, str(tmp_path / name), RecordConfig(steps=3))

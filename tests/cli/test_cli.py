@@ -23,7 +23,7 @@ from reverie.algos.dreamer_v3 import SIZES, LossScales
 from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parsing import iter_options, parse
-from reverie.cli.train_command import CommonOptions
+from reverie.cli.train_options import CommonOptions
 from reverie.core import kernel_dispatch
 from reverie.envs.config import EnvConfig
 from reverie.experiment.settings import Request, merge_layers

@@ -15,7 +15,7 @@ from reverie.cli.check import CheckEnvCommand
 from reverie.cli.data import COMMANDS as DATA_COMMANDS
 from reverie.cli.main import COMMANDS, load_command, main
 from reverie.cli.parsing import Positional, format_flag_value, iter_options, width
-from reverie.cli.train_command import CommonOptions, TuneOptions
+from reverie.cli.train_options import CommonOptions, TuneOptions
 from reverie.core.errors import ConfigError
 from reverie.core.logger import wrap_words
 from reverie.experiment.config import DEFAULT_REPLAY_RATIO, ExperimentConfig

@@ -338,7 +338,7 @@ def _read_words(option: Option, words: Sequence[str] | bool) -> Any:
 def _read_word(text: str, kinds: Sequence[Any], path: str) -> Any:
     """Return ``text`` as a path, as YAML or unchanged, by the types that its value may have."""
     if Path in kinds:
-        check_local(text, "path")
+        check_local(text, path)
         return Path(text)
     if int in kinds:
         with contextlib.suppress(ValueError):

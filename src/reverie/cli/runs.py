@@ -76,7 +76,7 @@ def _print_entry(name: str, texts: list[str]) -> None:
 class CompareCommand:
     """Compare several settings over their seeds: the scores, and the probability that one is better."""
 
-    runs: Annotated[tuple[Path, ...], Positional("FOLDER ...")]
+    runs: Annotated[tuple[Path, ...], Positional("FOLDER ...")] = ()
     """For each setting, a folder with the runs of its seeds, or a single run. Runs that match a quoted pattern, such as
     'runs/sac-*', are seeds of one setting; each folder of runs that matches is a separate setting."""
     figure: Path | None = None

@@ -14,7 +14,7 @@ from reverie.cli.help import help_screen
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, relative_like, score_line
 from reverie.cli.parsing import iter_flags, parse, remove_flags
-from reverie.cli.train_command import CommonOptions, TuneOptions, parse_common
+from reverie.cli.train_options import CommonOptions, TuneOptions, parse_common
 from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import print_line, silence_logger
 from reverie.distributed.launch import check_divisible, is_launched, launch_learners, launcher_rank
