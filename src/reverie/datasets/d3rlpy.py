@@ -13,8 +13,10 @@ Source: github.com/takuseno/d3rlpy, dataset/io.py and components.py.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,7 +31,7 @@ class D3rlpyReader(EpisodeArraysReader):
     """See the top of this file."""
 
     format = "d3rlpy 2 (HDF5)"
-    required_names = (NUM_EPISODES, "actions_0")
+    required_names: ClassVar[Sequence[str]] = (NUM_EPISODES, "actions_0")
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

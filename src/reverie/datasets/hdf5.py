@@ -160,7 +160,7 @@ class Hdf5File:
 class EpisodeArraysReader(TransitionsReader):
     """An HDF5 file with arrays for each episode."""
 
-    suffixes = HDF5_SUFFIXES
+    suffixes: ClassVar[tuple[str, ...]] = HDF5_SUFFIXES
     episode_label: str = "episode {:,}"
     """Name of an episode in messages, to be formatted with its key in ``steps``."""
 
@@ -406,7 +406,7 @@ class D4RLReader(ColumnsReader):
     """
 
     format = "D4RL HDF5"
-    suffixes = HDF5_SUFFIXES
+    suffixes: ClassVar[tuple[str, ...]] = HDF5_SUFFIXES
 
     @classmethod
     def matches(cls, source: Source) -> bool:

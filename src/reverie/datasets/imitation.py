@@ -15,8 +15,10 @@ except the first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -36,8 +38,8 @@ class ImitationReader(TransitionsReader):
     """See the top of this file."""
 
     format = "imitation npz"
-    suffixes = (".npz",)
-    required_names = ("obs", "acts", "terminal", "indices")
+    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
+    required_names: ClassVar[Sequence[str]] = ("obs", "acts", "terminal", "indices")
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)

@@ -16,9 +16,9 @@ Arrays have one row per step. D4RL's names of the arrays, and the names in other
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class ArraysReader(ColumnsReader):
     """Columns that are arrays in memory, or in an npz file."""
 
     format = "arrays of D4RL's names"
-    suffixes = (".npz",)
+    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
     @classmethod
     def matches(cls, source: Source) -> bool:
@@ -112,7 +112,7 @@ class StableBaselines2Reader(ArraysReader):
     """Reads what ``gail/dataset/record_expert.py: generate_expert_traj`` writes."""
 
     format = "Stable-Baselines 2 npz"
-    required_names = ("obs", "actions", "episode_starts")
+    required_names: ClassVar[Sequence[str]] = ("obs", "actions", "episode_starts")
     array_names: Mapping[str, str] = {
         "observations": "obs", "actions": "actions", "rewards": "rewards", "episode_starts": "episode_starts",
     }  # fmt: skip

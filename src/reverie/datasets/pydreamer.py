@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -41,8 +42,8 @@ class PyDreamerReader(Reader):
     """Reads files in the order of the numbers in their names."""
 
     format = "PyDreamer npz"
-    suffixes = (".npz",)
-    required_names = tuple(sorted(ROW_ARRAYS))
+    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
+    required_names: ClassVar[Sequence[str]] = tuple(sorted(ROW_ARRAYS))
 
     @classmethod
     def matches(cls, source: Source) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -69,7 +69,7 @@ class RLUnpluggedReader(Reader):
     """Reads one shard, or several."""
 
     format = "RL Unplugged Atari (TFRecord)"
-    suffixes = (".tfrecord", ".tfrecords")
+    suffixes: ClassVar[tuple[str, ...]] = (".tfrecord", ".tfrecords")
 
     def __init__(self, path: Path, options: ReadOptions, paths: Sequence[Path]) -> None:
         super().__init__(path, options)

@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class RobomimicReader(EpisodeArraysReader):
     """See the top of this file."""
 
     format = "robomimic (HDF5)"
-    required_names = ("data/demo_0",)
+    required_names: ClassVar[Sequence[str]] = ("data/demo_0",)
 
     @classmethod
     def matches(cls, source: Source) -> bool:

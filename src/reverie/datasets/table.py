@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class TableReader(TransitionsReader):
     """See the top of this file."""
 
     format = "table"
-    suffixes = (".arrow", ".parquet", ".csv")
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".parquet", ".csv")
     has_final_steps: bool = False
     """See ``Transitions``."""
 

@@ -7,9 +7,10 @@ buffer is one ring, or several consecutive rings. ``last_index`` is the index of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -31,8 +32,8 @@ class TianshouReader(TransitionsReader):
     """See the top of this file."""
 
     format = "Tianshou buffer (HDF5)"
-    suffixes = HDF5_SUFFIXES
-    required_names = ("_meta",)
+    suffixes: ClassVar[tuple[str, ...]] = HDF5_SUFFIXES
+    required_names: ClassVar[Sequence[str]] = ("_meta",)
 
     def __init__(self, path: Path, options: ReadOptions) -> None:
         super().__init__(path, options)
