@@ -551,6 +551,13 @@ def test_rows_go_where_a_run_says_only_inside_of_it_or_if_the_user_named_the_pla
     assert Path("got/mine/zarr.json").exists()
 
 
+def test_no_file_of_a_search_chooses_what_is_contacted(stranger, contacted):
+    Path("space.yaml").write_text("replay.init_from: ['memory://x']")
+    with pytest.raises(UntrustedError, match=r"space\.yaml names 'memory://x'"):
+        reverie.tune("dqn", "CartPole-v1", space="space.yaml", run="new")
+    assert contacted == []
+
+
 def test_a_checkpoint_does_not_choose_what_is_contacted(stranger, contacted):
     replay = PersistentReplay.__new__(PersistentReplay)
     replay.location, replay.run = "auto", stranger
