@@ -85,9 +85,18 @@ def write_hdf5(file):
             opened.create_dataset(name, data=values, compression="gzip")
 
 
+def table_of_zeros():
+    return pa.table({COLUMNS[name]: pa.array(list(values)) for name, values in zeros().items()})
+
+
 def write_parquet(file):
-    columns = {COLUMNS[name]: pa.array(list(values)) for name, values in zeros().items()}
-    pyarrow.parquet.write_table(pa.table(columns), file)
+    pyarrow.parquet.write_table(table_of_zeros(), file)
+
+
+def write_arrow(file):
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(file, (table := table_of_zeros()).schema, options=options) as writer:
+        writer.write_table(table)
 
 
 def write_tfrecord(file):
@@ -95,13 +104,14 @@ def write_tfrecord(file):
     formats.shard(file, padded)
 
 
-@pytest.mark.parametrize("write", [write_npz, write_hdf5, write_parquet, write_tfrecord])
+@pytest.mark.parametrize("write", [write_npz, write_hdf5, write_parquet, write_arrow, write_tfrecord])
 def test_what_expands_to_too_many_bytes_is_refused(write, tmp_path, monkeypatch):
     monkeypatch.setattr("reverie.core.files.MAX_EXPANDED", 1_000_000)
     monkeypatch.setattr("reverie.core.files.MAX_RATIO", 5)
     file = tmp_path / f"x.{write.__name__.removeprefix('write_')}"
     write(file)
-    options = ReadOptions(columns={name: name for name in COLUMNS.values()} if write is write_parquet else {})
+    is_table = write in (write_parquet, write_arrow)
+    options = ReadOptions(columns={name: name for name in COLUMNS.values()} if is_table else {})
 
     def read():
         return sum(len(part["reward"]) for part in open_reader(str(file), options).parts())

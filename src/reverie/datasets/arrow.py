@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -128,13 +129,50 @@ def _read_group(reopen: Callable[[], Any], group: int, name: str) -> Any:
 
 
 def _arrow_table(file: Path) -> Any:
+    """Return the table of an Arrow stream, or of an Arrow file: a stream between two marks, with an index."""
     arrow = import_pyarrow()
     mapped = arrow.memory_map(str(file))
-    try:
-        return arrow.ipc.open_stream(mapped).read_all()
-    except arrow.ArrowInvalid:
-        mapped.seek(0)
-        return arrow.ipc.open_file(mapped).read_all()
+    is_file = mapped.read(6) == b"ARROW1"
+    start = 8 if is_file else 0
+    mapped.seek(start)
+    messages = [(message.type, _expanded_size(message)) for message in arrow.ipc.MessageReader.open_stream(mapped)]
+    check_expanded(file, mapped.size(), sum(size for _, size in messages))
+    batches = sum(kind == "record batch" for kind, _ in messages)
+    if is_file and (indexed := arrow.ipc.open_file(mapped).num_record_batches) != batches:
+        raise DataError(f"{file} contains {batches} batches, but its index names {indexed}: it seems damaged.")
+    mapped.seek(start)
+    return arrow.ipc.open_stream(mapped).read_all()
+
+
+def _expanded_size(message: Any) -> int:
+    """Return the bytes of a message of an Arrow stream, decompressed.
+
+    Its metadata are a flatbuffer, whose fields Arrow's ``format/Message.fbs`` numbers from 0. Each compressed buffer in
+    its body begins with its expanded size, or with -1 if it is stored as it is.
+    """
+    data, body = memoryview(message.metadata), memoryview(message.body or b"")
+
+    def number(place: int, kind: str = "<I") -> int:
+        return int(struct.unpack_from(kind, data, place)[0])
+
+    def field(table: int, index: int) -> int:
+        """Return the place of a field of a table; 0 if it is missing."""
+        places, entry = table - number(table, "<i"), 4 + 2 * index
+        offset = number(places + entry, "<H") if entry < number(places, "<H") else 0
+        return offset and table + offset
+
+    def target(place: int) -> int:
+        return place + number(place)
+
+    if message.type == "schema":
+        return 0
+    batch = target(field(target(0), 2))  # Message.header
+    batch = target(field(batch, 1)) if message.type == "dictionary" else batch  # DictionaryBatch.data
+    if not field(batch, 3):  # RecordBatch.compression
+        return len(body)
+    buffers = target(field(batch, 2))  # RecordBatch.buffers
+    places = [struct.unpack_from("<qq", data, buffers + 4 + 16 * index) for index in range(number(buffers))]
+    return sum(max(size, *struct.unpack_from("<q", body, start)) for start, size in places if size)
 
 
 class TableColumn:
