@@ -200,10 +200,11 @@ def test_images_that_are_too_small(encoder, size):
         config.build({"eye": image(*size, 1)}, CHOICE)
 
 
-@pytest.mark.parametrize("size", [(16, 2), (1, 1), (3, 40), (36, 36)])
-@pytest.mark.parametrize("algorithm", ["dqn", "discrete_sac", "ppo", "bc", "iqn", "impala"])
+@pytest.mark.parametrize("size", [(16, 2), (1, 1), (3, 40), (36, 36), (38, 38)])
+@pytest.mark.parametrize("algorithm", ["dqn", "discrete_sac", "ppo", "bc", "iqn", "impala", "tdmpc2"])
 def test_the_default_encoder_fits_any_size(algorithm, size):
-    algorithm_config(algorithm)().build({"eye": image(*size, 1)}, CHOICE)
+    action = PUSH if algorithm == "tdmpc2" else CHOICE
+    algorithm_config(algorithm)().build({"eye": image(*size, 1)}, action)
 
 
 def test_an_encoder_is_chosen_by_name():

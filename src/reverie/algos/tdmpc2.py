@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,8 @@ from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Metrics, PolicyOutput, Update, Window
 from reverie.nn.adam import Adam, joint_gradient_step
+from reverie.nn.cnn import Shifted, images_of
+from reverie.nn.network import are_small
 from reverie.nn.normalization import PERCENTILES, percentiles
 from reverie.nn.normals import HALF_LOG_2PI, Normal, TanhNormalDistribution
 from reverie.nn.number_distributions import LogTwoHot
@@ -381,6 +383,12 @@ class TDMPC2Config(ValueConfig):
                     f"{name} = {count}, num_samples = {self.num_samples}: expected at most {limit}. Lower {name}, or "
                     "increase num_samples."
                 )
+
+    def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
+        """Return these settings for these spaces: with the authors' image encoder, unless another is chosen."""
+        usual = self.networks.encoder is None and not are_small(images_of(obs_spec), Shifted.SMALLEST_SIDE)
+        cfg = replace(self, networks=replace(self.networks, encoder=Shifted())) if usual else self
+        return super(TDMPC2Config, cfg).for_specs(obs_spec, action_spec)
 
     @property
     def horizon(self) -> int:

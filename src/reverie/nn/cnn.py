@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, NamedTuple, cast
+from typing import Annotated, ClassVar, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -146,6 +146,8 @@ class Shifted(ImageEncoder):
     Images are shifted in learning and in acting.
     """
 
+    SMALLEST_SIDE: ClassVar[int] = 39
+    """Pixels of a side of the smallest images that the four layers leave anything of."""
     channels: Annotated[int, AtLeast(1)] = 32
     """Number of filters of each layer."""
     pad: Annotated[int, AtLeast(0)] = 3

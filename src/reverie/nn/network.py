@@ -100,9 +100,9 @@ FEATURES = "(features)"
 """Key under which networks find the features ``[..., F]`` of a shared encoder, instead of the encoder's inputs."""
 
 
-def are_small(images: ObsSpec) -> bool:
+def are_small(images: ObsSpec, smallest_side: int = SMALL_SIDE) -> bool:
     """Return whether an image is too small for the encoders of larger ones."""
-    return any(min(part.shape[:2]) < SMALL_SIDE for part in images.values())
+    return any(min(part.shape[:2]) < smallest_side for part in images.values())
 
 
 def _default_encoder(images: ObsSpec) -> ImageEncoder:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, cast
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from reverie.core.bounds import AtLeast, Finite, Within
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Obs
-from reverie.nn.cnn import ImageEncoder, Shifted
+from reverie.nn.cnn import ImageEncoder
 from reverie.nn.functional import linear, norm_mish, sim_norm
 from reverie.nn.network import NetworkConfig, ObsConcat
 
@@ -29,8 +29,9 @@ class TDMPC2NetworkConfig(NetworkConfig):
 
     units: Annotated[tuple[int, ...], AtLeast(1)] = (512, 512)
     """Widths of the hidden layers of dynamics, reward, termination, policy and critics."""
-    encoder: ImageEncoder = field(default_factory=Shifted)
-    """Encoder of images, if there are any."""
+    encoder: ImageEncoder | None = None
+    """Encoder of images, if there are any. None: shifted; that of other algorithms where a side has fewer than 39
+    pixels."""
     encoder_units: Annotated[tuple[int, ...], AtLeast(1)] = (256,)
     """Widths of the hidden layers between observations and latent."""
     latent: Annotated[int, AtLeast(1)] = 512
