@@ -60,7 +60,6 @@ use it."""
 
 APART = {
     "batch_moments_cpu": "batch_norm", "batch_norm_cpu": "batch_norm",
-    "norm_mish_cpu": "norm_mish", "sim_norm_cpu": "norm_mish",
     "perceptron_by_layers_cpu": "relu_mlp by layers", "normed_perceptron_cpu": "relu_mlp by layers",
 }  # fmt: skip
 """Kernels that are not of the group of their file, and their groups."""

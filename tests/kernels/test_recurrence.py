@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from reverie.kernels.compiler import load_kernels
-from reverie.nn.layers import MLP
 from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="no C compiler")
@@ -50,13 +49,3 @@ def test_dreaming(case, rows):
 
 def test_nan_is_handed_on(case):
     assert_hands_nan_on(case)
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("rows", [1, 9])
-def test_a_few_rows_through_an_mlp(rows, layers):
-    torch.manual_seed(0)
-    mlp, x = MLP(13, 37, layers), torch.randn(2, rows, 13)
-    with torch.no_grad():
-        few = mlp(x)
-    torch.testing.assert_close(few, mlp(x).detach(), rtol=1e-5, atol=1e-6)

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from reverie.algos.imagination import Trajectory
 from reverie.kernels import gpu, rssm
-from reverie.kernels.packing import has_standard_layers
 from reverie.kernels.steps import StepLayers, prepare, prepared_class
 from reverie.nn.actor import DreamerActor
-from reverie.nn.layers import MLP
+from reverie.nn.layers import MLP, Linear, RMSNormSiLU
 from reverie.nn.state_space import Latent
 
 
@@ -27,12 +26,17 @@ def supports_imagine(world: Any, actor: DreamerActor, *_: object, through_time: 
     return not (through_time or has_own_forward) and prepared_class(world.rssm) is not None
 
 
+def _has_standard_layers(mlp: MLP) -> bool:
+    """Return whether no layer was added, or replaced by a layer of another class."""
+    return all(type(m) is (RMSNormSiLU if i % 2 else Linear) for i, m in enumerate(mlp._modules.values()))
+
+
 def imagine_prepared(
     world: Any, actor: DreamerActor, start: Latent, horizon: int, policies: int | None = None, **_: object
 ) -> Trajectory:
     """Compute ``imagination.imagine`` without gradient through time."""
     lead, latent = start.deter.shape[:-1], start.map(lambda x: x.flatten(0, 1))  # [B, T], [M, ...]
-    is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and has_standard_layers(actor.mlp)
+    is_recomputed = gpu.can_use_triton(latent.deter) and type(actor.mlp) is MLP and _has_standard_layers(actor.mlp)
     hidden, actions, masks = [], [], []
     with torch.no_grad():
         steps = prepare(world.rssm, latent.deter.dtype)

@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from reverie.core.kernel_dispatch import accelerated
 from reverie.nn.functional import cast_parameter, linear, norm_silu, strided_conv, transposed_conv
 
 
@@ -184,16 +183,9 @@ class StridedConv(nn.Module):
 
 
 class MLP(nn.Sequential):
-    """A chain of ``layers`` times [Linear, RMS norm, SiLU]."""
+    """A chain of ``layers`` times [Linear, RMS norm, SiLU]: maps ``[..., inputs]`` to ``[..., width]``."""
 
     def __init__(self, inputs: int, units: int, layers: int) -> None:
         widths = [inputs] + [units] * layers
         super().__init__(*[m for i, o in pairwise(widths) for m in (Linear(i, o), RMSNormSiLU(o))])
         self.width: int = widths[-1]
-
-    @accelerated
-    def forward(self, x: Tensor) -> Tensor:
-        """Map ``[..., inputs]`` to ``[..., width]``."""
-        for layer in self:
-            x = layer(x)
-        return x

@@ -220,21 +220,6 @@ void observe_backward(const Model *m, const Trace *trace, const Gradients *grads
     }
 }
 
-/* Apply `layers` times [linear, norm, SiLU] to a few rows: x [rows, widths[0]] to y [rows, widths[layers]]. `weights` has
- * three pointers for each layer: packed weights, bias, scale. `scratch` is [2, rows, widest layer]. */
-void mlp(const float *x, const float *const *weights, const int64_t *widths, int64_t layers, float *y, float *scratch,
-         int64_t rows, float eps) {
-    int64_t widest = 0;
-    for (int64_t k = 1; k <= layers; k++) widest = widths[k] > widest ? widths[k] : widest;
-    float *pre = scratch, *hidden = scratch + rows * widest;
-    for (int64_t k = 0; k < layers; k++) {
-        float *out = k + 1 == layers ? y : hidden;
-        multiply(x, widths[k], weights[3 * k], weights[3 * k + 1], 0, pre, widths[k + 1], rows, widths[k], widths[k + 1]);
-        norm_rows(pre, weights[3 * k + 2], out, widths[k + 1], rows, widths[k + 1], eps);
-        x = out;
-    }
-}
-
 #define STRIP 32 /* rows at once, so that the values between layers stay in the cache */
 
 /* One step under the prior, whose two hidden layers are `head` and `second`, without a backward pass. `feature` and `next`
