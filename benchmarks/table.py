@@ -29,8 +29,8 @@ from reverie.core.statistics import MIN_RUNS
 
 HERE = Path(__file__).parent
 PAGES = tuple(HERE.parent / "docs" / f"{name}.md" for name in (
-    "performance", "comparison", "offline", "offline_results", "agreement", "on_policy_results", "world_models",
-    "sample_efficiency", "defaults", "tutorials/robot",
+    "performance", "gpu", "comparison", "offline_evaluation", "offline_results", "agreement", "on_policy_results",
+    "world_models", "sample_efficiency", "defaults", "tutorials/robot",
 ))  # fmt: skip
 BLOCK = re.compile(r"(<!-- table:(\S+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 
