@@ -19,7 +19,7 @@ class Policy:
     def noise(self, one):
         draw = {"uniform in [0, 1)": self.rng.random, "standard normal": self.rng.standard_normal,
                 "exponential": self.rng.standard_exponential}  # fmt: skip
-        return draw.get(one["distribution"], lambda size: self.rng.integers(one["high"], size=size))(one["shape"])
+        return draw[one["distribution"]](one["shape"])
 
     def __call__(self, **given):
         """Return the outputs by name. ``given``: obs/..., is_first and reward, of which the policy reads some."""

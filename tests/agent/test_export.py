@@ -19,11 +19,13 @@ import reverie
 from reverie.agent.agent import Agent
 from reverie.agent.export import export
 from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
+from reverie.agent.policy_function import NOISE, RandomDraws
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.kernel_dispatch import use_only_kernels
+from reverie.core.spaces import column, get_at_path, iter_leaves
 from reverie.core.specs import action_kind
-from reverie.core.types import Step
 from reverie.envs.flat_env import make_flat
 from reverie.experiment.config import ExperimentConfig
 from reverie.nn.exploration import CapturableFunction, EpsilonGreedy, GreedyPolicy
@@ -99,8 +101,7 @@ DREAMERS = {"v1": "continuous", "v2": "multi_discrete", "v2_mixed": "continuous"
 CASES |= {name: (EARLIER[name], kind) for name, kind in DREAMERS.items()}
 V3 = DreamerV3Config().merge(dreamer_configs.TINY)
 CASES["v3"] = (V3, "mixed")
-MODES = ("dqn_choices", "sac_mixed")
-ONNX = (*MODES, "v3", "ddpg", "bcq", "v1")
+ONNX = ("dqn_choices", "sac_mixed", "v3", "ddpg", "bcq", "v1")
 """Policies that differ in what an exporter meets; the others are compared as PyTorch's graphs, which is faster."""
 TORCH = (
     "tdmpc2",
@@ -110,6 +111,7 @@ TORCH = (
     "discrete_sac_transformer",
     "pydreamer",
     "ppo_lstm",
+    "td3",
 )
 
 
@@ -125,21 +127,86 @@ def _one_registry():
         yield
 
 
-@pytest.mark.parametrize(
-    ("name", "deterministic"), [(name, False) for name in ONNX + TORCH] + [(name, True) for name in MODES]
-)
-def test_policies_act_as_their_agents(name, deterministic, tmp_path):
+def play(agent, done, steps):
+    """Yield what the file and the agent answer to the observations of an environment, and what the agent was told."""
+    about = json.loads(done.metadata_file.read_text())
+    call, env = open_policy(done.file, "onnx" if done.file.suffix == ".onnx" else "torch"), agent.make_env()
+    values, reward, over, (obs, info) = (
+        {one["name"]: one.get("initial") for one in about["inputs"]},
+        0.0,
+        True,
+        env.reset(),
+    )
+    state = None
+    for _ in range(steps):
+        told = {"reward": reward, "action_mask": info.get("action_mask")}
+        learner_obs = agent.observer(obs, None, over, told["action_mask"])
+        values |= {f"obs/{key}": x for key, x in learner_obs.items()} | {"is_first": over, "reward": reward}
+        noise = [one for one in about["inputs"] if one["role"] == "noise"]
+        values |= {one["name"]: NOISE[one["distribution"]](*one["shape"]) for one in noise}
+        inputs = [
+            torch.as_tensor(values[one["name"]], dtype=getattr(torch, one["dtype"])).expand(one["shape"]).clone()
+            for one in about["inputs"]
+        ]
+        outputs = dict(zip([one["name"] for one in about["outputs"]], call(inputs), strict=True))
+        before = None if over else state
+        with RandomDraws([values[one["name"]] for one in noise]), use_only_kernels(), torch.no_grad():
+            action, state = agent.act(obs, before, **told)
+        yield outputs, action, (obs, before, told)
+        values |= {one["input"]: outputs[one["name"]] for one in about["outputs"] if one["role"] == "state"}
+        obs, reward, _, over, info = env.step(action)
+        if over:
+            obs, info = env.reset()
+
+
+def check_actions(agent, done, steps=20):
+    for outputs, action, _ in play(agent, done, steps):
+        for path, leaf in iter_leaves(agent.action_space):
+            expected = np.asarray(get_at_path(action, path))
+            atol = 1e-5 * float(np.max(leaf.high - leaf.low)) if isinstance(leaf, spaces.Box) else 0
+            np.testing.assert_allclose(outputs[column("action", path)][0].numpy(), expected, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("name", ONNX + TORCH)
+def test_policies_act_as_their_agents(name, tmp_path):
     """Those that have state carry it themselves, over episodes of seven steps."""
     algo, kind = CASES[name]
     agent = agent_of(algo, kind, tmp_path, seeing=name.startswith(("v1", "py")))
-    done = export(agent, format="onnx" if name in ONNX else "torch", deterministic=deterministic, steps=30, batch=2)
+    done = export(agent, format="onnx" if name in ONNX else "torch", steps=30, batch=1)
     assert (done.steps, done.num_differing, done.error < 1e-5) == (30, 0, True)
-    about = json.loads(done.metadata_file.read_text())
-    roles = {one["role"] for one in about["inputs"]}
-    assert about["batch"] == 2
+    roles = {one["role"] for one in json.loads(done.metadata_file.read_text())["inputs"]}
     remembers = name.startswith(("v1", "v3", "py", "tdmpc2")) or name.endswith(("lstm", "transformer", "chunks"))
-    assert ("is_first" in roles) == remembers or (deterministic, name[:4]) == (False, "ddpg")
-    assert not remembers or "state" in roles
+    assert (remembers, remembers) == ("is_first" in roles, "state" in roles)
+    assert ("noise" in roles) == (name in {"v1", "v3", "pydreamer", "tdmpc2", "bcq", "fql_chunks"})
+    check_actions(agent, done)
+
+
+@pytest.mark.parametrize("name", ["sac", "ppo"])
+def test_a_caller_can_sample_actions(name, tmp_path):
+    """With the noise of the agent, what is sampled from the outputs is the action that the agent samples."""
+    agent = agent_of(CASES[name][0], "continuous", tmp_path)
+    done = export(agent, steps=5, format="torch")
+    about = {one["name"]: one for one in json.loads(done.metadata_file.read_text())["outputs"]}
+    squash = {"tanh": torch.tanh, "clip": lambda x: x.clamp(-1, 1)}[about["mean/a"]["squash"]]
+    for outputs, _, (obs, state, _) in play(agent, done, 5):
+        noise = torch.randn(1, agent.action_spec.width)
+        with RandomDraws([noise]), use_only_kernels(), torch.no_grad():
+            sampled, _ = agent.act(obs, state, deterministic=False)
+        for key, part in agent.action_spec.slices().items():
+            drawn = squash(outputs[f"mean/{key}"] + outputs[f"std/{key}"] * noise[:, part])
+            leaf = agent.action_space[key]
+            expected = leaf.low + (drawn[0].numpy() + 1) / 2 * (leaf.high - leaf.low)
+            np.testing.assert_allclose(sampled[key], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("discrete_sac_transformer", "discrete"), ("dqn_choices", "multi_discrete")]
+)
+def test_outputs_have_the_distribution_of_the_agent(name, kind, tmp_path):
+    agent = agent_of(CASES[name][0], kind, tmp_path)
+    for outputs, _, (obs, state, told) in play(agent, export(agent, steps=5, format="torch"), 9):
+        for key, x in agent.distribution(obs, state, **told).items():
+            np.testing.assert_allclose(outputs[key][0].numpy(), x, rtol=0, atol=1e-5)
 
 
 def test_a_policy_is_exported_in_single_precision(tmp_path):
@@ -147,17 +214,17 @@ def test_a_policy_is_exported_in_single_precision(tmp_path):
     assert copy_to_cpu(agent).algo.cfg.precision == "float32"
 
 
-@pytest.mark.parametrize(("name", "deterministic"), [("dqn", False), ("dqn_choices", True), ("ppo_gru", False)])
-def test_masks_frames_and_normalization_are_inside(name, deterministic, tmp_path):
+@pytest.mark.parametrize("name", ["dqn", "dqn_choices", "ppo_gru"])
+def test_masks_frames_and_normalization_are_inside(name, tmp_path):
     algo, kind = CASES[name]
     prepared = {"frame_stack": 3, "frame_stack_keys": "state|more", "normalize_obs": "running"}
     if name != "ppo_gru":
-        ramp = {"epsilon": [[0, 0.9], [50, 0.2], [80, 0.4]], "final_epsilon": None, "anneal_steps": 0}
-        algo = algo.merge({**prepared, "exploration": ramp})
+        algo = algo.merge(prepared)
     env = {"frame_stack": 3} if name == "ppo_gru" else {}
     agent = agent_of(algo, kind, tmp_path, masks=True, seeing=name == "ppo_gru", **env)
-    done = export(agent, deterministic=deterministic, steps=60)
+    done = export(agent, steps=60)
     assert (done.num_differing, done.error < 1e-5) == (0, True)
+    check_actions(agent, done)
     metadata = json.loads(done.metadata_file.read_text())
     assert metadata["batch"] == 1
     about = {one["name"]: one for one in metadata["inputs"]}
@@ -235,33 +302,20 @@ class Tied(nn.Module):
 
 
 def test_classes_that_are_as_good_as_the_best_are_right(tmp_path):
-    """Rounding may choose either; a class that is worse is wrong."""
+    """Rounding may choose either; a class that is worse is wrong, even if all values are right."""
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
     before, part = copy_to_cpu(agent), tmp_path / "part.pt2"
     for noise, differing in ((1e-7, 0), (0.01, 40)):
-        worse, better = (CapturableFunction(Tied(x), nn.Identity()) for x in (-noise, noise))
-        before.algo._policy = GreedyPolicy(worse, EpsilonGreedy(0.0), (3,), torch.device("cpu"))
-        function = save_policy(before, "eval", 1, part, "torch")
-        before.algo._policy = GreedyPolicy(better, EpsilonGreedy(0.0), (3,), torch.device("cpu"))
-        done = compare_with_agent(before, function, open_policy(part, "torch"), True, 40)
-        assert (done["steps"], done["num_differing"] > 30) == (40, bool(differing))
-
-
-def test_nothing_is_compared_where_nobody_acts(tmp_path):
-    """Of six rows that the agent sees in eight, one is the last of an episode: there the file may do anything."""
-    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
-    plain, rows, right = copy_to_cpu(agent), [], agent.algo.policy
-    function = save_policy(plain, "eval", 1, tmp_path / "p.pt2", "torch")
-
-    def call(given):
-        obs, no = dict(zip(("more", "state"), given, strict=True)), torch.zeros(1, dtype=torch.bool)
-        step = Step(obs=obs, reward=torch.zeros(1), is_first=no, is_last=no, is_terminal=no)
-        action = right.act(step, None, "eval")[0].argmax(-1) + 5
-        rows.append(len(rows) % 8 == 7)
-        return [5 + (action - 4) % 3 if rows[-1] else action]
-
-    assert compare_with_agent(plain, function, call, True, 20)["num_differing"] == 0
-    assert sum(rows) == 2
+        worse, better = (
+            GreedyPolicy(CapturableFunction(Tied(x), nn.Identity()), EpsilonGreedy(0.0), (3,), torch.device("cpu"))
+            for x in (-noise, noise)
+        )
+        before.algo._policy = worse
+        function = save_policy(before, 1, part, "torch")
+        call = open_policy(part, "torch")
+        worst = compare_with_agent(function, lambda x, call=call: [5 + (call(x)[0] - 4) % 3, *call(x)[1:]], 40)
+        function.policy = better
+        assert (worst[0] > 30, compare_with_agent(function, call, 40)[0]) == (differing > 0, differing)
 
 
 @pytest.mark.parametrize("place", ["/proc/none/policy.onnx", "file/policy.onnx"])

@@ -41,8 +41,11 @@ def obs_to_step(flat: FlatObs, first: np.ndarray, reward: Any) -> Step:
     return Step(obs=obs, reward=reward, is_first=torch.from_numpy(first), is_last=none, is_terminal=none)
 
 
-def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor]:
-    """Return the statistics of a ``PolicyOutput`` for ``space``, ``[N, ...]`` each: see ``Agent.distribution``."""
+def action_statistics(choice: Any, space: spaces.Space[Any], squashed: bool = True) -> dict[str, Tensor]:
+    """Return the statistics of a ``PolicyOutput`` for ``space``, ``[N, ...]`` each: see ``Agent.distribution``.
+
+    Not ``squashed``: mean and standard deviation of normals for actions in [-1, 1], before tanh or truncation.
+    """
     name, blank = "probabilities", 0.0
     if isinstance(choice, QValues):
         name, blank = "values", -math.inf
@@ -51,15 +54,18 @@ def action_statistics(choice: Any, space: spaces.Space[Any]) -> dict[str, Tensor
     elif isinstance(choice, Tensor):
         flat, std = choice, torch.zeros_like(choice)
     else:
-        flat, std = choice.summary()
+        flat, std = choice.summary(squashed)
     flat, std = (x.float().reshape(-1, x.shape[-1]) for x in (flat, std))  # [N, A]
     cuts, statistics = ActionCodec(space).spec.slices(), {}
     for path, leaf in iter_leaves(space):
         cut = cuts["/".join(map(str, path)) or "action"]
         if isinstance(leaf, spaces.Box):
-            half, middle = (torch.from_numpy(x).to(flat).reshape(-1) for x in action_bounds(leaf)[2:])
-            statistics[column("mean", path)] = (flat[:, cut] * half + middle).reshape(-1, *leaf.shape)
-            statistics[column("std", path)] = (std[:, cut] * half).reshape(-1, *leaf.shape)
+            mean, deviation = flat[:, cut], std[:, cut]
+            if squashed:
+                half, middle = (torch.from_numpy(x).to(flat).reshape(-1) for x in action_bounds(leaf)[2:])
+                mean, deviation = mean * half + middle, deviation * half
+            statistics[column("mean", path)] = mean.reshape(-1, *leaf.shape)
+            statistics[column("std", path)] = deviation.reshape(-1, *leaf.shape)
             continue
         counts = classes_of(leaf)[0]
         parts = torch.split(flat[:, cut], counts.reshape(-1).tolist(), -1)

@@ -12,23 +12,22 @@ from reverie.agent.policy_file import ExportReport, Format, export_policy
 
 def export(
     agent: Agent | Path | str, out: Path | str | None = None, *,
-    format: Format | None = None, deterministic: bool = True, batch: int | None = None, steps: int = 1000,
+    format: Format | None = None, batch: int | None = None, steps: int = 1000,
     **loading: Any,
 ) -> ExportReport:  # fmt: skip
     """Export the policy of an agent to a file that runs without reverie, and compare the file with the agent.
 
     The inputs are observations as learners see them; normalization, frame stacking, action masks and action scaling are
-    part of the file. The JSON file next to it describes everything that a caller needs.
+    part of the file. The outputs are the most likely actions and the parameters of their distribution. The JSON file
+    next to it describes everything that a caller needs.
 
     Args:
         agent: the agent, or its run for :func:`reverie.load`.
         out: the file. None: ``policy.onnx`` or ``policy.pt2`` in the run folder.
         format: ``onnx`` for ONNX Runtime and other runtimes, ``torch`` for ``torch.export.load``. None: ``torch`` if
             ``out`` ends in ``.pt2``, else ``onnx``.
-        deterministic: take the most likely actions. False: sample actions, with noise as an input.
         batch: N, the number of observations per call. None: any number if the policy has no memory, else 1.
-        steps: number of env steps in which the file is compared with the agent; on random observations if the
-            environment cannot be made.
+        steps: number of calls with random observations in which the file is compared with the agent.
         loading: ``env``, ``checkpoint`` and other arguments of :func:`reverie.load`, if ``agent`` is a run.
 
     Raises:
@@ -37,4 +36,4 @@ def export(
             nothing is written.
     """
     agent = agent if isinstance(agent, Agent) else load(agent, **loading)
-    return export_policy(agent, out, format=format, deterministic=deterministic, batch=batch, steps=steps)
+    return export_policy(agent, out, format=format, batch=batch, steps=steps)

@@ -1,93 +1,56 @@
-"""A policy as a function of tensors, ``(observation, is_first, state, noise) -> (action, state)``, and as a graph."""
+"""The deterministic actions of a policy as a function of tensors, and as a graph."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten_with_path, tree_leaves, tree_unflatten
 
 from reverie.agent.conversion import action_bounds, action_statistics
 from reverie.agent.player import Player
-from reverie.algos.base import Algorithm
+from reverie.core.errors import ConfigError
 from reverie.core.obs_conversion import TINY
-from reverie.core.protocols import Policy
-from reverie.core.spaces import classes_of, column, get_at_path, iter_leaves
-from reverie.core.specs import MASK_KEY, ObsPart
-from reverie.core.types import Mode, PolicyOutput, Step
-from reverie.nn.preprocess import Preprocessor
+from reverie.core.spaces import classes_of, column, iter_leaves
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
+from reverie.core.types import Step
+from reverie.nn.preprocess import Preprocessor, inspect_policy
+from reverie.run.collect import random_flat_actions
 
-ATOL = 1e-5
-"""Largest difference from the agent: of the state, and of actions scaled to [-1, 1], in float32."""
-
-# ---------------------------------------------------------------- what is random
-
-UNIFORM, NORMAL, INTEGERS, EXPONENTIAL = "uniform in [0, 1)", "standard normal", "integers in [0, high)", "exponential"
+UNIFORM, NORMAL, EXPONENTIAL = "uniform in [0, 1)", "standard normal", "exponential"
 RANDOM_FUNCTIONS: dict[Any, str] = {
     torch.rand: UNIFORM, torch.rand_like: UNIFORM, torch.randn: NORMAL, torch.randn_like: NORMAL,
-    torch.randint: INTEGERS, Tensor.exponential_: EXPONENTIAL,
+    Tensor.exponential_: EXPONENTIAL,
 }  # fmt: skip
-"""Functions that draw random numbers."""
+"""Distributions by the functions that draw from them."""
+SCORES = "probabilities", "values"
+"""Outputs of which the chosen class has the largest."""
+NOISE: dict[str, Callable[..., Tensor]] = {
+    UNIFORM: torch.rand, NORMAL: torch.randn, EXPONENTIAL: lambda *shape: torch.empty(shape).exponential_()
+}  # fmt: skip
 
 
-class NoiseDraw(NamedTuple):
-    """Random numbers drawn by a policy."""
+class RandomDraws(TorchFunctionMode):
+    """Records what random functions return inside the context; they return the ``given`` values, if there are any."""
 
-    kind: str
-    values: Tensor
-    high: int | None
-
-
-class NoiseRecorder(TorchFunctionMode):
-    """Records the random numbers drawn inside the context; or, if they are ``given``, replays them."""
-
-    def __init__(self, recorded: Sequence[Tensor] | None = None) -> None:
+    def __init__(self, given: Sequence[Tensor] | None = None) -> None:
         super().__init__()
-        self.drawn: list[NoiseDraw] = []
-        self._recorded = None if recorded is None else iter(recorded)
+        self.drawn: list[tuple[str, Tensor]] = []
+        self._given = None if given is None else iter(given)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._recorded is not None and func is torch.special.ndtri:
-            return _normal_quantile(*args)  # not supported in ONNX
-        if self._recorded is not None and func in RANDOM_FUNCTIONS:
-            return next(self._recorded)
-        values = func(*args, **(kwargs or {}))
-        if func in RANDOM_FUNCTIONS:
-            high = args[0] if func is torch.randint else None
-            self.drawn.append(NoiseDraw(RANDOM_FUNCTIONS[func], values.clone(), high))
+        if func not in RANDOM_FUNCTIONS:
+            return func(*args, **(kwargs or {}))
+        values = func(*args, **(kwargs or {})) if self._given is None else next(self._given)
+        self.drawn.append((RANDOM_FUNCTIONS[func], values))
         return values
-
-
-CENTER = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-          -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
-QUANTILE_TAIL_COEFFS = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
-        0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
-"""Polynomial coefficients, highest power first."""
-
-
-def _normal_quantile(p: Tensor) -> Tensor:
-    """Return the quantile function of the standard normal distribution for p from 1e-7 to 1 - 1e-7.
-
-    Giles, "Approximating the erfinv function", GPU Computing Gems 2, 2012: errors are below 1e-6, as accurate as
-    float32.
-    """
-    x = p.double()
-    w = -(4 * x * (1 - x)).log()
-    center, tail = w - 2.5, w.sqrt() - 3
-    ratio = torch.where(w < 5, functools.reduce(lambda y, c: y * center + c, CENTER, 0 * w),
-                        functools.reduce(lambda y, c: y * tail + c, QUANTILE_TAIL_COEFFS, 0 * w))  # fmt: skip
-    return (2**0.5 * (2 * x - 1) * ratio).to(p.dtype)
-
-
-# ---------------------------------------------------------------- the policy as a function of tensors
 
 
 @dataclass(frozen=True)
@@ -98,186 +61,171 @@ class TensorSpec:
     role: str
     example: Tensor
     """An example value; a constant of the graph if the function does not use the input."""
-    metadata: dict[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return its description for policy.json."""
-        shape, dtype = list(self.example.shape), str(self.example.dtype).removeprefix("torch.")
-        return {"name": self.name, "role": self.role, "shape": shape, "dtype": dtype, **self.metadata}
+    metadata: Mapping[str, Any]
 
 
 class PolicyFunction(nn.Module):
-    """A policy as a function of tensors: from ``used_inputs``, in this order, to ``outputs``."""
+    """A policy as a function of tensors: from ``inputs``, in this order, to ``outputs``.
 
-    def __init__(self, player: Player, mode: Mode, rows: int | None) -> None:
-        """``player`` is on the CPU in float32. ``rows``: N, the number of observations per call; None: any number."""
+    The learner is not a submodule, so that the graph has no weights that it does not use.
+    """
+
+    def __init__(self, player: Player, batch: int | None) -> None:
+        """``player`` is on the CPU in float32. ``batch``: N, the number of observations per call; None: any number."""
         super().__init__()
-        self.any_rows: bool = rows is None
-        rows = 2 if rows is None else rows  # a graph traced with one row would only accept one
-        self.rows: int = rows
-        self.space: spaces.Space[Any] = player.action_space
-        self.learner: Algorithm = player.algo.requires_grad_(False)
-        self.mode = mode
-        self.policy: Policy[Any] = player.algo.policy
+        rows = batch or 2  # a graph traced with one row would only accept one
+        self.batch = batch
+        self.squash: str = ""
+        self.player = player
+        self.policy: Any = player.algo.policy
         obs_spec, state = player.observer.single, player.initial_state(rows)
-        self.inner: str = "state"
         if (depth := player.config.env.frame_stack) > 1:
-            self.policy = Preprocessor(obs_spec, frame_stack=depth, frame_stack_keys=".*").policy(
-                self.policy, torch.device("cpu")
-            )
-            state, self.inner = self.policy.initial(rows)._replace(state=state), "state/state"
-        self.blank: list[Any]
-        self.tree: TreeSpec
-        self.blank, self.tree = tree_flatten(state)
-        self.carried: list[TensorSpec] = [
-            TensorSpec(name, "state", x, {"initial": _initial(x)}) for name, x in _leaves(state, "state")
-        ]
+            stacker = Preprocessor(obs_spec, frame_stack=depth, frame_stack_keys=".*")
+            self.policy = stacker.policy(self.policy, torch.device("cpu"))
+            state = self.policy.initial(rows)._replace(state=state)
+        leaves, self.tree = tree_flatten_with_path(state)  # None: not a tensor, but a leaf
+        self.state_names: list[str | None] = [None if x is None else _name(path) for path, x in leaves]
         self.inputs: list[TensorSpec] = [_obs_input(player, key, part, rows) for key, part in obs_spec.items()]
         self.inputs.append(TensorSpec("is_first", "is_first", torch.ones(rows, dtype=torch.bool), {}))
         self.inputs.append(TensorSpec("reward", "reward", torch.zeros(rows), {}))
-        self.inputs += self.carried
-        with FakeTensorMode(allow_non_fake_inputs=True) as fake, NoiseRecorder() as draws:
-            action, _ = self._act({spec.name: fake.from_tensor(spec.example) for spec in self.inputs})
-        self.noise: list[TensorSpec] = [_noise(number, draw) for number, draw in enumerate(draws.drawn)]
-        self.inputs += self.noise
-        self.leaves: list[tuple[tuple[Any, ...], spaces.Space[Any]]] = list(iter_leaves(player.action_space))
-        self.cuts: dict[str, slice] = player.action_spec.slices()
-        blank = torch.zeros(action.shape)
-        self.actions: list[TensorSpec] = [
-            TensorSpec(column("action", path), "action", self._unflatten_action(blank, path, leaf), _range(leaf))
-            for path, leaf in self.leaves
+        self.inputs += [
+            TensorSpec(_name(path), "state", x, {"initial": _initial(x)}) for path, x in leaves if x is not None
         ]
-        self.state_names: list[str] = [spec.name for spec in self.carried]
-        self.input_names: list[str] = [spec.name for spec in self.inputs]
+        outputs, drawn = self._act({spec.name: spec.example for spec in self.inputs}, None)
+        noise = [TensorSpec(f"noise/{i}", "noise", x, {"distribution": kind}) for i, (kind, x) in enumerate(drawn)]
+        self.inputs += noise
+        self.noise_names: list[str] = [spec.name for spec in noise]
+        self.unused: list[TensorSpec] = []
+        self.outputs: list[TensorSpec] = [self._output(name, x) for name, x in outputs.items()]
 
-    @property
-    def used_inputs(self) -> list[TensorSpec]:
-        """The inputs that the function uses."""
-        return [spec for spec in self.inputs if spec.name in self.input_names]
+    def _output(self, name: str, example: Tensor) -> TensorSpec:
+        if name.startswith("next_"):
+            return TensorSpec(name, "state", example, {"input": name.removeprefix("next_")})
+        leaf = {column("action", path): leaf for path, leaf in iter_leaves(self.player.action_space)}.get(name)
+        if leaf is None:
+            return TensorSpec(name, "distribution", example, {"squash": self.squash} if name[:4] == "mean" else {})
+        return TensorSpec(name, "action", example, _range(leaf))
 
-    @property
-    def outputs(self) -> list[TensorSpec]:
-        """Actions, and the state after them."""
-        carried = [spec for spec in self.carried if spec.name in self.state_names]
-        return [*self.actions, *(TensorSpec(f"next_{p.name}", "state", p.example, {"input": p.name}) for p in carried)]
-
-    def state_inputs(self, state: Any) -> dict[str, Tensor]:
-        """Return a ``state`` of the agent's policy as inputs."""
-        return {name: x for name, x in _leaves(state, self.inner) if name in self.state_names}
-
-    def noise_inputs(self, drawn: Sequence[NoiseDraw]) -> dict[str, Tensor]:
-        """Return the noise that a policy has drawn as inputs.
-
-        Some draws can be missing if the policy did not need them.
-        """
-        remaining, inputs = list(drawn), {}
-        for spec in self.noise:
-            signature = spec.metadata["distribution"], spec.example.shape
-            if remaining and (remaining[0].kind, remaining[0].values.shape) == signature:
-                inputs[spec.name] = remaining.pop(0).values
-        return inputs
-
-    def max_difference(
-        self, actions: Sequence[Tensor], expected: Any, output: PolicyOutput | None = None
-    ) -> np.ndarray:
-        """Return the largest difference between ``actions`` and ``expected``, scaled to [-1, 1], ``[N]``.
-
-        Classes whose logit or value in ``output`` equals the best, like the ``expected`` class, do not count as
-        different.
-        """
-        statistics = {} if output is None else action_statistics(output.decision, self.space)
-        out = np.zeros(self.rows)
-        for (path, leaf), action in zip(self.leaves, actions, strict=False):
-            half = action_bounds(leaf)[2] if isinstance(leaf, spaces.Box) and leaf.dtype.kind == "f" else 1.0
-            gap = np.abs(action.double().numpy() - get_at_path(expected, path)) / np.maximum(half, TINY)  # [N, *shape]
-            probs, values = (statistics.get(column(name, path)) for name in ("probabilities", "values"))
-            score = values if probs is None else probs.log()
-            if score is not None:
-                index = (action - torch.from_numpy(np.asarray(classes_of(leaf)[1]))).unsqueeze(-1)
-                best = score.amax(-1)
-                worse = best - score.gather(-1, index).squeeze(-1)
-                gap = np.where(worse <= ATOL * best.abs().clamp(min=1), 0.0, gap)
-            out = np.maximum(out, gap.reshape(self.rows, -1).max(-1, initial=0.0))
-        return out
-
-    def _act(self, values: dict[str, Tensor]) -> tuple[Tensor, Any]:
-        no = torch.zeros(values["is_first"].shape, dtype=torch.bool)
+    def _act(
+        self, values: Mapping[str, Tensor], noise: Sequence[Tensor] | None
+    ) -> tuple[dict[str, Tensor], list[tuple[str, Tensor]]]:
+        """Return the outputs by name, and the random numbers drawn, which are ``noise`` if it is given."""
+        no, space = torch.zeros_like(values["is_first"]), self.player.action_space
         obs = {name.removeprefix("obs/"): x for name, x in values.items() if name.startswith("obs/")}
         step = Step(obs=obs, reward=values["reward"], is_first=values["is_first"], is_last=no, is_terminal=no)
-        carried = iter(self.carried)
-        leaves = [None if x is None else values[next(carried).name] for x in self.blank]
-        state = tree_unflatten(leaves, self.tree)
-        result: tuple[Tensor, Any] = self.policy.act(step, state, self.mode)
-        return result
-
-    def _unflatten_action(self, flat: Tensor, path: tuple[Any, ...], leaf: Any) -> Tensor:
-        """Convert actions to the environment's format, ``[N, *shape]``, like ``core/action_codec.py: ActionCodec``."""
-        part = flat[:, self.cuts["/".join(map(str, path)) or "action"]]
-        if not isinstance(leaf, spaces.Box):
-            counts, start = classes_of(leaf)
-            choices = torch.split(part, counts.reshape(-1).tolist(), -1)
-            chosen = torch.stack([choice.argmax(-1) for choice in choices], -1).reshape(flat.shape[0], *counts.shape)
-            return chosen + torch.from_numpy(np.asarray(start))
-        low, high, half, middle = (torch.from_numpy(np.asarray(x, np.float32)) for x in action_bounds(leaf))
-        scaled = part.clamp(-1, 1).reshape(flat.shape[0], *leaf.shape) * half + middle
-        is_integer = leaf.dtype.kind != "f"
-        inside = torch.minimum(torch.maximum(scaled.round() if is_integer else scaled, low), high)
-        return inside.long() if is_integer else inside
+        state = tree_unflatten([None if name is None else values[name] for name in self.state_names], self.tree)
+        with RandomDraws(noise) as draws:
+            action, after = self.policy.act(step, state, "eval")
+        cuts = self.player.action_spec.slices()
+        outputs = {
+            column("action", path): _to_env_action(action[:, cuts["/".join(map(str, path)) or "action"]], leaf)
+            for path, leaf in iter_leaves(space)
+        }
+        with contextlib.suppress(ConfigError), RandomDraws([x for _, x in draws.drawn]):
+            decision = inspect_policy(self.policy, step, state).decision
+            self.squash = getattr(decision, "squash", "")
+            outputs |= {} if isinstance(decision, Tensor) else action_statistics(decision, space, squashed=False)
+        after_leaves = zip(self.state_names, tree_leaves(after), strict=True)
+        return outputs | {f"next_{name}": x for name, x in after_leaves if name is not None}, draws.drawn
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return the tensors of :attr:`outputs` for those of :attr:`used_inputs`."""
-        values = {spec.name: spec.example for spec in self.inputs}
-        if self.any_rows:
+        """Return the tensors of :attr:`outputs` for those of :attr:`inputs`."""
+        values = {spec.name: spec.example for spec in self.unused}
+        if self.batch is None:
             values = {name: x[:1].expand(inputs[0].shape[0], *x.shape[1:]) for name, x in values.items() if x.ndim}
-        values |= dict(zip(self.input_names, inputs, strict=True))
-        with NoiseRecorder([values[spec.name] for spec in self.noise]):
-            action, state = self._act(values)
-        leaves = (x for x in tree_leaves(state) if x is not None)
-        after = [x for spec, x in zip(self.carried, leaves, strict=True) if spec.name in self.state_names]
-        return tuple(self._unflatten_action(action, *leaf) for leaf in self.leaves) + tuple(after)
+        values |= dict(zip([spec.name for spec in self.inputs], inputs, strict=True))
+        outputs, _ = self._act(values, [values[name] for name in self.noise_names])
+        return tuple(outputs[spec.name] for spec in self.outputs)
 
     def graph(self) -> torch.export.ExportedProgram:
-        """Return the function as a graph with only the inputs, states and weights that matter."""
-        has_unused = True
-        while has_unused:
-            # The examples themselves are constants of the graph.
-            examples = tuple(spec.example.clone() for spec in self.used_inputs)
-            axes = (tuple({0: torch.export.Dim("batch")} for _ in examples),) if self.any_rows else None
-            program = torch.export.export(self, examples, dynamic_shapes=axes, strict=False)
-            has_unused = self._remove_unused(program)
-        if self.any_rows:
-            self.rows = 1
-            groups = self.inputs, self.noise, self.actions
-            self.inputs, self.noise, self.actions = ([_first_row(spec) for spec in specs] for specs in groups)
+        """Return the function as a graph, without the inputs and states that matter for no action, now or later."""
+        self._remove_unused(self._export())
+        program: torch.export.ExportedProgram = self._export().run_decompositions({})
+        _merge_duplicates(program)
         return program
 
-    def _remove_unused(self, program: torch.export.ExportedProgram) -> bool:
-        """Remove everything on which no action depends, now or later; return whether anything was removed."""
+    def _export(self) -> torch.export.ExportedProgram:
+        examples = tuple(spec.example.clone() for spec in self.inputs)  # the examples themselves would be constants
+        axes = (tuple({0: torch.export.Dim("batch")} for _ in examples),) if self.batch is None else None
+        return torch.export.export(self, examples, dynamic_shapes=axes, strict=False)
+
+    def _remove_unused(self, program: torch.export.ExportedProgram) -> None:
         nodes = {node.name: node for node in program.graph.nodes}
-        input_of_node = dict(zip(program.graph_signature.user_inputs, self.input_names, strict=True))
-        outputs = [nodes.get(str(name)) for name in program.graph_signature.user_outputs]
-        next_outputs = dict(zip(self.state_names, outputs[len(self.leaves) :], strict=True))
-        used_nodes: set[Any] = set()
-        pending = outputs[: len(self.leaves)]
+        signature = program.graph_signature
+        input_names = dict(zip(signature.user_inputs, (spec.name for spec in self.inputs), strict=True))
+        outputs = dict(zip((spec.name for spec in self.outputs), signature.user_outputs, strict=True))
+        pending, used = [outputs[spec.name] for spec in self.outputs if spec.role != "state"], set[str]()
         while pending:
-            node = pending.pop()
-            if node is not None and node not in used_nodes and node.target is not torch.ops.aten.sym_size.int:
-                used_nodes.add(node)
-                pending += [*node.all_input_nodes, next_outputs.get(input_of_node.get(node.name, ""))]
-        used_names = {name for node, name in input_of_node.items() if nodes[node] in used_nodes}
-        has_removed = used_names < set(self.input_names)
-        self.state_names = [name for name in self.state_names if name in used_names]
-        self.input_names = [name for name in self.input_names if name in used_names]
-        parameter_names = program.graph_signature.inputs_to_parameters | program.graph_signature.inputs_to_buffers
-        for node, parameter_name in parameter_names.items():
-            if not nodes[node].users:
-                module, _, name = parameter_name.rpartition(".")
-                owner = self.get_submodule(module)
-                unused: Any = getattr(owner, name)
-                delattr(owner, name)
-                setattr(owner, name, unused.detach())  # not a weight: may be accessed without being read
-                has_removed = True
-        return has_removed
+            node = nodes.get(str(pending.pop()))
+            if node is not None and node.name not in used and node.target is not torch.ops.aten.sym_size.int:
+                used.add(node.name)
+                pending += [x.name for x in node.all_input_nodes]
+                pending.append(outputs.get(f"next_{input_names.get(node.name)}"))
+        names = {name for node, name in input_names.items() if node in used}
+        self.unused = [spec for spec in self.inputs if spec.name not in names]
+        self.inputs = [spec for spec in self.inputs if spec.name in names]
+        self.outputs = [spec for spec in self.outputs if spec.role != "state" or spec.metadata["input"] in names]
+
+    def random_inputs(self, number: int) -> dict[str, Tensor]:
+        """Return the inputs of the call of this ``number``: random, in episodes of 50 calls; the state is initial.
+
+        A function of any number of rows is called with one and with three.
+        """
+        rows = 1 + 2 * (number % 2) if self.batch is None else self.batch
+        values = {spec.name: spec.example for spec in self.inputs}
+        for spec in (spec for spec in self.inputs if spec.role == "noise"):
+            size, *others = spec.example.shape
+            values[spec.name] = NOISE[spec.metadata["distribution"]](rows if self.batch is None else size, *others)
+        for key, part in self.player.observer.single.items():
+            values[f"obs/{key}"] = _random_observation(part, rows, self.player.action_spec)
+        return values | {"is_first": torch.full((rows,), number % 50 == 0), "reward": torch.randn(rows)}
+
+    def max_difference(self, actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+        """Return the largest difference between outputs: relative above 1, of actions scaled to [-1, 1].
+
+        The difference of a class from the ``expected`` one is that of their probabilities or values.
+        """
+        outputs = dict(zip([spec.name for spec in self.outputs], zip(actual, expected, strict=True), strict=True))
+        for path, leaf in iter_leaves(self.player.action_space):
+            name = column("action", path)
+            a, b = outputs[name]
+            if isinstance(leaf, spaces.Box):
+                half = torch.from_numpy(np.maximum(action_bounds(leaf)[2], TINY))
+                outputs[name] = a / half, b / half
+            for scores in (outputs[key][1] for kind in SCORES if (key := column(kind, path)) in outputs):
+                index = (torch.stack([a, b]) - torch.from_numpy(np.asarray(classes_of(leaf)[1]))).unsqueeze(-1)
+                outputs[name] = scores.gather(-1, index[0]), scores.gather(-1, index[1])
+        gaps = [
+            torch.where(a == b, 0.0, (a.double() - b).abs() / b.double().abs().clamp(min=1)).nan_to_num(torch.inf)
+            for a, b in outputs.values()
+        ]
+        return max(float(gap.max()) for gap in gaps if gap.numel())
+
+
+def _merge_duplicates(program: torch.export.ExportedProgram) -> None:
+    """Compute once what ``act`` and ``inspect`` both compute."""
+    nodes: dict[Any, Any] = {}
+    returned = next(node for node in program.graph.nodes if node.op == "output").all_input_nodes
+    for node in [node for node in program.graph.nodes if node.op == "call_function" and node not in returned]:
+        key = node.target, str(node.args), str(node.kwargs)
+        if (first := nodes.setdefault(key, node)) is not node:
+            node.replace_all_uses_with(first)
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _to_env_action(part: Tensor, leaf: Any) -> Tensor:
+    """Convert flat actions ``[N, A]`` to those of the environment, ``[N, *shape]``, like ``core/action_codec.py``."""
+    if not isinstance(leaf, spaces.Box):
+        counts, start = classes_of(leaf)
+        choices = torch.split(part, counts.reshape(-1).tolist(), -1)
+        chosen = torch.stack([choice.argmax(-1) for choice in choices], -1).reshape(part.shape[0], *counts.shape)
+        return chosen + torch.from_numpy(np.asarray(start))
+    low, high, half, middle = (torch.from_numpy(np.asarray(x, np.float32)) for x in action_bounds(leaf))
+    scaled = part.clamp(-1, 1).reshape(part.shape[0], *leaf.shape) * half + middle
+    is_integer = leaf.dtype.kind != "f"
+    inside = torch.minimum(torch.maximum(scaled.round() if is_integer else scaled, low), high)
+    return inside.long() if is_integer else inside
 
 
 def _obs_input(player: Player, key: str, part: ObsPart, rows: int) -> TensorSpec:
@@ -294,20 +242,23 @@ def _obs_input(player: Player, key: str, part: ObsPart, rows: int) -> TensorSpec
     return TensorSpec(f"obs/{key}", role, example, metadata | player.observer.origin(key))
 
 
-def _noise(number: int, drawn: NoiseDraw) -> TensorSpec:
-    metadata = {"distribution": drawn.kind} | ({} if drawn.high is None else {"high": drawn.high})
-    return TensorSpec(f"noise/{number}", "noise", torch.zeros(drawn.values.shape, dtype=drawn.values.dtype), metadata)
+def _random_observation(part: ObsPart, rows: int, actions: ActionSpec) -> Tensor:
+    """Return random observations ``[N, *shape]``; a mask allows at least one class of each choice."""
+    shape = rows, *part.shape
+    if part.kind == "mask":
+        seed = int(torch.randint(2**31, ()))
+        return (torch.rand(shape) < 0.5) | (random_flat_actions(actions, rows, np.random.default_rng(seed)) != 0)
+    if part.kind == "image":
+        return (torch.rand(shape) * (part.high - part.low) + part.low).to(getattr(torch, part.dtype))
+    if part.kind == "categorical":
+        return (torch.rand(shape) * torch.tensor(part.classes).reshape(part.shape)).long()
+    return torch.randn(shape)
 
 
-def _first_row(spec: TensorSpec) -> TensorSpec:
-    return replace(spec, example=spec.example[:1] if spec.example.ndim else spec.example)
-
-
-def _leaves(state: Any, root: str) -> list[tuple[str, Tensor]]:
-    """Return the tensors of a state by name."""
-    paths = [(path, x) for path, x in tree_flatten_with_path(state)[0] if x is not None]
-    return [("/".join([root, *(str(getattr(key, "name", None) or getattr(key, "key", None) or getattr(key, "idx", 0))
-                               for key in path)]), x) for path, x in paths]  # fmt: skip
+def _name(path: Sequence[Any]) -> str:
+    """Return the name of the input for the tensor at ``path`` of the state."""
+    keys = (getattr(key, "name", None) or getattr(key, "key", None) or getattr(key, "idx", 0) for key in path)
+    return "/".join(["state", *map(str, keys)])
 
 
 def _initial(x: Tensor) -> Any:

@@ -168,26 +168,20 @@ class ExportCommand(RunOptions, EnvOverride):
     out: Path | None = None
     """Output file; a JSON file next to it describes its inputs and outputs. None: policy.onnx or policy.pt2 in the run
     folder."""
-    deterministic: bool = True
-    """Take the policy's most likely actions; --no-deterministic samples them with noise passed as an input."""
     batch: int | None = None
     """Number of observations per call. None: any number if the policy has no memory, else 1."""
     steps: int = 1000
-    """Number of env steps in which the file is compared with the agent."""
+    """Number of calls with random observations in which the file is compared with the agent."""
 
     def __call__(self) -> None:
         from reverie.agent.export import export
         from reverie.agent.loading import load
-        from reverie.agent.player import actions_label
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        done = export(
-            agent, self.out, format=self.format, deterministic=self.deterministic, batch=self.batch, steps=self.steps
-        )
+        done = export(agent, self.out, format=self.format, batch=self.batch, steps=self.steps)
         apart = f"; {count_noun(done.num_differing, 'step')} differ, by rounding" if done.num_differing else ""
-        print(f"{agent.config.env.id}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
+        print(f"{agent.config.env.id}, {agent.checkpoint.name}, deterministic actions")
         print(f"compared with the agent in {count_noun(done.steps, 'step')}: differences up to {done.error:.1g}{apart}")
-        print(f"{1e6 * done.seconds:.0f} us a decision; the agent takes {1e6 * done.agent_seconds:.0f} us")
         print_files({"policy": done.file, "described in": done.metadata_file}, self.run)
 
 

@@ -107,6 +107,11 @@ class JointDistribution:
     parts: dict[str, Distribution]
     slices: dict[str, slice]
 
+    @property
+    def squash(self) -> str:
+        """How samples of continuous parts become actions: ``normals.py: Normal``; "" if all parts are discrete."""
+        return next((part.squash for part in self.parts.values() if isinstance(part, Normal)), "")
+
     def sample(self) -> Tensor:
         """Return a sample, ``[..., A]``."""
         samples = [p.sample() for p in self.parts.values()]
@@ -148,9 +153,9 @@ class JointDistribution:
         """Return the entropy ``[...]`` in nats, summed over the parts."""
         return torch.stack(list(self.entropies().values())).sum(0)
 
-    def summary(self) -> Summary:
+    def summary(self, squashed: bool = True) -> Summary:
         """Return the summaries of all parts, ``[..., A]``."""
-        means, stds = zip(*(part.summary() for part in self.parts.values()), strict=True)
+        means, stds = zip(*(part.summary(squashed) for part in self.parts.values()), strict=True)
         return torch.cat(means, -1), torch.cat(stds, -1)
 
 

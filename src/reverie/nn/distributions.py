@@ -154,7 +154,7 @@ class Categoricals:
         """Return the entropy ``[...]`` in nats, summed over the variables."""
         return -(self.probs * self.log_probs).sum((-2, -1))
 
-    def summary(self) -> Summary:
+    def summary(self, squashed: bool = True) -> Summary:
         """Return the probabilities."""
         probs = self._flat(self.probs)
         return probs, torch.zeros_like(probs)
@@ -196,7 +196,7 @@ class GumbelCategoricals:
         """Return the expectation sum_a pi(a) x_a ``[...]`` of ``values`` ``[..., A]``, summed over the variables."""
         return (self.log_probs.exp() * values).sum(-1)
 
-    def summary(self) -> Summary:
+    def summary(self, squashed: bool = True) -> Summary:
         """Return the probabilities."""
         return self.log_probs.exp(), torch.zeros_like(self.logits)
 
@@ -240,6 +240,7 @@ class MixedDistribution:
     def __init__(self, numbers: Any, choices: GumbelCategoricals, layout: ActionLayout) -> None:
         """``numbers``: any normal distribution of ``nn/normals.py``, over ``[..., C]``."""
         self.numbers = numbers
+        self.squash: str = numbers.squash
         self.choices = choices
         self.layout = layout
 
@@ -263,7 +264,7 @@ class MixedDistribution:
         entropy: Tensor = self.numbers.entropy()
         return entropy + self.choices.entropy()
 
-    def summary(self) -> Summary:
+    def summary(self, squashed: bool = True) -> Summary:
         """Return the summaries of both parts, joined."""
-        (mean, std), (probs, none) = self.numbers.summary(), self.choices.summary()
+        (mean, std), (probs, none) = self.numbers.summary(squashed), self.choices.summary()
         return self.layout.join(mean, probs), self.layout.join(std, none)

@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import torch
@@ -71,12 +70,6 @@ def _anneal(first: float, final: float | None, anneal_steps: int, steps: Tensor)
     if final is None:
         return first
     return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
-
-
-def _along(ramp: PiecewiseLinear, step: Tensor) -> Tensor:
-    """Return ``ramp.value_at(step)`` ``[]``."""
-    pieces = [((step - a) / (b - a)).clamp(0, 1) * (y - x) for (a, x), (b, y) in pairwise(ramp.points)]
-    return sum(pieces, torch.tensor(ramp.points[0][1]))
 
 
 def may_any(flags: Tensor) -> bool:
@@ -214,7 +207,7 @@ class EpsilonGreedy(EpsilonSchedule):
 
     def epsilon_at(self, steps: Tensor) -> Tensor | float:
         if isinstance(self.epsilon, PiecewiseLinear):
-            return _along(self.epsilon, steps.sum()) if is_traced(steps) else self.epsilon.value_at(int(steps.sum()))
+            return self.epsilon.value_at(int(steps.sum()))
         return _anneal(self.epsilon, self.final_epsilon, self.anneal_steps, steps)
 
 

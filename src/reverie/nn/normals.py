@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +43,8 @@ class Normal:
 
     mean: Tensor  # [..., A]
     std: Tensor  # [..., A]
+    squash: ClassVar[str] = "clip"
+    """How a sample of the normal becomes an action in [-1, 1]: clip, tanh, or truncate, which is to draw again."""
 
     def sample(self) -> Tensor:
         """Return a sample ``[..., A]`` without gradient: the actor losses that use it are likelihood-ratio losses."""
@@ -66,7 +68,7 @@ class Normal:
         """Return the entropy ``[...]`` in nats."""
         return (self.std.log() + HALF_LOG_2PI_E).sum(-1)
 
-    def summary(self) -> Summary:
+    def summary(self, squashed: bool = True) -> Summary:
         """Return mean and standard deviation of actions before clipping."""
         return self.mean, self.std
 
@@ -84,6 +86,7 @@ class TruncatedNormal(Normal):
     ``mean`` in [-1, 1] and ``std`` are the parameters before truncation.
     """
 
+    squash: ClassVar[str] = "truncate"
     LIMIT = 1 - 1e-6
     """Samples are clipped to it, with the gradient of unclipped samples."""
 
@@ -119,8 +122,10 @@ class TruncatedNormal(Normal):
         edges = (self.low * _normal_density(self.low) - self.high * _normal_density(self.high)) / (2 * self.mass)
         return ((self.std * self.mass).log() + HALF_LOG_2PI_E + edges).sum(-1)
 
-    def summary(self) -> Summary:
-        """Return mean and standard deviation of the truncated distribution."""
+    def summary(self, squashed: bool = True) -> Summary:
+        """Return mean and standard deviation of the truncated distribution; before that if not ``squashed``."""
+        if not squashed:
+            return super().summary()
         return _mean_and_std_of_quantiles(self.quantile, self.mean)
 
 
@@ -135,6 +140,7 @@ class TanhNormalDistribution(Normal):
     are the parameters before tanh.
     """
 
+    squash: ClassVar[str] = "tanh"
     LARGEST = 1 - 2**-24
     """The largest float32 below 1: actions nearer to 1 have its density."""
 
@@ -165,8 +171,10 @@ class TanhNormalDistribution(Normal):
         noise = torch.randn(self.samples, *self.mean.shape, device=self.mean.device)
         return -self.density(self.mean + self.std * noise).mean(0)
 
-    def summary(self) -> Summary:
-        """Return mean and standard deviation of actions, after tanh."""
+    def summary(self, squashed: bool = True) -> Summary:
+        """Return mean and standard deviation of actions after tanh; before it if not ``squashed``."""
+        if not squashed:
+            return super().summary()
         return _mean_and_std_of_quantiles(
             lambda share: (self.mean + self.std * torch.special.ndtri(share)).tanh(), self.mean
         )
@@ -182,6 +190,8 @@ def _expand_samples(x: Tensor, n: int) -> Tensor:
 
 class DiagonalNormal:
     """N(mean, std^2) over ``[..., A]``, not squashed by tanh: actions of -1 and 1 have a finite density, too."""
+
+    squash: ClassVar[str] = "clip"
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """``mean`` is ``[..., A]``, ``log_std`` ``[..., A]`` or ``[A]``, already clamped to its limits."""
@@ -206,7 +216,7 @@ class DiagonalNormal:
         """Return the mean, ``[..., A]``."""
         return self.mean
 
-    def summary(self) -> Summary:
+    def summary(self, squashed: bool = True) -> Summary:
         """Return mean and standard deviation of actions before clipping."""
         return self.mean, exp(self.log_std).expand_as(self.mean)
 
@@ -245,6 +255,8 @@ class SquashedNormal(DiagonalNormal):
     where ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u)), which is exact and finite for any u.
     """
 
+    squash: ClassVar[str] = "tanh"
+
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
         self.mean = mean
@@ -270,8 +282,10 @@ class SquashedNormal(DiagonalNormal):
         """Return tanh(mean), ``[..., A]``."""
         return tanh(self.mean)
 
-    def summary(self) -> Summary:
-        """Return mean and standard deviation of actions, after tanh."""
+    def summary(self, squashed: bool = True) -> Summary:
+        """Return mean and standard deviation of actions after tanh; before it if not ``squashed``."""
+        if not squashed:
+            return super().summary()
         std = exp(self.log_std)
         return _mean_and_std_of_quantiles(
             lambda share: (self.mean + std * torch.special.ndtri(share)).tanh(), self.mean
