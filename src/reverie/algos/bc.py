@@ -22,8 +22,7 @@ from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
 from reverie.nn.actor_critic import CategoricalActor, DeterministicActor, GaussianActor, MixedActor
 from reverie.nn.adam import Adam
-from reverie.nn.chunk_policy import ChunkPolicy
-from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
+from reverie.nn.exploration import ChunkPolicy, Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
 from reverie.nn.normals import DiagonalNormal
 from reverie.objectives.chunks import split_chunks
