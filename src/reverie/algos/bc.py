@@ -185,8 +185,7 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
         if self.policy_kind is not None and self.policy_kind not in fit:
             raise ConfigError(
                 f"algo.policy_kind = {self.policy_kind} is for {CLONE_KINDS[self.policy_kind]} actions, but these "
-                "actions "
-                f"are {kind}. Use one of {', '.join(fit)}, or None to choose it by the kind of the actions."
+                f"actions are {kind}. Use one of {', '.join(fit)}, or None to choose it by the kind of the actions."
             )
         if self.chunk_size > 1 and kind != "continuous":
             raise ConfigError(

@@ -147,8 +147,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             source = "info" if mask_in(info) is not None else "observation"
             raise ChangedError(
                 f"the {source} of {method}() has an {MASK_KEY}, but there was none when the environment was made, "
-                "neither "
-                "in the info of reset() nor in the observation space: the agent would take illegal actions. "
+                "neither in the info of reset() nor in the observation space: the agent would take illegal actions. "
                 f"Provide it in every step, also in the info of reset(), or set env.exclude_keys = {MASK_KEY}"
             )
         if (action_space := self.env.action_space) != self._declared:

@@ -115,8 +115,7 @@ class SpacesOnlyEnv(gymnasium.Env[Any, Any]):
         """Raise NoEnvironmentError: there are no episodes to play."""
         raise NoEnvironmentError(
             f"{self.run} was trained on a dataset alone, so there is no environment to play episodes in. Pass one: "
-            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data "
-            "PATH"
+            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
 
 
@@ -222,8 +221,7 @@ def _wrong_type_text(env: object) -> str:
     """Return the end of the error message about an object that is not a single Gymnasium environment."""
     return (
         f"{short_repr(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single "
-        "gymnasium.Env, or "
-        f"a function that makes one. Set env.num to run several copies. {OLD_GYM}."
+        f"gymnasium.Env, or a function that makes one. Set env.num to run several copies. {OLD_GYM}."
     )
 
 
