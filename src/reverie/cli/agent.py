@@ -103,10 +103,8 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
         print(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model observed")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
-        ahead = (
-            "" if trained is None else f"(during training, the model imagines only {count_noun(trained, 'step')} ahead)"
-        )
-        print(f"{ahead}\n" if ahead else "")
+        ahead = f"(during training, the model imagines only {count_noun(trained or 0, 'step')} ahead)\n"
+        print("" if trained is None else ahead)
         print(f"{_error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
             print(f"  {key}: {unit}")

@@ -104,9 +104,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _first_render(self) -> np.ndarray:
         if self.env.render_mode is None:
-            remedy = (
-                "Create it with render_mode='rgb_array', which is passed to a class or function with this parameter"
-            )
+            remedy = "Create it with render_mode='rgb_array', which is passed to a class or function that takes it"
             raise EnvError(f"{self._where} cannot render images: its render_mode is None. {remedy}.")
         self.env.reset()
         try:

@@ -247,9 +247,8 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown_env_error(config.id) from error
-        kwargs_text = (
-            f" with ({', '.join(f'{key}={short_repr(value)}' for key, value in kwargs.items())})" if kwargs else ""
-        )
+        arguments = ", ".join(f"{key}={short_repr(value)}" for key, value in kwargs.items())
+        kwargs_text = f" with ({arguments})" if kwargs else ""
         failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
         hint = renderer_hint(error) or missing_package_hint(name)
         raise EnvError(f"{failed}.{hint}" if hint else failed) from error

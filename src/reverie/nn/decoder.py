@@ -188,9 +188,8 @@ class _CNN(nn.Module):
         stages = cast(list[tuple[DoublingConv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
         for (conv, norm), size in zip(stages, self.sizes[1:-1], strict=True):
             x = _crop(conv_unfold_norm_silu(x, *conv.fold_weights(x.dtype), norm.weight, norm.eps), size)
-        pixels = _crop(
-            conv_unfold_sigmoid(x, *self.output.fold_weights(x.dtype)), self.sizes[-1]
-        )  # [M, H, W, channels]
+        pixels = conv_unfold_sigmoid(x, *self.output.fold_weights(x.dtype))
+        pixels = _crop(pixels, self.sizes[-1])  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])
 
 
