@@ -79,14 +79,14 @@ def _along(ramp: PiecewiseLinear, step: Tensor) -> Tensor:
     return sum(pieces, torch.tensor(ramp.points[0][1]))
 
 
-def may_any(flags: Tensor) -> bool:
+def _may_any(flags: Tensor) -> bool:
     """Return whether any of the flags ``[N]`` may be set; fast for the few flags of N environments, on the CPU."""
     return is_traced(flags) or True in flags.tolist()
 
 
 def _advance_counters(steps: Tensor, step: Step) -> Tensor:
     """Return the step counters ``[N]``, plus one for each environment whose episode has not ended."""
-    return steps + ~step.is_last if may_any(step.is_last) else steps + 1
+    return steps + ~step.is_last if _may_any(step.is_last) else steps + 1
 
 
 class NoiseState(NamedTuple):
@@ -112,7 +112,7 @@ class ActionNoise(Choice, ABC):
 
     def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
         """Return noise ``[N, A]`` for the next actions, drawn from the CPU's default generator, and the new state."""
-        begun = may_any(step.is_first)
+        begun = _may_any(step.is_first)
         before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
         process = self.next_value(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, _advance_counters(state.steps, step))
@@ -364,7 +364,7 @@ def epsilon_greedy(best: Tensor, classes: int, chance: Tensor | float, legal: Te
     uniform, random_class = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
     if legal is not None:
         allowed = legal.gather(1, random_class[:, None]).squeeze(1)  # [N]
-        random_class = torch.where(allowed, random_class, sample_legal(legal)) if may_any(~allowed) else random_class
+        random_class = torch.where(allowed, random_class, sample_legal(legal)) if _may_any(~allowed) else random_class
     return torch.where(uniform < chance, random_class, best)
 
 
@@ -406,7 +406,7 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
         """Return ``(action [N, A] on the CPU, state)``. Where an episode begins, a new chunk replaces the last one."""
         noise = self.draw_noise(len(step), state.steps, mode)
         actions, num_taken, is_over = state.actions, state.num_taken, step.is_first | (state.num_taken == self.size)
-        if may_any(is_over):
+        if _may_any(is_over):
             actions = torch.where(is_over.view(-1, 1, 1), self.propose(step, noise), actions)
             num_taken = num_taken.masked_fill(is_over, 0)
         index = num_taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
