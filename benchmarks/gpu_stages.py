@@ -150,7 +150,7 @@ def vector_update(name: str, args: argparse.Namespace) -> Any:
     sys.path.insert(0, str(HERE / "peers"))
     from rates_reverie import SEEN, acts, config
 
-    from reverie.experiment.noise import noise_batch
+    from reverie.experiment.bench import noise_batch
 
     agent = config(name).build(SEEN, acts(discrete=False), args.device)
     data = noise_batch(agent, SEEN, acts(discrete=False)).to(agent.device)

@@ -40,7 +40,7 @@ from reverie.core.hardware import keep_freed_memory
 from reverie.core.kernel_dispatch import Kernel, use_only_kernels
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Update, Window
-from reverie.experiment.noise import noise_batch, noise_step
+from reverie.experiment.bench import noise_batch, noise_step
 from reverie.kernels import images, matmul, relu_mlp, tape
 from reverie.kernels.capture import WARM_UPS
 from reverie.kernels.registry import KERNELS

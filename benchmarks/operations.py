@@ -28,7 +28,7 @@ from update import SETTINGS, config
 
 import reverie
 from reverie.core.version import version
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu
 
 PACKAGE = f"{Path(reverie.__file__).parent}{os.sep}"

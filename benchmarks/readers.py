@@ -230,7 +230,7 @@ def measure(reader: str, path: Path, small: Path, rows_mb: float) -> dict[str, A
 
 def measure_shard(path: Path) -> dict[str, Any]:
     """Looking through, and reading."""
-    from reverie.datasets.reader import ReadOptions
+    from reverie.datasets.options import ReadOptions
     from reverie.datasets.rl_unplugged import RLUnpluggedReader
 
     reader = RLUnpluggedReader(path, ReadOptions())

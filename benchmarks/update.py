@@ -25,8 +25,7 @@ from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.core.hardware import choose_device, keep_freed_memory, peak_memory, synchronize
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
-from reverie.experiment.bench import gflop
-from reverie.experiment.noise import noise_batch, noise_step
+from reverie.experiment.bench import gflop, noise_batch, noise_step
 
 VECTOR = {"state": ObsPart(kind="vector", shape=(24,), dtype="float32")}
 IMAGE = {"image": ObsPart(kind="image", shape=(64, 64, 3), dtype="uint8")}

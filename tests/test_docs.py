@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import io
 import itertools
 import json
 import re
@@ -42,6 +43,7 @@ from reverie.envs.wrapper_list import SHORT
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, preset_name
 from reverie.experiment.settings import PRESETS
+from reverie.log import style
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -412,6 +414,18 @@ def test_no_picture_is_older_than_its_data() -> None:
     wanted = figures.wanted()
     assert {path: figures.made_from(path) for path in wanted} == wanted
     assert len(wanted) > 20
+
+
+def test_a_figure_follows_the_theme() -> None:
+    themes, file = tool("themed_svg"), io.StringIO()
+    with style.styled:
+        figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
+        axes.plot([0, 1], [0, 1], color=style.BLUE)
+        figure.savefig(file, format="svg")
+    head, _, body = themes.themed_svg(file.getvalue()).partition("</style>")
+    assert "prefers-color-scheme:dark" in head
+    assert not re.search("|".join(themes.DARK), body)
+    assert "var(--c0)" in body
 
 
 def test_the_site_has_each_page_and_each_algorithm() -> None:

@@ -22,7 +22,7 @@ from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.core.hardware import keep_freed_memory
 from reverie.core.protocols import Policy
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart, ObsSpec
-from reverie.experiment.noise import noise_batch, noise_step
+from reverie.experiment.bench import noise_batch, noise_step
 
 
 def acting(policy: Policy, obs: ObsSpec) -> Callable[[int], Callable[[], object]]:

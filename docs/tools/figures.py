@@ -30,6 +30,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from themed_svg import themed_svg
 
 from reverie.core.statistics import iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
@@ -45,7 +46,6 @@ from reverie.log.style import (
     label_lines,
     new_panels,
     style_axes,
-    themed_svg,
 )
 
 ROOT = Path(__file__).resolve().parents[2]

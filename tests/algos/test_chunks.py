@@ -30,7 +30,7 @@ from reverie.algos.fql import FlowPolicy, FQLConfig, FQLObjective
 from reverie.algos.rebrac import ReBRACConfig
 from reverie.core.errors import ConfigError
 from reverie.nn.actor_critic import CriticStack
-from reverie.nn.chunk_policy import ChunkPolicy
+from reverie.nn.exploration import ChunkPolicy
 from reverie.nn.normals import DiagonalNormal
 
 

@@ -9,7 +9,7 @@ from dreamer_configs import ACTIONS, CONFIGS, EARLIER, batch, build_earlier, sho
 from reverie.algos.world_model import repeat_windows
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ObsPart
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.nn.dense_rssm import CELLS, CellStack
 from reverie.nn.encoder import DenseEncoderConfig
 from reverie.nn.layers import StridedConv

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from reverie.algos.sac_ae import SACAEConfig, quantized_image
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 
 SPEC = {"eye": ObsPart(kind="image", shape=(16, 21, 3), dtype="uint8")}
 PUSH = ActionSpec(parts={"push": ActionPart(kind="continuous", size=2)})

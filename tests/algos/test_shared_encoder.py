@@ -7,7 +7,7 @@ import torch
 
 from reverie.algos.table import algorithm_config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.nn.network import unshared_parameters
 
 OBS = {

@@ -26,10 +26,11 @@ from reverie.core.imports import trust_modules
 from reverie.core.rows import iter_episodes
 from reverie.datasets import minari as minari_reader
 from reverie.datasets import writers
-from reverie.datasets.convert import Subset, relabel_rewards, subsample, write_dataset
+from reverie.datasets.convert import relabel_rewards, subsample, write_dataset
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.dataset_env import dataset_env_config
 from reverie.datasets.format_detection import open_reader
+from reverie.datasets.options import Subset
 from reverie.datasets.validate import validate
 from reverie.experiment.config import DATASET_ENV, ExperimentConfig
 from reverie.experiment.settings import with_dataset_env

@@ -15,10 +15,10 @@ from reverie.algos.iql import IQLConfig
 from reverie.algos.tdmpc2 import TDMPC2Config
 from reverie.cli.data import data_command
 from reverie.core.errors import DataError
-from reverie.datasets.convert import Subset, relabel_rewards, subsample
+from reverie.datasets.convert import relabel_rewards, subsample
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.reader import ReadOptions
+from reverie.datasets.options import ReadOptions, Subset
 
 NAMES = {"obs": "observation.state", "next_obs": "after", "action": "action", "terminal": "next.done",
          "episode": "episode_index"}  # fmt: skip

@@ -13,7 +13,7 @@ from reverie.algos.base import Algorithm
 from reverie.algos.dreamer_v3 import DreamerV3, DreamerV3Config, with_size
 from reverie.algos.settings import AlgorithmConfig
 from reverie.cli import main
-from reverie.cli.bench import BenchCommand, make_request, specs_from_flags
+from reverie.cli.bench import BenchCommand, make_request
 from reverie.core import hardware
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Window
@@ -21,8 +21,8 @@ from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.experiment import bench
+from reverie.experiment.bench import env_rate, noise_batch
 from reverie.experiment.config import ExperimentConfig
-from reverie.experiment.noise import env_rate, noise_batch
 from reverie.experiment.settings import merge_layers
 from tiny_configs import NETWORKS
 
@@ -152,9 +152,8 @@ def test_measuring_a_learner_of_everything() -> None:
 
 
 @pytest.mark.parametrize(("args", "message"), [
-    (["--image", "64x64"], "--image = '64x64': expected height x width x channels, such as 64x64x3."),
     (["--batch", "8"], "--batch = '8': expected windows x rows, such as 16x64."),
-    (["--obs-size", "3", "--precision", "float16"], "bfloat16"),
+    (["--precision", "float16"], "bfloat16"),
 ])  # fmt: skip
 def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *args]) == 2
@@ -162,30 +161,18 @@ def test_mistakes_are_explained(args: list[str], message: str, capsys: pytest.Ca
 
 
 def test_settings_are_those_that_train_would_have() -> None:
-    assert settings_of(BenchCommand(obs_size=3)).algo == DreamerV3Config()  # not those of some environment
     named = settings_of(BenchCommand(env="CartPole-v1"))
     assert (named.env.num, named.algo) == (4, settings_of(BenchCommand(preset="cartpole")).algo)
-    said = BenchCommand(image="8x8x3", batch="2x4", precision="bfloat16", envs=5, threads=3, size="1m")
+    said = BenchCommand(batch="2x4", precision="bfloat16", envs=5, threads=3, size="1m")
     config = settings_of(said)
     assert (config.algo.batch_size, config.algo.batch_length, config.algo.precision) == (2, 4, "bfloat16")
     assert (config.env.num, config.threads, config.algo.rssm) == (5, 3, with_size("1m").rssm)
 
 
-def test_shapes_become_specs() -> None:
-    obs, action = specs_from_flags(BenchCommand(image="8x9x3", obs_size=4))
-    assert {key: part.shape for key, part in obs.items()} == {"image": (8, 9, 3), "vector": (4,)}
-    actions = [
-        action,
-        *(specs_from_flags(BenchCommand(obs_size=4, **more))[1] for more in ({"num_actions": 3}, {"action_size": 3})),
-    ]
-    found = [(one.width, one.parts["action"].kind) for one in actions]
-    assert found == [(6, "categorical"), (3, "categorical"), (3, "continuous")]
-
-
 @pytest.mark.usefixtures("quick")
-def test_a_shape_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "report.json"
-    words = ["--obs-size", "3", "--action-size", "2", "--size", "nano", "--batch", "2x4"]
+    words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4"]
     assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
     text = capsys.readouterr().out
     for piece in ("parameters", "update", "for 8 envs", "GFLOP/s", "of the float32 rate"):

@@ -19,7 +19,7 @@ import reverie
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.kernel_dispatch import KERNEL_ENV_VAR
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
 from tiny_configs import NETWORKS

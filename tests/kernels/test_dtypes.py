@@ -7,7 +7,7 @@ from reverie.algos.discrete_cql import DiscreteCQLConfig
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.algos.sac import SACConfig
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.noise import noise_batch, noise_step
+from reverie.experiment.bench import noise_batch, noise_step
 
 SEEN = {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")}
 MOVE = ActionSpec(parts={"move": ActionPart(kind="continuous", size=2)})

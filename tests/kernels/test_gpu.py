@@ -15,7 +15,7 @@ import torch
 import reverie.kernels.registry  # noqa: F401 - it imports all kernels
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu, mlp_gpu, optim_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam

@@ -11,7 +11,7 @@ from reverie.algos.crossq import CrossQConfig
 from reverie.algos.sac import SACConfig
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.nn.batch_norm import BatchRenorm, BatchRenormLayer, BatchRenormMLP, batch_statistics
 from reverie.nn.bodies import ALL, Hypersphere, ResidualMLP, Simba
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig

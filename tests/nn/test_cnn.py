@@ -20,7 +20,7 @@ from reverie.algos.td3 import TD3Config
 from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
-from reverie.experiment.noise import noise_batch
+from reverie.experiment.bench import noise_batch
 from reverie.nn.cnn import Drq, ImageEncoder, Minatar, Nature
 from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig

@@ -22,8 +22,7 @@ from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, Update, Window
 from reverie.nn.actor_critic import CategoricalActor, DeterministicActor, GaussianActor, MixedActor
 from reverie.nn.adam import Adam
-from reverie.nn.chunk_policy import ChunkPolicy
-from reverie.nn.exploration import Gaussian, NoisyPolicy, SampledPolicy
+from reverie.nn.exploration import ChunkPolicy, Gaussian, NoisyPolicy, SampledPolicy
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig
 from reverie.nn.normals import DiagonalNormal
 from reverie.objectives.chunks import split_chunks
@@ -186,8 +185,7 @@ class BCConfig(OfflineConfig, ModelFreeConfig):
         if self.policy_kind is not None and self.policy_kind not in fit:
             raise ConfigError(
                 f"algo.policy_kind = {self.policy_kind} is for {CLONE_KINDS[self.policy_kind]} actions, but these "
-                "actions "
-                f"are {kind}. Use one of {', '.join(fit)}, or None to choose it by the kind of the actions."
+                f"actions are {kind}. Use one of {', '.join(fit)}, or None to choose it by the kind of the actions."
             )
         if self.chunk_size > 1 and kind != "continuous":
             raise ConfigError(

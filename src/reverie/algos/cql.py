@@ -98,10 +98,8 @@ class CQLObjective(SACObjective):
         wide = (*actions.shape[:-1], n, actions.shape[-1])
         uniform = torch.empty(wide, dtype=actions.dtype, device=actions.device).uniform_(-1, 1)
         density = torch.full_like(uniform[..., 0], -actions.shape[-1] * math.log(2))  # ln(1 / 2^A)
-        current, following = (
-            sample_many(self.actor(obs_before(batch.obs)), n),
-            sample_many(self.actor(obs_after(batch.obs)), n),
-        )
+        current = sample_many(self.actor(obs_before(batch.obs)), n)
+        following = sample_many(self.actor(obs_after(batch.obs)), n)
         return torch.cat([uniform, current[0], following[0]], -2), torch.cat([density, current[1], following[1]], -1)
 
     def apply_floor(self, values: Tensor, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:

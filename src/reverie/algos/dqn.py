@@ -119,13 +119,7 @@ class DQN(ModelFree):
         """Build the network of the values of all classes of each choice, or of N ``outputs`` for each class."""
         c = self.cfg
         return DiscreteQNetwork(
-            obs_spec,
-            classes,
-            c.networks,
-            dueling=c.dueling,
-            outputs=outputs,
-            noisy_sigma=c.noisy_sigma,
-            dtype=c.dtype,
+            obs_spec, classes, c.networks, dueling=c.dueling, outputs=outputs, noisy_sigma=c.noisy_sigma, dtype=c.dtype
         )
 
 

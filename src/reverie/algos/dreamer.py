@@ -214,9 +214,8 @@ class Dreamer(Algorithm):
     @torch.no_grad()
     def decode(self, latent: Latent) -> dict[str, Tensor]:
         """Return the observations that are predicted from latents ``[..., D]``, by the names of :meth:`dream`."""
-        return {prediction_name(k): v.value() for k, v in self.world.decoder(latent).items()} | self.predicted_mask(
-            latent
-        )
+        decoded = {prediction_name(k): v.value() for k, v in self.world.decoder(latent).items()}
+        return decoded | self.predicted_mask(latent)
 
     @torch.no_grad()
     def predicted_mask(self, latent: Latent) -> dict[str, Tensor]:

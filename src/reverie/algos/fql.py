@@ -23,7 +23,7 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Mode, Obs, Step, Update
 from reverie.nn.actor_critic import QEnsemble
 from reverie.nn.adam import Adam
-from reverie.nn.chunk_policy import ChunkPolicy, ChunkState
+from reverie.nn.exploration import ChunkPolicy, ChunkState
 from reverie.nn.functional import is_traced
 from reverie.nn.network import Network, NetworkConfig, share_encoder, unshared_parameters
 from reverie.nn.optim import frozen

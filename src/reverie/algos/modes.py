@@ -49,8 +49,7 @@ def check_all_parameters_trained(
         more_text = f" and {len(untrained) - 3} more" if len(untrained) > 3 else ""
         raise ConfigError(
             f"{type(learner).__name__}: no optimizer has {count_noun(len(untrained), 'parameter')}, which would never "
-            "be "
-            f"trained: {', '.join(untrained[:3])}{more_text}. Give them to one, as in self.optims['head'] = "
+            f"be trained: {', '.join(untrained[:3])}{more_text}. Give them to one, as in self.optims['head'] = "
             "Adam(self.head.parameters(), lr), or freeze them by requires_grad_(False)."
         )
 

@@ -18,12 +18,7 @@ from torch import Tensor, nn
 
 from reverie.algos.dreamer_v2 import Behavior, DreamerV2, DreamerV2Config, RewardNormConfig
 from reverie.algos.imagination import Trajectory
-from reverie.algos.world_model import (
-    Context,
-    Posterior,
-    WorldModel,
-    repeat_windows,
-)
+from reverie.algos.world_model import Context, Posterior, WorldModel, repeat_windows
 from reverie.core.bounds import AtLeast
 from reverie.core.config import Config
 from reverie.core.specs import ActionSpec, ObsSpec

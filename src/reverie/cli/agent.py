@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from reverie.cli.main import print_error
 from reverie.cli.output import print_files, print_kernel_problem, score_line
-from reverie.cli.parsing import EnvOverride, Positional, ReadingOptions, TrustOption
+from reverie.cli.parsing import DataOptions, EnvOverride, Positional, TrustOption
 from reverie.core.errors import count_noun
 
 
@@ -67,7 +67,7 @@ class EvalCommand(RunOptions, EnvOverride):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DreamCommand(RunOptions, EnvOverride, ReadingOptions):
+class DreamCommand(RunOptions, EnvOverride, DataOptions):
     """Compare imagined trajectories of the world model with the real episodes."""
 
     context: int | None = None
@@ -103,10 +103,8 @@ class DreamCommand(RunOptions, EnvOverride, ReadingOptions):
         print(f"{source}: {dreams}, {steps} each, after {count_noun(report.context, 'row')} that the model observed")
         print("error per imagined step; in brackets, the error of repeating the last observed row")
         trained = getattr(agent.config.algo, "horizon", None)
-        ahead = (
-            "" if trained is None else f"(during training, the model imagines only {count_noun(trained, 'step')} ahead)"
-        )
-        print(f"{ahead}\n" if ahead else "")
+        ahead = f"(during training, the model imagines only {count_noun(trained or 0, 'step')} ahead)\n"
+        print("" if trained is None else ahead)
         print(f"{_error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
             print(f"  {key}: {unit}")
@@ -126,7 +124,7 @@ def _error_table(errors: Mapping[str, Any], repeated: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractCommand(RunOptions, ReadingOptions):
+class ExtractCommand(RunOptions, DataOptions):
     """Write a world model's states and predictions for recorded rows."""
 
     out: Path
@@ -200,7 +198,7 @@ class FQESettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EstimateCommand(RunOptions, ReadingOptions):
+class EstimateCommand(RunOptions, DataOptions):
     """Estimate the discounted return of a trained agent from a dataset, without an environment.
 
     Ctrl-C stops FQE early; the estimate then follows from the updates made so far.

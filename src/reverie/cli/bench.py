@@ -14,7 +14,6 @@ from reverie.core.errors import ConfigError, count_noun
 from reverie.core.version import version
 
 if TYPE_CHECKING:  # these import torch, which --help does not need
-    from reverie.core.specs import ActionSpec, ObsPart
     from reverie.experiment.bench import Report
     from reverie.experiment.config import ExperimentConfig
     from reverie.experiment.settings import Request
@@ -22,27 +21,16 @@ if TYPE_CHECKING:  # these import torch, which --help does not need
 
 @dataclass(frozen=True, kw_only=True)
 class BenchCommand:
-    """Measure the speed of a learner on this machine.
-
-    Observations come from an environment, or are random values of a given shape.
-    """
+    """Measure the speed of a learner on this machine, on random data of the shapes of an environment."""
 
     algorithm: Annotated[str, Positional("ALGORITHM")] = DEFAULT_ALGORITHM
     """Algorithm; `reverie list` names them all."""
     env: str = ""
-    """Environment, as for `reverie train`; its speed is measured as well."""
-    image: str = ""
-    """Instead of an environment: images of this height, width and number of channels, such as 64x64x3."""
-    obs_size: int | None = None
-    """Instead of an environment, or in addition to an image: vector observations of this size."""
-    action_size: int | None = None
-    """With --image or --obs-size: size of continuous actions."""
-    num_actions: int | None = None
-    """With --image or --obs-size: number of discrete actions; 6 by default."""
+    """Environment, as for `reverie train`; its speed is measured as well. Empty: that of the preset."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     preset: str | None = None
-    """Preset to start from. None: the environment's preset, or the algorithm's if a shape is given."""
+    """Preset to start from. None: the environment's preset."""
     batch: str = ""
     """Batch: windows x rows per window, such as 16x64. Empty: the preset's."""
     precision: Literal["float32", "bfloat16"] | None = None
@@ -57,13 +45,8 @@ class BenchCommand:
     """Also write all numbers to this JSON file."""
 
     def __post_init__(self) -> None:
-        _parse_dims(self.image or "64x64x3", "image", "height x width x channels, such as 64x64x3")
-        _parse_dims(self.batch or "16x64", "batch", "windows x rows, such as 16x64")
-
-    @property
-    def has_shape(self) -> bool:
-        """Whether a shape was given instead of an environment."""
-        return bool(self.image) or self.obs_size is not None
+        if self.batch and not re.fullmatch(r"[1-9]\d*x[1-9]\d*", self.batch):
+            raise ConfigError(f"batch = '{self.batch}': expected windows x rows, such as 16x64.")
 
     def __call__(self) -> None:
         from reverie.experiment.settings import merge_layers  # imports torch
@@ -84,61 +67,34 @@ class BenchCommand:
                 write_json(self.json, values)
 
 
-def _parse_dims(text: str, name: str, meaning: str) -> tuple[int, ...]:
-    """Parse ``64x64x3`` as numbers, one for each that ``meaning`` names; ConfigError if the format is wrong."""
-    if not re.fullmatch("x".join([r"[1-9]\d*"] * (meaning.count(" x ") + 1)), text):
-        raise ConfigError(f"{name} = '{text}': expected {meaning}.")
-    return tuple(map(int, text.split("x")))
-
-
 def make_request(options: BenchCommand) -> Request:
     """Return what ``reverie train`` would be asked with the same arguments."""
-    from reverie.experiment.settings import PRESETS, Request
+    from reverie.experiment.settings import Request
 
-    algorithm = options.algorithm.replace("-", "_")
-    preset = algorithm if options.has_shape and options.preset is None and algorithm in PRESETS else options.preset
     changes: dict[str, Any] = {"device": options.device, "threads": options.threads}
     changes |= {"env.num": options.envs, "algo.precision": options.precision}
     if options.batch:
         changes |= dict(zip(("algo.batch_size", "algo.batch_length"), map(int, options.batch.split("x")), strict=True))
     changes = {key: value for key, value in changes.items() if value is not None}
     return Request(
-        algorithm=options.algorithm, env=options.env or None, preset=preset, size=options.size, overrides=changes
-    )
+        algorithm=options.algorithm, env=options.env or None, preset=options.preset, size=options.size,
+        overrides=changes,
+    )  # fmt: skip
 
 
 def _run_benchmark(options: BenchCommand, config: ExperimentConfig) -> Report:
     """Run the benchmark that ``options`` ask for."""
     from reverie.core.hardware import choose_device
+    from reverie.envs.slot_vector_env import make_vector_env
     from reverie.experiment import bench
 
     print_kernel_problem(choose_device(config.device))
-    if options.has_shape:
-        print(f"measuring {options.algorithm} on random data ...", flush=True)
-        specs = specs_from_flags(options)
-        return bench.benchmark(config, *specs)
-    from reverie.envs.slot_vector_env import make_vector_env
-
     env = make_vector_env(config.env, seed=config.seed)
     try:
         print(f"measuring {options.algorithm} on {config.env.id} ...", flush=True)
         return bench.benchmark(config, env.obs_spec, env.action_spec, env=env)
     finally:
         env.close()
-
-
-def specs_from_flags(options: BenchCommand) -> tuple[dict[str, ObsPart], ActionSpec]:
-    """Return the observation and action specs that the flags describe."""
-    from reverie.core.specs import ActionPart, ActionSpec, ObsPart
-
-    obs = {}
-    if options.image:
-        obs["image"] = ObsPart(kind="image", shape=tuple(map(int, options.image.split("x"))), dtype="uint8")
-    if options.obs_size is not None:
-        obs["vector"] = ObsPart(kind="vector", shape=(options.obs_size,), dtype="float32")
-    if options.action_size is not None:
-        return obs, ActionSpec(parts={"action": ActionPart(kind="continuous", size=options.action_size)})
-    return obs, ActionSpec(parts={"action": ActionPart(kind="categorical", classes=(options.num_actions or 6,))})
 
 
 # ---------------------------------------------------------------- words

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from reverie.cli.agent import RunOptions
 from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
-from reverie.cli.parsing import Command, EnvOverride, Positional, ReadingOptions, TrustOption, run_command
+from reverie.cli.parsing import Command, EnvOverride, Positional, TrustOption, run_command
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
+from reverie.datasets.options import ReadOptions, Subset
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.output import WriteReport
@@ -30,7 +31,7 @@ MAX_REMARKS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetCommand(TrustOption, ReadingOptions):
+class DatasetCommand(TrustOption, ReadOptions):
     """The dataset to read."""
 
     path: Annotated[str, Positional("PATH")]
@@ -40,7 +41,7 @@ class DatasetCommand(TrustOption, ReadingOptions):
         """Open the dataset."""
         from reverie.datasets.format_detection import open_reader
 
-        return open_reader(self.path, self.to_dataset_config(self.path, ""))
+        return open_reader(self.path, self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ class ConvertCommand(WriteOptions, DatasetCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubsampleCommand(WriteOptions, DatasetCommand):
+class SubsampleCommand(Subset, WriteOptions, DatasetCommand):
     """Write a random subset or the best episodes of a dataset, and optionally the rest.
 
     The same seed gives the same subset.
@@ -164,30 +165,16 @@ class SubsampleCommand(WriteOptions, DatasetCommand):
 
     remainder: str | None = None
     """Also write all other rows, in the same format: a folder that does not exist yet, or minari:NAME."""
-    fraction: float | None = None
-    """Fraction of the steps, such as 0.1."""
-    steps: int | None = None
-    """Number of steps, instead of a fraction."""
-    top_fraction: float | None = None
-    """Instead of a random subset, this fraction of the episodes, with the highest returns."""
-    min_return: float | None = None
-    """Instead of a random subset, the episodes with at least this return."""
-    unit: Literal["episode", "step"] = "episode"
-    """Draw whole episodes until there are enough steps, or single steps."""
-    seed: int = 0
-    """Seed of the random subset."""
 
     def __call__(self) -> None:
-        from reverie.datasets.convert import Subset, subsample, write_dataset
+        from reverie.datasets.convert import subsample, write_dataset
         from reverie.datasets.output import check_target
 
-        names = ("fraction", "steps", "top_fraction", "min_return", "unit", "seed")
-        subset = Subset(**{name: getattr(self, name) for name in names})
         targets = [target for target in (self.target, self.remainder) if target is not None]
         for target in targets:
             check_target(target, self.format)
         with self.open() as reader:
-            for target, choose in zip(targets, subsample(reader, subset), strict=False):
+            for target, choose in zip(targets, subsample(reader, self), strict=False):
                 report = write_dataset(reader, target, self.format, choose)
                 print_written(report, reader.remarks() if target == targets[-1] else [])
 

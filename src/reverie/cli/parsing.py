@@ -16,7 +16,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Protocol
 
@@ -27,6 +27,7 @@ from reverie.core.config import Choice, Config, coerce, nest
 from reverie.core.errors import ConfigError, suggest_names
 from reverie.core.files import check_local
 from reverie.core.logger import wrap_words
+from reverie.datasets.options import ReadOptions
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.dataset import DatasetConfig
@@ -49,26 +50,14 @@ class TrustOption:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
+class DataOptions(ReadOptions):
     """How to read files that do not describe themselves. ``--data.reader`` is ``--reader``, as in training."""
-
-    reader: str = ""
-    """Class that reads a custom format, module:Class or module:Class(setting=value). Empty: detect the format."""
-    columns: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """Column names of tables, '{obs: state, action: action, reward: reward, terminal: done}'; several columns that form
-    one vector are a list, '{obs: [x, y], ...}'."""
-    classes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
-    """Categorical observations in files that do not declare them, with the number of classes: image=11."""
-    max_episode_steps: int | None = None
-    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
-    partial: bool = False
-    """RL Unplugged: use the readable part of truncated shards."""
 
     def to_dataset_config(self, path: str | tuple[str, ...], otherwise: str) -> DatasetConfig | None:
         """Return the settings of the data at ``path``; None if it is "". ``otherwise``: what is read in that case."""
         from reverie.datasets.dataset import DatasetConfig
 
-        options = {option.name: getattr(self, option.name) for option in dataclasses.fields(ReadingOptions)}
+        options = {option.name: getattr(self, option.name) for option in dataclasses.fields(ReadOptions)}
         unused = ", ".join(_to_flag(name) for name, value in options.items() if value)
         if unused and not path:
             raise ConfigError(f"{unused} without --data: {otherwise}.")

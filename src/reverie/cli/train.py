@@ -165,13 +165,7 @@ def _train_several_seeds(config: ExperimentConfig, options: CommonOptions) -> in
     seeds = read_seeds(options.seeds or "", config.seed)
     if not seeds:
         return print_error(NO_SEEDS.format(options.seeds), 2)
-    result = run_seeds(
-        config,
-        seeds,
-        jobs=options.jobs,
-        run=options.run,
-        request=_cluster_request(options),
-    )
+    result = run_seeds(config, seeds, jobs=options.jobs, run=options.run, request=_cluster_request(options))
     unfinished = [seed for seed in result.seeds if seed.state != "finished"]
     print_line(f"\n{len(seeds) - len(unfinished)} of {count_noun(len(seeds), 'seed')} finished")
     if result.aggregate is not None:

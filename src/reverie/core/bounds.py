@@ -26,13 +26,8 @@ class Bound:
 
     def check(self, name: str, value: Any) -> None:
         """Raise ConfigError about ``name`` if ``value`` violates the bound."""
-        items = (
-            (value.max_value,)
-            if isinstance(value, PiecewiseLinear)
-            else value
-            if isinstance(value, tuple)
-            else (value,)
-        )
+        value = value.max_value if isinstance(value, PiecewiseLinear) else value
+        items = value if isinstance(value, tuple) else (value,)
         for item in value.values() if isinstance(value, Mapping) else items:
             if item is not None and (expected := self.expectation(item)):
                 raise ConfigError(

@@ -59,9 +59,8 @@ def _load(*_: Any, **__: Any) -> bool:
     with _lock:  # a second thread waits until the table is loaded
         if not _loaded:
             is_enabled = not kernels_disabled() and find_spec(KERNEL_PACKAGE) is not None
-            rows = (
-                importlib.import_module(f"{KERNEL_PACKAGE}.registry").KERNELS if is_enabled else []
-            )  # the only line that depends on kernels
+            # the only line that depends on kernels
+            rows = importlib.import_module(f"{KERNEL_PACKAGE}.registry").KERNELS if is_enabled else []
             _loaded = True
             for definition, kernels in _kernels.items():
                 kernels[:] = [kernel for of, kernel in rows if of is definition]

@@ -66,10 +66,8 @@ def _check_required_columns(part: Rows, needed: Iterable[str], prefix: str) -> N
             )
         kinds = "b" if name in FLAGS else "biuf" if name == "reward" else ""
         if kinds and (values.ndim > 1 or values.dtype.kind not in kinds):
-            actual, expected = (
-                f"dtype {values.dtype} and shape {list(values.shape)}",
-                "bool" if kinds == "b" else "numbers",
-            )
+            actual = f"dtype {values.dtype} and shape {list(values.shape)}"
+            expected = "bool" if kinds == "b" else "numbers"
             raise DataError(f"{prefix}: column '{name}' has {actual}: expected {expected} of shape [{rows}].")
 
 

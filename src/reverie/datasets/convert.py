@@ -9,14 +9,12 @@ import copy
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.bounds import AtLeast, Within
 from reverie.core.columns import row_columns
-from reverie.core.config import Config
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
@@ -30,6 +28,7 @@ from reverie.datasets.concat import ConcatReader
 from reverie.datasets.dataset import RecordedEpisodes, read_progress
 from reverie.datasets.dataset_env import clip_rewards, dataset_env_config, nondefault_settings
 from reverie.datasets.minari import ENV_ID, ENV_SETTINGS, HAS_REWARDS_KEY, MEASURED_KEY
+from reverie.datasets.options import Subset
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space, check_rewards
 from reverie.datasets.replay_store import ABOUT, SPEC, SeenReader
 from reverie.datasets.validate import DataReport, environment_of
@@ -207,33 +206,6 @@ def _describe_rows(reader: Reader, has_rewards: bool) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------- a part of it
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subset(Config):
-    """A random part of a dataset, with its size and unit; or the episodes with the highest returns."""
-
-    fraction: Annotated[float | None, Within("(0, 1]")] = None
-    """Fraction of the steps, above 0 and up to 1."""
-    steps: Annotated[int | None, AtLeast(1)] = None
-    """Number of steps, instead of a fraction."""
-    top_fraction: Annotated[float | None, Within("(0, 1]")] = None
-    """Fraction of the episodes, with the highest returns, instead of a random part."""
-    min_return: float | None = None
-    """Minimum return of the episodes, instead of a random part."""
-    unit: Literal["episode", "step"] = "episode"
-    """Unit of random parts."""
-    seed: Annotated[int, AtLeast(0)] = 0
-    """Seed of the random part."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sizes = {name: getattr(self, name) for name in ("fraction", "steps", "top_fraction", "min_return")}
-        if sum(value is not None for value in sizes.values()) != 1:
-            sizes_text = ", ".join(f"{name} = {value}" for name, value in sizes.items())
-            raise ConfigError(f"{sizes_text}: pass exactly one of them.")
-        if self.unit == "step" and self.fraction is None and self.steps is None:
-            raise ConfigError("unit = 'step': only episodes have returns. Remove this option.")
 
 
 def subsample(reader: Reader, subset: Subset) -> tuple[EpisodeFilter, EpisodeFilter]:

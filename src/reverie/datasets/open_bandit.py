@@ -110,9 +110,7 @@ class OpenBanditReader(TableReader):
 
     def info(self) -> DatasetInfo:
         positions = self.column("obs.position").read(0, self.total)
-        leaves: dict[str, Space] = {
-            "position": spaces.Discrete(int(np.ptp(positions)) + 1, start=int(positions.min())),
-        }
+        leaves: dict[str, Space] = {"position": spaces.Discrete(int(np.ptp(positions)) + 1, start=int(positions.min()))}
         if "obs.user" in self.roles:
             leaves["user"] = spaces.MultiDiscrete(self.user_classes[1])
         if "obs.affinity" in self.roles:

@@ -15,22 +15,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.bounds import AtLeast
-from reverie.core.config import Config
-from reverie.core.errors import ConfigError, DataError, RowError, short_repr, with_count
+from reverie.core.errors import DataError, RowError, with_count
 from reverie.core.rows import Rows
 from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.datasets.options import ColumnNames as ColumnNames
+from reverie.datasets.options import ReadOptions as ReadOptions
 from reverie.datasets.source import Source, reading
 from reverie.envs.limits import EXACT, INEXACT, is_wide
 
 Space = spaces.Space[Any]
-ColumnNames = str | tuple[str, ...]
-"""Name of a table's column, or of several that form one vector."""
 TRUNCATED_COLUMN = "truncated"
 """Column that ``as_recorded`` may add: True where an episode is terminated and truncated at the same step."""
 SEED = "seed"
@@ -43,41 +41,6 @@ OUTCOME_COLUMNS = frozenset({"reward", "is_last", "is_terminal"})
 """Columns that contain the outcome of the previous row's action."""
 PART_BYTES = 1_500_000
 """Approximate size of a part in bytes; small enough for a processor's cache."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions(Config):
-    """User-provided options for files that do not describe themselves."""
-
-    reader: str = ""
-    """Class that reads a custom format, module:Class or module:Class(setting=value). Empty: detect the format."""
-    columns: dict[str, ColumnNames] = field(default_factory=dict)
-    """Tables: the column of each quantity, '{obs: state, action: action, reward: reward, terminal: done}'; several
-    number columns that form one vector are a list, '{obs: [x, y], ...}'. propensity is the behavior policy's
-    probability of the recorded action: see `reverie estimate`."""
-    classes: dict[str, int | tuple[int, ...]] = field(default_factory=dict)
-    """Categorical observations in files that do not declare them: number of classes of each element, `image=11` or
-    '{image: 11, pose: [20, 20, 4]}'. An unnamed observation is called observation."""
-    max_episode_steps: Annotated[int | None, AtLeast(1)] = None
-    """Steps after which episodes are truncated, for D4RL files and tables that do not mark truncations."""
-    partial: bool = False
-    """RL Unplugged: use the readable part of truncated shards."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for key, classes in self.classes.items():
-            if not classes or min(classes if isinstance(classes, tuple) else (classes,)) < 1:
-                raise ConfigError(
-                    f"data.classes.{key} = {short_repr(classes)}: expected numbers of classes, 1 or more."
-                )
-        for role, columns in self.columns.items():
-            names = list(columns) if isinstance(columns, list | tuple) else [columns]
-            if not names or not all(isinstance(name, str) for name in names):
-                raise ConfigError(
-                    f"data.columns.{role} = {short_repr(columns)}: expected a column name, or a list of numeric "
-                    "columns "
-                    "that form one vector, such as [x, y]. Name several observations obs.state, obs.camera and so on."
-                )
 
 
 @dataclass(frozen=True, kw_only=True)

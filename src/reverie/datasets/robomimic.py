@@ -26,12 +26,7 @@ from reverie.core.errors import DataError, did_you_mean
 from reverie.datasets.hdf5 import EpisodeArraysReader, declared_fields
 from reverie.datasets.reader import DatasetInfo, ReadOptions, to_bool_column
 from reverie.datasets.source import Source, natural_sort_key, reading
-from reverie.datasets.transitions import (
-    EARLY_END_REMARK,
-    LazyColumn,
-    Transitions,
-    without_axis,
-)
+from reverie.datasets.transitions import EARLY_END_REMARK, LazyColumn, Transitions, without_axis
 
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "obs": ("observations", "observation"),

@@ -196,14 +196,11 @@ class TableReader(TransitionsReader):
                 next_obs[_column(role)] = reorder(self.column(role), index + 1)
         elif "episode" in self.roles:
             end = self._episode_ends(end, flags)
-        has_truncations, action = (
-            not self.supports_option("max_episode_steps") or limit is not None,
-            self.role_columns("action"),
-        )
+        has_truncations = not self.supports_option("max_episode_steps") or limit is not None
         return Transitions(
-            obs=obs, next_obs=next_obs, action=action, reward=reward, end=end, terminal=terminal, reader=self,
-            has_truncations=has_truncations, propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None,
-            has_final_steps=self.has_final_steps,
+            obs=obs, next_obs=next_obs, action=self.role_columns("action"), reward=reward, end=end, terminal=terminal,
+            propensity=self.column(PROPENSITY) if PROPENSITY in self.roles else None, reader=self,
+            has_truncations=has_truncations, has_final_steps=self.has_final_steps,
         )  # fmt: skip
 
     def _flag(self, role: str) -> np.ndarray:

@@ -251,13 +251,8 @@ class _Check:
         limits = [layer._max_episode_steps for layer in layers if isinstance(layer, gymnasium.wrappers.TimeLimit)]
         static_images = {key for key, part in self.env.obs_spec.items() if part.kind == "image"}
         squares = {key: np.zeros(part.shape) for key, part in self.env.obs_spec.items() if part.kind == "vector"}
-        rows, legal, until, ended, half = (
-            list[Outcome](),
-            list[float](),
-            time.perf_counter() + MAX_PLAY_SECONDS,
-            False,
-            0.0,
-        )
+        rows, legal, ended, half = list[Outcome](), list[float](), False, 0.0
+        until = time.perf_counter() + MAX_PLAY_SECONDS
         first = self.player.do(None)
         while not rows or (
             time.perf_counter() < until and len(rows) < max_steps * (1 if ended or limits else MAX_PLAY_FACTOR)

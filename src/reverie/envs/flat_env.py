@@ -104,9 +104,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _first_render(self) -> np.ndarray:
         if self.env.render_mode is None:
-            remedy = (
-                "Create it with render_mode='rgb_array', which is passed to a class or function with this parameter"
-            )
+            remedy = "Create it with render_mode='rgb_array', which is passed to a class or function that takes it"
             raise EnvError(f"{self._where} cannot render images: its render_mode is None. {remedy}.")
         self.env.reset()
         try:
@@ -147,8 +145,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             source = "info" if mask_in(info) is not None else "observation"
             raise ChangedError(
                 f"the {source} of {method}() has an {MASK_KEY}, but there was none when the environment was made, "
-                "neither "
-                "in the info of reset() nor in the observation space: the agent would take illegal actions. "
+                "neither in the info of reset() nor in the observation space: the agent would take illegal actions. "
                 f"Provide it in every step, also in the info of reset(), or set env.exclude_keys = {MASK_KEY}"
             )
         if (action_space := self.env.action_space) != self._declared:

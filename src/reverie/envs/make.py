@@ -115,8 +115,7 @@ class SpacesOnlyEnv(gymnasium.Env[Any, Any]):
         """Raise NoEnvironmentError: there are no episodes to play."""
         raise NoEnvironmentError(
             f"{self.run} was trained on a dataset alone, so there is no environment to play episodes in. Pass one: "
-            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data "
-            "PATH"
+            "--env ID, or reverie.load(run, env=...). reverie dream can predict recorded episodes instead: --data PATH"
         )
 
 
@@ -222,8 +221,7 @@ def _wrong_type_text(env: object) -> str:
     """Return the end of the error message about an object that is not a single Gymnasium environment."""
     return (
         f"{short_repr(env)}, a {type(env).__module__}.{type(env).__qualname__}: expected an id, a single "
-        "gymnasium.Env, or "
-        f"a function that makes one. Set env.num to run several copies. {OLD_GYM}."
+        f"gymnasium.Env, or a function that makes one. Set env.num to run several copies. {OLD_GYM}."
     )
 
 
@@ -249,9 +247,8 @@ def _from_registry(config: EnvConfig, render: bool) -> Env:
     except Exception as error:
         if isinstance(error, GymError) and name not in gymnasium.registry:
             raise unknown_env_error(config.id) from error
-        kwargs_text = (
-            f" with ({', '.join(f'{key}={short_repr(value)}' for key, value in kwargs.items())})" if kwargs else ""
-        )
+        arguments = ", ".join(f"{key}={short_repr(value)}" for key, value in kwargs.items())
+        kwargs_text = f" with ({arguments})" if kwargs else ""
         failed = f"environment '{config.id}' could not be created{kwargs_text}: {format_error(error)}"
         hint = renderer_hint(error) or missing_package_hint(name)
         raise EnvError(f"{failed}.{hint}" if hint else failed) from error

@@ -28,12 +28,10 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
         num_recorded = split_window(window, config.offline_fraction)[0].batch if not config.offline else 0
         part = f", {num_recorded} of the {window.batch} windows of a batch" if num_recorded else ""
         low, mean, high = statistics.scores
-        returns = (
-            f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}" if experiment.dataset.has_rewards else "no rewards"
-        )
+        returns = f"returns {low:.1f} to {high:.1f}, mean {mean:.1f}"
         lines.append(
             f"{count_noun(statistics.steps, 'recorded step')} in {count_noun(statistics.episodes, 'episode')} of "
-            f"{config.data.label}{part}: {returns}"
+            f"{config.data.label}{part}: {returns if experiment.dataset.has_rewards else 'no rewards'}"
         )
         lines += [line] if (line := motionless(config, experiment.obs_spec)) else []
     elif config.algo.needs_data:

@@ -150,6 +150,5 @@ def _check_eval_env(config: ExperimentConfig, train_env: Env | None, eval_env: E
     if problems := diff_specs(trained, played, labels) or diff_bounds(trained, played, labels):
         raise ConfigError(
             f"eval_env = {short_repr(config.eval_env)}: {'; '.join(problems)}. Evaluate in an environment with the "
-            "same "
-            "observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
+            "same observations and actions, perhaps by a wrapper (eval_env: {wrappers: [...]})."
         )

@@ -511,8 +511,7 @@ def initial_settings(config: ExperimentConfig, before: Mapping[str, Any], path: 
         kinds = "a dataset alone" if was.offline else "a dataset and collected rows"
         raise RunError(
             f"{path} was trained on {kinds if was.offline_fraction else 'collected rows'}, which cannot change when it "
-            "continues. "
-            f"To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
+            f"continues. To start a new run with its agent, pass --init-from {path}, in Python init_from='{path}'."
         )
     if bool(config.actors) != bool(before.get("actors", 0)):
         raise RunError(

@@ -74,10 +74,8 @@ def load_initial(learner: Algorithm, config: ExperimentConfig, spec: Mapping[str
         logger.info(f"starting with the agent of {path}")
     normalizer = learner.preprocess.normalizer if isinstance(learner, ModelFree) else None
     if normalizer is not None:
-        first = (
-            f"the statistics of {path}, of {count_noun(normalizer.count, 'row')}" if normalizer.count else "new rows"
-        )
-        logger.info(f"observations are normalized by {first}")
+        saved_statistics = f"the statistics of {path}, of {count_noun(normalizer.count, 'row')}"
+        logger.info(f"observations are normalized by {saved_statistics if normalizer.count else 'new rows'}")
 
 
 def is_compatible_start(config: type[AlgorithmConfig], saved: str) -> bool:

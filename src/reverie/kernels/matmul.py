@@ -14,14 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from reverie.kernels.ctypes_call import (
-    SHARED,
-    call,
-    call_compiled,
-    has_amx,
-    is_cpu_float32,
-    once_differentiable_strict,
-)
+from reverie.kernels.ctypes_call import SHARED, call, call_compiled, has_amx, is_cpu_float32, once_differentiable_strict
 
 MIN_ROWS = 128
 """Smallest number of rows for which oneDNN is used: below, its set-up takes too long."""

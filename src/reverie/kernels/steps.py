@@ -171,11 +171,8 @@ def _cell_steps(cell: nn.Module, dtype: torch.dtype) -> Cell:
 
         return layer_norm_step
     if isinstance(cell, KerasGRU):
-        gate, from_input, from_state = (
-            cell.gate,
-            _linear_steps(cell.from_input, dtype),
-            _linear_steps(cell.from_state, dtype),
-        )
+        gate, from_input = cell.gate, _linear_steps(cell.from_input, dtype)
+        from_state = _linear_steps(cell.from_state, dtype)
         return lambda x, h: gate(from_input(x), from_state(h), h)
     assert isinstance(cell, CellStack)
     cells = [_cell_steps(part, dtype) for part in cell.cells]

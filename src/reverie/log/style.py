@@ -1,9 +1,8 @@
-"""The style of every figure: the colors of the viewer, labels at lines, and SVG that follows the reader's theme."""
+"""The style of every figure: the colors of the viewer, and labels at lines."""
 
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from contextlib import ContextDecorator
 from pathlib import Path
@@ -23,10 +22,6 @@ BLUE, ORANGE, GREEN = "#1f62b4", "#b3560a", "#2c7a4b"
 """Training and truth; evaluation and prediction; what a model observes."""
 HUES = (BLUE, ORANGE, GREEN, "#98249a", "#b3261e", "#6b6f1f", "#1f7f80", "#7a5a3e")
 """Colors of lines without an assigned color."""
-DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE: "#6fabf2", ORANGE: "#f0a352",
-        GREEN: "#6cc58e", HUES[3]: "#e07fd8", HUES[4]: "#f2857d", HUES[5]: "#c6c86a", HUES[6]: "#6fd0d0",
-        HUES[7]: "#cda585"}  # fmt: skip
-"""Each color in a dark theme."""
 SETTINGS: dict[str, Any] = {
     "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "figure.titlesize": 12, "figure.titleweight": "bold", "text.color": INK, "axes.titlecolor": INK,
@@ -90,15 +85,3 @@ def save_figure(figure: Figure, png: Path) -> Path:
     FigureCanvasAgg(figure).print_figure(content, format="png")
     write_atomic(png, content.getvalue())
     return png
-
-
-def themed_svg(svg: str) -> str:
-    """Return an SVG figure of Matplotlib in the fonts of the reader's system, whose colors follow its theme."""
-    names = {color: f"--c{number}" for number, color in enumerate(DARK)}
-    for color, name in {"#000000": names[INK], **names}.items():
-        svg = re.sub(color, f"var({name})", svg, flags=re.IGNORECASE)
-    svg = svg.replace("'DejaVu Sans', 'Bitstream Vera Sans'", "system-ui, sans-serif, 'DejaVu Sans'")
-    light = ";".join(f"{name}:{color}" for color, name in names.items())
-    dark = ";".join(f"{name}:{DARK[color]}" for color, name in names.items())
-    theme = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
-    return re.sub("<metadata>.*?</metadata>", theme, svg, count=1, flags=re.DOTALL)

@@ -77,18 +77,18 @@ class DecoderConfig(CoderConfig):
         return ObsDecoder(select_keys(spec, self.keys), deter, stoch, self)
 
 
+@dataclass(eq=False)
 class SymlogPrediction:
     """A predicted vector, trained by the squared error in symlog space: DreamerV3 (Hafner et al. 2025), equation 8."""
 
-    def __init__(self, squashed: Tensor, shape: tuple[int, ...]) -> None:
-        self.squashed: Tensor = squashed.float()  # [..., n]
-        self.shape = shape
+    squashed: Tensor  # [..., n]
+    shape: tuple[int, ...]
 
     def loss(self, target: Tensor) -> Tensor:
-        return (self.squashed - symlog(target.float()).view_as(self.squashed)).square().sum(-1)
+        return (self.squashed.float() - symlog(target.float()).view_as(self.squashed)).square().sum(-1)
 
     def value(self) -> Tensor:
-        return symexp(self.squashed).view(*self.squashed.shape[:-1], *self.shape)
+        return symexp(self.squashed.float()).view(*self.squashed.shape[:-1], *self.shape)
 
 
 class CategoricalPrediction:
@@ -104,12 +104,12 @@ class CategoricalPrediction:
         return self.dist.probs
 
 
+@dataclass(eq=False)
 class ImagePrediction:
     """A predicted image, trained by the squared error of pixels in [0, 1]."""
 
-    def __init__(self, pixels: Tensor, part: ObsPart) -> None:
-        self.pixels = pixels  # [..., H, W, C]
-        self.part = part
+    pixels: Tensor  # [..., H, W, C]
+    part: ObsPart
 
     def loss(self, target: Tensor) -> Tensor:
         return unit_squared_error(self.pixels, target, self.part.low, self.part.high)
@@ -188,9 +188,8 @@ class _CNN(nn.Module):
         stages = cast(list[tuple[DoublingConv, RMSNormSiLU]], list(zip(self.convs, self.norms, strict=True)))
         for (conv, norm), size in zip(stages, self.sizes[1:-1], strict=True):
             x = _crop(conv_unfold_norm_silu(x, *conv.fold_weights(x.dtype), norm.weight, norm.eps), size)
-        pixels = _crop(
-            conv_unfold_sigmoid(x, *self.output.fold_weights(x.dtype)), self.sizes[-1]
-        )  # [M, H, W, channels]
+        pixels = conv_unfold_sigmoid(x, *self.output.fold_weights(x.dtype))
+        pixels = _crop(pixels, self.sizes[-1])  # [M, H, W, channels]
         return pixels.view(*deter.shape[:-1], *pixels.shape[1:])
 
 

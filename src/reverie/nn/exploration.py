@@ -72,14 +72,14 @@ def _anneal(first: float, final: float | None, anneal_steps: int, steps: Tensor)
     return first + (steps.sum() / anneal_steps).clamp(max=1) * (final - first)
 
 
-def may_any(flags: Tensor) -> bool:
+def _may_any(flags: Tensor) -> bool:
     """Return whether any of the flags ``[N]`` may be set; fast for the few flags of N environments, on the CPU."""
     return is_traced(flags) or True in flags.tolist()
 
 
 def _advance_counters(steps: Tensor, step: Step) -> Tensor:
     """Return the step counters ``[N]``, plus one for each environment whose episode has not ended."""
-    return steps + ~step.is_last if may_any(step.is_last) else steps + 1
+    return steps + ~step.is_last if _may_any(step.is_last) else steps + 1
 
 
 class NoiseState(NamedTuple):
@@ -105,7 +105,7 @@ class ActionNoise(Choice, ABC):
 
     def __call__(self, state: NoiseState, step: Step) -> tuple[Tensor, NoiseState]:
         """Return noise ``[N, A]`` for the next actions, drawn from the CPU's default generator, and the new state."""
-        begun = may_any(step.is_first)
+        begun = _may_any(step.is_first)
         before = state.process.masked_fill(step.is_first[:, None], 0.0) if begun else state.process  # [N, A]
         process = self.next_value(before)  # [N, A]
         return self.scale(state.steps) * process, NoiseState(process, _advance_counters(state.steps, step))
@@ -357,5 +357,63 @@ def epsilon_greedy(best: Tensor, classes: int, chance: Tensor | float, legal: Te
     uniform, random_class = torch.rand(len(best)), torch.randint(classes, (len(best),))  # [N]
     if legal is not None:
         allowed = legal.gather(1, random_class[:, None]).squeeze(1)  # [N]
-        random_class = torch.where(allowed, random_class, sample_legal(legal)) if may_any(~allowed) else random_class
+        random_class = torch.where(allowed, random_class, sample_legal(legal)) if _may_any(~allowed) else random_class
     return torch.where(uniform < chance, random_class, best)
+
+
+# ---------------------------------------------------------------------- chunks of actions
+
+
+class ChunkState(NamedTuple):
+    """The state of :class:`ChunkPolicy` for N environments."""
+
+    actions: Tensor  # [N, h, A], the newest chunk
+    num_taken: Tensor  # [N] int64, how many of its actions were taken
+    steps: Tensor  # [] int64, number of decisions in mode "eval"
+
+
+class ChunkPolicy(StatelessStorage[ChunkState]):
+    """A policy that takes all h actions of a chunk before it proposes the next one. A new episode begins a new chunk.
+
+    Noise is drawn in each step, whether or not a chunk begins, from the CPU's default generator.
+    """
+
+    def __init__(
+        self, actor: Callable[[Obs, Tensor | None], Tensor], size: int, width: int, device: torch.device
+    ) -> None:
+        """``actor(obs, noise)`` returns chunks ``[N, h A]``; ``size`` is h, ``width`` A.
+
+        ``noise`` is standard normal, ``[N, h A]``; None asks for the likeliest chunk.
+        """
+        self.actor = actor
+        self.size = size
+        self.width = width
+        self.device = device
+
+    def initial(self, num_envs: int) -> ChunkState:
+        none = torch.zeros(num_envs, self.size, self.width)
+        return ChunkState(none, torch.full((num_envs,), self.size), torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
+        """Return ``(action [N, A] on the CPU, state)``. Where an episode begins, a new chunk replaces the last one."""
+        noise = self.draw_noise(len(step), state.steps, mode)
+        actions, num_taken, is_over = state.actions, state.num_taken, step.is_first | (state.num_taken == self.size)
+        if _may_any(is_over):
+            actions = torch.where(is_over.view(-1, 1, 1), self.propose(step, noise), actions)
+            num_taken = num_taken.masked_fill(is_over, 0)
+        index = num_taken.view(-1, 1, 1).expand(-1, 1, self.width)  # [N, 1, A]
+        return actions.gather(1, index).squeeze(1), ChunkState(actions, num_taken + 1, state.steps + (mode == "eval"))
+
+    def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor | None:
+        """Return noise ``[N, h A]`` for the next chunks; None in evaluations. ``steps`` as in :class:`ChunkState`."""
+        return None if mode == "eval" else torch.randn(envs, self.size * self.width)
+
+    def propose(self, step: Step, noise: Tensor | None) -> Tensor:
+        """Return chunks ``[N, h, A]`` for ``noise`` ``[N, h A]``, on the CPU."""
+        noise = None if noise is None else noise.to(self.device, non_blocking=True)
+        chunk = self.actor(step.obs_on(self.device), noise)
+        return chunk.clamp(-1, 1).cpu().view(-1, self.size, self.width)
+
+    def memoryless(self, mode: Mode) -> bool:
+        return False

@@ -202,8 +202,7 @@ class ObsNormalizer(nn.Module):
         if not vectors:
             raise ConfigError(
                 f"normalize_obs = {cfg.to_text()}: only vectors are normalized, but there are none among the "
-                "observations "
-                f"{', '.join(sorted(spec))}. Set normalize_obs = none."
+                f"observations {', '.join(sorted(spec))}. Set normalize_obs = none."
             )
         self.cfg = cfg
         self.keys: list[str] = list(vectors)

@@ -35,22 +35,21 @@ class UnitNormal:
         return UnitNormal(self._mean[rows])
 
 
+@dataclass(eq=False)
 class SupportDistribution:
     """A number as a categorical distribution over given values; each number is learned as the nearest of them."""
 
-    def __init__(self, logits: Tensor, values: Tensor) -> None:
-        """``logits`` are ``[..., K]`` of ``values`` ``[K]``."""
-        self.logits: Tensor = logits.float()
-        self.values = values
+    logits: Tensor  # [..., K]
+    values: Tensor  # [K]
 
     def mean(self) -> Tensor:
         """Return the expected value, ``[...]``."""
-        return torch.softmax(self.logits, -1) @ self.values
+        return torch.softmax(self.logits.float(), -1) @ self.values
 
     def loss(self, value: Tensor) -> Tensor:
         """Return the cross-entropy ``[...]`` with the nearest of the values; the first of two equally near."""
         nearest = (value.unsqueeze(-1) - self.values).abs().argmin(-1, keepdim=True)
-        return -torch.log_softmax(self.logits, -1).gather(-1, nearest).squeeze(-1)
+        return -torch.log_softmax(self.logits.float(), -1).gather(-1, nearest).squeeze(-1)
 
 
 @dataclass(eq=False)
@@ -101,19 +100,19 @@ class LogTwoHot(TwoHot):
         return super().loss(symlog(value.float()), None if second is None else symlog(second.float()), counts)
 
 
+@dataclass(eq=False)
 class Bernoulli:
-    """A Bernoulli distribution with the given logit ``[...]``."""
+    """A Bernoulli distribution."""
 
-    def __init__(self, logit: Tensor) -> None:
-        self.logit: Tensor = logit.float()
+    logit: Tensor  # [...]
 
     def prob(self) -> Tensor:
         """Return the probability of true, ``[...]``."""
-        return torch.sigmoid(self.logit)
+        return torch.sigmoid(self.logit.float())
 
     def loss(self, target: Tensor) -> Tensor:
         """Return the cross-entropy ``[...]`` with a probability ``[...]`` as target."""
-        return F.binary_cross_entropy_with_logits(self.logit, target, reduction="none")
+        return F.binary_cross_entropy_with_logits(self.logit.float(), target, reduction="none")
 
 
 class ConstantProbability:

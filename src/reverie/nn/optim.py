@@ -33,9 +33,9 @@ def trainable(parameters: Iterable[nn.Parameter]) -> Tensors:
 
 def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
     """Return a learning rate, or a tensor ``[]`` that :func:`advance_schedules` changes if it is a schedule."""
-    return (
-        torch.tensor(initial_value(lr), dtype=torch.float32, device=device) if isinstance(lr, PiecewiseLinear) else lr
-    )
+    if not isinstance(lr, PiecewiseLinear):
+        return lr
+    return torch.tensor(initial_value(lr), dtype=torch.float32, device=device)
 
 
 def advance_schedules(ramps: Iterable[tuple[PiecewiseLinear, Tensor]], step: int) -> None:

@@ -209,6 +209,11 @@ def inspect_policy(policy: Policy[Any], step: Step, state: Any) -> PolicyOutput:
     return policy.inspect(step, state)
 
 
+def advance_schedule(policy: Policy[Any], state: Any, env_steps: int) -> Any:
+    """Return ``state`` with the exploration of ``policy`` as after ``env_steps``, if it follows a schedule."""
+    return policy.advance_schedule(state, env_steps) if isinstance(policy, ScheduledPolicy) else state
+
+
 class PreprocessedPolicy:
     """A policy that stacks and normalizes observations before the inner policy acts on them."""
 
@@ -247,12 +252,7 @@ class PreprocessedPolicy:
         return self.preprocess.frames is None and isinstance(self.inner, Memoryless) and self.inner.memoryless(mode)
 
     def advance_schedule(self, state: PreprocessState, env_steps: int) -> PreprocessState:
-        inner = (
-            self.inner.advance_schedule(state.state, env_steps)
-            if isinstance(self.inner, ScheduledPolicy)
-            else state.state
-        )
-        return state._replace(state=inner)
+        return state._replace(state=advance_schedule(self.inner, state.state, env_steps))
 
     def override(self, state: PreprocessState, action: Tensor) -> PreprocessState:
         return state._replace(state=self.inner.override(state.state, action))

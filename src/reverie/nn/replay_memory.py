@@ -14,11 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.protocols import Policy, ScheduledPolicy
+from reverie.core.protocols import Policy
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step
 from reverie.nn.memory import MEMORY_COLUMN, MEMORY_FIRST_KEY
 from reverie.nn.network import MemoryInputs
-from reverie.nn.preprocess import inspect_policy
+from reverie.nn.preprocess import advance_schedule, inspect_policy
 from reverie.nn.target_network import TargetNetwork
 
 
@@ -109,12 +109,7 @@ class MemoryPolicy:
         return inspect_policy(self.inner, replace(step, obs=self.add_to_obs(step, state)), state.inner)
 
     def advance_schedule(self, state: ReplayMemoryState, env_steps: int) -> ReplayMemoryState:
-        inner = (
-            self.inner.advance_schedule(state.inner, env_steps)
-            if isinstance(self.inner, ScheduledPolicy)
-            else state.inner
-        )
-        return state._replace(inner=inner)
+        return state._replace(inner=advance_schedule(self.inner, state.inner, env_steps))
 
     def override(self, state: ReplayMemoryState, action: Tensor) -> ReplayMemoryState:
         return state._replace(inner=self.inner.override(state.inner, action))

@@ -37,9 +37,8 @@ class RSSM(StateSpaceModel):
 
     def step(self, h: Tensor, z: Tensor, action: Tensor) -> Tensor:
         """f: a block-diagonal GRU; each block reads its part of h, and the embedded h, z and action."""
-        shared: Tensor | None = torch.cat(
-            [self.in_deter(h), self.in_stoch(z.flatten(1)), self.in_action(bound(action))], -1
-        )  # [M, 3 hidden], which the first layer alone reads
+        inputs = [self.in_deter(h), self.in_stoch(z.flatten(1)), self.in_action(bound(action))]  # [M, hidden] each
+        shared: Tensor | None = torch.cat(inputs, -1)  # [M, 3 hidden], which the first layer alone reads
         x = h  # [M, D]
         for layer, norm in zip(self.recurrent, self.recurrent_norms, strict=True):
             x, shared = norm(layer(x, shared)), None

@@ -40,9 +40,8 @@ class TargetNetwork(nn.Module):
         """Count one call, and move the copy toward the source if it is the n-th."""
         source = self._source[0]
         parameters = zip(self.model.parameters(), source.parameters(), strict=True)
-        slow, fast = zip(
-            *(pair for pair in parameters if pair[0] is not pair[1]), strict=True
-        )  # but for a shared encoder
+        own_pairs = (pair for pair in parameters if pair[0] is not pair[1])  # without those of a shared encoder
+        slow, fast = zip(*own_pairs, strict=True)
         for copied, buffer in zip(self.model.buffers(), source.buffers(), strict=True):
             copied.copy_(buffer)
         if self.interval > 1:

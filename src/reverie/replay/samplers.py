@@ -256,10 +256,8 @@ class SequentialSampler(Sampler):
         """Return the next window of each of ``count`` cursors."""
         previous, step = self.cursors, self.window.length * self.storage.streams
         if len(previous) != count:
-            previous, self.cursors = (
-                [],
-                self.windows.handles_at(self.rng.integers(len(self.windows), size=count)).tolist(),
-            )
+            previous = []
+            self.cursors = self.windows.handles_at(self.rng.integers(len(self.windows), size=count)).tolist()
         else:
             following = map(self.next_window, previous)
             self.cursors = [self.random_start() if handle is None else handle for handle in following]

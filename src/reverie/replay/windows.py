@@ -127,9 +127,7 @@ class Windows:
     def oldest(self) -> int:
         """Lower bound of the handles of all windows, now and later: older rows are no longer stored."""
         storage = self.storage
-        earliest = (
-            storage.first or -self.free
-        )  # free rows before row 0 are of no episode; before another, they are lost
+        earliest = storage.first or -self.free  # free rows before row 0 are of no episode; others there are lost
         return max(earliest, storage.count - storage.capacity) * storage.streams
 
     def add(self, is_first: np.ndarray) -> np.ndarray:

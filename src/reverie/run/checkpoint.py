@@ -305,9 +305,8 @@ def write_checkpoint(staged: Path, step: int, parts: Mapping[str, Stateful]) -> 
     staged.mkdir(parents=True, exist_ok=True)
     save_file(tensors, staged / TENSORS)
     (staged / STATE).write_text(json.dumps(state, allow_nan=False))
-    (staged / TENSORS).chmod(
-        (staged / STATE).stat().st_mode & 0o777
-    )  # safetensors makes the file unreadable for other users
+    mode = (staged / STATE).stat().st_mode & 0o777
+    (staged / TENSORS).chmod(mode)  # safetensors makes the file unreadable for other users
     files = {name: manifest_entry(staged / name) for name in (TENSORS, STATE)}
     for name, part in parts.items():
         if isinstance(part, StatefulWithFiles):

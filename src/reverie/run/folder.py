@@ -202,9 +202,7 @@ def read_saved_config(path: Path) -> SavedConfig:
 
 def _parse_saved_config(content: Mapping[str, Any], path: Path) -> SavedConfig:
     """Return the ``content`` of the config.yaml of a run, or of the settings.yaml of several seeds, at ``path``."""
-    if missing := [
-        key for key in ("schema", "algorithm", "experiment") if key not in content
-    ]:  # many projects have such a file
+    if missing := [key for key in ("schema", "algorithm", "experiment") if key not in content]:  # of another program
         raise RunError(f"{path} is not the config.yaml of a run: it has no {', '.join(missing)}.")
     _check_kinds(content, {"schema": int, "algorithm": str, "experiment": Mapping}, path)
     _check_kinds(content, {"custom": Mapping, "packages": Mapping}, path)

@@ -80,11 +80,8 @@ class RunLifecycle:
 
     def load_state_dict(self, state: State) -> None:
         """Restore score and step, unless the score metric has changed; keep the settings for comparison."""
-        self.best, self.best_step, self.checkpoint_settings = (
-            state["best"],
-            int(state["best_step"]),
-            dict(state["settings"]),
-        )
+        self.best, self.best_step = state["best"], int(state["best_step"])
+        self.checkpoint_settings = dict(state["settings"])
         self.evals_since_best, self.pending_evaluation = int(state["evals_since_best"]), state["pending_evaluation"]
         if self.checkpoint_settings["score_metric"] != self.settings["score_metric"]:
             self.best, self.evals_since_best = None, 0
@@ -195,11 +192,10 @@ class RunLifecycle:
             change = f"increase {clock.unit}" if self.run.stopped else f"set another {why.split()[0]}, or None,"
             return f"was ended early by {why}: {change} to continue"
         if clock.done and not self.pending:
-            unit, progress_text = (
-                clock.unit,
-                f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}",
+            progress_text = f"{clock.position:,} {'env steps' if clock.unit == 'steps' else 'updates'}"
+            return (
+                f"has already made {progress_text} ({clock.unit} = {clock.length}): increase {clock.unit} to continue"
             )
-            return f"has already made {progress_text} ({unit} = {clock.length}): increase {unit} to continue"
         return ""
 
     def early_stop_reason(self) -> str:

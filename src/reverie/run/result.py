@@ -90,7 +90,5 @@ def run_html(title: str, run: Path) -> str:
         data = base64.b64encode(videos[-1].read_bytes()).decode()
         parts += [f'<video src="data:video/mp4;base64,{data}" width="320" controls loop muted autoplay></video>']
     quoted = html.escape(shlex.quote(str(run)))
-    commands = (
-        f"<code>reverie view {quoted}</code> opens the viewer, <code>reverie eval {quoted} --video</code> films it."
-    )
-    return "\n".join([*parts, f"<p>{commands}</p>"])
+    view, film = f"<code>reverie view {quoted}</code>", f"<code>reverie eval {quoted} --video</code>"
+    return "\n".join([*parts, f"<p>{view} opens the viewer, {film} films it.</p>"])

@@ -60,9 +60,7 @@ def run_experiment(
             kernel_problem()  # compiles missing kernels now, so that this time is no part of the run
             experiment = build(None if newest is None else checkpoint_step(newest))
         stack.push(lambda kind, *_: experiment.close(failed=kind is not None))
-        encode_state(
-            experiment.algo.state_dict(), "algo", {}
-        )  # otherwise the first checkpoint would fail an hour later
+        encode_state(experiment.algo.state_dict(), "algo", {})  # else the first checkpoint would fail, an hour later
         life = RunLifecycle(experiment, folder, checkpoints, callbacks)
         encode_state(life.callbacks.state_dict(), "callbacks", {})
         if newest is not None:

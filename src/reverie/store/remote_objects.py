@@ -19,7 +19,7 @@ CREDENTIALS = {
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     # A missing response must eventually become an error; the caller retries (``retry.py``).
-    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}},
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 30, "retries": {"max_attempts": 1}}}
 }
 
 

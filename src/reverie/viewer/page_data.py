@@ -62,10 +62,8 @@ def row_to_dict(agent: Agent, line: Timeline, number: int) -> dict[str, Any]:
 def dream_values(agent: Agent, row: DreamRow) -> dict[str, Any]:
     """Return the networks' predictions at a row of the dream."""
     predictions = row.predictions
-    numbers, names = (
-        predicted_observations(predictions, vector_names(agent)),
-        ("reward", "cont", "prior_entropy", "policy"),
-    )
+    numbers = predicted_observations(predictions, vector_names(agent))
+    names = ("reward", "cont", "prior_entropy", "policy")
     return {
         "how": row.origin,
         "value": predictions[f"{INTERNAL_PREFIX}value"],
