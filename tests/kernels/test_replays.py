@@ -73,7 +73,7 @@ def test_replays_see_statistics_that_have_moved(name, functions):
 def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
-    few = {"batch_length": 4, "horizon": 3}
+    few = {"batch_length": 3, "horizon": 2}
     (eager, kind), (replayed, _) = made(name, **few), made(name, **few)
     update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
     for agent in (eager, replayed):
