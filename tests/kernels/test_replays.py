@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from tapes import Tapes
 
 import dreamer_configs
 from contracts import ALIKE, CONFIGS, PREPARED, batch, build, learned, lived, shown, steps
 from dreamer_configs import V3, made
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
-from tapes import Tapes
 
 NAMES = [name for name in CONFIGS if name not in ALIKE]
 WORLD_MODELS = [name for name in dreamer_configs.CONFIGS if name not in ("v1", "v1_cont", "v2")]
