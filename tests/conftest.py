@@ -8,6 +8,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 
 from log_capture import logged
 from reverie.core.files import write_atomic
-from reverie.core.kernel_dispatch import kernels_disabled, use_only_kernels
+from reverie.core.kernel_dispatch import KERNEL_PACKAGE, kernels_disabled, use_only_kernels
 from trained_run import played
 
 if not torch.cuda.is_available():
@@ -29,7 +30,8 @@ if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 1e9:  # tests write thou
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     tempfile.tempdir = str(MEMORY)
 
-if not kernels_disabled():
+HAS_KERNELS = not kernels_disabled() and find_spec(KERNEL_PACKAGE) is not None
+if HAS_KERNELS:
     from reverie.kernels import capture
 
     capture.WARM_UPS = 2  # the minimum for detecting state that persists between updates
@@ -119,7 +121,7 @@ def definitions():
 @pytest.fixture
 def plain_pytorch(request, monkeypatch):
     """As on a GPU, which has none of the compiled functions; but where a test says so."""
-    if "compiled" not in request.node.name:
+    if HAS_KERNELS and "compiled" not in request.node.name:
         monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
 
 

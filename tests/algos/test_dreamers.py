@@ -62,9 +62,9 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
     assert {loss for loss in found if "probe" in loss} == {loss for loss in update if loss.startswith("loss/probe")}
 
 
+@pytest.mark.usefixtures("plain_pytorch")
 @pytest.mark.parametrize("name", V3)
-def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name, monkeypatch):
-    monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
+def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name):
     agent, kind = made(name, "meta", batch_size=16, batch_length=16)  # enough for what is done differently with many
     data = batch(agent, kind).to("meta")
     with device_only():

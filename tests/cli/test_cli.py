@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,8 @@ from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS, main
 from reverie.cli.parsing import iter_options, parse
 from reverie.cli.train_options import CommonOptions
-from reverie.core import kernel_dispatch
 from reverie.envs.config import EnvConfig
 from reverie.experiment.settings import Request, merge_layers
-from reverie.kernels import compiler
 from tiny_configs import SETTINGS
 
 Captured = pytest.CaptureFixture[str]
@@ -517,33 +514,6 @@ def test_info_counts_by_the_checkpoint_if_the_log_is_damaged(trained: Path, tmp_
         (copy / "metrics.jsonl").write_bytes(damaged)
         assert counters(copy) == whole
     assert len(whole) == 3
-
-
-# ---------------------------------------------------------------- without a C compiler
-
-
-@pytest.fixture
-def no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is found that could compile, nor what was compiled before."""
-    for name, value in {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv(kernel_dispatch.KERNEL_ENV_VAR, raising=False)
-    compiler.load_kernels.cache_clear()
-    compiler._find_library.cache_clear()
-    yield
-    compiler.load_kernels.cache_clear()
-    compiler._find_library.cache_clear()
-
-
-@pytest.mark.usefixtures("no_compiler")
-@pytest.mark.parametrize("command", ["train", "info"])
-def test_a_missing_compiler_is_said_once_and_done_without(command, trained, tiny, tmp_path, capsys):
-    train = ["dreamer_v3", "--env", "CartPole-v1", "--config", str(tiny), "--run", str(tmp_path / "run")]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        assert main([command, *(train if command == "train" else [str(trained)])]) == 0
-    assert not [w for w in caught if "compiler" in str(w.message)]  # it is a sentence, without a line of code
-    assert "".join(capsys.readouterr()).count("no C compiler found (cc, gcc or clang). Install one: apt install") == 1
 
 
 # ---------------------------------------------------------------- reading ahead

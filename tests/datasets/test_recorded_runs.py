@@ -16,9 +16,9 @@ import torch
 from gymnasium.wrappers import RescaleAction, TransformReward
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file
 
 import reverie
+from offline_runs import ON_DATA, SMALL, train, weights
 from reverie.agent.loading import read_config
 from reverie.algos import gail
 from reverie.algos.cql import CQLObjective
@@ -43,22 +43,8 @@ from reverie.replay.storage import HostStorage
 from reverie.run.checkpoint import Checkpoints
 from tiny_configs import NETWORKS
 
-SMALL: dict[str, Any] = {
-    "threads": 1, "eval_episodes": 1, "tensorboard": False, "console": False,
-    "algo.batch_size": 8, "algo.batch_length": 2, "algo.networks.units": (8,),
-}  # fmt: skip
-ON_DATA = SMALL | {"data.estimate_updates": 0}
 MIXED: dict[str, Any] = {"env": "Pendulum-v1", "learning_starts": 10, "random_steps": 5, "replay.capacity": 200,
                          "schedule.save_every": 20, "eval_episodes": 0}  # fmt: skip
-
-
-def train(data: Any, run: Path, **more: Any) -> reverie.TrainResult:
-    return reverie.train(more.pop("algorithm", "td3"), data=data, run=run, **ON_DATA | more)
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    files = sorted(Checkpoints(run / "checkpoints").latest().rglob("*.safetensors"))
-    return {f"{file.parent.name}/{name}": value for file in files for name, value in load_file(file).items()}
 
 
 def assert_same_weights(one: Path, two: Path) -> None:

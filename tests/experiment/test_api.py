@@ -211,7 +211,8 @@ def test_returns_outside_of_the_atoms(
     """One warning in a run, and one by check_env; none where they fit."""
     options = {"eval_episodes": 0, "learning_starts": 20, "random_steps": 20, "schedule.log_every": 30, "envs": 1}
     for atoms, times in ((low, 1), (wide, 0)):
-        algo = {"reward_scale": None, "batch_size": 8, "networks": {"units": [16]}, **atoms}
+        widths = {"units": [16]} | ({"critic_units": [16]} if env == "Pendulum-v1" else {})
+        algo = {"reward_scale": None, "batch_size": 8, "networks": widths, **atoms}
         (tmp_path / "algo.yaml").write_text(json.dumps({"algo": algo}))
         reverie.train(algorithm, env, config=tmp_path / "algo.yaml", run=tmp_path / str(times), steps=120, **options)
         report = reverie.check_env(env, algorithm=algorithm, config=tmp_path / "algo.yaml", steps=400)

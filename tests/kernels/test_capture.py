@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from tapes import Tapes
 
 from reverie.algos.base import Algorithm
 from reverie.core.errors import RunError
@@ -19,7 +20,6 @@ from reverie.core.seeding import seed_everything
 from reverie.core.types import Batch, Update
 from reverie.kernels import capture
 from reverie.kernels.capture import MAX_KEYS, WARM_UPS, CapturedTrainStep
-from tapes import Tapes
 
 
 class Counting(Algorithm):

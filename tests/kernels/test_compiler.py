@@ -14,15 +14,17 @@ from pathlib import Path
 import gymnasium
 import pytest
 import torch
+import yaml
 
 import reverie
 from reverie.algos.dreamer_v3 import DreamerV3Config
+from reverie.cli.main import main
 from reverie.core.kernel_dispatch import KERNEL_ENV_VAR
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.experiment.bench import noise_batch
 from reverie.kernels import compiler, gpu
 from reverie.nn.functional import unimix_probs
-from tiny_configs import NETWORKS
+from tiny_configs import NETWORKS, SETTINGS
 
 MakeCompiler = Callable[[str], Path]
 ALL = len(compiler.SOURCES) + 1
@@ -195,6 +197,20 @@ def test_without_a_compiler_it_is_said_once_what_to_install(monkeypatch: pytest.
     monkeypatch.delenv("CC", raising=False)
     assert "no C compiler found" in said_once()
     assert "apt install gcc" in compiler.compile_problem()
+
+
+@pytest.mark.parametrize("command", ["train", "info"])
+def test_commands_say_once_that_the_compiler_is_missing_and_do_without(command, trained, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CC", "")
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(SETTINGS))
+    settings = ["--config", str(tmp_path / "tiny.yaml"), "--run", str(tmp_path / "run")]
+    words = ["dreamer_v3", "--env", "CartPole-v1", *settings] if command == "train" else [str(trained)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert main([command, *words]) == 0
+    assert not [w for w in caught if "compiler" in str(w.message)]  # it is a sentence, without a line of code
+    assert "".join(capsys.readouterr()).count("no C compiler found (cc, gcc or clang). Install one: apt install") == 1
 
 
 def test_learning_is_the_same_with_and_without(copying: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from sequence_filter import assert_near
 
 from reverie.kernels import images as kernels_of_images
 from reverie.nn.functional import conv_pool_norm_silu, conv_unfold_norm_silu, pixel_shuffle
-from sequence_filter import assert_near
 
 EPS = 1e-4
 

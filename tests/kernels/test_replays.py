@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from tapes import Tapes
 
 import dreamer_configs
 from contracts import ALIKE, CONFIGS, PREPARED, batch, build, learned, lived, shown, steps
 from dreamer_configs import V3, made
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
-from tapes import Tapes
 
 NAMES = [name for name in CONFIGS if name not in ALIKE]
 WORLD_MODELS = [name for name in dreamer_configs.CONFIGS if name not in ("v1", "v1_cont", "v2")]
@@ -73,7 +73,7 @@ def test_replays_see_statistics_that_have_moved(name, functions):
 def test_replays_and_resumed_updates_are_those_of_one_run_bit_for_bit(name, monkeypatch):
     """A tape is what a CUDA graph would be, on the CPU; what is loaded is what later replays continue from."""
     monkeypatch.setattr("reverie.kernels.ctypes_call.load_kernels", lambda: None)
-    few = {"batch_length": 4, "horizon": 3}
+    few = {"batch_length": 3, "horizon": 2}
     (eager, kind), (replayed, _) = made(name, **few), made(name, **few)
     update, seen = CapturedTrainStep(replayed.train_step, torch.device("cpu"), Tapes(), replayed), []
     for agent in (eager, replayed):

@@ -3,9 +3,9 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from sequence_filter import assert_near
 
 from reverie.nn.functional import strided_conv, transposed_conv
-from sequence_filter import assert_near
 
 
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (4, 4), (5, 4)])

@@ -1,15 +1,13 @@
 """Perceptrons, actors and critics against layers of PyTorch; slow copies; Adam."""
 
-import contextlib
-
 import pytest
 import torch
 from torch import nn
 
+from adam_cases import CASES
 from reverie.algos.dqn import DQNConfig
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.specs import ObsPart
-from reverie.kernels.tape import Tape
 from reverie.nn.actor_critic import CriticStack, DeterministicActor, QEnsemble
 from reverie.nn.adam import Adam
 from reverie.nn.network import MemoryNetworkConfig, NetworkConfig, ObsConcat
@@ -87,59 +85,15 @@ def test_adam_updates_parameters_of_any_layout_by_gradients_of_another(layout):
     torch.testing.assert_close(mine, theirs, check_stride=False)
 
 
-@pytest.fixture(params=["compiled", "defined", "tape"])
-def several(request):
-    """Do something several times: with a tape, once, and then by replays of it."""
-    if request.param == "defined":
-        request.getfixturevalue("definitions")
-
-    def steps(function, times):
-        with Tape() if request.param == "tape" else contextlib.nullcontext() as tape:
+@pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("case", CASES)
+def test_steps_of_adam(case):
+    def several(function, times):
+        for _ in range(times):
             function()
-        yield
-        for _ in range(times - 1):
-            function() if tape is None else tape.replay()
             yield
 
-    return steps
-
-
-def test_the_learning_rate_falls_along_a_cosine(several):
-    """As PyTorch's schedule; then it is 0, and what was learned stays."""
-    mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
-    ours, others = Adam([mine], 0.1, cosine=4), torch.optim.Adam([theirs], 0.1)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(others, T_max=4)
-    seen = []
-    for _ in several(lambda: ours.step((mine + 0.3).square().sum()), 6):
-        if len(seen) < 4:
-            others.zero_grad()
-            (theirs + 0.3).square().sum().backward()
-            others.step()
-            schedule.step()
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-        seen.append(mine.detach().clone())
-    assert torch.equal(seen[3], seen[5])
-    assert not torch.equal(seen[2], seen[3])
-
-
-def test_decoupled_weight_decay_is_that_of_pytorch(several):
-    """Also with another momentum."""
-    mine, theirs = (nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2))
-    ours = Adam([mine], 0.1, decoupled_decay=0.3, beta1=0.5)
-    others = torch.optim.AdamW([theirs], 0.1, betas=(0.5, 0.999), weight_decay=0.3)
-    for _ in several(lambda: ours.step((mine + 0.3).square().sum()), 4):
-        others.zero_grad()
-        (theirs + 0.3).square().sum().backward()
-        others.step()
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_adam_counts_updates_beyond_the_integers_of_float32(several):
-    """It also goes on from a checkpoint whose count is float32, as it was before."""
-    optim = Adam([nn.Parameter(torch.ones(3))], 0.1, cosine=2**25)
-    optim.load_state_dict(optim.state_dict() | {"updates": torch.tensor(2.0**24)})
-    assert len(list(several(lambda: optim.apply([torch.ones(3)]), 3))) == 3
-    assert int(optim.updates) == 2**24 + 3
+    case(several)
 
 
 def test_adam_leaves_alone_what_was_frozen_since(either):

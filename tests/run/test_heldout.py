@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from test_recorded_runs import SMALL, train, weights
 
+from offline_runs import SMALL, train, weights
 from reverie.agent.loading import read_config
 from reverie.algos.table import algorithm_config
 from reverie.core.errors import ConfigError, RunError

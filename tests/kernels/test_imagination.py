@@ -1,4 +1,4 @@
-"""Imagination: where it starts, and that it calls the networks that are there."""
+"""Imagination on a GPU calls the networks that are there."""
 
 from types import SimpleNamespace
 
