@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -204,7 +205,10 @@ def test_a_caller_can_sample_actions(name, tmp_path):
 )
 def test_outputs_have_the_distribution_of_the_agent(name, kind, tmp_path):
     agent = agent_of(CASES[name][0], kind, tmp_path)
-    for outputs, _, (obs, state, told) in play(agent, export(agent, steps=5, format="torch"), 9):
+    done = export(agent, steps=5, format="torch")
+    nodes = [node for node in torch.export.load(done.file).graph.nodes if node.op == "call_function"]
+    assert len({(node.target, str(node.args), str(node.kwargs)) for node in nodes}) == len(nodes)  # nothing twice
+    for outputs, _, (obs, state, told) in play(agent, done, 9):
         for key, x in agent.distribution(obs, state, **told).items():
             np.testing.assert_allclose(outputs[key][0].numpy(), x, rtol=0, atol=1e-5)
 
@@ -275,6 +279,29 @@ def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, mo
     with pytest.raises(RunError, match=r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"):
         export(agent, steps=20)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.onnx", "earlier")]
+
+
+class Delayed(NamedTuple):
+    newest: torch.Tensor
+    before: torch.Tensor
+
+
+class DelayedPolicy:
+    """A policy whose actions depend on the observation before the last."""
+
+    def initial(self, num_envs):
+        return Delayed(torch.zeros(num_envs), torch.zeros(num_envs))
+
+    def act(self, step, state, mode):
+        return torch.eye(3)[(state.before > 0).long()], Delayed(step.obs["more"], state.newest)
+
+
+def test_state_that_only_matters_later_is_kept(tmp_path, monkeypatch):
+    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
+    monkeypatch.setattr("reverie.agent.policy_file.copy_to_cpu", lambda agent: agent)
+    agent.algo._policy = DelayedPolicy()
+    about = json.loads(export(agent, steps=20, format="torch").metadata_file.read_text())
+    assert [one["name"] for one in about["inputs"]] == ["obs/more", "state/newest", "state/before"]
 
 
 def test_a_policy_without_memory_takes_any_number_of_observations(tmp_path):
