@@ -20,7 +20,7 @@ import reverie
 from reverie.agent.agent import Agent
 from reverie.agent.export import export
 from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
-from reverie.agent.policy_function import NOISE, RandomDraws
+from reverie.agent.policy_function import NOISE, NoiseRecorder
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError
@@ -151,7 +151,7 @@ def play(agent, done, steps):
         ]
         outputs = dict(zip([one["name"] for one in about["outputs"]], call(inputs), strict=True))
         before = None if over else state
-        with RandomDraws([values[one["name"]] for one in noise]), use_only_kernels(), torch.no_grad():
+        with NoiseRecorder([values[one["name"]] for one in noise]), use_only_kernels(), torch.no_grad():
             action, state = agent.act(obs, before, **told)
         yield outputs, action, (obs, before, told)
         values |= {one["input"]: outputs[one["name"]] for one in about["outputs"] if one["role"] == "state"}
@@ -191,7 +191,7 @@ def test_a_caller_can_sample_actions(name, tmp_path):
     squash = {"tanh": torch.tanh, "clip": lambda x: x.clamp(-1, 1)}[about["mean/a"]["squash"]]
     for outputs, _, (obs, state, _) in play(agent, done, 5):
         noise = torch.randn(1, agent.action_spec.width)
-        with RandomDraws([noise]), use_only_kernels(), torch.no_grad():
+        with NoiseRecorder([noise]), use_only_kernels(), torch.no_grad():
             sampled, _ = agent.act(obs, state, deterministic=False)
         for key, part in agent.action_spec.slices().items():
             drawn = squash(outputs[f"mean/{key}"] + outputs[f"std/{key}"] * noise[:, part])
