@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -19,7 +20,7 @@ import reverie
 from reverie.agent.agent import Agent
 from reverie.agent.export import export
 from reverie.agent.policy_file import compare_with_agent, copy_to_cpu, open_policy, save_policy
-from reverie.agent.policy_function import NOISE, RandomDraws
+from reverie.agent.policy_function import NOISE, NoiseRecorder
 from reverie.algos.dreamer_v3 import DreamerV3Config
 from reverie.cli.main import main
 from reverie.core.errors import ConfigError, RunError
@@ -150,7 +151,7 @@ def play(agent, done, steps):
         ]
         outputs = dict(zip([one["name"] for one in about["outputs"]], call(inputs), strict=True))
         before = None if over else state
-        with RandomDraws([values[one["name"]] for one in noise]), use_only_kernels(), torch.no_grad():
+        with NoiseRecorder([values[one["name"]] for one in noise]), use_only_kernels(), torch.no_grad():
             action, state = agent.act(obs, before, **told)
         yield outputs, action, (obs, before, told)
         values |= {one["input"]: outputs[one["name"]] for one in about["outputs"] if one["role"] == "state"}
@@ -190,7 +191,7 @@ def test_a_caller_can_sample_actions(name, tmp_path):
     squash = {"tanh": torch.tanh, "clip": lambda x: x.clamp(-1, 1)}[about["mean/a"]["squash"]]
     for outputs, _, (obs, state, _) in play(agent, done, 5):
         noise = torch.randn(1, agent.action_spec.width)
-        with RandomDraws([noise]), use_only_kernels(), torch.no_grad():
+        with NoiseRecorder([noise]), use_only_kernels(), torch.no_grad():
             sampled, _ = agent.act(obs, state, deterministic=False)
         for key, part in agent.action_spec.slices().items():
             drawn = squash(outputs[f"mean/{key}"] + outputs[f"std/{key}"] * noise[:, part])
@@ -204,7 +205,10 @@ def test_a_caller_can_sample_actions(name, tmp_path):
 )
 def test_outputs_have_the_distribution_of_the_agent(name, kind, tmp_path):
     agent = agent_of(CASES[name][0], kind, tmp_path)
-    for outputs, _, (obs, state, told) in play(agent, export(agent, steps=5, format="torch"), 9):
+    done = export(agent, steps=5, format="torch")
+    nodes = [node for node in torch.export.load(done.file).graph.nodes if node.op == "call_function"]
+    assert len({(node.target, str(node.args), str(node.kwargs)) for node in nodes}) == len(nodes)  # nothing twice
+    for outputs, _, (obs, state, told) in play(agent, done, 9):
         for key, x in agent.distribution(obs, state, **told).items():
             np.testing.assert_allclose(outputs[key][0].numpy(), x, rtol=0, atol=1e-5)
 
@@ -275,6 +279,29 @@ def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, mo
     with pytest.raises(RunError, match=r"acts differently from Agent\(.*in 1\d of 20 steps.*Nothing was written"):
         export(agent, steps=20)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("policy.onnx", "earlier")]
+
+
+class Delayed(NamedTuple):
+    newest: torch.Tensor
+    before: torch.Tensor
+
+
+class DelayedPolicy:
+    """A policy whose actions depend on the observation before the last."""
+
+    def initial(self, num_envs):
+        return Delayed(torch.zeros(num_envs), torch.zeros(num_envs))
+
+    def act(self, step, state, mode):
+        return torch.eye(3)[(state.before > 0).long()], Delayed(step.obs["more"], state.newest)
+
+
+def test_state_that_only_matters_later_is_kept(tmp_path, monkeypatch):
+    agent = agent_of(CASES["dqn"][0], "discrete", tmp_path, seeing=False)
+    monkeypatch.setattr("reverie.agent.policy_file.copy_to_cpu", lambda agent: agent)
+    agent.algo._policy = DelayedPolicy()
+    about = json.loads(export(agent, steps=20, format="torch").metadata_file.read_text())
+    assert [one["name"] for one in about["inputs"]] == ["obs/more", "state/newest", "state/before"]
 
 
 def test_a_policy_without_memory_takes_any_number_of_observations(tmp_path):

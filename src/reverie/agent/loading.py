@@ -225,16 +225,10 @@ def _reduce_agent(agent: Agent) -> tuple[Any, ...]:
     Unpickling reads the environment's spaces again.
     """
     state = tree_map_only(Tensor, lambda x: x.cpu(), agent.algo.state_dict())
-    arguments = (
-        agent.config,
-        agent.factory,
-        agent.eval_factory,
-        agent.run,
-        agent.checkpoint,
-        agent.step,
-        agent.longest_episode,
-    )
-    return _rebuild_agent, (*arguments, str(agent.algo.device), state)
+    return _rebuild_agent, (
+        agent.config, agent.factory, agent.eval_factory, agent.run, agent.checkpoint, agent.step, agent.longest_episode,
+        str(agent.algo.device), state,
+    )  # fmt: skip
 
 
 def _rebuild_agent(

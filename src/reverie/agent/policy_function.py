@@ -37,7 +37,7 @@ NOISE: dict[str, Callable[..., Tensor]] = {
 }  # fmt: skip
 
 
-class RandomDraws(TorchFunctionMode):
+class NoiseRecorder(TorchFunctionMode):
     """Records what random functions return inside the context; they return the ``given`` values, if there are any."""
 
     def __init__(self, given: Sequence[Tensor] | None = None) -> None:
@@ -75,7 +75,7 @@ class PolicyFunction(nn.Module):
         super().__init__()
         rows = batch or 2  # a graph traced with one row would only accept one
         self.batch = batch
-        self.squash: str = ""
+        self.squashing: str = ""
         self.player = player
         self.policy: Any = player.algo.policy
         obs_spec, state = player.observer.single, player.initial_state(rows)
@@ -103,7 +103,7 @@ class PolicyFunction(nn.Module):
             return TensorSpec(name, "state", example, {"input": name.removeprefix("next_")})
         leaf = {column("action", path): leaf for path, leaf in iter_leaves(self.player.action_space)}.get(name)
         if leaf is None:
-            return TensorSpec(name, "distribution", example, {"squash": self.squash} if name[:4] == "mean" else {})
+            return TensorSpec(name, "distribution", example, {"squash": self.squashing} if name[:4] == "mean" else {})
         return TensorSpec(name, "action", example, _range(leaf))
 
     def _act(
@@ -114,16 +114,16 @@ class PolicyFunction(nn.Module):
         obs = {name.removeprefix("obs/"): x for name, x in values.items() if name.startswith("obs/")}
         step = Step(obs=obs, reward=values["reward"], is_first=values["is_first"], is_last=no, is_terminal=no)
         state = tree_unflatten([None if name is None else values[name] for name in self.state_names], self.tree)
-        with RandomDraws(noise) as draws:
+        with NoiseRecorder(noise) as draws:
             action, after = self.policy.act(step, state, "eval")
         cuts = self.player.action_spec.slices()
         outputs = {
             column("action", path): _to_env_action(action[:, cuts["/".join(map(str, path)) or "action"]], leaf)
             for path, leaf in iter_leaves(space)
         }
-        with contextlib.suppress(ConfigError), RandomDraws([x for _, x in draws.drawn]):
+        with contextlib.suppress(ConfigError), NoiseRecorder([x for _, x in draws.drawn]):
             decision = inspect_policy(self.policy, step, state).decision
-            self.squash = getattr(decision, "squash", "")
+            self.squashing = getattr(decision, "squashing", "")
             outputs |= {} if isinstance(decision, Tensor) else action_statistics(decision, space, squashed=False)
         after_leaves = zip(self.state_names, tree_leaves(after), strict=True)
         return outputs | {f"next_{name}": x for name, x in after_leaves if name is not None}, draws.drawn

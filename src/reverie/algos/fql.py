@@ -163,9 +163,8 @@ class FlowPolicy(ChunkPolicy):
     def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
         if self.size > 1:
             return super().act(step, state, mode)
-        steps = state.steps + 1 if mode == "eval" and not is_traced(state.steps) else state.steps
         action = self.propose(step, self.draw_noise(len(step), state.steps, mode)).squeeze(1)
-        return action, state._replace(steps=steps)
+        return action, state._replace(steps=state.steps + (mode == "eval"))
 
     def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor:
         generator = None

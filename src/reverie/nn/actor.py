@@ -108,9 +108,9 @@ class JointDistribution:
     slices: dict[str, slice]
 
     @property
-    def squash(self) -> str:
+    def squashing(self) -> str:
         """How samples of continuous parts become actions: ``normals.py: Normal``; "" if all parts are discrete."""
-        return next((part.squash for part in self.parts.values() if isinstance(part, Normal)), "")
+        return next((part.squashing for part in self.parts.values() if isinstance(part, Normal)), "")
 
     def sample(self) -> Tensor:
         """Return a sample, ``[..., A]``."""

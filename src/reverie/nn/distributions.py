@@ -240,7 +240,7 @@ class MixedDistribution:
     def __init__(self, numbers: Any, choices: GumbelCategoricals, layout: ActionLayout) -> None:
         """``numbers``: any normal distribution of ``nn/normals.py``, over ``[..., C]``."""
         self.numbers = numbers
-        self.squash: str = numbers.squash
+        self.squashing: str = numbers.squashing
         self.choices = choices
         self.layout = layout
 

@@ -43,7 +43,7 @@ class Normal:
 
     mean: Tensor  # [..., A]
     std: Tensor  # [..., A]
-    squash: ClassVar[str] = "clip"
+    squashing: ClassVar[str] = "clip"
     """How a sample of the normal becomes an action in [-1, 1]: clip, tanh, or truncate, which is to draw again."""
 
     def sample(self) -> Tensor:
@@ -86,7 +86,7 @@ class TruncatedNormal(Normal):
     ``mean`` in [-1, 1] and ``std`` are the parameters before truncation.
     """
 
-    squash: ClassVar[str] = "truncate"
+    squashing: ClassVar[str] = "truncate"
     LIMIT = 1 - 1e-6
     """Samples are clipped to it, with the gradient of unclipped samples."""
 
@@ -140,7 +140,7 @@ class TanhNormalDistribution(Normal):
     are the parameters before tanh.
     """
 
-    squash: ClassVar[str] = "tanh"
+    squashing: ClassVar[str] = "tanh"
     LARGEST = 1 - 2**-24
     """The largest float32 below 1: actions nearer to 1 have its density."""
 
@@ -191,7 +191,7 @@ def _expand_samples(x: Tensor, n: int) -> Tensor:
 class DiagonalNormal:
     """N(mean, std^2) over ``[..., A]``, not squashed by tanh: actions of -1 and 1 have a finite density, too."""
 
-    squash: ClassVar[str] = "clip"
+    squashing: ClassVar[str] = "clip"
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """``mean`` is ``[..., A]``, ``log_std`` ``[..., A]`` or ``[A]``, already clamped to its limits."""
@@ -255,7 +255,7 @@ class SquashedNormal(DiagonalNormal):
     where ln(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2 u)), which is exact and finite for any u.
     """
 
-    squash: ClassVar[str] = "tanh"
+    squashing: ClassVar[str] = "tanh"
 
     def __init__(self, mean: Tensor, log_std: Tensor) -> None:
         """Both are ``[..., A]``; ``log_std`` (ln sigma) may be any number, and is clamped to ``LOG_STD``."""
