@@ -118,9 +118,17 @@ def _dummy(_: str) -> None:
         _add(f"reverie/{name}-v0", name, "dummy")
 
 
-def _add(env_id: str, maker: str, module: str = "adapters", **kwargs: Any) -> None:
+def _add(
+    env_id: str,
+    maker: str | Callable[..., gymnasium.Env[Any, Any]],
+    module: str = "adapters",
+    *,
+    max_episode_steps: int | None = None,
+    **kwargs: Any,
+) -> None:
     if env_id not in gymnasium.registry:
-        gymnasium.register(env_id, entry_point=f"reverie.envs.{module}:{maker}", kwargs=kwargs)
+        entry = f"reverie.envs.{module}:{maker}" if isinstance(maker, str) and ":" not in maker else maker
+        gymnasium.register(env_id, entry_point=entry, max_episode_steps=max_episode_steps, kwargs=kwargs)
 
 
 class Suite(NamedTuple):
@@ -180,7 +188,7 @@ SUITES = (
     Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
 )
 # fmt: on
-"""The last suite has environments with known best returns, to test learners."""
+"""The suite "tests" has environments with known best returns, to test learners."""
 
 
 def register_suite(env_id: str) -> None:
