@@ -97,7 +97,8 @@ def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
     def register(env_id: str) -> None:
         importlib.import_module(package)
         if env_id:
-            _add(env_id, maker, **{argument: env_id.rpartition("/")[2]})
+            kwargs: dict[str, Any] = {argument: env_id.rpartition("/")[2]}
+            _add(env_id, maker, **kwargs)
 
     return register
 
