@@ -499,8 +499,9 @@ def test_the_table_of_environment_options() -> None:
 
 def test_the_table_of_suites() -> None:
     table = rows("docs/suites.md", "| suite |")
-    assert [row[0] for row in table] == [suite.title for suite in SUITES[:-1]]
-    for suite, (_, ids, extra, preset, state) in zip(SUITES, table, strict=False):
+    listed = [suite for suite in SUITES if suite.title != "tests"]
+    assert [row[0] for row in table] == [suite.title for suite in listed]
+    for suite, (_, ids, extra, preset, state) in zip(listed, table, strict=True):
         assert (ids, extra) == (", ".join(suite.prefixes), suite.extra)
         assert preset == preset_name("dreamer_v3", suite.example.split("--env ")[1].split()[0])
         reason = suite.untested_reason

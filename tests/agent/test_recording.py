@@ -18,6 +18,7 @@ from reverie.agent.loading import load
 from reverie.agent.recording import RecordConfig, add_noise, record, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.format_detection import open_reader
+from reverie.datasets.output import check_target
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.flat_env import make_flat
@@ -125,8 +126,10 @@ def test_recordings_that_cannot_be(agent, tmp_path):
             RecordConfig(**values)
     with pytest.raises(ConfigError, match=r"d\.h5 is the name of a dataset in the format HDF5"):
         record(agent, str(tmp_path / "d.h5"), RecordConfig(steps=3), "minari")
-    with pytest.raises(ConfigError, match=r"d\.csv: no CSV file can be written\. Expected a name"):
-        record(agent, str(tmp_path / "d.csv"), RecordConfig(steps=3))
+    for name, kind in (("d.csv", "CSV"), ("d.toy", r"\.toy")):
+        with pytest.raises(ConfigError, match=rf"{name}: no {kind} file can be written\. Expected a name"):
+            record(agent, str(tmp_path / name), RecordConfig(steps=3))
+    assert {check_target(str(tmp_path / name), "auto") for name in ("d", "data-v1.5", "medium-v2.1")} == {"minari"}
     record(agent, str(tmp_path / "d"), RecordConfig(steps=3))
     with pytest.raises(RunError, match="d exists"):
         record(agent, str(tmp_path / "d"), RecordConfig(steps=3))

@@ -1,4 +1,7 @@
-"""Which reader opens what, for each format and each two of them in one folder. To record it anew, run this file."""
+"""Which reader opens what, for each format and each two of them in one folder. To record it anew, run this file.
+
+With PYTHONPATH=tests/support, which pytest sets itself.
+"""
 
 import itertools
 import json

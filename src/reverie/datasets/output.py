@@ -107,7 +107,8 @@ def check_target(target: str, to: str) -> str:
         named = "" if to == "minari" else "Minari"
     else:
         check_local(target, "target")
-        named = SUFFIXES.get(Path(target).suffix.lower(), "")
+        suffix = Path(target).suffix.lower()  # of data-v1.5 it is no format
+        named = SUFFIXES.get(suffix, suffix if to == "auto" and suffix[1:].isalpha() else "")
     if to == "auto":
         to = {"HDF5": "d4rl", "Parquet": "parquet"}.get(named, "minari")
         if to == "minari" and named not in ("", "Minari"):

@@ -97,7 +97,8 @@ def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
     def register(env_id: str) -> None:
         importlib.import_module(package)
         if env_id:
-            _add(env_id, maker, **{argument: env_id.rpartition("/")[2]})
+            kwargs: dict[str, Any] = {argument: env_id.rpartition("/")[2]}
+            _add(env_id, maker, **kwargs)
 
     return register
 
@@ -118,9 +119,17 @@ def _dummy(_: str) -> None:
         _add(f"reverie/{name}-v0", name, "dummy")
 
 
-def _add(env_id: str, maker: str, module: str = "adapters", **kwargs: Any) -> None:
+def _add(
+    env_id: str,
+    maker: str | Callable[..., gymnasium.Env[Any, Any]],
+    module: str = "adapters",
+    *,
+    max_episode_steps: int | None = None,
+    **kwargs: Any,
+) -> None:
     if env_id not in gymnasium.registry:
-        gymnasium.register(env_id, entry_point=f"reverie.envs.{module}:{maker}", kwargs=kwargs)
+        entry = f"reverie.envs.{module}:{maker}" if isinstance(maker, str) and ":" not in maker else maker
+        gymnasium.register(env_id, entry_point=entry, max_episode_steps=max_episode_steps, kwargs=kwargs)
 
 
 class Suite(NamedTuple):
@@ -180,7 +189,7 @@ SUITES = (
     Suite("tests", ("reverie/",), "reverie", "", _dummy, "dqn --env reverie/Count-v0"),
 )
 # fmt: on
-"""The last suite has environments with known best returns, to test learners."""
+"""The suite "tests" has environments with known best returns, to test learners."""
 
 
 def register_suite(env_id: str) -> None:
