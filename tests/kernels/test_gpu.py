@@ -11,6 +11,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import torch
+from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 import reverie.kernels.registry  # noqa: F401 - it imports all kernels
 from reverie.algos.dreamer_v3 import DreamerV3Config
@@ -19,7 +20,6 @@ from reverie.experiment.bench import noise_batch
 from reverie.kernels import gpu, mlp_gpu, optim_gpu
 from reverie.nn import functional
 from reverie.nn.adam import AdamSettings, adam
-from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 pytest.importorskip("triton")
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")

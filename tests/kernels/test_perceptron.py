@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from sequence_filter import assert_near
 
 from reverie.kernels import relu_mlp
 from reverie.kernels.compiler import load_kernels
 from reverie.nn.relu_mlp import ReluMLP
-from sequence_filter import assert_near
 
 # Widths on both sides of what the C files work in: LANES, NARROW, TILE, PANEL, WORD; rows around STRIP and GATED_ROWS,
 # and beyond MOST_ROWS and TOGETHER.

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 from reverie.kernels.compiler import load_kernels
-from sequence_filter import UNEVEN, assert_dreams_as_defined, assert_hands_nan_on, assert_observes_as_defined, filtered
 
 pytestmark = pytest.mark.skipif(load_kernels() is None, reason="no C compiler")
 
