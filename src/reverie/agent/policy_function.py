@@ -83,7 +83,8 @@ class PolicyFunction(nn.Module):
             stacker = Preprocessor(obs_spec, frame_stack=depth, frame_stack_keys=".*")
             self.policy = stacker.policy(self.policy, torch.device("cpu"))
             state = self.policy.initial(rows)._replace(state=state)
-        leaves, self.tree = tree_flatten_with_path(state)  # None: not a tensor, but a leaf
+        leaves, tree = tree_flatten_with_path(state)  # None: not a tensor, but a leaf
+        self.tree: Any = tree
         self.state_names: list[str | None] = [None if x is None else _name(path) for path, x in leaves]
         self.inputs: list[TensorSpec] = [_obs_input(player, key, part, rows) for key, part in obs_spec.items()]
         self.inputs.append(TensorSpec("is_first", "is_first", torch.ones(rows, dtype=torch.bool), {}))
