@@ -416,12 +416,12 @@ def test_no_picture_is_older_than_its_data() -> None:
     assert len(wanted) > 20
 
 
+@style.styled
 def test_a_figure_follows_the_theme() -> None:
     themes, file = tool("themed_svg"), io.StringIO()
-    with style.styled:
-        figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
-        axes.plot([0, 1], [0, 1], color=style.BLUE)
-        figure.savefig(file, format="svg")
+    figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
+    axes.plot([0, 1], [0, 1], color=style.BLUE)
+    figure.savefig(file, format="svg")
     head, _, body = themes.themed_svg(file.getvalue()).partition("</style>")
     assert "prefers-color-scheme:dark" in head
     assert not re.search("|".join(themes.DARK), body)
