@@ -125,6 +125,19 @@ def test_what_expands_to_too_many_bytes_is_refused(write, tmp_path, monkeypatch)
     assert read() > 0
 
 
+def test_an_index_of_other_batches_than_there_are_is_damage(tmp_path):
+    batch, files = table_of_zeros().to_batches()[0], [tmp_path / name for name in ("one.arrow", "two.arrow")]
+    for count, file in enumerate(files, 1):
+        with pa.ipc.new_file(file, batch.schema) as writer:
+            for _ in range(count):
+                writer.write_batch(batch)
+    one, two = (file.read_bytes() for file in files)
+    index = int.from_bytes(one[-10:-6], "little") + 10  # its last bytes: the index, its length, and ARROW1
+    files[1].write_bytes(two[: -int.from_bytes(two[-10:-6], "little") - 10] + one[-index:])
+    with pytest.raises(DataError, match="contains 2 batches, but its index names 1"):
+        open_reader(str(files[1]), ReadOptions(columns={name: name for name in COLUMNS.values()}))
+
+
 def test_links_in_a_circle_are_refused(tmp_path):
     (tmp_path / "a" / "b").mkdir(parents=True)
     write_npz(tmp_path / "a" / "b" / "x.npz")

@@ -22,10 +22,11 @@ from reverie.algos.sac import SACConfig
 from reverie.api import train_config
 from reverie.cli import main
 from reverie.core.bounds import PiecewiseLinear
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, UntrustedError
 from reverie.core.seeding import derived_seeds
 from reverie.core.signals import SIGNALS
 from reverie.distributed.launch import check_divisible, log_rules, open_store, scaled_hyperparameters
+from reverie.distributed.learners import ReplayPart
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.persistent import iter_every_nth_episode
 from reverie.run.checkpoint import Checkpoints
@@ -147,6 +148,15 @@ def test_another_number_of_learners_shares_the_rows_and_says_so(run, tmp_path, s
     assert any("saved with 2 learners and now has 1 learner" in line for line in said)
     count = ReplayStore(alone / "replay").segments[-1].rows
     assert 95 <= count <= 120  # of each of two environments: of both learners, without the last episode's end
+
+
+def test_a_store_that_a_checkpoint_names_elsewhere_is_not_contacted(run, monkeypatch):
+    named = {"replay": {"lanes": [{"place": "http://localhost:9/rows/rank-0"}]}}
+    monkeypatch.setattr("reverie.distributed.learners.read_checkpoint", lambda *_, **__: named)
+    monkeypatch.setattr("reverie.distributed.learners.ReplayStore", lambda location: pytest.fail(f"opened {location}"))
+    team = mock.Mock(before=2, count=1, rank=0, loaded=run)
+    with pytest.raises(UntrustedError, match="names 'http://localhost:9/rows'"):
+        ReplayPart(team, mock.Mock(), run).load_state_dict({})
 
 
 @contextlib.contextmanager
