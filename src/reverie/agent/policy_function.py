@@ -38,17 +38,17 @@ NOISE: dict[str, Callable[..., Tensor]] = {
 
 
 class NoiseRecorder(TorchFunctionMode):
-    """Records what random functions return inside the context; they return the ``given`` values, if there are any."""
+    """Records what random functions return inside the context; they return the ``replayed`` values, if any."""
 
-    def __init__(self, given: Sequence[Tensor] | None = None) -> None:
+    def __init__(self, replayed: Sequence[Tensor] | None = None) -> None:
         super().__init__()
         self.drawn: list[tuple[str, Tensor]] = []
-        self._given = None if given is None else iter(given)
+        self._replayed = None if replayed is None else iter(replayed)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func not in RANDOM_FUNCTIONS:
             return func(*args, **(kwargs or {}))
-        values = func(*args, **(kwargs or {})) if self._given is None else next(self._given)
+        values = func(*args, **(kwargs or {})) if self._replayed is None else next(self._replayed)
         self.drawn.append((RANDOM_FUNCTIONS[func], values))
         return values
 
@@ -175,8 +175,8 @@ class PolicyFunction(nn.Module):
         rows = 1 + 2 * (number % 2) if self.batch is None else self.batch
         values = {spec.name: spec.example for spec in self.inputs}
         for spec in (spec for spec in self.inputs if spec.role == "noise"):
-            size, *others = spec.example.shape
-            values[spec.name] = NOISE[spec.metadata["distribution"]](rows if self.batch is None else size, *others)
+            size, *trailing = spec.example.shape
+            values[spec.name] = NOISE[spec.metadata["distribution"]](rows if self.batch is None else size, *trailing)
         for key, part in self.player.observer.single.items():
             values[f"obs/{key}"] = _random_observation(part, rows, self.player.action_spec)
         return values | {"is_first": torch.full((rows,), number % 50 == 0), "reward": torch.randn(rows)}

@@ -152,17 +152,17 @@ def _expanded_size(message: Any) -> int:
     """
     data, body = memoryview(message.metadata), memoryview(message.body or b"")
 
-    def number(place: int, kind: str = "<I") -> int:
-        return int(struct.unpack_from(kind, data, place)[0])
+    def number(position: int, kind: str = "<I") -> int:
+        return int(struct.unpack_from(kind, data, position)[0])
 
     def field(table: int, index: int) -> int:
-        """Return the place of a field of a table; 0 if it is missing."""
-        places, entry = table - number(table, "<i"), 4 + 2 * index
-        offset = number(places + entry, "<H") if entry < number(places, "<H") else 0
+        """Return the position of a field of a table; 0 if it is missing."""
+        vtable, entry = table - number(table, "<i"), 4 + 2 * index
+        offset = number(vtable + entry, "<H") if entry < number(vtable, "<H") else 0
         return offset and table + offset
 
-    def target(place: int) -> int:
-        return place + number(place)
+    def target(position: int) -> int:
+        return position + number(position)
 
     if message.type == "schema":
         return 0
@@ -171,8 +171,8 @@ def _expanded_size(message: Any) -> int:
     if not field(batch, 3):  # RecordBatch.compression
         return len(body)
     buffers = target(field(batch, 2))  # RecordBatch.buffers
-    places = [struct.unpack_from("<qq", data, buffers + 4 + 16 * index) for index in range(number(buffers))]
-    return sum(max(size, *struct.unpack_from("<q", body, start)) for start, size in places if size)
+    ranges = [struct.unpack_from("<qq", data, buffers + 4 + 16 * index) for index in range(number(buffers))]
+    return sum(max(size, *struct.unpack_from("<q", body, start)) for start, size in ranges if size)
 
 
 class TableColumn:
