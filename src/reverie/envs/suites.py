@@ -120,16 +120,12 @@ def _dummy(_: str) -> None:
 
 
 def _add(
-    env_id: str,
-    maker: str | Callable[..., gymnasium.Env[Any, Any]],
-    module: str = "adapters",
-    *,
-    max_episode_steps: int | None = None,
-    **kwargs: Any,
+    env_id: str, maker: str, module: str = "adapters", *, max_episode_steps: int | None = None, **kwargs: Any
 ) -> None:
+    """Register a class or function of ``reverie.envs``; ``kwargs`` are its arguments."""
     if env_id not in gymnasium.registry:
-        entry = f"reverie.envs.{module}:{maker}" if isinstance(maker, str) and ":" not in maker else maker
-        gymnasium.register(env_id, entry_point=entry, max_episode_steps=max_episode_steps, kwargs=kwargs)
+        entry_point = f"reverie.envs.{module}:{maker}"
+        gymnasium.register(env_id, entry_point=entry_point, max_episode_steps=max_episode_steps, kwargs=kwargs)
 
 
 class Suite(NamedTuple):
