@@ -65,9 +65,10 @@ class Picture(NamedTuple):
 def pictures() -> dict[str, Picture]:
     """Return each picture by its path below docs/images."""
     out = {"demo.svg": Picture(("demo.json",), demo), "scaling.svg": Picture(("scaling.json",), scaling)}
-    out["speed.svg"] = Picture(
-        ("update_peers.json", "model_free_peers.json", "on_policy.json", "offline_rates.json"), speed
-    )
+    for name, draw in (("speed", speed), ("fastest", fastest)):
+        out[f"{name}.svg"] = Picture(
+            ("update_peers.json", "model_free_peers.json", "on_policy.json", "offline_rates.json"), draw
+        )
     for file, key in (("model_free.json", "learning"), ("dreamers.json", "rows")):
         names = {row["algorithm"] for row in read(file)[key] if row.get("curve")} - {"random"}
         for name in sorted(name for name in names if f"results/{name}.svg" not in out):
@@ -251,9 +252,38 @@ def library(system: str) -> str:
     return names.get(first, first if first in LIBRARIES else "plain script")
 
 
+def whole_runs(on_policy: Any) -> list[Any]:
+    """Return the rows of whole runs at one thread."""
+    return [r for r in on_policy["rows"] if r["part"] == "speed" and r.get("threads", 1) == 1]
+
+
+def fastest(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figure:
+    """How many times as fast as the fastest other library, for four algorithms."""
+    one_thread = [row for row in model_free["rows"] if row["threads"] == 1]
+    points = {
+        "DreamerV3": ratios([r for r in dreamers["rows"] if r["setting"] == "V"], "setting", "ratio"),
+        "SAC": ratios([r for r in one_thread if r["task"] == "sac"], "task", "ours_to_it"),
+        "PPO": ratios([r for r in whole_runs(on_policy) if r["task"] == "cheetah"], "task", "ratio_per_cpu_s"),
+        "CQL": ratios([r for r in offline["rows"] if r["task"] == "cql"], "task", "ours_to_it"),
+    }
+    figure, (axes,) = new_panels(1, 1, (6.4, 2.2))
+    axes.set_title("Times as fast as the fastest other library, on a CPU", x=0, pad=12)
+    for at, systems in enumerate(points.values()):
+        _, system, ratio = min(systems, key=lambda point: point[2])
+        axes.barh(at, ratio, height=0.62, color=ORANGE)
+        axes.text(ratio + 0.05, at, f"{ratio:.1f}", va="center", weight="bold")
+        axes.text(ratio + 0.4, at, system, va="center", fontsize=9, color=SOFT)
+    axes.axvline(1, color=INK, lw=1)
+    axes.set(xlim=(0, 4.6), xticks=[0, 1], xticklabels=["", "1"], yticks=range(len(points)), yticklabels=[*points])
+    axes.tick_params(axis="y", labelcolor=INK, length=0)
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    return figure
+
+
 def speed(dreamers: Any, model_free: Any, on_policy: Any, offline: Any) -> Figure:
     """How many times as fast as each other library; 1 is reverie."""
-    whole = [r for r in on_policy["rows"] if r["part"] == "speed" and r.get("threads", 1) == 1]
+    whole = whole_runs(on_policy)
     updates = [row for row in model_free["rows"] if row["threads"] == 1 or row["task"] == "loop"]
     files = [one["machine"] for one in (dreamers, offline, model_free, on_policy)]
     machines = [f"{processor_name(one['processor'])}, {one['cores']} cores" for one in files]

@@ -3,7 +3,7 @@
 
     python docs/tools/hero.py collect    # 125,000 env steps of two gaits and of stumbles: half a minute
     python docs/tools/hero.py train      # a world model, from these rows alone: 8 minutes of one CPU core
-    python docs/tools/hero.py film       # docs/images/dream.gif: an episode that the model has never seen
+    python docs/tools/hero.py film       # docs/images/dream*.gif: an episode that the model has never seen
 
 Needs the extra ``mujoco``; without a display, set MUJOCO_GL=egl.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium
 import mujoco
@@ -42,15 +43,34 @@ GALLOP = np.array([
     -0.38, 0.1, -0.33, -0.14, -0.34, -0.03, 0.58, -0.88, -0.42, -0.23, 0.42, 1.08, 1.48,
 ])  # fmt: skip
 """Gaits that the cross-entropy method found: log of the frequency, then six phases, amplitudes, offsets and gains."""
-PAPER, INK, SOFT, LINE = "#faf9f6", "#1d2025", "#676d77", "#e2dfd8"
-REAL, DREAM, SEEN, BAD, SEEN_WASH = "#2163b3", "#c7620a", "#2c7a4b", "#b3261e", "#e3efe7"
-"""Colors of the viewer."""
+
+
+class Theme(NamedTuple):
+    """The colors of the viewer."""
+
+    paper: str
+    ink: str
+    soft: str
+    line: str
+    real: str
+    dream: str
+    bad: str
+
+
+THEMES = {
+    "dream.gif": Theme("#fbfaf8", "#1b1e23", "#5d636d", "#e4e1da", "#1f62b4", "#b3560a", "#b3261e"),
+    "dream_dark.gif": Theme("#14161a", "#e6e8ec", "#a0a7b3", "#2c313a", "#6fabf2", "#f0a352", "#f2857d"),
+}
+"""By the name of the film."""
 CONTEXT, STUMBLE, ROWS = 20, 100, 150
 """Rows of the film that the model sees, rows before the stumble, and all rows."""
 LIMIT, EPISODES = 0.5, 50
 """The error at which a dream has drifted, and the number of episodes in which this is counted."""
-PANEL, COLORS, MILLISECONDS, HOLD = (384, 290), 64, 70, 2000
+SLOW = range(STUMBLE, STUMBLE + 16)
+"""Rows in slow motion."""
+PANEL, COLORS, MILLISECONDS, HOLD = (384, 270), 48, 70, 2000
 """Size of a panel in pixels, colors of the GIF, and how long it shows a frame and the last one."""
+SENTENCES = ("It saw 1 second. The rest is imagined.", "MuJoCo draws the poses that the model predicts.")
 
 
 # ---------------------------------------------------------------- data
@@ -136,17 +156,17 @@ def dream(agent: reverie.Agent, seed: int) -> tuple[np.ndarray, np.ndarray, np.n
 class Stage:
     """Draws a cheetah in a color of the viewer."""
 
-    def __init__(self, color: str) -> None:
+    def __init__(self, color: str, theme: Theme) -> None:
         env = gymnasium.make(ENV).unwrapped
         self.model, self.data = model, _ = env.model, env.data
         model.vis.global_.offwidth, model.vis.global_.offheight = PANEL
         model.geom_rgba[1:, :3], model.geom_matid[1:] = to_rgb(color) / 255, -1
         model.geom_size[1:, 0] *= 1.3
-        for texture, dark in ((0, PAPER), (2, LINE)):  # the sky, and the checkered floor
+        for texture, dark in ((0, theme.paper), (2, theme.line)):  # the sky, and the checkered floor
             start = model.tex_adr[texture]
             size = model.tex_height[texture] * model.tex_width[texture]
             pixels = model.tex_data[start : start + 3 * size].reshape(-1, 3)
-            pixels[:] = np.where(pixels.mean(1, keepdims=True) < 128, to_rgb(dark), to_rgb(PAPER))
+            pixels[:] = np.where(pixels.mean(1, keepdims=True) < 128, to_rgb(dark), to_rgb(theme.paper))
         model.geom_rgba[0], model.mat_reflectance[:], model.light_castshadow[:] = 1, 0, 0
         model.vis.headlight.ambient[:], model.vis.headlight.diffuse[:] = 0.55, 0.45
         model.light_diffuse[:], model.light_specular[:] = 0.35, 0
@@ -168,39 +188,54 @@ def to_rgb(color: str) -> np.ndarray:
     return np.array(ImageColor.getrgb(color))
 
 
-def film(real: np.ndarray, dreamt: np.ndarray, error: np.ndarray) -> list[Image.Image]:
+def film(real: np.ndarray, dreamt: np.ndarray, error: np.ndarray, theme: Theme) -> list[Image.Image]:
     """Return the frames: the environment, its dream, and below them the error up to this row."""
-    big, small, stages = ImageFont.load_default(38), ImageFont.load_default(28), (Stage(REAL), Stage(DREAM))
-    (width, height), top, bottom, scale = PANEL, 98, 492, 60
-    across = 8 + 784 * np.arange(ROWS) / (ROWS - 1)
+    stages = Stage(theme.real, theme), Stage(theme.dream, theme)
     drift = next((t for t in range(CONTEXT, ROWS) if error[t] >= LIMIT), ROWS)
-    points = list(zip(across, bottom - scale * error.clip(max=1.2), strict=True))
-    frames = []
-    for t in range(ROWS):
-        frame = Image.new("RGB", (800, 500), PAPER)
-        draw = ImageDraw.Draw(frame)
-        seconds = f"{(t - CONTEXT + 1) * STEP:.1f} s"
-        if t < CONTEXT:
-            words, color = "sees the environment", SEEN
-        elif t < drift:
-            words, color = f"imagines {seconds}", DREAM
-        else:
-            words, color = f"has drifted, {seconds}", BAD
-        gait = "gallops" if t <= STUMBLE else "stumbles"
-        sides = (("environment", gait, REAL, real), ("dream", words, color, dreamt))
-        for x, stage, (title, state, shade, poses) in zip((8, 408), stages, sides, strict=True):
-            draw.text((x, 4), title, REAL if poses is real else DREAM, big)
-            draw.text((x, 54), state, shade, small)
-            draw.text((x + width, 54), f"{poses[t, 0]:z.1f} m", INK, small, anchor="ra")
-            frame.paste(stage.draw(poses[t]), (x, top))
-            draw.rectangle((x - 2, top - 2, x + width + 1, top + height + 1), outline=shade, width=4)
-        draw.rectangle((8, bottom - 1.2 * scale, across[CONTEXT], bottom), SEEN_WASH)
-        draw.text((across[CONTEXT] + 8, bottom - 1.2 * scale), "error of the dream", SOFT, small)
-        draw.line((8, bottom - LIMIT * scale, 792, bottom - LIMIT * scale), BAD)
-        draw.line((8, bottom, 792, bottom), SOFT)
-        draw.line(points[: t + 1] if t else points[:1] * 2, DREAM, 4)
-        frames.append(frame)
-    return frames
+    return [draw_frame(t, real, dreamt, error, drift, stages, theme) for t in range(ROWS)]
+
+
+def draw_frame(
+    t: int, real: np.ndarray, dreamt: np.ndarray, error: np.ndarray, drift: int, stages: tuple[Stage, Stage],
+    theme: Theme,
+) -> Image.Image:  # fmt: skip
+    """Return one frame; the dream has drifted from row ``drift`` on."""
+    frame = Image.new("RGB", (800, 560), theme.paper)
+    draw, (width, height), top = ImageDraw.Draw(frame), PANEL, 98
+    big, small = ImageFont.load_default(38), ImageFont.load_default(26)
+    seconds = f"{(t - CONTEXT + 1) * STEP:.1f} s"
+    state = f"imagines {seconds}" if t < drift else f"has drifted, {seconds}"
+    shade = theme.dream if t < drift else theme.bad
+    state, shade, edge = ("observes", theme.real, theme.real) if t < CONTEXT else (state, shade, theme.dream)
+    gait = "gallops" if t <= STUMBLE else "stumbles"
+    sides = (("Environment", gait, theme.real, theme.real, real), ("Dream", state, shade, edge, dreamt))
+    for x, stage, color, (title, words, words_color, edge_color, poses) in zip(
+        (8, 408), stages, (theme.real, theme.dream), sides, strict=True
+    ):
+        draw.text((x, 4), title, color, big)
+        draw.text((x, 56), words, words_color, small)
+        draw.text((x + width, 56), f"{poses[t, 0]:z.1f} m", theme.ink, small, anchor="ra")
+        frame.paste(stage.draw(poses[t]), (x, top))
+        draw.rectangle((x - 2, top - 2, x + width + 1, top + height + 1), outline=edge_color, width=4)
+    if t in SLOW:
+        draw.text((8 + width - 8, top + 8), "slow motion", theme.soft, small, anchor="ra")
+    draw_error(draw, error[: t + 1], theme, small)
+    draw.text((8, 522), SENTENCES[t >= (CONTEXT + ROWS) // 2], theme.ink, small)
+    return frame
+
+
+def draw_error(draw: ImageDraw.ImageDraw, error: np.ndarray, theme: Theme, font: ImageFont.FreeTypeFont) -> None:
+    """Draw the error of the dream up to a row, in standard deviations of the pose."""
+    bottom, scale = 512, 80
+    across = 8 + 784 * np.arange(ROWS) / (ROWS - 1)
+    limit = bottom - LIMIT * scale
+    draw.line((8, limit, 792, limit), theme.bad)
+    draw.line((8, bottom, 792, bottom), theme.soft)
+    draw.line((across[CONTEXT], bottom - 1.2 * scale, across[CONTEXT], bottom), theme.real, 2)
+    draw.text((across[CONTEXT] + 8, bottom - 1.3 * scale), "error of the pose", theme.soft, font)
+    draw.text((792, limit - 4), f"{LIMIT:g} deviations", theme.bad, font, anchor="rd")
+    points = list(zip(across[: len(error)], bottom - scale * error.clip(max=1.3), strict=True))
+    draw.line(points if len(points) > 1 else points * 2, theme.dream, 4)
 
 
 # ---------------------------------------------------------------- commands
@@ -212,7 +247,7 @@ def main() -> None:
     parser.add_argument("command", choices=("collect", "train", "film"))
     parser.add_argument("--data", type=Path, default=Path("runs/gaits.npz"))
     parser.add_argument("--run", type=Path, default=Path("runs/hero"))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs/images/dream.gif")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
     parser.add_argument("--seed", type=int, default=240)
     args = parser.parse_args()
     if args.command == "collect":
@@ -225,12 +260,14 @@ def main() -> None:
         errors = [dream(agent, seed)[2] for seed in range(EPISODES)]
         holding = sum(max(error[CONTEXT:STUMBLE]) < LIMIT for error in errors)
         print(f"{holding} of {EPISODES} dreams hold until the stumble")
-        frames = film(*dream(agent, args.seed))
-        palette = Image.fromarray(np.concatenate(frames[:CONTEXT] + frames[CONTEXT::8])).quantize(COLORS)
-        first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
-        times = [MILLISECONDS] * len(others) + [HOLD]
-        first.save(args.out, save_all=True, append_images=others, duration=times, loop=0, optimize=True)
-        print(args.out, f"{args.out.stat().st_size / 1e6:.2f} MB")
+        for name, theme in THEMES.items():
+            frames = film(*dream(agent, args.seed), theme)
+            palette = Image.fromarray(np.concatenate(frames[:CONTEXT] + frames[CONTEXT::8])).quantize(COLORS)
+            first, *others = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
+            times = [MILLISECONDS * (1 + 2 * (t in SLOW)) for t in range(ROWS - 1)] + [HOLD]
+            file = args.out / name
+            first.save(file, save_all=True, append_images=others, duration=times, loop=0, optimize=True)
+            print(file, f"{file.stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":
