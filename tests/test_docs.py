@@ -27,7 +27,7 @@ from in_process import InProcess
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.dreamer_v3 import SIZES, DreamerV3, with_size
 from reverie.algos.sac import SACConfig
-from reverie.algos.table import ALGORITHMS, algorithm_config, algorithms
+from reverie.algos.table import algorithm_config, algorithms
 from reverie.cli.main import COMMANDS
 from reverie.cli.parsing import iter_options
 from reverie.core.clock import Clock
@@ -434,7 +434,7 @@ def test_the_site_has_each_page_and_each_algorithm() -> None:
     rooms = {path.parent.name for path in (ROOT / "src" / "reverie").glob("*/__init__.py")}
     generated = [f"algorithms/{name}.md" for name in site.own_algorithms()]
     generated += [f"reference/{name}.md" for name in (*rooms, "reverie", "commands", "settings", "presets")]
-    shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    shown = re.findall(r"^ +- (?:.*: )?(\S+\.md)$", site.configuration(), re.MULTILINE)
     assert sorted(shown) == sorted({*site.homes().values()} - {"LICENSE.txt"} | {*generated})
 
 
@@ -512,15 +512,6 @@ def test_the_table_of_suites() -> None:
 
 def test_the_table_of_formats() -> None:
     assert not [entry.name for entry in FORMATS if entry.name not in PAGES["docs/datasets.md"]]
-
-
-def test_the_table_of_actions() -> None:
-    """Each cell is tried by tests/algos/test_action_spaces.py."""
-    kinds = ("continuous", "discrete", "multi_discrete", "mixed")
-    own = sorted(entry.name for entry in ALGORITHMS)
-    learned = {name: algorithm_config(name).action_kinds for name in own}
-    expected = [[name, *("yes" if kind in of else "-" for kind in kinds)] for name, of in learned.items()]
-    assert rows("docs/environments.md", "| algorithm | continuous") == expected
 
 
 def test_the_table_of_wrappers() -> None:

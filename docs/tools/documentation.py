@@ -50,7 +50,7 @@ def main() -> int:
     """Stage everything anew, build it, and return 1 if a link leads nowhere."""
     stage()
     tools = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))  # for docstrings.py
-    command = [Path(sys.executable).with_name("zensical"), "build", "--clean", "--strict"]
+    command = [Path(sys.executable).with_name("zensical"), "build", "--clean", "--strict", "-f", "build/mkdocs.yml"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": tools})
     return done.returncode or finish(ROOT / "build" / "site")
 
@@ -58,6 +58,7 @@ def main() -> int:
 def stage() -> None:
     """Write all pages and what belongs to them."""
     shutil.rmtree(OUT, ignore_errors=True)
+    write("../mkdocs.yml", configuration())
     for path, text in pages().items():
         write(path, text)
     for path in (ROOT / "docs").rglob("*"):
@@ -101,6 +102,12 @@ def pages() -> dict[str, str]:
     out |= dict(reference())
     out |= {path.replace(".md", ".ipynb"): run_notebook(old) for old, path in homes().items() if is_tutorial(old)}
     return out
+
+
+def configuration() -> str:
+    """Return mkdocs.yml with an entry for the page of each algorithm."""
+    entries = "".join(f"      - {title_of(name)[0]}: algorithms/{name}.md\n" for name in own_algorithms())
+    return re.sub(r" +- algorithms/ .*\n", entries, (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -221,7 +228,7 @@ def title_of(name: str) -> tuple[str, str]:
     module = importlib.import_module(f"reverie.algos.{name}")
     first = " ".join((module.__doc__ or "").split("\n\n")[0].split())
     title, _, paper = first.partition(": ")
-    return re.sub(r" \(.*", "", title), paper
+    return re.sub(r" \(.*?\)", "", title), paper
 
 
 def overview() -> str:
@@ -231,7 +238,7 @@ def overview() -> str:
     lines = ["| algorithm | | actions | learns from |", "|---|---|---|---|"]
     for name in own_algorithms():
         config: Any = algorithm_config(name)
-        kinds = ", ".join(sorted(config.action_kinds)).replace("multi_discrete", "several discrete")
+        kinds = ", ".join(f"`{kind}`" for kind in sorted(config.action_kinds))
         source = "its own, latest rows" if getattr(config, "on_policy", False) else "replayed or recorded rows"
         lines.append(f"| [`{name}`](algorithms/{name}.md) | {title_of(name)[0]} | {kinds} | {source} |")
     return "\n".join(lines) + "\n"

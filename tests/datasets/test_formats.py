@@ -3,17 +3,12 @@
 A format may lack the final observations of episodes (``last_seen``) or continuous actions (``discrete``).
 """
 
-import json
 import re
-from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import pytest
 
-import formats
-from d4rl_files import columns, write
-from formats import named, save_table, table_columns
+from formats import FORMATS
 from recordings import FIELDS, LIVED, Lived, expected, joined
 from recordings import FORMATS as WRITTEN
 from reverie.core.errors import DataError, ReverieError
@@ -24,82 +19,10 @@ from reverie.datasets.convert import drop_invalid_episodes
 from reverie.datasets.convert import write_dataset as convert
 from reverie.datasets.dataset import RecordedEpisodes
 from reverie.datasets.format_detection import open_reader
-from reverie.datasets.reader import ReadOptions
 from reverie.datasets.validate import validate
 
-
-@dataclass(frozen=True)
-class Format:
-    """How to write ``LIVED``, and what is lost by that."""
-
-    write: callable
-    reader: str
-    columns: dict = field(default_factory=dict)
-    last_seen: bool = True
-    discrete: bool = False
-    pictures: bool = False
-
-    def read(self, path):
-        return open_reader(str(path), ReadOptions(columns=self.columns))
-
-
-def hdf5(path, without="", **how):
-    return write(path / "a.hdf5", {name: values for name, values in columns().items() if name != without}, **how)
-
-
-def several(path):
-    return [write(path / f"{i}.hdf5", columns([episode])).parent for i, episode in enumerate(LIVED)].pop()
-
-
-def in_minari(path, storage="hdf5"):
-    files = pytest.importorskip("minari_files")
-    return files.write(path / "d", [files.buffer(episode) for episode in LIVED], storage=storage)
-
-
-def one_by_one(path):
-    for episode in LIVED:
-        formats.save_npz(path / "npz", f"ep{episode.number:06}_000000-r0-0001", formats.pydreamer_arrays([episode]))
-    return path / "npz"
-
-
-def a_run(path):
-    formats.stored(path / "run/replay", [named(LIVED)])
-    (path / "run/spec.json").write_text(json.dumps(formats.SPEC))
-    return path / "run"
-
-
-def as_lists(path):
-    rows = {"o": "observations", "a": "actions", "r": "rewards", "t": "terminals"}
-    return save_table(path / "t", {k: [getattr(e, name).tolist() for e in LIVED] for k, name in rows.items()})
-
-
-ROLES = {"obs": "observation.state", "next_obs": "after", "action": "action", "reward": "next.reward",
-         "terminal": "next.done", "truncated": "timeout"}  # fmt: skip
-EPISODES = {"obs": "observation.state", "action": "choice", "reward": "next.reward", "terminal": "next.done",
-            "episode": "episode_index"}  # fmt: skip
-LISTS = {"obs": "o", "action": "a", "reward": "r", "terminal": "t"}
-D4RL, TABLE = "D4RL HDF5", "table"
-KINDS = {
-    "d4rl": Format(hdf5, D4RL),
-    "d4rl, compressed": Format(partial(hdf5, compression="gzip", chunks=True), D4RL),
-    "d4rl, no next observations": Format(partial(hdf5, without="next_observations"), D4RL, last_seen=False),
-    "d4rl, no timeouts": Format(partial(hdf5, without="timeouts"), D4RL),
-    "d4rl, several files": Format(several, "5 x D4RL HDF5"),
-    "tianshou": Format(lambda p: formats.tianshou(p / "a.hdf5", [(20, formats.transitions_of(LIVED), 13, 14)]),
-                       "Tianshou buffer (HDF5)"),
-    "minari": Format(in_minari, "Minari (HDF5)"),
-    "minari, arrow": Format(partial(in_minari, storage="arrow"), "Minari (Arrow)"),
-    "minari, parquet": Format(partial(in_minari, storage="parquet"), "Minari (Arrow)"),
-    "pydreamer": Format(one_by_one, "PyDreamer npz"),
-    "rl_unplugged": Format(lambda p: formats.shard(p / "run_1-00000-of-00100", formats.transitions(LIVED)),
-                           "RL Unplugged Atari (TFRecord)", discrete=True, pictures=True),
-    "arrow": Format(lambda p: save_table(p / "t", table_columns(), pieces=3), TABLE, ROLES),
-    "parquet, episode ids": Format(lambda p: save_table(p / "t", table_columns(), kind="parquet"), TABLE, EPISODES,
-                                   last_seen=False, discrete=True),
-    "table of episodes": Format(as_lists, TABLE, LISTS),
-    "run": Format(a_run, "reverie store"),
-}  # fmt: skip
-COPIED = ["d4rl", "minari", "pydreamer", "rl_unplugged", "parquet, episode ids", "run"]
+KINDS = {name: row for name, row in FORMATS.items() if row.reader}
+COPIED = ["d4rl", "minari, hdf5", "pydreamer, files", "rl unplugged", "table, parquet", "run, spec"]
 """One of each kind of spaces and of ends, which is what copies depend on."""
 
 
@@ -165,15 +88,15 @@ def test_validation_finds_no_fault(kind, path):
 
 
 PLACES = {
-    "d4rl": r"a\.hdf5, episode 3, step 0 \(index 9\)",
+    "d4rl": r"d4rl\.hdf5, episode 3, step 0 \(index 9\)",
     "d4rl, several files": r"\d, episode 3, step 0 \(index 0 of .*3\.hdf5\)",
-    "tianshou": r"a\.hdf5, episode 3, step 0 \(index 9\)",
-    "minari": r"d, episode 3, step 0 \(index 0 in episode_3\)",
+    "tianshou": r"tianshou\.hdf5, episode 3, step 0 \(index 9\)",
+    "minari, hdf5": r"d, episode 3, step 0 \(index 0 in episode_3\)",
     "minari, arrow": r"d, episode 3, step 0 \(index 0 in episode_3\)",
-    "pydreamer": r"npz, episode 3, step 0 \(index 1 of ep000004_000000-r0-0001\.npz\)",
-    "arrow": r"t, episode 3, step 0 \(row 0 of data-00002-of-00003\.arrow\)",
-    "table of episodes": r"t, episode 3, step 0 \(row 3, item 0\)",
-    "run": "run, episode 3, step 0",
+    "pydreamer, files": r"npz, episode 3, step 0 \(index 1 of ep000004_000000-r0-0001\.npz\)",
+    "table, arrow": r"t, episode 3, step 0 \(row 0 of data-00002-of-00003\.arrow\)",
+    "table, lists": r"t, episode 3, step 0 \(row 3, item 0\)",
+    "run, spec": "run, episode 3, step 0",
 }
 
 

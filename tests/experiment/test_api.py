@@ -20,7 +20,6 @@ import reverie
 from corridor_env import Corridor
 from reverie.agent.loading import load
 from reverie.algos.dreamer_v3 import DreamerV3Config
-from reverie.algos.table import algorithm_config, algorithms
 from reverie.core.errors import ConfigError, RunError
 from reverie.distributed.actor_collector import build_actor_collector
 from reverie.distributed.launch import learner_share
@@ -229,12 +228,6 @@ def test_returns_outside_of_the_atoms(
 def test_each_name_is_documented() -> None:
     for name in reverie.__all__:
         assert getattr(reverie, name).__doc__, name
-
-
-def test_each_algorithm_has_its_configuration_there() -> None:
-    for config in map(algorithm_config, algorithms()):
-        assert getattr(reverie, config.__name__, None) is config
-        assert config.__name__ in reverie.__all__
 
 
 @pytest.mark.parametrize("name", ["load", "train", "train_seeds", "dream", "estimate_return", "extract"])

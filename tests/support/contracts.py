@@ -154,10 +154,11 @@ MOVES = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": Actio
 CHOICE = ActionSpec(parts={"jump": ActionPart(kind="categorical", classes=(3,))})
 CHOICES = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 1), ("a", 2))})
 CHOOSING = {
-    "dqn": CHOICE, "qr_dqn": CHOICE, "c51": CHOICE, "iqn": CHOICE, "gail_discrete": CHOICE, "bc_choice": CHOICE,
-    "ppo_gru": CHOICES, "dqn_lstm": CHOICE, "qr_dqn_gru": CHOICE, "a2c": CHOICE,
-} | {name: CHOICES if name.endswith("_choices") else CHOICE
-     for name in CONFIGS if name.startswith("discrete_") or name.endswith("_choices")}  # fmt: skip
+    name: CHOICES if name.endswith("_choices") or name == "ppo_gru" else CHOICE
+    for name, cfg in CONFIGS.items()
+    if "continuous" not in cfg.action_kinds or name.endswith(("_choice", "_choices", "_discrete"))
+    or name in ("a2c", "ppo_gru")
+}  # fmt: skip
 """Those whose actions are one-hot; all actions are 3 numbers wide."""
 BOTH = ActionSpec(parts={"b": ActionPart(kind="continuous", size=1), "a": ActionPart(kind="categorical", classes=(2,))})
 ACTIONS = CHOOSING | {name: BOTH for name in CONFIGS if name.endswith("_mixed")}

@@ -6,17 +6,23 @@ import itertools
 import json
 import pickle
 import struct
+from functools import partial
+from typing import NamedTuple
 
 import google_crc32c
 import h5py
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+import pytest
 from PIL import Image
 
 from d4rl_files import cat, columns
+from d4rl_files import write as write_d4rl
 from recordings import LIVED, expected
 from reverie.core.columns import ColumnSpec
+from reverie.datasets.format_detection import open_reader
+from reverie.datasets.reader import ReadOptions
 from reverie.store.store import ReplayStore
 
 SIDE = 6
@@ -284,6 +290,59 @@ def _store(folder):
     stored(folder, [named(LIVED[:1])])
 
 
+def in_d4rl(path, without="", **how):
+    values = {name: column for name, column in columns().items() if name != without}
+    return write_d4rl(path / "d4rl.hdf5", values, **how)
+
+
+def several(path):
+    return [write_d4rl(path / f"{i}.hdf5", columns([episode])).parent for i, episode in enumerate(LIVED)].pop()
+
+
+def in_minari(path, storage="hdf5"):
+    files = pytest.importorskip("minari_files")
+    return files.write(path / "d", [files.buffer(episode) for episode in LIVED], storage=storage)
+
+
+def one_by_one(path):
+    for episode in LIVED:
+        save_npz(path / "npz", f"ep{episode.number:06}_000000-r0-0001", pydreamer_arrays([episode]))
+    return path / "npz"
+
+
+def a_run(path):
+    stored(path / "run/replay", [named(LIVED)])
+    (path / "run/spec.json").write_text(json.dumps(SPEC))
+    return path / "run"
+
+
+def as_lists(path):
+    rows = {"o": "observations", "a": "actions", "r": "rewards", "t": "terminals"}
+    return save_table(path / "t", {k: [getattr(e, name).tolist() for e in LIVED] for k, name in rows.items()})
+
+
+class Format(NamedTuple):
+    """Files of a format: all of ``LIVED``, with what is lost by that, or little more than what tells the format."""
+
+    write: callable
+    """Writes into a folder, and returns what is to be opened, if it wrote ``LIVED``."""
+    reader: str = ""
+    """Format of the reader that opens ``LIVED``; without it, the files are only opened."""
+    columns: dict | None = None
+    last_seen: bool = True
+    discrete: bool = False
+    pictures: bool = False
+
+    def read(self, path):
+        return open_reader(str(path), ReadOptions(columns=self.columns or {}))
+
+
+ROLES = {"obs": "observation.state", "next_obs": "after", "action": "action", "reward": "next.reward",
+         "terminal": "next.done", "truncated": "timeout"}  # fmt: skip
+EPISODES = {"obs": "observation.state", "action": "choice", "reward": "next.reward", "terminal": "next.done",
+            "episode": "episode_index"}  # fmt: skip
+LISTS = {"obs": "o", "action": "a", "reward": "r", "terminal": "t"}
+D4RL, TABLE = "D4RL HDF5", "table"
 _TENSOR = {"tensor": {"shape": {"dimensions": ["1"]}, "dtype": "float32"}}
 _STEPS = {"sequence": {"feature": {"featuresDict": {"features": {"observation": _TENSOR, "action": _TENSOR}}}}}
 _RLDS = _text("features.json", json.dumps({"featuresDict": {"features": {"steps": _STEPS}}}))
@@ -291,41 +350,56 @@ _RLDS_SHARD = "lift-train.tfrecord-00000-of-00001"
 _BANDIT = _text("men.csv", "item_id,position,click,propensity_score,user-item_affinity_0\n2,1,0,0.25,0.5\n")
 _EPISODE_ARRAYS = ("action", "reward", "terminal", "reset", "vecobs")
 FORMATS = {
-    "minari": _minari,
-    "minari data": lambda folder: _minari(folder, "."),
-    "minari file": _hdf5("main_data.hdf5", {"episode_0/rewards": np.zeros(1)}),
-    "store": _store,
-    "run": _all(_store, inside="replay"),
-    "lerobot": _lerobot,
-    "rlds": _all(_RLDS, lambda folder: shard(folder / _RLDS_SHARD, [{"steps/action": [0.0]}])),
-    "open bandit": _all(_BANDIT, _text("item_context.csv", "item_id\n0\n")),
-    "open bandit file": _BANDIT,
-    "folder of minari": _all(_minari, inside="sub"),
-    "folder of stores": _all(_store, inside="sub"),
-    "tianshou": _hdf5("tianshou.hdf5", {"_meta/obs": np.zeros(1), "last_index": np.zeros(1)}),
-    "d3rlpy": _hdf5("d3rlpy.h5", {"num_episodes": 1, "actions_0": np.zeros(1), "rewards_0": np.zeros(1)}),
-    "robomimic": _hdf5("robomimic.hdf5", {"data/demo_0/actions": np.zeros((1, 1))}),
-    "d4rl": _hdf5("d4rl.hdf5", {name: np.zeros((1, 1)) for name in ("observations", "actions", "terminals")}),
-    "other hdf5": _hdf5("other.hdf5", {"x": np.zeros(1)}),
-    "d4rl npz": _npz("d4rl", "observations", "actions", "rewards", "terminals"),
-    "ogbench": _npz("ogbench", "observations", "actions", "terminals"),
-    "stable-baselines": _npz("sb2", "obs", "actions", "episode_starts"),
-    "imitation": _npz("imitation", "obs", "acts", "terminal", "indices"),
-    "pydreamer": _npz("pydreamer", *_EPISODE_ARRAYS),
-    "own pydreamer": _all(
+    "minari": Format(_minari),
+    "minari data": Format(lambda folder: _minari(folder, ".")),
+    "minari, hdf5": Format(in_minari, "Minari (HDF5)"),
+    "minari, arrow": Format(partial(in_minari, storage="arrow"), "Minari (Arrow)"),
+    "minari, parquet": Format(partial(in_minari, storage="parquet"), "Minari (Arrow)"),
+    "minari file": Format(_hdf5("main_data.hdf5", {"episode_0/rewards": np.zeros(1)})),
+    "store": Format(_store),
+    "run": Format(_all(_store, inside="replay")),
+    "run, spec": Format(a_run, "reverie store"),
+    "lerobot": Format(_lerobot),
+    "rlds": Format(_all(_RLDS, lambda folder: shard(folder / _RLDS_SHARD, [{"steps/action": [0.0]}]))),
+    "open bandit": Format(_all(_BANDIT, _text("item_context.csv", "item_id\n0\n"))),
+    "open bandit file": Format(_BANDIT),
+    "folder of minari": Format(_all(_minari, inside="sub")),
+    "folder of stores": Format(_all(_store, inside="sub")),
+    "tianshou": Format(lambda folder: tianshou(folder / "tianshou.hdf5", [(20, transitions_of(LIVED), 13, 14)]),
+                       "Tianshou buffer (HDF5)"),
+    "d3rlpy": Format(_hdf5("d3rlpy.h5", {"num_episodes": 1, "actions_0": np.zeros(1), "rewards_0": np.zeros(1)})),
+    "robomimic": Format(_hdf5("robomimic.hdf5", {"data/demo_0/actions": np.zeros((1, 1))})),
+    "d4rl": Format(in_d4rl, D4RL),
+    "d4rl, compressed": Format(partial(in_d4rl, compression="gzip", chunks=True), D4RL),
+    "d4rl, no next observations": Format(partial(in_d4rl, without="next_observations"), D4RL, last_seen=False),
+    "d4rl, no timeouts": Format(partial(in_d4rl, without="timeouts"), D4RL),
+    "d4rl, several files": Format(several, "5 x D4RL HDF5"),
+    "other hdf5": Format(_hdf5("other.hdf5", {"x": np.zeros(1)})),
+    "d4rl npz": Format(_npz("d4rl", "observations", "actions", "rewards", "terminals")),
+    "ogbench": Format(_npz("ogbench", "observations", "actions", "terminals")),
+    "stable-baselines": Format(_npz("sb2", "obs", "actions", "episode_starts")),
+    "imitation": Format(_npz("imitation", "obs", "acts", "terminal", "indices")),
+    "pydreamer": Format(_npz("pydreamer", *_EPISODE_ARRAYS)),
+    "pydreamer, files": Format(one_by_one, "PyDreamer npz"),
+    "own pydreamer": Format(_all(
         _npz("own", *_EPISODE_ARRAYS), _text("spec.json", json.dumps(SPEC)), _text("about.json"),
-    ),
-    "other npz": _npz("other", "x"),
-    "npz without suffix": lambda folder: _npz("plain", "observations", "actions", "terminals")(folder)
-    or (folder / "plain.npz").rename(folder / "plain"),
-    "rl unplugged": lambda folder: shard(folder / "run_1-00000-of-00100", transitions(LIVED[:1])),
-    "other tfrecord": lambda folder: shard(folder / "other.tfrecord", transitions(LIVED[:1]), zipped=False),
-    "arrow": _table("table.arrow"),
-    "parquet": _table("table.parquet"),
-    "csv": _text("table.csv", "o,a\n1,2\n"),
-    "tables below": _all(_table("0.parquet"), inside="below"),
-    "other text": _text("notes.txt", "1, 2, 3, 4, 5, 6"),
-    "damaged npz": lambda folder: (folder / "damaged.npz").write_bytes(b"PK\x03\x04" + bytes(50)),
-    "html": _text("page.hdf5", "<html>404 not found</html>"),
+    )),
+    "other npz": Format(_npz("other", "x")),
+    "npz without suffix": Format(lambda folder: _npz("plain", "observations", "actions", "terminals")(folder)
+                                 or (folder / "plain.npz").rename(folder / "plain")),
+    "rl unplugged": Format(lambda folder: shard(folder / "run_1-00000-of-00100", transitions(LIVED)),
+                           "RL Unplugged Atari (TFRecord)", discrete=True, pictures=True),
+    "other tfrecord": Format(lambda folder: shard(folder / "other.tfrecord", transitions(LIVED[:1]), zipped=False)),
+    "arrow": Format(_table("table.arrow")),
+    "parquet": Format(_table("table.parquet")),
+    "csv": Format(_text("table.csv", "o,a\n1,2\n")),
+    "tables below": Format(_all(_table("0.parquet"), inside="below")),
+    "table, arrow": Format(lambda folder: save_table(folder / "t", table_columns(), pieces=3), TABLE, ROLES),
+    "table, parquet": Format(lambda folder: save_table(folder / "t", table_columns(), kind="parquet"), TABLE, EPISODES,
+                             last_seen=False, discrete=True),
+    "table, lists": Format(as_lists, TABLE, LISTS),
+    "other text": Format(_text("notes.txt", "1, 2, 3, 4, 5, 6")),
+    "damaged npz": Format(lambda folder: (folder / "damaged.npz").write_bytes(b"PK\x03\x04" + bytes(50))),
+    "html": Format(_text("page.hdf5", "<html>404 not found</html>")),
 }  # fmt: skip
-"""Of each a function that writes into a folder what tells the format, and little more."""
+"""A name with a comma is a variant: test_pairs_of_formats.py opens the others, alone and with each other."""
