@@ -10,7 +10,6 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import numpy as np
@@ -39,6 +38,13 @@ if HAS_KERNELS:
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where nohup or a script started the tests
 
 GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_collection_finish():
+    """Garbage collections skip all that was imported, which would take a tenth of the tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(700, 10, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -78,37 +84,6 @@ def _undrawn(request, monkeypatch):
     plot = sys.modules.get("reverie.log.plot")  # importing it takes long, too
     if plot is not None and "drawn" not in request.fixturenames:
         monkeypatch.setattr(plot, "save_figure", lambda figure, png: write_atomic(png, DOT) or png)
-
-
-COUNTS: dict[Any, Any] = {}
-"""Learners that were counted, by what decides how large and fast they are."""
-
-
-@pytest.fixture
-def counted():
-    """Learners are counted before their runs, as a test looks at what follows from it."""
-
-
-@pytest.fixture(autouse=True)
-def _uncounted(request, monkeypatch):
-    """Before a run its learner is counted, which takes as long as many updates.
-
-    Here only in tests that use ``counted``, once for the same settings.
-    """
-    memory = sys.modules.get("reverie.experiment.memory")
-    if memory is None:
-        return
-    count = memory.count_learner
-
-    def count_once(config, obs_spec, action_spec):
-        sizes = type(config.algo), repr(config.algo), config.env.num, config.eval_envs, config.eval_episodes
-        key = *sizes, repr(obs_spec), repr(action_spec)
-        if key not in COUNTS:
-            COUNTS[key] = count(config, obs_spec, action_spec)
-        return COUNTS[key]
-
-    is_counted = "counted" in request.fixturenames
-    monkeypatch.setattr(memory, "count_learner", count_once if is_counted else lambda *_: None)
 
 
 @pytest.fixture
