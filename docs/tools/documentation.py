@@ -105,9 +105,12 @@ def pages() -> dict[str, str]:
 
 
 def configuration() -> str:
-    """Return mkdocs.yml with an entry for the page of each algorithm."""
-    entries = "".join(f"      - {title_of(name)[0]}: algorithms/{name}.md\n" for name in own_algorithms())
-    return re.sub(r" +- algorithms/ .*\n", entries, (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    """Return mkdocs.yml with an entry for the page of each algorithm, by kind."""
+    lines = []
+    for kind, names in algorithms_by_kind().items():
+        lines.append(f"      - {kind}:\n")
+        lines += [f"          - {title_of(name)[0]}: algorithms/{name}.md\n" for name in names]
+    return re.sub(r" +- algorithms/ .*\n", "".join(lines), (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 @functools.cache
@@ -217,6 +220,23 @@ def own_algorithms() -> list[str]:
     return sorted(entry.name for entry in ALGORITHMS)
 
 
+def algorithms_by_kind() -> dict[str, list[str]]:
+    """Return the algorithms of this library by kind, in the order of their table."""
+    from reverie.algos.table import ALGORITHMS, algorithm_config
+
+    out: dict[str, list[str]] = {kind: [] for kind in ("World models", "On-policy", "Off-policy", "Offline")}
+    for entry in ALGORITHMS:
+        config: Any = algorithm_config(entry.name)
+        bases = {base.__name__ for base in config.__mro__}
+        if bases & {"DreamerConfig", "TDMPC2Config"}:
+            out["World models"].append(entry.name)
+        elif config.needs_data:
+            out["Offline"].append(entry.name)
+        else:
+            out["On-policy" if getattr(config, "on_policy", False) else "Off-policy"].append(entry.name)
+    return out
+
+
 def sections(text: str) -> dict[str, str]:
     """Return the second-level sections of a page by their titles, without backticks."""
     found = re.split(r"^## (.*)$", text, flags=re.MULTILINE)[1:]
@@ -232,16 +252,18 @@ def title_of(name: str) -> tuple[str, str]:
 
 
 def overview() -> str:
-    """Return the table of all algorithms."""
+    """Return a table of the algorithms of each kind."""
     from reverie.algos.table import algorithm_config
 
-    lines = ["| algorithm | | actions | learns from |", "|---|---|---|---|"]
-    for name in own_algorithms():
-        config: Any = algorithm_config(name)
-        kinds = ", ".join(f"`{kind}`" for kind in sorted(config.action_kinds))
-        source = "its own, latest rows" if getattr(config, "on_policy", False) else "replayed or recorded rows"
-        lines.append(f"| [`{name}`](algorithms/{name}.md) | {title_of(name)[0]} | {kinds} | {source} |")
-    return "\n".join(lines) + "\n"
+    lines = []
+    for kind, names in algorithms_by_kind().items():
+        lines += [f"## {kind}", "", "| algorithm | | actions |", "|---|---|---|"]
+        for name in names:
+            config: Any = algorithm_config(name)
+            actions = ", ".join(f"`{action}`" for action in sorted(config.action_kinds))
+            lines.append(f"| [`{name}`](algorithms/{name}.md) | {title_of(name)[0]} | {actions} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def algorithm_page(name: str, by_hand: str) -> str:

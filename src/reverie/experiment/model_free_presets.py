@@ -188,7 +188,7 @@ TABLE: dict[str, Preset] = {
     "ddpg": Preset("ddpg", CONTROL, "DDPG for any task with continuous actions; settings by reverie.",
         cpu_changes={"steps": 300_000}, from_steps=_short_starts),
     "td3": Preset("td3",
-        CONTROL | {"algo.actor_lr": _FAST_AT_FIRST, "algo.critic_lr": _FAST_AT_FIRST,
+        CONTROL | {"algo.actor_lr": 1e-4, "algo.critic_lr": _FAST_AT_FIRST, "algo.policy_delay": 1,
             "algo.exploration": "gaussian(0.3)"},
         "TD3 for any task with continuous actions; settings by reverie.",
         cpu_changes={"steps": 300_000}, from_steps=_short_starts),
