@@ -258,6 +258,9 @@ def test_files_to_share(page, site, browser, tmp_path):
     go(alone, "#play", ("#row", re.compile(f"row {last} of {last}")))
     assert alone.locator("#dream img").evaluate("image => image.naturalWidth") > 100
     go(alone, ("#dream .chip", re.compile("imagines, step")), (".chart", 4), (".chart >> nth=0 >> b >> nth=0", "1"))
+    for scheme in ("light", "dark"):
+        alone.emulate_media(color_scheme=scheme)
+        assert violations(alone) == []
     alone.close()
     assert not wrong
 
