@@ -21,6 +21,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 import reverie
 from reverie.agent.dream_report import predict_open_loop
 from reverie.core.seeding import seeded_rng
+from reverie.log.style import BLUE, CARD, GREEN, HUES, INK, LINE, ORANGE, SOFT
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV, STEP, POSE = "HalfCheetah-v5", 0.05, 8
@@ -42,9 +43,7 @@ GALLOP = np.array([
     -0.38, 0.1, -0.33, -0.14, -0.34, -0.03, 0.58, -0.88, -0.42, -0.23, 0.42, 1.08, 1.48,
 ])  # fmt: skip
 """Gaits that the cross-entropy method found: log of the frequency, then six phases, amplitudes, offsets and gains."""
-PAPER, INK, SOFT, LINE = "#faf9f6", "#1d2025", "#676d77", "#e2dfd8"
-REAL, DREAM, SEEN, BAD, SEEN_WASH = "#2163b3", "#c7620a", "#2c7a4b", "#b3261e", "#e3efe7"
-"""Colors of the viewer."""
+PAPER, REAL, DREAM, SEEN, BAD, SEEN_WASH = CARD, BLUE, ORANGE, GREEN, HUES[4], LINE
 CONTEXT, STUMBLE, ROWS = 20, 100, 150
 """Rows of the film that the model sees, rows before the stumble, and all rows."""
 LIMIT, EPISODES = 0.5, 50
