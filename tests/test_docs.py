@@ -428,6 +428,14 @@ def test_a_figure_follows_the_theme() -> None:
     assert "var(--c0)" in body
 
 
+def test_the_tutorials_take_as_long_as_their_notebooks_took() -> None:
+    site = documentation()
+    for tutorial, _, training in rows("docs/tutorials/index.md", "| tutorial"):
+        page = re.search(r"\((.*)\)", tutorial)[1]
+        minutes, seconds = divmod(site.training_seconds(site.kept_notebook(page).read_text()), 60)
+        assert (page, training) == (page, f"{minutes} min {seconds} s" if minutes else f"{seconds} s")
+
+
 def test_no_color_stands_outside_of_a_table() -> None:
     themes, literal = tool("themed_svg"), re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
     for path in sorted((ROOT / "docs" / "images").rglob("*.svg")):

@@ -567,6 +567,22 @@ def run_notebook(path: str) -> str:
     return text
 
 
+def training_seconds(text: str) -> int:
+    """Return the seconds of all training runs of a notebook, from the clocks in its outputs."""
+    total = 0
+    for cell in json.loads(text)["cells"]:
+        seconds = 0
+        for output in cell.get("outputs", []):
+            for clock in re.findall(
+                r"^ *(\d+:\d\d:\d\d) |elapsed +(\d+:\d\d:\d\d)", "".join(output.get("text", "")), re.M
+            ):
+                hours, minutes, rest = map(int, "".join(clock).split(":"))
+                now = 3600 * hours + 60 * minutes + rest
+                total, seconds = total + (seconds if now < seconds else 0), now  # another run begins
+        total += seconds
+    return total
+
+
 def cell_sources(text: str) -> list[str]:
     """Return what the cells of a notebook say."""
     return ["".join(cell["source"]) for cell in json.loads(text)["cells"]]

@@ -14,8 +14,9 @@ DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE:
 
 NAMES = {color: f"--c{number}" for number, color in enumerate(DARK)}
 """The CSS variable of each color."""
-THEME = "<style>:root{%s}@media(prefers-color-scheme:dark){:root{%s}}</style>" % tuple(
-    ";".join(f"{name}:{table[color]}" for color, name in NAMES.items()) for table in ({c: c for c in DARK}, DARK)
+THEME = "<style>:root{{{}}}@media(prefers-color-scheme:dark){{:root{{{}}}}}</style>".format(
+    ";".join(f"{name}:{color}" for color, name in NAMES.items()),
+    ";".join(f"{name}:{DARK[color]}" for color, name in NAMES.items()),
 )
 """What each figure begins with: its colors, in both themes."""
 

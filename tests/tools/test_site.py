@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("zensical", reason="the extra docs is not installed")
-from browser import launched_browser, violations  # noqa: E402
+from browser import launched_browser, violations
 
 ROOT = Path(__file__).parents[2]
 PAGE = """# Replay

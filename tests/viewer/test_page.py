@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra look is not installed")
-from browser import launched_browser, playwright, violations  # noqa: E402
-from test_server import TOKEN, served  # noqa: E402
+from test_server import TOKEN, served
+
+from browser import launched_browser, playwright, violations
 
 expect = playwright.expect
 expect.set_options(timeout=30_000)
