@@ -1,4 +1,5 @@
 // Browsers refuse workers from files. There, a hidden frame does the work: it is enough for the search.
+// Messages are copied, as a worker's are: the page would change what the search still reads, and the search the page's state.
 if (location.protocol === "file:") {
   window.Worker = class {
     constructor(url) {
@@ -7,7 +8,10 @@ if (location.protocol === "file:") {
       this.inside = new Promise((ready) => {
         this.frame.onload = () => {
           const inside = this.frame.contentWindow;
-          inside.postMessage = (data) => setTimeout(() => this.onmessage?.({ data }));
+          inside.postMessage = (message) => {
+            const data = structuredClone(message);
+            setTimeout(() => this.onmessage?.({ data }));
+          };
           const script = inside.document.createElement("script");
           script.onload = () => ready(inside);
           script.src = url;
@@ -16,7 +20,8 @@ if (location.protocol === "file:") {
       });
       document.body.append(this.frame);
     }
-    postMessage(data) {
+    postMessage(message) {
+      const data = structuredClone(message);
       this.inside.then((inside) => inside.onmessage({ data }));
     }
     terminate() {

@@ -428,6 +428,24 @@ def test_a_figure_follows_the_theme() -> None:
     assert "var(--c0)" in body
 
 
+def test_the_tutorials_take_as_long_as_their_notebooks_took() -> None:
+    site = documentation()
+    for tutorial, _, training in rows("docs/tutorials/index.md", "| tutorial"):
+        page = re.search(r"\((.*)\)", tutorial)[1]
+        minutes, seconds = divmod(site.training_seconds(site.kept_notebook(page).read_text()), 60)
+        assert (page, training) == (page, f"{minutes} min {seconds} s" if minutes else f"{seconds} s")
+
+
+def test_no_color_stands_outside_of_a_table() -> None:
+    themes, literal = tool("themed_svg"), re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
+    for path in sorted((ROOT / "docs" / "images").rglob("*.svg")):
+        before, theme, after = path.read_text().partition(themes.THEME)
+        if path.name != "console.svg":  # a terminal has its colors in both themes
+            assert (path, bool(theme), literal.findall(before + after)) == (path, True, [])
+    for path in (ROOT / "docs" / "tools").glob("*.py"):
+        assert path.name == "themed_svg.py" or not literal.findall(path.read_text()), path
+
+
 def test_the_site_has_each_page_and_each_algorithm() -> None:
     site = documentation()
     assert {*site.sections(PAGES["docs/algorithms.md"])} == {*site.own_algorithms()}

@@ -80,6 +80,7 @@ def finish(site: Path) -> int:
         text = page.read_text(encoding="utf-8")
         here = posixpath.relpath("worker.js", page.relative_to(site).parent.as_posix())
         text = text.replace("https://unpkg.com/iframe-worker/shim", here)
+        text = text.replace("<th></th>", "<td></td>")  # a corner is no header
         page.write_text(text, encoding="utf-8")
         named = re.findall(
             r'(?:href|src)="([^"#?]+)', re.sub(r"<(?:pre|code)\b.*?</(?:pre|code)>", "", text, flags=re.DOTALL)
@@ -593,6 +594,22 @@ def run_notebook(path: str) -> str:
     if cell_sources(text) != cell_sources(notebook(path)):
         raise ValueError(f"{kept_notebook(path)} is older than {path}: make notebooks")
     return text
+
+
+def training_seconds(text: str) -> int:
+    """Return the seconds of all training runs of a notebook, from the clocks in its outputs."""
+    total = 0
+    for cell in json.loads(text)["cells"]:
+        seconds = 0
+        for output in cell.get("outputs", []):
+            for clock in re.findall(
+                r"^ *(\d+:\d\d:\d\d) |elapsed +(\d+:\d\d:\d\d)", "".join(output.get("text", "")), re.M
+            ):
+                hours, minutes, rest = map(int, "".join(clock).split(":"))
+                now = 3600 * hours + 60 * minutes + rest
+                total, seconds = total + (seconds if now < seconds else 0), now  # another run begins
+        total += seconds
+    return total
 
 
 def cell_sources(text: str) -> list[str]:

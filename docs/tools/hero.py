@@ -22,6 +22,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 import reverie
 from reverie.agent.dream_report import predict_open_loop
 from reverie.core.seeding import seeded_rng
+from reverie.log.style import BLUE, CARD, GREEN, HUES, INK, LINE, ORANGE, SOFT
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV, STEP, POSE = "HalfCheetah-v5", 0.05, 8
@@ -48,19 +49,16 @@ GALLOP = np.array([
 class Theme(NamedTuple):
     """The colors of the viewer."""
 
-    paper: str
-    ink: str
-    soft: str
-    line: str
-    real: str
-    dream: str
-    bad: str
+    paper: str = CARD
+    ink: str = INK
+    soft: str = SOFT
+    line: str = LINE
+    real: str = BLUE
+    dream: str = ORANGE
+    bad: str = HUES[4]
 
 
-THEMES = {
-    "dream.gif": Theme("#fbfaf8", "#1b1e23", "#5d636d", "#e4e1da", "#1f62b4", "#b3560a", "#b3261e"),
-    "dream_dark.gif": Theme("#14161a", "#e6e8ec", "#a0a7b3", "#2c313a", "#6fabf2", "#f0a352", "#f2857d"),
-}
+THEMES = {"dream.gif": Theme(), "dream_dark.gif": Theme(*(DARK[color] for color in Theme()))}
 """By the name of the film."""
 CONTEXT, STUMBLE, ROWS = 20, 100, 150
 """Rows of the film that the model sees, rows before the stumble, and all rows."""

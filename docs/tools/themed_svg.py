@@ -12,13 +12,19 @@ DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE:
 """Each color in a dark theme."""
 
 
+NAMES = {color: f"--c{number}" for number, color in enumerate(DARK)}
+"""The CSS variable of each color."""
+THEME = "<style>:root{{{}}}@media(prefers-color-scheme:dark){{:root{{{}}}}}</style>".format(
+    ";".join(f"{name}:{color}" for color, name in NAMES.items()),
+    ";".join(f"{name}:{DARK[color]}" for color, name in NAMES.items()),
+)
+"""What each figure begins with: its colors, in both themes."""
+
+
 def themed_svg(svg: str) -> str:
     """Return an SVG figure of Matplotlib in the fonts of the reader's system, whose colors follow its theme."""
-    names = {color: f"--c{number}" for number, color in enumerate(DARK)}
-    for color, name in {"#000000": names[INK], **names}.items():
+    plain = {"#000000": NAMES[INK], "#808080": NAMES[SOFT]}  # Matplotlib's black, and "gray" in tutorials
+    for color, name in {**plain, **NAMES}.items():
         svg = re.sub(color, f"var({name})", svg, flags=re.IGNORECASE)
     svg = svg.replace("'DejaVu Sans', 'Bitstream Vera Sans'", "system-ui, sans-serif, 'DejaVu Sans'")
-    light = ";".join(f"{name}:{color}" for color, name in names.items())
-    dark = ";".join(f"{name}:{DARK[color]}" for color, name in names.items())
-    theme = f"<style>:root{{{light}}}@media(prefers-color-scheme:dark){{:root{{{dark}}}}}</style>"
-    return re.sub("<metadata>.*?</metadata>", theme, svg, count=1, flags=re.DOTALL)
+    return re.sub("<metadata>.*?</metadata>", THEME, svg, count=1, flags=re.DOTALL)

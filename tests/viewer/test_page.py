@@ -6,16 +6,13 @@ import shutil
 
 import pytest
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-if BROWSER is None:
-    pytest.skip("there is no Chromium", allow_module_level=True)
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytest.importorskip("uvicorn", reason="the extra look is not installed")
-from playwright.sync_api import expect  # noqa: E402
-from test_server import TOKEN, served  # noqa: E402
+from test_server import TOKEN, served
 
+from browser import launched_browser, playwright, violations
+
+expect = playwright.expect
 expect.set_options(timeout=30_000)
-OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 CHIP, SEEN, STOPPED = "#dream .chip", "observes this row", ("#real p", "The environment has stopped here.")
 PICTURE, ENDED, NOTE = "c => c.toDataURL()", ("#real .chip", re.compile("the end")), "#note"
 RED = """() => {
@@ -28,7 +25,6 @@ RED = """() => {
 """Whether something is red in the picture of the dream."""
 QUICK = "const every = setInterval; setInterval = (call, milliseconds) => every(call, milliseconds / 20)"
 """Lets the page look for news more often."""
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +35,8 @@ def site(folder):
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=BROWSER, args=OPTIONS)
+    with launched_browser() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
@@ -95,14 +89,6 @@ def drawn(page, side):
         "c => [...new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)]"
     )
     return len(set(pixels)) > 1
-
-
-def violations(page):
-    """Return what axe-core finds on the page."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-core is not installed").Axe()
-    options = {"runOnly": RULES, "resultTypes": ["violations"]}
-    found = axe.run(page, options=options).response["violations"]
-    return [(item["id"], [node["html"] for node in item["nodes"]]) for item in found]
 
 
 def test_an_episode_plays_when_a_run_is_opened(page, site):
@@ -274,6 +260,9 @@ def test_files_to_share(page, site, browser, tmp_path):
     go(alone, "#play", ("#row", re.compile(f"row {last} of {last}")))
     assert alone.locator("#dream img").evaluate("image => image.naturalWidth") > 100
     go(alone, ("#dream .chip", re.compile("imagines, step")), (".chart", 4), (".chart >> nth=0 >> b >> nth=0", "1"))
+    for scheme in ("light", "dark"):
+        alone.emulate_media(color_scheme=scheme)
+        assert violations(alone) == []
     alone.close()
     assert not wrong
 

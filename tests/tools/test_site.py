@@ -1,0 +1,79 @@
+"""The site in a real browser, opened as a file, as the README says."""
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("zensical", reason="the extra docs is not installed")
+from browser import launched_browser, violations
+
+ROOT = Path(__file__).parents[2]
+PAGE = """# Replay
+
+Updates per env step.
+
+|   | a | b |
+|---|---|---|
+| ratio | 1 | 2 |
+
+<div class="equation" markdown="0">x + y + z</div>
+
+```python
+import reverie
+```
+
+## Replay ratio
+
+[Sections](#replay-ratio)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of a site of two pages, with the settings of the documentation."""
+    folder = tmp_path_factory.mktemp("site")
+    head, _, rest = (ROOT / "mkdocs.yml").read_text().partition("  - mkdocstrings:")
+    assert rest
+    (folder / "mkdocs.yml").write_text(f"{head}nav: [Start: [index.md, page.md], More: [other.md]]\n")
+    docs = folder / "build" / "docs"
+    docs.mkdir(parents=True)
+    for name in ("index", "page", "other"):
+        (docs / f"{name}.md").write_text(PAGE)
+    for file in (ROOT / "docs").glob("*.*s"):  # JavaScript and CSS
+        shutil.copy(file, docs)
+    build = [Path(sys.executable).with_name("zensical"), "build", "--clean"]
+    subprocess.run(build, cwd=folder, check=True, capture_output=True)
+    sys.path.append(str(ROOT / "docs" / "tools"))
+    assert importlib.import_module("documentation").finish(folder / "build" / "site") == 0
+    return folder / "build" / "site"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched_browser() as browser:
+        yield browser
+
+
+def test_the_search_keeps_what_is_typed(browser, site):
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.locator(".md-search__button").click()
+    field = page.get_by_role("combobox", name="Search")
+    for end, letter in enumerate("replay", 1):
+        field.press(letter)
+        page.wait_for_timeout(200)  # the search answers, and the page draws itself again
+        assert field.input_value() == "replay"[:end]
+    page.get_by_role("option", name="Replay ratio").first.wait_for()
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
+def test_nothing_is_inaccessible(browser, site, scheme, width):
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    for name in ("index", "page"):
+        page.goto((site / f"{name}.html").as_uri())
+        page.locator(".md-code__nav[role=presentation]").wait_for(state="attached")
+        assert violations(page) == []
