@@ -44,6 +44,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, preset_name
 from reverie.experiment.settings import PRESETS
 from reverie.log import style
+from reverie.log.themed_svg import DARK, themed_svg
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -418,13 +419,13 @@ def test_no_picture_is_older_than_its_data() -> None:
 
 @style.styled
 def test_a_figure_follows_the_theme() -> None:
-    themes, file = tool("themed_svg"), io.StringIO()
+    file = io.StringIO()
     figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
     axes.plot([0, 1], [0, 1], color=style.BLUE)
     figure.savefig(file, format="svg")
-    head, _, body = themes.themed_svg(file.getvalue()).partition("</style>")
+    head, _, body = themed_svg(file.getvalue()).partition("</style>")
     assert "prefers-color-scheme:dark" in head
-    assert not re.search("|".join(themes.DARK), body)
+    assert not re.search("|".join(DARK), body)
     assert "var(--c0)" in body
 
 

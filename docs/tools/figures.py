@@ -30,7 +30,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from themed_svg import themed_svg
 
 from reverie.core.statistics import iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
@@ -47,6 +46,7 @@ from reverie.log.style import (
     new_panels,
     style_axes,
 )
+from reverie.log.themed_svg import themed_svg
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"

@@ -12,9 +12,9 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from themed_svg import themed_svg
 
 from reverie.log.style import BLUE, ORANGE, SOFT, styled
+from reverie.log.themed_svg import themed_svg
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.svg"
 PLAIN, LEARNED, ACTING = SOFT, BLUE, ORANGE

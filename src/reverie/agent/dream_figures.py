@@ -19,6 +19,7 @@ from reverie.core.types import Batch
 from reverie.envs.flat_env import make_flat
 from reverie.envs.make import InstanceWrapper, close_quietly
 from reverie.envs.render import RenderFn, make_renderer
+from reverie.log.strip import Strip
 from reverie.log.video import dream_video, shrink, to_rgb, upscale, write_video
 from reverie.run.folder import RunFolder
 
@@ -70,6 +71,22 @@ def draw_dream_figures(
     title = f"error of the {title}"
     files["errors"] = plot_dream_errors(folder / "errors.png", errors, baseline_errors, title, units, trained)
     return files
+
+
+def draw_strip(player: Player, strip: Strip, batch: Batch, predicted: Arrays, path: Path | None) -> dict[str, Path]:
+    """Draw the strip of the first episode; return its file, none if ``path`` is None and nothing can be drawn."""
+    from reverie.log.strip_figure import write_strip  # matplotlib
+
+    names = {key: prediction_name(key) for key in player.obs_spec if prediction_name(key) in predicted}
+    try:
+        with open_renderer_or_image(player, names) as draw:
+            real = draw({key: batch.obs[key].numpy()[:1, strip.columns] for key in names})
+            dreamt = draw({key: predicted[name][:1, strip.columns] for key, name in names.items()})
+    except ConfigError:
+        if path is not None:
+            raise
+        return {}
+    return {"strip": write_strip(path or RunFolder(player.run).dream / "strip.png", strip, real[0], dreamt[0])}
 
 
 def to_uint8_image(image: np.ndarray, part: ObsPart) -> np.ndarray:

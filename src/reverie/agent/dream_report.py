@@ -16,7 +16,8 @@ from torch import Tensor
 
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
-from reverie.agent.dream_figures import Arrays, draw_dream_figures
+from reverie.agent.dream_figures import Arrays, draw_dream_figures, draw_strip
+from reverie.agent.dream_strip import make_dream_strip
 from reverie.agent.player import policy_mode
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core.bounds import AtLeast
@@ -29,6 +30,7 @@ from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import FLAGS, Batch, Mode, Step
 from reverie.datasets.in_memory import DataLike
 from reverie.experiment.environments import make_eval_env
+from reverie.log.strip import Strip, check_strip_path
 from reverie.run.collect import to_executed_action
 from reverie.run.folder import RunFolder
 
@@ -57,12 +59,14 @@ class DreamReport:
     units: dict[str, str]
     """Definition of the error of each key."""
     files: dict[str, Path]
-    """Written files by name: "numbers" (dream.json), "arrays" (dream.npz), "traces", "errors", and videos."""
+    """Written files by name: "numbers" (dream.json), "arrays" (dream.npz), "traces", "errors", "strip", and videos."""
+    strip: Strip
+    """The strip of the first episode: some rows and their dream, and how far each row of the dream is off."""
 
 
 def dream(
     agent: Agent, *, context: int | None = None, horizon: int = 48, episodes: int = 6, deterministic: bool = True,
-    seed: int | None = None, data: DataLike | None = None,
+    seed: int | None = None, data: DataLike | None = None, strip: Path | str | None = None,
 ) -> DreamReport:  # fmt: skip
     """Let the model observe ``context`` rows of episodes and imagine the rest, and compare both.
 
@@ -82,10 +86,12 @@ def dream(
         data: recorded episodes to predict: a path, minari:NAME, data in memory, or a DatasetConfig. The first episodes
             with ``context + horizon`` rows are used; if there are fewer than ``episodes``, also the longest others.
             None: the agent plays.
+        strip: file for the strip of the first episode: NAME.png, NAME.svg, or NAME.html. None: strip.png beside the
+            other files, if observations can be drawn.
 
     Raises:
-        ConfigError: a number is out of range, ``deterministic`` is False with ``data``, or the algorithm has no world
-            model.
+        ConfigError: a number is out of range, ``deterministic`` is False with ``data``, the algorithm has no world
+            model, or ``strip`` has another file type or observations that cannot be drawn.
         DataError: ``data`` cannot be read, or do not match the agent.
         RunError: no episode is longer than ``context`` rows, a prediction is NaN or infinite, or the run folder cannot
             be written.
@@ -93,8 +99,9 @@ def dream(
     """
     for name, value in {"context": context, "horizon": horizon, "episodes": episodes}.items():
         AtLeast(1).check(name, value)
-    folder = RunFolder(agent.run).dream
-    check_writable(folder)
+    folder, strip_path = RunFolder(agent.run).dream, None if strip is None else Path(strip)
+    for path in (folder, *([] if strip_path is None else [check_strip_path(strip_path)])):
+        check_writable(path)
     seed = derived_seeds(agent.config.seed)["evaluation"] if seed is None else seed
     mode, longest = policy_mode(deterministic), (CONTEXT if context is None else context) + horizon
     if data is not None and mode != "eval":
@@ -114,6 +121,9 @@ def dream(
     _check_finite(predicted, agent.checkpoint)
     truth = _dream_targets(batch, agent.obs_spec)
     errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
+    origins = ["seen"] * context + ["imagined"] * (batch.shape[1] - context)
+    real = {key: x[0].numpy() for key, x in (*batch.obs.items(), ("reward", batch.reward))}
+    first_strip = make_dream_strip(agent.obs_spec, real, {key: x[0] for key, x in predicted.items()}, origins)
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"
     report_data = {
@@ -131,6 +141,7 @@ def dream(
     with disk_errors_as_run_error(folder):
         name = str(origin.get("data", ""))
         files = draw_dream_figures(agent, batch, predicted, context, errors, baseline_errors, units, name)
+        files |= draw_strip(agent, first_strip, batch, predicted, strip_path)
         files |= {"numbers": folder / "dream.json", "arrays": folder / "dream.npz"}
         write_json(files["numbers"], report_data)
         write_atomic(files["arrays"], _dream_arrays_npz(batch, truth, predictions))
@@ -141,6 +152,7 @@ def dream(
         baseline_errors=baseline_errors,
         units=units,
         files=files,
+        strip=first_strip,
     )
 
 

@@ -106,7 +106,7 @@ class ImaginedTrajectory:
         return ModelState(self.deter[:, row], self.stoch[:, row])
 
     def video(self, path: Path | str) -> Path:
-        """Write an mp4 of the B episodes side by side, framed green in row 0 and orange in imagined rows.
+        """Write an mp4 of the B episodes side by side, framed blue in row 0 and orange in imagined rows.
 
         The environment draws the observations, if possible (docs/env_options.md); otherwise the first image
         observation is shown.

@@ -84,6 +84,9 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
     data: str | tuple[str, ...] = ""
     """Instead of playing, predict the first recorded episodes that are long enough: a file, folder or glob in any
     supported format, or minari:NAME."""
+    strip: Path | None = None
+    """File for the first episode above its dream, and where they part: NAME.png, NAME.svg or NAME.html. None:
+    dream/strip.png in the run folder."""
 
     def __call__(self) -> None:
         data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
@@ -92,7 +95,7 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_kernel_problem(agent.algo.device.type)
-        names = ("context", "horizon", "episodes", "seed")
+        names = ("context", "horizon", "episodes", "seed", "strip")
         report = dream(
             agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}
         )
@@ -108,6 +111,7 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
         print(f"{_error_table(report.errors, report.baseline_errors)}\n")
         for key, unit in report.units.items():
             print(f"  {key}: {unit}")
+        print(f"\nthe first episode: {report.strip.sentence}")
         print_files(report.files, self.run)
 
 

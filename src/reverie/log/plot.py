@@ -19,7 +19,6 @@ from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluati
 from reverie.log.style import (
     BLUE,
     CARD,
-    GREEN,
     HUES,
     INK,
     ORANGE,
@@ -216,7 +215,7 @@ def plot_dream_traces(
     figure, grid = new_panels(num_traces, columns, (5.2, 1.9), (0.3, 1.1), title)
     for i, axes in enumerate(grid):
         style_axes(axes, "step" if i >= num_traces - columns else "", "")
-        axes.axvspan(-0.5, context - 0.5, color=GREEN, alpha=0.12, linewidth=0, label="observed")
+        axes.axvspan(-0.5, context - 0.5, color=BLUE, alpha=0.12, linewidth=0, label="observed")
         axes.plot(steps, truth[:, i], color=BLUE, linewidth=2.5, label="truth")
         axes.plot(steps, prediction[:, i], color=ORANGE, linewidth=1.5, label="prediction")
         _mark_horizon(axes, trained_horizon, context - 0.5, len(steps) - context)

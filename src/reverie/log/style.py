@@ -19,7 +19,7 @@ from reverie.core.files import write_atomic
 INK, SOFT, LINE, CARD = "#1b1e23", "#5d636d", "#e4e1da", "#ffffff"
 """Text, labels of axes, grid, and background."""
 BLUE, ORANGE, GREEN = "#1f62b4", "#b3560a", "#2c7a4b"
-"""Training and truth; evaluation and prediction; what a model observes."""
+"""Training, truth and what a model observes; evaluation and prediction; another line."""
 HUES = (BLUE, ORANGE, GREEN, "#98249a", "#b3261e", "#6b6f1f", "#1f7f80", "#7a5a3e")
 """Colors of lines without an assigned color."""
 SETTINGS: dict[str, Any] = {

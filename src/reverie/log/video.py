@@ -17,14 +17,16 @@ from PIL import Image, ImageDraw, ImageFont
 
 from reverie.core.files import key_to_filename
 
-OBSERVED_COLOR = (108, 197, 142)
-IMAGINED_COLOR = (240, 160, 78)
+OBSERVED_COLOR, IMAGINED_COLOR, EDITED_COLOR = (111, 171, 242), (240, 163, 82), (224, 127, 216)
+"""Edges of rows that the model observes, imagines, or that were edited: the viewer's colors in a dark theme."""
 TEXT_COLOR = (225, 228, 232)
 BACKGROUND_COLOR = (22, 24, 28)
 MIN_FONT, LETTERS = 18, 40
 """Smallest letters of a caption in pixels, and how many such heights are at most the width of its picture."""
 SHEET_SIDE = 128
 """Longer side in pixels of an image on a contact sheet."""
+EDGE = 40
+"""Difference of neighboring pixels, 0 to 255, that is an edge."""
 MIN_SECONDS = 3
 """Seconds that a video should last."""
 
@@ -120,6 +122,19 @@ def border(frames: np.ndarray, colors: Sequence[tuple[int, int, int]], width: in
     return out
 
 
+def outline_truth(dream: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """Return the picture ``dream`` ``[H, W, 3]`` uint8 with the edges of ``truth`` that it lacks, as a faint line."""
+    real, guess = truth.astype(np.int16), dream.astype(np.int16)
+    differs = np.abs(real - guess).max(-1) > EDGE
+    is_edge = np.zeros_like(differs)
+    for axis in (0, 1):
+        near = np.roll(real, 1, axis), np.roll(differs, 1, axis)
+        is_edge |= (np.abs(real - near[0]).max(-1) > EDGE) & (differs | near[1])
+    out = dream.copy()
+    out[is_edge] = (0.25 * out[is_edge] + 0.75 * np.array(OBSERVED_COLOR)).astype(np.uint8)
+    return out
+
+
 def tile(videos: np.ndarray, gap: int = 4) -> np.ndarray:
     """Put ``[B, T, H, W, 3]`` side by side: return ``[T, H, B * (W + gap) - gap, 3]``."""
     spaced = np.pad(videos, ((0, 0), (0, 0), (0, 0), (0, gap), (0, 0)), constant_values=BACKGROUND_COLOR[0])
@@ -164,7 +179,7 @@ def dream_video(truth: np.ndarray, prediction: np.ndarray, context: int) -> np.n
     """Return truth, dream and difference of B sequences, one below the other, ``[T, H', W', 3]`` uint8.
 
     ``truth``: uint8 ``[B, T, H, W, C]``; ``prediction``: the same in the same units, uint8 or float. The ``context``
-    rows that the model observed have a green border, imagined rows an orange one.
+    rows that the model observed have a blue border, imagined rows an orange one.
     """
     peak, steps = int(truth.max(initial=0)), truth.shape[1]
     side = max(96, min(256, 768 // truth.shape[0]))

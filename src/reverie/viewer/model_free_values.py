@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -54,3 +56,15 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
 def probabilities(policy: Any) -> dict[str, Any]:
     """Return the probability of each class ``[A]`` as ``policy``, if actions are discrete."""
     return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, GumbelCategoricals) else {}
+
+
+def greedy_gap(agent: Agent, values: Mapping[str, Any]) -> float:
+    """Return by how much the best action of a row is above the second best: in Q, else in probability.
+
+    NaN unless the action is a single choice.
+    """
+    scores = values.get("q", values.get("policy"))
+    if scores is None or len(agent.action_spec.categorical_slices()) != 1:
+        return float("nan")
+    second, first = np.sort(scores)[-2:]
+    return float(first - second)

@@ -222,9 +222,11 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     viewer = page.viewer
     agent = viewer.agent(run, checkpoint)
     session = _open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
+    tried = session.start_longest() if seed is None else 1
     page.close()
     page.session, page.name = session, run
     head, pictures = _describe_session(page)
+    head["tried"] = tried
     newest = Checkpoints(RunFolder(viewer.path(run)).checkpoints).paths()[-1:]
     if checkpoint is None and newest and (problem := checkpoint_problem(newest[0])):
         head["remark"] = (
@@ -351,6 +353,7 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
     "pick": lambda page, number: page.rows_since(page.open().pick(number)),
     "edit": lambda page, at, latent, value, pin=False: page.rows_since(page.open().edit(at, latent, value, pin)),
+    "strip": lambda page, columns: (vars(page.open().strip(columns)), []),
     "undo": lambda page: page.rows_since(page.open().undo()),
     "latent": lambda page, at: (page.open().latent(at), []),
 }

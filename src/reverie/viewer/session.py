@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,17 +14,19 @@ import torch
 from torch import Tensor
 
 from reverie.agent.agent import Agent
+from reverie.agent.dream_strip import make_dream_strip, make_value_strip
 from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
-from reverie.algos.base import INTERNAL_PREFIX
+from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
 from reverie.core.protocols import Env, Policy
 from reverie.core.seeding import derived_seeds
 from reverie.core.types import Step
+from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
 from reverie.run.collect import to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
-from reverie.viewer.model_free_values import model_free_values
+from reverie.viewer.model_free_values import greedy_gap, model_free_values
 from reverie.viewer.page_data import (
     MAX_SHOWN_NUMBERS,
     agent_info,
@@ -37,6 +40,8 @@ from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow
 
 NUM_BRANCHES, MAX_STEPS = 8, 1000
 """Number of futures that a branch imagines, and maximum number of steps imagined at once."""
+NUM_TRIED, MAX_TRIED_SECONDS, LONG = 6, 0.4, 120
+"""Episodes of which the first showing chooses the longest, the time for it, and the rows that are enough."""
 
 
 class Session:
@@ -86,6 +91,26 @@ class Session:
             self._add_real_row(self.source.reset(self.seed))
         self._moved = False
         return 0
+
+    def start_longest(self) -> int:
+        """Begin the longest episode of up to ``NUM_TRIED`` seeds; return how many there was time to try."""
+        if isinstance(self.source, RecordedEnv):
+            return 1
+        lengths, deadline = dict[int, int](), time.monotonic() + MAX_TRIED_SECONDS
+        while len(lengths) < NUM_TRIED and max(lengths.values(), default=0) < LONG and time.monotonic() < deadline:
+            seed = self.seed + len(lengths)
+            lengths[seed] = self._count_rows(seed, deadline)
+        self.start(max(lengths, key=lambda seed: lengths[seed]))
+        return len(lengths)
+
+    def _count_rows(self, seed: int, deadline: float) -> int:
+        """Play an episode until its end, ``LONG`` rows or the deadline; return its rows."""
+        with RandomStream(seed)():
+            step, state, count = self.source.reset(seed), self.agent.initial_state(1), 1
+            while not step.is_last[0] and count < min(LONG, self.limit) and time.monotonic() < deadline:
+                action, state = self.policy.act(step, state, policy_mode(self.deterministic))
+                step, count = self.source.step(to_executed_action(action, step)), count + 1
+        return count
 
     def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
         """Step the environment from row ``at`` (None: the newest row). Later rows are dropped.
@@ -372,6 +397,22 @@ class Session:
     def rows(self, first: int = 0) -> list[dict[str, Any]]:
         """Return each row from ``first`` on as a dict of plain values and arrays."""
         return [row_to_dict(self.agent, self.timeline, number) for number in range(first, len(self))]
+
+    def strip(self, columns: int = COLUMNS) -> Strip:
+        """Return the strip of the rows so far, with up to ``columns`` pictures, 8 to 16."""
+        line, columns = self.timeline, self._check_number(columns, 8, 16)
+        facts = [row.values for row in line.real]
+        rewards = np.array([row["reward"] for row in facts])
+        if self.inspector is None:
+            values = np.array([row.get("value", np.nan) for row in facts])
+            gaps = np.array([greedy_gap(self.agent, row) for row in facts])
+            discount = getattr(self.agent.config.algo, "discount", 1.0)
+            return make_value_strip(rewards, values, gaps, discount, facts[-1]["terminal"], columns)
+        real = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
+        names = {*map(prediction_name, real), "reward", "cont"} & line.dream[0].predictions.keys()
+        predicted = {name: np.stack([row.predictions[name] for row in line.dream]) for name in names}
+        origins = [row.origin for row in line.dream]
+        return make_dream_strip(self.agent.obs_spec, real | {"reward": rewards}, predicted, origins, columns)
 
     def picture(self, number: int) -> tuple[bytes | None, bytes | None]:
         """Return the pictures of a row as PNG: of the real row, and of the dream."""

@@ -2,15 +2,17 @@
 
 import { remember, remembered, writeAddress } from "./address.js";
 import { Controls } from "./controls.js";
-import { $, el, paint, short } from "./dom.js";
+import { $, drawDifference, drawOutline, el, paint, short } from "./dom.js";
 import { Hands } from "./hands.js";
 import { Link } from "./link.js";
 import { Panels } from "./panels.js";
+import { Strip } from "./strip.js";
 import { RunTable } from "./table.js";
 import { Timeline } from "./timeline.js";
 
 const AHEAD = 24; // pictures that are fetched before they are needed; rows played or imagined at once
 const FILLED = 1000; // rows of an episode that are played when it is opened
+const SHOWING = [6, 12]; // seconds that the first showing of an episode takes, at least and at most
 const KEPT = 3000; // pictures kept in memory
 const PLACE = ["checkpoint", "episode", "seed", "row", "seen", "zoom"]; // in the address: where in a run one is
 
@@ -23,12 +25,15 @@ class Page {
   at = 0;
   playing = false;
   remark = ""; // about the run, shown while nothing else is said
+  stride = 1; // rows from one that is shown to the next
+  outline = true; // of the truth, inside the dream
   opening = 0; // number of the newest opening of an episode
 
   constructor() {
     this.link = new Link((why) => this.showNote(`The connection to reverie view is lost${why ? `: ${why}` : ""}. Is it still running?`,
       ["Connect again", () => location.reload()]));
     this.timeline = new Timeline((row) => this.go(row, true));
+    this.strip = new Strip(this);
     this.hands = new Hands(this);
     this.panels = new Panels(this);
     new Controls(this);
@@ -84,15 +89,38 @@ class Page {
     this.showNote(error.message, ...steps);
   }
 
-  // Begins to play, unless less motion is preferred.
-  autoplay() {
-    if (!matchMedia("(prefers-reduced-motion: reduce)").matches) this.play();
+  // Shows the episode again and again until something is touched, unless less motion is preferred.
+  async autoplay() {
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    const { opening } = this;
+    this.showing = true;
+    while (this.showing && opening === this.opening && (await this.playShowing())) await pause(1000);
+    this.showing = false;
+  }
+
+  // Plays all rows in SHOWING seconds, so that rows are left out of long episodes; false if something stopped it.
+  async playShowing() {
+    const token = (this.playing = {});
+    let place = 0, time = performance.now();
+    $("#play").textContent = "Stop";
+    for (this.go(0); this.playing === token; ) {
+      const speed = Math.max(this.rows.length / SHOWING[1], Math.min(this.rows.length / SHOWING[0], +$("#speed").value)), last = this.rows.length - 1;
+      this.stride = Math.max(1, Math.round(speed / 30));
+      if (this.at === last && !this.filling) break;
+      const now = await new Promise(requestAnimationFrame), row = Math.min(last, Math.floor((place += (speed * Math.max(0, now - time)) / 1000)));
+      time = now;
+      if (this.playing === token && row > this.at) this.go(row - (row === last ? 0 : row % this.stride));
+    }
+    this.stride = 1;
+    if (this.playing === token) this.stop();
+    return this.playing === false && this.at === this.rows.length - 1;
   }
 
   // Another session, or another episode of it.
   meet(head) {
     this.about = head.about ?? this.about;
     this.name = head.name ?? this.name;
+    if (head.about) Object.assign(this, { tried: head.tried, longest: head.seed });
     const { about } = this;
     $("#title").textContent = this.name;
     document.title = `${this.name} – reverie`;
@@ -105,6 +133,7 @@ class Page {
     this.rows = [];
     this.pictures.clear();
     this.timeline.reset();
+    this.strip.reset();
     this.takeRows(head);
     this.at = 0;
     this.hands.meet(about);
@@ -160,10 +189,8 @@ class Page {
     }
     this.writeLead();
     this.timeline.show(this.rows, about, this.context, this.end);
-    const scrub = $("#scrub"), share = (row) => `${Math.min(100, Math.max(0, (100 * row) / Math.max(1, last)))}%`;
-    scrub.max = last;
-    scrub.style.setProperty("--seen", about.dreams ? share(this.context - 0.5) : "100%");
-    scrub.style.setProperty("--end", share(this.end ?? last));
+    $("#scrub").max = last;
+    this.strip.ask();
     const whole = about.recorded ? { episode: about.episode, seed: null } : { episode: null, seed };
     remember({ ...whole, checkpoint: this.checkpoint, run: this.run === "." ? null : this.run, seen: about.dreams && this.context !== 5 ? this.context : null });
   }
@@ -172,9 +199,10 @@ class Page {
   writeLead() {
     const { about, context } = this, rows = context === 1 ? "row" : `${context} rows`;
     const left = about.recorded ? `a recorded episode (${about.recorded})` : `${about.env}, played by the agent`;
-    const text = about.dreams
+    let text = about.dreams
       ? `Left: ${left}. Right: what the model imagines under the same actions, after it has observed the first ${rows}.`
       : `This is ${left}${about.recorded ? ", and the agent’s values of it" : ""}. This agent has no world model, so it does not dream.`;
+    text += this.tried > 1 && this.seed === this.longest ? ` It is the longest of ${this.tried} episodes.` : "";
     if ($("#lead").textContent !== text) $("#lead").textContent = text;
   }
 
@@ -188,6 +216,7 @@ class Page {
       this.pictures.set(`${row}/${side}`, blob);
       this.drawn[side] = true;
     }
+    this.strip.draw();
     for (const key of this.pictures.keys()) {
       if (this.pictures.size <= KEPT) break;
       this.pictures.delete(key);
@@ -215,11 +244,11 @@ class Page {
     const row = this.rows[this.at];
     if (!row) return;
     this.fetch();
-    const { real, dream } = row, differs = this.differs && real && dream;
+    const { real, dream } = row, compares = (this.differs || this.outline) && real && dream;
     for (const [side, known] of [real, dream].entries()) {
       const picture = this.pictures.get(`${this.at}/${side}`), frame = $(side ? "#dream .frame" : "#real .frame");
-      const truth = differs && side ? this.pictures.get(`${this.at}/0`) ?? null : null;
-      if (picture || !known) paint($("canvas", frame), picture, truth); // else the last one stays until this one comes
+      const truth = compares && side ? this.pictures.get(`${this.at}/0`) ?? null : null;
+      if (picture || !known) paint($("canvas", frame), picture, truth, this.differs ? drawDifference : drawOutline); // else the last one stays until this one comes
       const none = side || !this.about.dreams || this.rows[this.real].real.last ? "The episode has ended." : "The environment has stopped here.";
       $("p", frame).textContent = known ? (this.drawn[side] || this.fetching ? "" : "There are no pictures: see the tab Row.") : none;
     }
@@ -231,11 +260,15 @@ class Page {
     const ends = this.end === this.at ? ": the dream ends here" : "";
     $("#dream .chip").textContent = { seen: "observes this row", imagined: `imagines, step ${since}${ends}`, edited: `edited${ends}`,
       ended: `the dream ended at row ${this.end}` }[how] ?? "";
+    const judged = this.strip.shown, text = judged?.texts[this.at] || (dream && !real && !ended ? "beyond the episode: nothing to compare" : "");
+    $("#verdict").className = judged?.levels[this.at] ?? "";
+    $("#verdict").textContent = how === "seen" ? "reconstruction of this row" : text;
     $("#row").value = `row ${this.at} of ${this.rows.length - 1}`;
     $("#scrub").value = this.at;
     $("#scrub").setAttribute("aria-valuetext", $("#row").value);
     $("#catchup").hidden = !(this.real < this.rows.length - 1) || !this.about.dreams || this.rows[this.real].real.last;
     this.timeline.mark(this.at);
+    this.strip.mark(this.at);
     this.hands.show(row);
     this.panels.show(row);
     remember({ row: this.at });
@@ -245,9 +278,10 @@ class Page {
   async fetch() {
     if (this.fetching || this.blank) return;
     const missing = [];
-    for (let row = this.at; row < Math.min(this.rows.length, this.at + AHEAD); row++)
+    for (let row = this.at; row < Math.min(this.rows.length, this.at + AHEAD * this.stride); row += this.stride)
       if (!this.pictures.has(`${row}/0`) && !this.pictures.has(`${row}/1`)) missing.push(row);
-    if (!missing.length || (missing[0] !== this.at && missing.length < AHEAD / 2)) return;
+    if (!missing.length || (missing[0] !== this.at && missing.length < AHEAD / 2)) missing.splice(0, missing.length, ...this.strip.missing());
+    if (!missing.length) return;
     this.fetching = true;
     const head = await this.ask("pictures", { rows: missing }, true);
     this.fetching = false;
@@ -259,12 +293,13 @@ class Page {
 
   // ------------------------------------------------------------------ playing
 
-  toggle() {
+  playOrStop() {
     if (this.playing) this.stop();
     else this.play();
   }
 
   stop() {
+    this.stride = 1;
     const moved = this.playing && this.rows[this.at];
     this.playing = false;
     $("#play").textContent = "Play";
@@ -365,9 +400,11 @@ class Page {
     if (this.about.dreams && rows !== this.context) await this.change("see", { rows }, this.at);
   }
 
-  toggleDifference() {
-    this.differs = !this.differs;
-    $("#differ").setAttribute("aria-pressed", this.differs);
+  // Turns a way to compare the dream with the truth on or off: "differs" or "outline".
+  toggle(name) {
+    this[name] = !this[name];
+    $(name === "differs" ? "#differ" : "#outline").setAttribute("aria-pressed", this[name]);
+    this.strip.draw();
     this.show();
   }
 
@@ -381,6 +418,7 @@ class Page {
     this.timeline.reset();
     this.timeline.show(this.rows, this.about, this.context, this.end);
     this.panels.recolor();
+    this.strip.draw();
     this.show();
   }
 }

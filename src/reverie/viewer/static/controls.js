@@ -25,7 +25,7 @@ export class Controls {
 
   buttons() {
     const on = (id, act) => $(id).addEventListener("click", act);
-    on("#play", () => this.page.toggle());
+    on("#play", () => this.page.playOrStop());
     on("#first", () => this.page.go(0, true));
     on("#back", () => this.page.go(this.page.at - 1, true));
     on("#forth", () => (this.page.stop(), this.page.moveOn()));
@@ -33,7 +33,8 @@ export class Controls {
     on("#see", () => this.page.observeHere());
     on("#dreamon", () => this.page.dreamOn());
     on("#catchup", () => this.page.catchUp());
-    on("#differ", () => this.page.toggleDifference());
+    on("#differ", () => this.page.toggle("differs"));
+    on("#outline", () => this.page.toggle("outline"));
     on("#again", () => this.page.startEpisode());
     on("#mine", () => this.page.hands.toggle());
     on("#keys", () => this.help());
@@ -68,7 +69,7 @@ export class Controls {
   }
 
   shortcuts = {
-    " ": ["play or stop", () => this.page.toggle()],
+    " ": ["play or stop", () => this.page.playOrStop()],
     ArrowLeft: ["one row back", () => this.page.go(this.page.at - 1, true)],
     ArrowRight: ["one row on", () => (this.page.stop(), this.page.moveOn())],
     Home: ["first row", () => this.page.go(0, true)],
@@ -80,7 +81,8 @@ export class Controls {
     o: ["observe up to here", () => this.page.about.dreams && this.page.observeHere()],
     d: ["continue the dream", () => this.page.about.dreams && this.page.dreamOn()],
     c: ["let the dream happen", () => $("#catchup").hidden || this.page.catchUp()],
-    x: ["difference of dream and environment", () => this.page.about.dreams && this.page.toggleDifference()],
+    x: ["difference of dream and environment", () => this.page.about.dreams && this.page.toggle("differs")],
+    t: ["outline of the truth inside the dream", () => this.page.about.dreams && this.page.toggle("outline")],
     b: ["branch: futures from here", () => this.page.about.dreams && this.page.panels.tabs.Futures.branch()],
     u: ["undo an edit", () => this.page.about.dreams && this.page.panels.tabs.Latent.undo()],
     r: ["new episode", () => this.page.startEpisode()],
@@ -90,6 +92,7 @@ export class Controls {
   };
 
   keys() {
+    for (const name of ["pointerdown", "keydown"]) document.addEventListener(name, () => (this.page.showing = false), true);
     document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || $("#help").open || !this.page.about) return;
       const { target, key } = event, tag = target.tagName;

@@ -47,11 +47,12 @@ export function formatAction(action, about) {
     ...(continuous.length ? listDimensions(about).map(({ index, units }) => short(units(flat[index]))) : [])].join(", ");
 }
 
-// Draws a picture (a Blob of PNG) on a canvas, at its own size; with another one, how it differs from that.
+// Draws a picture (a Blob of PNG) on a canvas, at its own size; with another one, what combine makes of both.
 // The last one asked for wins.
-export async function paint(canvas, blob, other = null) {
-  if (canvas.wanted?.[0] === blob && canvas.wanted?.[1] === other) return;
+export async function paint(canvas, blob, other = null, combine = drawDifference) {
+  if (canvas.wanted?.[0] === blob && canvas.wanted[1] === other && canvas.combine === combine) return;
   const wanted = (canvas.wanted = [blob, other]);
+  canvas.combine = combine;
   if (!blob) {
     canvas.hidden = true;
     return;
@@ -62,20 +63,30 @@ export async function paint(canvas, blob, other = null) {
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
   canvas.classList.toggle("coarse", width < 200);
   const context = canvas.getContext("2d");
-  if (truth) context.putImageData(drawDifference(picture, truth), 0, 0);
+  if (truth) context.putImageData(combine(picture, truth), 0, 0);
   else context.drawImage(picture, 0, 0);
   canvas.hidden = false;
 }
 
+const readPixels = ([picture, truth]) => [picture, truth].map((one) => {
+  const context = new OffscreenCanvas(picture.width, picture.height).getContext("2d", { willReadFrequently: true });
+  context.drawImage(one, 0, 0, picture.width, picture.height);
+  return context.getImageData(0, 0, picture.width, picture.height);
+});
+
+// The first picture with the edges of the second that it lacks, as a faint line: log/video.py, outline_truth.
+export function drawOutline(picture, truth) {
+  const [image, real] = readPixels([picture, truth]), a = image.data.slice(), b = real.data, wide = 4 * picture.width;
+  const off = (x, i, y, j) => Math.max(Math.abs(x[i] - y[j]), Math.abs(x[i + 1] - y[j + 1]), Math.abs(x[i + 2] - y[j + 2])) > 40;
+  for (let i = wide; i < a.length; i += 4)
+    if ([i - 4, i - wide].some((near) => off(b, i, b, near) && (off(a, i, b, i) || off(a, near, b, near))))
+      [111, 171, 242].forEach((value, channel) => (image.data[i + channel] = 0.25 * a[i + channel] + 0.75 * value));
+  return image;
+}
+
 // The first picture in gray, and what differs from the second in red.
-function drawDifference(picture, truth) {
-  const { width, height } = picture;
-  const [image, real] = [picture, truth].map((one) => {
-    const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-    context.drawImage(one, 0, 0, width, height);
-    return context.getImageData(0, 0, width, height);
-  });
-  const a = image.data, b = real.data;
+export function drawDifference(picture, truth) {
+  const [image, real] = readPixels([picture, truth]), a = image.data, b = real.data;
   for (let i = 0; i < a.length; i += 4) {
     const gray = 90 + (a[i] + a[i + 1] + a[i + 2]) / 9;
     const off = Math.min(1, (2 * Math.max(Math.abs(a[i] - b[i]), Math.abs(a[i + 1] - b[i + 1]), Math.abs(a[i + 2] - b[i + 2]))) / 255);
