@@ -170,9 +170,16 @@ def typeset(latex: str, display: str) -> str:
     """Return equations as MathML, which browsers draw by themselves; those separated by a quad wrap on a phone."""
     from latex2mathml.converter import convert
 
-    parts = re.split(r"\\quad", latex.strip()) if display == "block" else [latex]
-    made = [convert(re.sub(r"\\ln\b", r"\\,\\ln\\,", part.strip()), display=display) for part in parts]
-    return f'<div class="equation">{" ".join(made)}</div>' if display == "block" else made[0]
+    latex = re.sub(r"_\{([A-Za-z]{2,})\}", r"_{\\text{\1}}", latex.strip())
+    parts = re.split(r"\\quad", latex) if display == "block" else [latex]
+    names = {r"\\ln\b": r"\\,\\ln\\,", r"\\arg\\max": r"\\operatorname{argmax}"}
+    for pattern, name in names.items():
+        parts = [re.sub(pattern, name, part.strip()) for part in parts]
+    made = " ".join(convert(part, display=display) for part in parts)
+    if display == "inline":
+        return made
+    limits = r"<msub>(<m[oi][^>]*>(?:max|min|argmax|&#x02211;)</m[oi]>(?:<mi>\w</mi>|<mrow>.*?</mrow>))</msub>"
+    return '<div class="equation">' + re.sub(limits, r"<munder>\1</munder>", made) + "</div>"
 
 
 def named(found: re.Match[str]) -> str:

@@ -22,7 +22,8 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 import reverie
 from reverie.agent.dream_report import predict_open_loop
 from reverie.core.seeding import seeded_rng
-from reverie.log.style import BLUE, CARD, GREEN, HUES, INK, LINE, ORANGE, SOFT
+from reverie.log.style import BLUE, CARD, HUES, INK, LINE, ORANGE, SOFT
+from reverie.log.themed_svg import DARK
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV, STEP, POSE = "HalfCheetah-v5", 0.05, 8
