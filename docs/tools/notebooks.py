@@ -49,9 +49,10 @@ def executed(book: Any) -> Any:
 
 
 def printed(text: str, folder: str) -> str:
-    """Return what a cell printed as a terminal shows it at the end, without colors; long texts without a middle."""
+    """Return what a cell printed as a terminal shows it at the end, without colors, progress bars or a long middle."""
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text).replace("\r\n", "\n").replace(f"{folder}{os.sep}", "")
     lines = [line.rstrip("\r").rpartition("\r")[2].rstrip() for line in text.splitlines()]
+    lines = [line for line in lines if "━" not in line]
     if len(lines) > LINES:
         lines[LINES // 2 : -LINES // 2] = [f"[{len(lines) - LINES} lines more]"]
     return "\n".join(lines)
