@@ -6,9 +6,10 @@ import pytest
 
 from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
-from reverie.agent.recording import RecordConfig, record_episode
+from reverie.agent.recording import record_episode
 from reverie.api import train_config as train
 from reverie.core.errors import DataError
+from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.dummy import Count
 from reverie.envs.flat_env import make_flat

@@ -10,13 +10,14 @@ import pytest
 from gymnasium import spaces
 from gymnasium.wrappers import ClipReward
 
-from reverie.agent.recording import RecordConfig, record
+from reverie.agent.recording import record
 from reverie.algos.bc import BCConfig
 from reverie.core.errors import ConfigError, DataError
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.dataset_env import dataset_env_config, settings_to_apply
 from reverie.datasets.format_detection import open_reader
+from reverie.datasets.options import RecordConfig
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import InstanceWrapper, make_gym

@@ -15,9 +15,10 @@ from reverie.agent import recording
 from reverie.agent.agent import Agent
 from reverie.agent.conversion import ObsConverter
 from reverie.agent.loading import load
-from reverie.agent.recording import RecordConfig, add_noise, record, record_episode
+from reverie.agent.recording import add_noise, record, record_episode
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets.format_detection import open_reader
+from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import check_target
 from reverie.datasets.validate import validate
 from reverie.envs.config import EnvConfig

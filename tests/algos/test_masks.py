@@ -15,11 +15,12 @@ from torch import Tensor
 import reverie
 from contracts import CHOICE, CHOOSING, SPECS, batch, learned, shown, tiny
 from masked_env import Masked
-from reverie.agent.recording import RecordConfig, record
+from reverie.agent.recording import record
 from reverie.core.errors import DataError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec, ObsPart
 from reverie.datasets.convert import write_dataset
 from reverie.datasets.dataset import dataset_config, open_recorded
+from reverie.datasets.options import RecordConfig
 from reverie.nn.network import Network
 from tiny_configs import FEW
 

@@ -10,9 +10,10 @@ import env_steps
 import env_zoo
 import reverie
 from masked_env import Masked
-from reverie.agent.recording import RecordConfig, record
+from reverie.agent.recording import record
 from reverie.cli import main
 from reverie.core.errors import EnvError
+from reverie.datasets.options import RecordConfig
 from reverie.envs.config import EnvConfig
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.envs.wrapper_list import Images

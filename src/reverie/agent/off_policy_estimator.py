@@ -150,12 +150,7 @@ class OffPolicyEstimator:
             names = [name for name in self.dataset.storage.specs if not name.startswith(EXTRAS)]
             columns, width = {name: self.dataset.column(name) for name in names}, self.action_spec.width
             chosen = policy_actions(
-                self.algo.policy,
-                columns,
-                width,
-                mode=mode,
-                num_action_samples=num_action_samples,
-                env_steps=env_steps,
+                self.algo.policy, columns, width, mode=mode, num_action_samples=num_action_samples, env_steps=env_steps
             )
             ratio = None if method == "fqe" else self._log_ratio(columns, chosen, mode, env_steps)
             losses = (

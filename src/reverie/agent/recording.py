@@ -6,10 +6,9 @@ import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -17,8 +16,6 @@ from gymnasium import spaces
 
 from reverie.agent.agent import Agent
 from reverie.agent.player import actions_label
-from reverie.core.bounds import AtLeast, Within
-from reverie.core.config import Config
 from reverie.core.errors import ConfigError, EnvError, count_noun, format_error
 from reverie.core.logger import logger
 from reverie.core.rows import Rows, episode_rows
@@ -27,37 +24,13 @@ from reverie.core.signals import is_interrupt
 from reverie.core.spaces import cast, get_at_path, iter_leaves
 from reverie.core.specs import MASK_KEY
 from reverie.datasets.convert import write_dataset
+from reverie.datasets.options import RecordConfig
 from reverie.datasets.output import WriteReport, check_target, total_bytes
 from reverie.datasets.reader import SEED, TRUNCATED_COLUMN, DatasetInfo, Reader, Space
 from reverie.datasets.writers import estimated_file_size
 from reverie.envs.limits import own_limit
 from reverie.envs.make import close_quietly, env_settings, spec_of, spec_to_json
 from reverie.envs.wrappers import checked_reset, checked_step, wrapper_stack
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordConfig(Config):
-    """How much to record, and how the agent explores."""
-
-    episodes: Annotated[int | None, AtLeast(1)] = None
-    """Number of episodes; set this or ``steps``."""
-    steps: Annotated[int | None, AtLeast(1)] = None
-    """Env steps to record, instead of ``episodes``. The last episode is truncated."""
-    epsilon: Annotated[float, Within("[0, 1]")] = 0.0
-    """Probability, in [0, 1], that a random action from the action space replaces the agent's action."""
-    noise: Annotated[float, AtLeast(0)] = 0.0
-    """Standard deviation of Gaussian noise on continuous actions, in units of half their range; >= 0."""
-    deterministic: bool = True
-    """Take the agent's most likely actions. False: sample them."""
-    seed: Annotated[int, AtLeast(0)] = 0
-    """Seed of environments, exploration and actions."""
-    raw: bool = False
-    """Record the environment's original images, before ``env.resize`` and ``env.grayscale``."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (self.episodes is None) == (self.steps is None):
-            raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")
 
 
 def record(agent: Agent, target: str, config: RecordConfig, to: str = "auto") -> WriteReport:

@@ -219,10 +219,7 @@ def _model_card(
     evaluation = read_final_result(model / "eval.json") or {}
     tags = [TAG, "reinforcement-learning", algorithm, env]
     head: dict[str, Any] = {"library_name": TAG, "pipeline_tag": "reinforcement-learning", "tags": tags}
-    lines = [
-        f"# {algorithm} in {env}",
-        f"A [reverie]({HOME}) agent after {int(metadata['step']):,} steps of training.",
-    ]
+    lines = [f"# {algorithm} in {env}", f"A [reverie]({HOME}) agent after {int(metadata['step']):,} steps of training."]
     if picture := _picture(model, folder):
         lines.append(f"![{picture.stem}]({picture.name})")
     if score := evaluation.get("score"):

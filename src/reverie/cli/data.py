@@ -15,7 +15,7 @@ from reverie.cli.main import print_error
 from reverie.cli.output import print_sections
 from reverie.cli.parsing import Command, EnvOverride, Positional, TrustOption, run_command
 from reverie.core.errors import ConfigError, count_noun, did_you_mean
-from reverie.datasets.options import ReadOptions, Subset
+from reverie.datasets.options import ReadOptions, RecordConfig, Subset
 
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.output import WriteReport
@@ -180,34 +180,17 @@ class SubsampleCommand(Subset, WriteOptions, DatasetCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordCommand(WriteOptions, RunOptions, EnvOverride):
+class RecordCommand(RecordConfig, WriteOptions, RunOptions, EnvOverride):
     """Play episodes with a trained agent and record them."""
-
-    episodes: int | None = None
-    """Number of episodes."""
-    steps: int | None = None
-    """Number of env steps, instead of episodes; the last episode is truncated."""
-    epsilon: float = 0.0
-    """Probability that a random action from the action space replaces the agent's action."""
-    noise: float = 0.0
-    """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
-    deterministic: bool = True
-    """Take the policy's most likely actions; --no-deterministic samples them."""
-    seed: int = 0
-    """Seed of environments and actions."""
-    raw: bool = False
-    """Record the environment's original images, before env.resize and env.grayscale."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
-        from reverie.agent.recording import RecordConfig, record
+        from reverie.agent.recording import record
         from reverie.datasets.output import check_target
 
-        names = ("episodes", "steps", "epsilon", "noise", "seed", "raw")
-        config = RecordConfig(deterministic=self.deterministic, **{name: getattr(self, name) for name in names})
         check_target(self.target, self.format)
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
-        print_written(record(agent, self.target, config, self.format), [])
+        print_written(record(agent, self.target, self, self.format), [])
 
 
 @dataclass(frozen=True, kw_only=True)

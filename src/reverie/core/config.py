@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import PurePath
-from typing import Any, ClassVar, Literal, Self, Union, cast
+from typing import Any, ClassVar, Literal, NamedTuple, Self, Union, cast
 
 from reverie.core.bounds import Bound, PiecewiseLinear, ScheduledFloat
 from reverie.core.errors import ConfigError, did_you_mean, short_repr, suggest_names
@@ -127,7 +127,7 @@ class Choice(Config):
         error_prefix = f"{setting_name or _snake(cls.__name__)} = {short_repr(text)}"
         kinds = cls.variants()
         try:
-            name, args, kwargs = parse_call(text, error_prefix)
+            _, name, args, kwargs = parse_call(text, error_prefix)
         except ConfigError:
             example = max((kind().to_text() for kind in kinds.values()), key=lambda example: "(" in example)
             expected = f"expected one of {', '.join(kinds)}, with settings as in {example}"
@@ -245,8 +245,17 @@ def _prefix_setting_names(text: str, path: str, names: Collection[str]) -> str:
     return head + colon + rest
 
 
-def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, Any]]:
-    """Return the name or ``module:Class``, and the positional and named settings in parentheses after it."""
+class ClassCall(NamedTuple):
+    """A class by a short name or ``module:Class``, and its settings. Error messages begin with ``error_prefix``."""
+
+    error_prefix: str
+    name: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def parse_call(text: str, error_prefix: str) -> ClassCall:
+    """Parse a name or ``module:Class``, with positional and named settings in parentheses after it."""
     module, colon, rest = text.strip().partition(":")
     has_module = bool(colon and is_module_name(module))
     try:
@@ -254,7 +263,7 @@ def parse_call(text: str, error_prefix: str) -> tuple[str, list[Any], dict[str, 
     except (SyntaxError, ValueError):
         forms = "name, name(setting=value), module:Class or module:Class(setting=value)"
         raise ConfigError(f"{error_prefix}: expected one of {forms}.") from None
-    return f"{module}:{name}" if has_module else name, args, kwargs
+    return ClassCall(error_prefix, f"{module}:{name}" if has_module else name, args, kwargs)
 
 
 def _parse_call_expr(text: str) -> tuple[str, list[Any], dict[str, Any]]:

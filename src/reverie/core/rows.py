@@ -127,10 +127,15 @@ def episode_rows(
                 "expected n >= 1 rewards [n], n actions [n, ...], and n + 1 observations [n + 1, ...], with the last "
                 "one after the last action."
             )
-    flags = {name: np.zeros(steps + 1, bool) for name in FLAGS}
+    return pad_episode(obs_columns, action_columns, reward, terminal=terminal)
+
+
+def pad_episode(obs: Rows, actions: Rows, reward: np.ndarray, *, terminal: bool) -> Rows:
+    """Return ``episode_rows`` of columns by name, without a check of their lengths; n can be 0."""
+    flags = {name: np.zeros(len(reward) + 1, bool) for name in FLAGS}
     flags["is_first"][0], flags["is_last"][-1], flags["is_terminal"][-1] = True, True, bool(terminal)
-    unused = {name: np.concatenate([values, np.zeros_like(values[:1])]) for name, values in action_columns.items()}
-    return {**obs_columns, **unused, "reward": np.concatenate([np.zeros(1, reward.dtype), reward]), **flags}
+    padded = {name: np.concatenate([x, np.zeros_like(x, shape=(1, *x.shape[1:]))]) for name, x in actions.items()}
+    return {**obs, **padded, "reward": np.concatenate([np.zeros(1, reward.dtype), reward]), **flags}
 
 
 def _columns(values: np.ndarray | Mapping[str, np.ndarray], root: str) -> Rows:

@@ -59,8 +59,8 @@ def _open_with(name: str, path: Path, sources: Sequence[Source], options: ReadOp
     parts = [part for source in sources for part in _parts_for(kind, source)]
     if not bracket:
         return kind.open(path, parts, options)
-    _, args, settings = parse_call(f"f({arguments}", f"data.reader = '{options.reader}'")
-    return [kind(part.path, options, *args, **settings) for part in parts]
+    call = parse_call(f"f({arguments}", f"data.reader = '{options.reader}'")
+    return [kind(part.path, options, *call.args, **call.kwargs) for part in parts]
 
 
 def _parts_for(kind: type[Reader], source: Source) -> list[Source]:

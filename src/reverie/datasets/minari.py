@@ -21,7 +21,7 @@ from gymnasium import spaces
 
 from reverie.core.documents import read_json
 from reverie.core.errors import ConfigError, DataError, did_you_mean
-from reverie.core.rows import Rows, group_episodes
+from reverie.core.rows import Rows, group_episodes, pad_episode
 from reverie.core.space_json import space_from_json
 from reverie.core.spaces import column, iter_leaves, map_leaves
 from reverie.datasets.arrow import arrow_to_numpy, decode_images, import_pyarrow, read_table
@@ -242,26 +242,19 @@ class MinariReader(Reader):
     def _rows(self, index: int, met: Counter[str]) -> Rows | None:
         names = ("rewards", "terminations", "truncations")
         rewards, terminations, truncations = (self.read_array(index, name) for name in names)
-        steps, rows = len(rewards), dict[str, np.ndarray]()
+        columns: tuple[Rows, Rows] = {}, {}  # observations and actions
         for leaf in self.leaves:
             values = self.values(index, leaf)
             if isinstance(leaf.space, spaces.Box) and leaf.space.dtype.kind == "f" and values.dtype.kind in "biu":
                 values = values.astype(leaf.space.dtype)  # an episode of whole numbers can be stored as integers
-            if leaf.is_action:  # no action is taken after the last observation
-                values = np.concatenate([values, np.zeros_like(values, shape=(1, *values.shape[1:]))])
-            rows[leaf.column] = values
-        if not steps:
+            columns[leaf.is_action][leaf.column] = values
+        if not len(rewards):
             met[STEPLESS] += 1
             return None
-        reward = np.zeros(steps + 1, np.float32)
-        reward[1:] = rewards
-        first, last, terminal = (np.zeros(steps + 1, bool) for _ in range(3))
-        first[0] = last[-1] = True
-        terminal[-1] = terminations[-1]
         met[OPEN] += int(not (terminations[-1] or truncations[-1]))
         met[EARLY_END_REMARK] += int(np.count_nonzero(terminations[:-1]) + np.count_nonzero(truncations[:-1]))
-        flags = {"is_first": first, "is_last": last, "is_terminal": terminal}
-        return rows | {"reward": reward} | flags | {TRUNCATED_COLUMN: last & bool(terminations[-1] and truncations[-1])}
+        rows = pad_episode(*columns, rewards.astype(np.float32), terminal=terminations[-1])
+        return rows | {TRUNCATED_COLUMN: rows["is_last"] & bool(terminations[-1] and truncations[-1])}
 
 
 def _is_unbounded(space: Space) -> bool:

@@ -73,3 +73,28 @@ class Subset(Config):
             raise ConfigError(f"{sizes_text}: pass exactly one of them.")
         if self.unit == "step" and self.fraction is None and self.steps is None:
             raise ConfigError("unit = 'step': only episodes have returns. Remove this option.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordConfig(Config):
+    """How much to record, and how the agent explores."""
+
+    episodes: Annotated[int | None, AtLeast(1)] = None
+    """Number of episodes."""
+    steps: Annotated[int | None, AtLeast(1)] = None
+    """Number of env steps, instead of episodes; the last episode is truncated."""
+    epsilon: Annotated[float, Within("[0, 1]")] = 0.0
+    """Probability that a random action from the action space replaces the agent's action."""
+    noise: Annotated[float, AtLeast(0)] = 0.0
+    """Standard deviation of Gaussian noise on continuous actions, in units of half their range."""
+    deterministic: bool = True
+    """Take the agent's most likely actions. False: sample them."""
+    seed: Annotated[int, AtLeast(0)] = 0
+    """Seed of environments, exploration and actions."""
+    raw: bool = False
+    """Record the environment's original images, before env.resize and env.grayscale."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.episodes is None) == (self.steps is None):
+            raise ConfigError(f"episodes = {self.episodes}, steps = {self.steps}: expected exactly one of them.")

@@ -33,7 +33,7 @@ import numpy as np
 from reverie.core.errors import DataError
 from reverie.core.files import read_file
 from reverie.core.images import plain_mode
-from reverie.core.rows import Rows
+from reverie.core.rows import Rows, pad_episode
 from reverie.core.types import FLAGS
 from reverie.datasets.inferred_spaces import (
     MeasuredAction,
@@ -183,14 +183,10 @@ class RLDSReader(Reader):
             repeats = steps == len(episode["reward"])
             rewarded += repeats
             source = np.minimum(np.arange(steps + 1), len(episode["reward"]) - 1)
-            rows = {name: episode[name].take(source, axis=0) for name in (*obs_names, *action_names)}
-            for name in action_names:
-                rows[name][-1] = 0
-            rows["reward"] = np.append(np.float32(0), episode["reward"][:steps]).astype(np.float32)
-            rows |= {name: np.zeros(steps + 1, bool) for name in FLAGS}
-            rows["is_first"][0] = rows["is_last"][-1] = True
-            rows["is_terminal"][-1] = episode["is_terminal"][-1]
-            yield rows
+            obs = {name: episode[name].take(source, axis=0) for name in obs_names}
+            actions = {name: episode[name][:steps] for name in action_names}
+            reward = episode["reward"][:steps].astype(np.float32)
+            yield pad_episode(obs, actions, reward, terminal=episode["is_terminal"][-1])
         self.add_remark(REWARDED_END, rewarded)
 
 

@@ -21,13 +21,7 @@ from reverie.core.logger import logger
 from reverie.datasets.in_memory import OBJECT, split_paths
 from reverie.distributed.compare import measurement_settings
 from reverie.distributed.ray_learners import ClusterRequest
-from reverie.distributed.run_processes import (
-    ChildRun,
-    RunQueue,
-    Train,
-    make_trainer,
-    train_runs,
-)
+from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import initial_settings, saved_settings
 from reverie.log.aggregate import Aggregate, SeedSummary, aggregate, summarize_seed, write_aggregate

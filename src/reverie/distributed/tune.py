@@ -22,13 +22,7 @@ from reverie.core.imports import is_trusting
 from reverie.core.lock import folder_lock
 from reverie.core.logger import logger
 from reverie.distributed.ray_learners import ClusterRequest
-from reverie.distributed.run_processes import (
-    ChildRun,
-    RunQueue,
-    Train,
-    make_trainer,
-    train_runs,
-)
+from reverie.distributed.run_processes import ChildRun, RunQueue, Train, make_trainer, train_runs
 from reverie.distributed.search_space import Dimension, read_space
 from reverie.distributed.seeds import check_seeds
 from reverie.experiment.config import NO_ENV, ExperimentConfig
@@ -251,15 +245,7 @@ class Search:
                 write_atomic(settings_path, yaml.safe_dump(self.settings(begun.params), sort_keys=False))
         seed = [] if self.seeds is None else ["--seed", str(seed_run.seed)]
         files = ["--config", str(self.path / "settings.yaml"), str(settings_path)]
-        return [
-            "train",
-            self.config.name,
-            *files,
-            *seed,
-            "--run",
-            str(seed_run.run),
-            *["--trust-code"] * is_trusting(),
-        ]
+        return ["train", self.config.name, *files, *seed, "--run", str(seed_run.run), *["--trust-code"] * is_trusting()]
 
     def propose(self, kinds: Mapping[str, Any]) -> dict[str, Any]:
         """Return Optuna's sample for the next trial, different from all previous ones; in a grid, the next in order."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import gymnasium
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium import spaces, wrappers
 from gymnasium.utils import RecordConstructorArgs
 
 from reverie.core.bounds import Above, AtLeast, Finite
-from reverie.core.config import check_type, parse_call, split_hint
+from reverie.core.config import ClassCall, check_type, parse_call, split_hint
 from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, did_you_mean, format_error, short_repr
 from reverie.core.images import check_colors, grayscale, resize
 from reverie.core.imports import import_object
@@ -252,22 +252,10 @@ NORMALIZE_ADVICE = (
 )
 
 
-class WrapperCall(NamedTuple):
-    """One entry of ``env.wrappers``, a ``name`` in ``SHORT`` or ``module:Class``.
-
-    Error messages begin with ``error_prefix``.
-    """
-
-    error_prefix: str
-    name: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-
-
-def parse_wrapper(text: str) -> WrapperCall:
-    """Parse and check an entry, without importing the module of ``module:Class``."""
+def parse_wrapper(text: str) -> ClassCall:
+    """Parse and check an entry of ``env.wrappers``, without importing the module of ``module:Class``."""
     error_prefix = f"env.wrappers = {short_repr(text)}"
-    call = WrapperCall(error_prefix, *parse_call(text, error_prefix))
+    call = parse_call(text, error_prefix)
     if ":" not in call.name:
         if call.name not in SHORT:
             choices = f" Available: {', '.join(SHORT)}, or 'module:Class' for another."
@@ -276,7 +264,7 @@ def parse_wrapper(text: str) -> WrapperCall:
     return call
 
 
-def _check_settings(call: WrapperCall, kind: type[Any]) -> None:
+def _check_settings(call: ClassCall, kind: type[Any]) -> None:
     parameters = dict(list(inspect.signature(kind).parameters.items())[1:])  # without ``env``
     try:
         arguments = inspect.signature(kind).bind(None, *call.args, **call.kwargs).arguments

@@ -10,15 +10,14 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from reverie.core.bounds import AtLeast, Regex
+from reverie.core.bounds import Regex
 from reverie.core.config import Choice, Config
 from reverie.core.specs import ObsPart, ObsSpec
 from reverie.core.types import Metrics, Obs
 from reverie.nn.adam import GlobalAdamConfig
 from reverie.nn.decoder import Prediction, make_prediction
 from reverie.nn.encoder import select_keys, vectors_and_one_hots
-from reverie.nn.heads import DenseHeadConfig, Initial
-from reverie.nn.layers import Activation, Norm
+from reverie.nn.heads import DenseHeadConfig
 from reverie.objectives.kl import importance_bound
 
 
@@ -37,24 +36,12 @@ class ProbeHead(Choice, ABC):
 
 
 @dataclass(frozen=True)
-class Mlp(ProbeHead):
+class Mlp(DenseHeadConfig, ProbeHead):
     """Dense layers: ``MapProbeHead`` and ``GoalsProbe`` of PyDreamer (models/probes.py)."""
 
-    layers: Annotated[int, AtLeast(0)] = 4
-    """Number of hidden layers."""
-    units: Annotated[int, AtLeast(1)] = 400
-    """Width of each hidden layer."""
-    norm: Norm = "none"
-    """Normalization before each activation."""
-    act: Activation = "elu"
-    """Activation."""
-    init: Initial = "xavier"
-    """Initial weights: see ``DenseHeadConfig``."""
-
     def build(self, inputs: int, outputs: int) -> nn.Module:
-        head = DenseHeadConfig(layers=self.layers, units=self.units, norm=self.norm, act=self.act, init=self.init)
-        body = head.hidden_layers(inputs)
-        return nn.Sequential(body, head.output_layer(body.width, outputs))
+        body = self.hidden_layers(inputs)
+        return nn.Sequential(body, self.output_layer(body.width, outputs))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from reverie.core.clock import Clock
-from reverie.core.config import parse_call
+from reverie.core.config import ClassCall, parse_call
 from reverie.core.errors import ConfigError, did_you_mean, short_repr
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.imports import import_object
@@ -113,22 +113,10 @@ class Callback:
 HOOKS = ("on_start", "on_evaluation", "on_log", "on_end")
 
 
-class CallbackCall(NamedTuple):
-    """An entry of the setting ``callbacks``: ``module:Class(setting=value)``.
-
-    Error messages begin with ``error_prefix``.
-    """
-
-    error_prefix: str
-    name: str
-    args: list[Any]
-    kwargs: dict[str, Any]
-
-
-def parse_callback(text: str) -> CallbackCall:
-    """Parse an entry, without importing its module."""
+def parse_callback(text: str) -> ClassCall:
+    """Parse an entry of the setting ``callbacks``, ``module:Class(setting=value)``, without importing its module."""
     error_prefix = f"callbacks = {short_repr(text)}"
-    call = CallbackCall(error_prefix, *parse_call(text, error_prefix))
+    call = parse_call(text, error_prefix)
     if ":" not in call.name:
         raise ConfigError(f"{error_prefix}: expected module:Class or module:Class(setting=value).")
     return call
