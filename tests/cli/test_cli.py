@@ -111,9 +111,12 @@ def test_check_env_of_a_faulty_environment_ends_with_1(capsys: Captured) -> None
 # ---------------------------------------------------------------- help
 
 
-def test_each_command_has_a_help_and_is_in_the_overview(capsys: Captured) -> None:
+def test_each_command_has_a_help_and_is_in_the_overview(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert (main([]), main(["--help"])) == (2, 0)
     overview = capsys.readouterr().out
+    assert max(map(len, overview.splitlines())) <= 80
+    assert "  reverie view runs/first\n" in overview
     for command in COMMANDS:
         assert f"  {command} " in overview
         assert main([command, "--help"]) == 0

@@ -9,6 +9,7 @@ import pytest
 
 import reverie
 from reverie.cli import main
+from reverie.core.errors import RunError
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import saved_settings
 from reverie.log import plot
@@ -50,13 +51,21 @@ def test_what_people_read(capsys):
     assert main(["compare", td3, ddpg, sac]) == 0
     said = capsys.readouterr()
     lines = said.out.splitlines()
-    assert re.split(r"  +", lines[0]) == ["Pendulum-v1", "seeds", "mean", "median", "IQM", "95 % interval"]
-    assert lines[1].startswith("  td3            5    -150.00    -150.00    -150.00   -15")
-    assert lines[2].startswith("  sac-long       5    -179.60    -180.00    -180.00   -19")
+    assert re.split(r"  +", lines[0]) == ["Pendulum-v1", "seeds", "env steps", "mean", "median", "IQM", "95 % interval"]
+    assert lines[1].startswith("  td3            5      2,000  -150.00   -150.00   -150.00   -15")
+    assert lines[2].startswith("  sac-long       5      2,000  -179.60   -180.00   -180.00   -19")
     assert lines[0].index("95 %") == lines[1].index("-158.33 to")
     (pair,) = (line for line in lines if " over " in line)
     assert re.fullmatch(r"  0\.96 \(95 % 0\.\d\d to 1\.00\)  td3 over sac-long", pair)  # -160 loses against -158
-    assert re.split(r"  +", lines[-1].strip()) == ["ddpg", "2", "3500.00", "3500.00", "3500.00", "too few seeds"]
+    assert re.split(r"  +", lines[-1].strip()) == [
+        "ddpg",
+        "2",
+        "2,000",
+        "3500.00",
+        "3500.00",
+        "3500.00",
+        "too few seeds",
+    ]
     assert lines[-1].index("too few") == lines[-2].index("95 %")
     assert said.err == "warning: td3: skipped without a final evaluation: 4 at 0 of 2,000 env steps\n"
 
@@ -96,8 +105,23 @@ def test_what_makes_seeds_no_seeds_of_one_setting_is_named(said):
     assert len(reverie.compare("mixed", "same").settings) == 2
     assert said == [
         "mixed: its runs differ in more than the seed: algo.horizon: 15 -> 9",
-        "same: several runs have the same seed, 0: they count as duplicates",
+        "same: 2 runs, 1 seed: of runs with equal settings and seed the first counts",
     ]
+
+
+def test_budgets_that_differ_are_named_and_can_be_made_equal(said, capsys):
+    curve = [(step, float(step)) for step in (1000, 2000, 3000)]
+    seeds("long", "Pendulum-v1", 9000.0, 9001.0, curve=[*curve, (4000, 4000.0)], settings={"steps": 4000})
+    seeds("short", "Pendulum-v1", 2500.0, 2501.0, curve=curve[:2])
+    assert main(["compare", "long", "short"]) == 0
+    shown = capsys.readouterr().out
+    assert "The budgets differ: at = 2000 (--at 2000) compares all after 2,000 steps." in shown.splitlines()
+    assert max(map(len, shown.splitlines())) <= 80
+    found = reverie.compare("long", "short", at=2000)
+    assert [(one.scores.tolist(), one.steps) for one in found.settings] == [([2000] * 2, 2000), ([2500, 2501], 2000)]
+    assert "budgets" not in str(found)
+    with pytest.raises(RunError, match="long contains no scores of all seeds up to 500 env steps"):
+        reverie.compare("long", at=500)
 
 
 @pytest.mark.usefixtures("drawn")
@@ -123,8 +147,11 @@ def test_a_figure_has_one_source_a_panel(capsys, monkeypatch):
     Path("file").touch()
     assert main(["compare", *paths, "--figure", "file/panels.png"]) == 1
     assert "cannot write file: File exists" in capsys.readouterr().err
-    assert main(["compare", *paths, "--figure", "panels.pdf"]) == 1
-    assert "figure = panels.pdf: expected a file name ending in .png" in capsys.readouterr().err
+    for name, start in {"panels.pdf": b"%PDF", "panels.svg": b"<?xml"}.items():
+        assert main(["compare", *paths, "--figure", name]) == 0
+        assert Path(name).read_bytes().startswith(start)
+    assert main(["compare", *paths, "--figure", "panels.jpg"]) == 1
+    assert "figure = panels.jpg: expected a file name ending in .png, .svg, .pdf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ pytest.importorskip("uvicorn", reason="the extra look is not installed")
 from test_server import TOKEN, served
 
 from browser import launched_browser, playwright, violations
+from reverie.log.jsonl import FINAL
 
 expect = playwright.expect
 expect.set_options(timeout=30_000)
@@ -45,7 +46,8 @@ def page(browser, site):
     page, wrong = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
-    page.on("request", lambda asked: None if asked.url.startswith((site, "blob:")) else wrong.append(asked.url))
+    allowed = ("http://127.0.0.1:", "blob:")
+    page.on("request", lambda asked: None if asked.url.startswith(allowed) else wrong.append(asked.url))
     yield page
     page.close()
     assert not wrong
@@ -270,13 +272,17 @@ def test_files_to_share(page, site, browser, tmp_path):
 def test_the_table_of_runs(page, site, folder):
     metrics, lines = folder / "dqn/metrics.jsonl", page.locator("#table > .scroll tbody tr")
     before = metrics.read_bytes()
-    metrics.touch()  # it is training now
+    metrics.touch()  # it has just ended
     page.add_init_script(QUICK)
+    page.goto(site)
+    expect(lines.filter(has_text="dqn")).not_to_contain_text("training now")
+    (folder / "dqn/.lock").touch()  # it is training now
     page.goto(site)
     expect(lines.filter(has_text="dqn")).to_contain_text("training now")
     metrics.write_bytes(before + b'{"step": 98765, "episode/score": 1.0}\n')
     expect(lines.filter(has_text="dqn")).to_contain_text("98,765")
     metrics.write_bytes(before)
+    (folder / "dqn/.lock").unlink()
     expect(lines).to_have_count(4)
     for first in ("dqn", "sac"):
         page.get_by_role("button", name="algorithm").click()
@@ -367,6 +373,25 @@ def test_an_address_that_leads_nowhere(page, site, query, note, button):
     expect(page.locator(NOTE).get_by_role("button", name="recorded")).to_have_count(0)
     page.locator(NOTE).get_by_role("button", name=button).click()
     go(page, ("#table > .scroll tbody tr", 4) if button == "All runs" else row("0 of .*"), (NOTE, None))
+
+
+def test_many_runs_are_compared_by_what_most_of_them_have(page, folder, tmp_path):
+    for number in range(40):
+        run = tmp_path / f"run-{number:02}"
+        run.mkdir()
+        shutil.copy(folder / "dqn/config.yaml", run)
+        trained, evaluated = {"step": 10, "episode/score": 10.0}, {"step": 20, "eval/score": 7.0, FINAL: 1.0}
+        rows = [trained, trained | {"step": 20}] if number else [evaluated]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with served(tmp_path) as (_, port):
+        page.goto(f"http://127.0.0.1:{port}/{TOKEN}/?runs=run-00,run-01,run-02")
+        go(page, ("#ticked b", "3 runs are ticked"), ("#comparison canvas", 1))
+        expect(page.locator("#ticked")).to_be_in_viewport()
+        expect(page.locator("#comparison")).not_to_be_in_viewport()
+        go(page, "#ticked button")
+        expect(page.locator("#comparison canvas")).to_be_in_viewport()
+        expect(page.locator("#metric")).to_have_value("episode/score")
+        expect(page.locator("#comparison")).to_contain_text("3 runs, 1 seed")
 
 
 @pytest.mark.parametrize(("scheme", "tabs"), [("light", 6), ("dark", 1)])

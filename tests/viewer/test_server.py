@@ -341,18 +341,20 @@ def test_a_wrong_option_fails_in_the_terminal(folder, capsys, where, flags, erro
 
 
 def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
-    for seed in range(7):  # of one setting, and two of another
+    for number in range(8):  # five seeds of one setting; two of another, and a copy
+        seed = min(number, 6)
         saved = yaml.safe_load((folder / "dqn/config.yaml").read_text())
         saved["experiment"] |= {"seed": seed, "threads": seed, "replay_ratio": 0.5 if seed < 5 else 0.25}
-        (tmp_path / f"{seed}").mkdir()
-        (tmp_path / f"{seed}/config.yaml").write_text(yaml.safe_dump(saved))
+        (tmp_path / f"{number}").mkdir()
+        (tmp_path / f"{number}/config.yaml").write_text(yaml.safe_dump(saved))
         rows = [(step, {"episode/score": step * seed}) for step in (10, 20)]
         rows.append((20, {"eval/score": 7.0, FINAL: 1.0}))
         lines = [json.dumps({"step": step, **values}) + "\n" for step, values in rows]
-        (tmp_path / f"{seed}/metrics.jsonl").write_text("".join(lines))
+        (tmp_path / f"{number}/metrics.jsonl").write_text("".join(lines))
     known = compare_settings({path.name: path for path in sorted(tmp_path.iterdir())})
     five, two = known["groups"]
-    assert (five["runs"], two["runs"], two["finals"]) == ([*"01234"], [*"56"], [[20, 7.0]] * 2)
+    assert (five["runs"], two["runs"], two["finals"]) == ([*"01234"], [*"567"], [[20, 7.0]] * 3)
+    assert (five["seeds"], two["seeds"]) == (5, 2)
     assert known["differences"] == [["replay_ratio", ["0.5", "0.25"]]]
     assert set(five["curves"]) == {"episode/score"}
     assert five["curves"]["episode/score"]["interval"][1].tolist() == [20, 40]

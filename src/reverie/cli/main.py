@@ -6,8 +6,10 @@ import importlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ COMMANDS = {
     "eval": ("agent:EvalCommand", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("agent:EstimateCommand", "estimate the return of a trained agent from a dataset"),
     "dream": ("agent:DreamCommand", "compare imagined trajectories of a world model with real episodes"),
-    "view": ("agent:ViewCommand", "open the viewer in a browser: step an agent, inspect its world model, compare runs"),
+    "view": ("agent:ViewCommand", "watch an agent and its dreams in a browser, inspect its world model, compare runs"),
     "extract": ("agent:ExtractCommand", "write a world model's states and predictions for recorded rows"),
     "export": ("agent:ExportCommand", "export a trained policy to a file for ONNX Runtime or PyTorch"),
     "data": ("data:data_command", "inspect, check, convert, subsample, record and download datasets"),
@@ -167,8 +169,10 @@ def overview() -> str:
     """Return the text of ``reverie --help``."""
     lines = ["usage: reverie COMMAND [OPTIONS]", ""]
     lines += ["Reinforcement learning from experience: collected, recorded or imagined."]
-    lines += ["", *(f"  {name:<11}{description}" for name, (_, description) in COMMANDS.items()), "", "Try it:"]
+    entries = (textwrap.wrap(text, max(20, shutil.get_terminal_size().columns - 13)) for _, text in COMMANDS.values())
+    descriptions = (f"\n{'':13}".join(entry) for entry in entries)
+    lines += ["", *(f"  {name:<10} {text}" for name, text in zip(COMMANDS, descriptions, strict=True)), "", "Try it:"]
     lines += ["  reverie train dreamer_v3 --env CartPole-v1 --run runs/first", "  reverie eval runs/first --video"]
-    lines += ["  reverie dream runs/first", ""]
-    lines += ["`reverie COMMAND --help` lists the options of a command, `reverie help TOPIC` explains."]
+    lines += ["  reverie view runs/first", "", "`reverie COMMAND --help` lists the options of a command,"]
+    lines += ["`reverie help TOPIC` explains."]
     return "\n".join(lines)

@@ -79,15 +79,17 @@ class CompareCommand:
     runs: Annotated[tuple[Path, ...], Positional("FOLDER ...")] = ()
     """For each setting, a folder with the runs of its seeds, or a single run. Runs that match a quoted pattern, such as
     'runs/sac-*', are seeds of one setting; each folder of runs that matches is a separate setting."""
+    at: int | None = None
+    """Compare the scores after so many steps: of a longer run its last evaluation up to this step."""
     figure: Path | None = None
-    """Plot the learning curves, with intervals, to this PNG file."""
+    """Plot the learning curves, with intervals, to this file: .png, .svg or .pdf."""
 
     def __call__(self) -> int:
         if not self.runs:
             return print_error("nothing to compare. Pass folders with the runs of several seeds, or single runs.", 2)
         from reverie.distributed.compare import compare  # imports torch
 
-        comparison = compare(*self.runs, figure=self.figure)
+        comparison = compare(*self.runs, at=self.at, figure=self.figure)
         print(comparison)
         if self.figure is not None and comparison.figure is None:
             return print_error("no figure: none of these folders has a learning curve (--schedule.eval-every).", 1)

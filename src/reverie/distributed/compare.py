@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from reverie.core.errors import ConfigError, RunError
+from reverie.core.errors import ConfigError, RunError, count_noun
 from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.log.aggregate import (
     ComparedSetting,
     Comparison,
+    Curve,
     MeasurementSettings,
+    SeedSummary,
     improvements,
     seeds_curve_data,
     summarize_seed,
@@ -33,6 +35,7 @@ from reverie.run.schedule import parse_period
 MEASURED_BY = ("schedule", "experience", "eval_episodes", "stop_score", "patience", "callbacks", "steps", "updates",
                "data", "seed")  # fmt: skip
 """Settings that determine how a run is measured and compared."""
+FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
@@ -48,33 +51,35 @@ def measurement_settings(settings: Mapping[str, Any]) -> MeasurementSettings:
     )
 
 
-def compare(*runs: Path | str, figure: Path | str | None = None) -> Comparison:
+def compare(*runs: Path | str, at: int | None = None, figure: Path | str | None = None) -> Comparison:
     """Compare settings by the scores of their seeds, which can be trained by separate jobs.
 
     The score of a seed is the mean return of its final evaluation, or else its estimated return. Runs without a score
     are skipped; if no run of a setting has one, the last common points of their learning curves are compared. The log
-    lists these cases, and settings in which the runs differ apart from the seed.
+    lists these cases, and settings in which the runs differ apart from the seed. Of runs with equal settings and seed,
+    the first counts.
 
     Args:
         *runs: for each setting a folder that holds the runs of its seeds, or a single run, or a pattern such as
             ``"runs/sac-*"``: matching runs are seeds of one setting, and each matching folder of runs is a separate
             setting.
-        figure: plot the learning curves, with intervals, to this PNG file.
+        at: compare the scores after so many steps: of a longer run its last evaluation up to this step.
+        figure: plot the learning curves, with intervals, to this file; its suffix is .png, .svg or .pdf.
 
     Raises:
         ReverieError: there is no run at one of these paths, or none with a score.
     """
-    png = None if figure is None else Path(figure)
-    if png is not None and png.suffix != ".png":
-        raise ConfigError(f"figure = {png}: expected a file name ending in .png.")
+    picture = None if figure is None else Path(figure)
+    if picture is not None and picture.suffix not in FIGURE_SUFFIXES:
+        raise ConfigError(f"figure = {picture}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
     groups = [group for location in runs for group in _find_run_groups(os.fspath(location)).items()]
-    contenders = [_read_compared_setting(name, paths) for name, paths in groups]
-    if png is not None:
+    contenders = [_read_compared_setting(name, paths, at) for name, paths in groups]
+    if picture is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
-        with disk_errors_as_run_error(png):
-            png = plot_comparison(png, contenders)
-    return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=png)
+        with disk_errors_as_run_error(picture):
+            picture = plot_comparison(picture, contenders)
+    return Comparison(settings=contenders, probability_of_improvement=improvements(contenders), figure=picture)
 
 
 def _find_run_groups(location: str) -> dict[str, list[Path]]:
@@ -93,12 +98,13 @@ def _find_run_groups(location: str) -> dict[str, list[Path]]:
     return groups or {location: [path]}  # reading it raises the error
 
 
-def _read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
-    """Read the runs of one setting; RunError if none has a score."""
+def _read_compared_setting(name: str, paths: Sequence[Path], at: int | None) -> ComparedSetting:
+    """Read the runs of one setting; RunError if none has a score up to step ``at``."""
     saved = {path: read_saved_config(path) for path in paths}
-    settings = [{"algorithm": config.algorithm, **config.experiment} for config in saved.values()]
-    first, how = settings[0], measurement_settings(settings[0])
-    _warn_if_settings_differ(name, settings)
+    settings = {path: {"algorithm": config.algorithm, **config.experiment} for path, config in saved.items()}
+    first = settings[paths[0]]
+    how, env = measurement_settings(first), saved[paths[0]].env
+    _warn_if_settings_differ(name, [*settings.values()])
     results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
         results[path] = summarize_seed(folder.metrics, read_final_result(folder.evaluation) or {}, how)
@@ -106,41 +112,55 @@ def _read_compared_setting(name: str, paths: Sequence[Path]) -> ComparedSetting:
             folder.estimate, results[path].steps
         ):
             final[path] = results[path]
-    nothing = RunError(f"{name} contains no scores: there were no evaluations, and no training episode has ended.")
+    length = first["updates" if how.unit == "updates" else "steps"]
+    if at is not None and at < (length or max(result.steps for result in results.values())):
+        final = {}  # evaluated later
     if not (compared := final or {path: result for path, result in results.items() if len(result.points[0])}):
-        raise nothing
-    of_length = f"of {first['updates' if how.unit == 'updates' else 'steps']:,} {how.unit}"
+        raise RunError(f"{name} contains no scores: there were no evaluations, and no training episode has ended.")
+    of_length = f"of {length:,} {how.unit}"
     if excluded := [f"{path.name} at {result.steps:,}" for path, result in results.items() if path not in compared]:
         logger.warning(f"{name}: skipped without a final evaluation: {', '.join(excluded)} {of_length}")
-    curve, measured = (
-        seeds_curve_data([result.points for result in compared.values()], how),
-        next(iter(saved.values())).env,
-    )
-    scores = [result.score for result in final.values() if result.score is not None]
-    if not scores and (estimated := [result for result in final.values() if result.estimate is not None]):
-        scores = [result.estimate for result in estimated if result.estimate is not None]
-        of = first["data"].get("path") or measured
-        measured = f"{of}: returns estimated by FQE, discount {estimated[0].discount:g}"
-    if not final and len(curve.steps):
-        scores = curve.scores[:, -1].tolist()
-        measure = "evaluations during training" if how.evaluates else "training episodes"
-        logger.warning(f"{name}: no final evaluation: compared by {measure}, at {int(curve.steps[-1]):,} {of_length}")
+    seeds = drop_copies({path: settings[path] for path in compared})
+    if len(seeds) < len(compared):
+        counts = f"{len(compared)} runs, {count_noun(len(seeds), 'seed')}"
+        logger.warning(f"{name}: {counts}: of runs with equal settings and seed the first counts")
+    curve = seeds_curve_data([results[path].points for path in seeds], how)
+    if final:
+        return _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
+    known = len(curve.steps) if at is None else int(np.searchsorted(curve.steps, at, "right"))
+    if not known:
+        raise RunError(f"{name} contains no scores of all seeds up to {at:,} {how.unit}.")
+    measure, step = "evaluations during training" if how.evaluates else "training episodes", int(curve.steps[known - 1])
+    reason = "no final evaluation: " if at is None else ""
+    logger.warning(f"{name}: {reason}compared by {measure}, at {step:,} {of_length}")
+    return ComparedSetting(name, env, curve.scores[:, known - 1], curve, how.unit, step, is_final=False)
+
+
+def _final_scores(
+    name: str, seeds: Sequence[SeedSummary], env: str, settings: Mapping[str, Any], curve: Curve,
+    how: MeasurementSettings,
+) -> ComparedSetting:  # fmt: skip
+    """Return the scores of the seeds at the end of training; estimated returns if none was evaluated."""
+    scores = [seed.score for seed in seeds if seed.score is not None]
+    estimates = [seed.estimate for seed in seeds if seed.estimate is not None]
     if not scores:
-        raise nothing
-    is_evaluated = any(result.score is not None for result in final.values())
-    final_step = max(result.steps for result in final.values()) if is_evaluated else None
-    return ComparedSetting(name, measured, np.array(scores), curve, how.unit, final_step)
+        env = f"{settings['data'].get('path') or env}: returns estimated by FQE, discount {seeds[0].discount:g}"
+    steps = max(seed.steps for seed in seeds)
+    return ComparedSetting(name, env, np.array(scores or estimates), curve, how.unit, steps, is_final=bool(scores))
+
+
+def drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
+    """Return the runs of a mapping to their settings, without those whose settings and seed an earlier run has."""
+    first: dict[str, Path] = {}
+    for path, values in settings.items():
+        first.setdefault(repr({key: value for key, value in values.items() if key != "threads"}), path)
+    return [*first.values()]
 
 
 def _warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
-    """Warn if the runs of one setting differ in more than the seed, or have equal seeds."""
+    """Warn if the runs of one setting differ in more than the seed."""
     plain = [{key: value for key, value in run.items() if key not in ("seed", "threads")} for run in settings]
     changes = list(dict.fromkeys(line for run in plain[1:] for line in settings_changes(plain[0], run)))
-    seeds = [run["seed"] for run in settings]
     if changes:
         more_text = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
         logger.warning(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more_text}")
-    elif twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
-        logger.warning(
-            f"{name}: several runs have the same seed, {', '.join(map(str, twice))}: they count as duplicates"
-        )

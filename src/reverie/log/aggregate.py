@@ -251,8 +251,10 @@ class ComparedSetting:
     curve: Curve
     unit: str
     """Unit of the steps: "env steps" or "updates"."""
-    final_step: int | None
-    """Steps of the longest run, if the scores are evaluations at the end of training."""
+    steps: int
+    """Steps after which the scores were measured, of the longest run."""
+    is_final: bool
+    """Whether the scores are evaluations at the end of training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,17 +269,22 @@ class Comparison:
     NaN where a setting has a single seed.
     """
     figure: Path | None = None
-    """PNG file of the learning curves, if requested and if there are any."""
+    """File of the learning curves, if requested and if there are any."""
 
     def __str__(self) -> str:
         parts = []
         for key in dict.fromkeys(setting.comparison_key for setting in self.settings):
             group = [setting for setting in self.settings if setting.comparison_key == key]
             width = max(len(key) - 2, *(len(setting.name) for setting in group))
-            lines = [f"{key:<{width + 2}}{'seeds':>7}{'mean':>11}{'median':>11}{'IQM':>11}   95 % interval"]
-            lines += [f"  {setting.name:<{width}}{_format_score_cells(setting.scores)}" for setting in group]
+            units = {setting.unit for setting in group}
+            head = f"{'seeds':>7}{units.pop() if len(units) == 1 else 'steps':>11}{'mean':>9}{'median':>10}{'IQM':>10}"
+            lines = [f"{key:<{width + 2}}{head}   95 % interval"]
+            lines += [f"  {setting.name:<{width}}{_format_score_cells(setting)}" for setting in group]
+            fewest, most = (end(setting.steps for setting in group) for end in (min, max))
+            if not units and fewest < 0.95 * most:  # a turn of the loop may pass the planned end a little
+                lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
             if len(group) > 1:
-                lines += ["", "Probability that a seed of the first has a better score than a seed of the second:"]
+                lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
             for first, second in itertools.combinations([setting.name for setting in group], 2):
                 chance = self.probability_of_improvement[first, second]
                 ends = f"95 % {chance.low:.2f} to {chance.high:.2f}" if chance.has_interval else "too few seeds"
@@ -299,8 +306,9 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
     return estimates
 
 
-def _format_score_cells(scores: np.ndarray) -> str:
-    """Return the cells of one table row: number of scores, mean, median, and IQM with its interval."""
-    middle = estimate_interval(iqm, scores, FINAL_RESAMPLES)
+def _format_score_cells(setting: ComparedSetting) -> str:
+    """Return the cells of one table row: numbers of scores and steps, mean, median, and IQM with its interval."""
+    scores, middle = setting.scores, estimate_interval(iqm, setting.scores, FINAL_RESAMPLES)
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
-    return f"{len(scores):>7}{mean(scores):>11.2f}{median(scores):>11.2f}{middle.value:>11.2f}   {ends}"
+    numbers = f"{mean(scores):>9.2f}{median(scores):>10.2f}{middle.value:>10.2f}"
+    return f"{len(scores):>7}{setting.steps:>11,}{numbers}   {ends}"

@@ -122,14 +122,14 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | No
     colors = dict(zip(names, HUES * len(names), strict=False))
     figure, grid = new_panels(len(panels), 1, SIZE)
     for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
-        has_finals = any(setting.final_step for setting in members)
+        has_finals = any(setting.is_final for setting in members)
         xlabel = f"{unit}; ◆ evaluation at the end" if has_finals else unit
         style_axes(axes, xlabel, "return of an episode", f"{key}: {SOURCES[source]}")
         labels: list[Label] = []
         for setting in members:
             color = colors[setting.name]
             seeds = draw_seeds(axes, setting.curve.points, setting.curve.interval(), color)
-            finals = mark_finals(axes, setting.final_step, setting.scores, color) if setting.final_step else []
+            finals = mark_finals(axes, setting.steps, setting.scores, color) if setting.is_final else []
             text = seeds[0][1] if seeds else "evaluation at the end"
             labels += [(y, f"{setting.name}\n{text}", color) for y, _, _ in (seeds or finals)[:1]]
         label_lines(axes, labels)

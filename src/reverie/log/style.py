@@ -10,7 +10,6 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -79,9 +78,9 @@ def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
         axes.text(1.02, at, text, color=color, transform=axes.transAxes, va="center", fontsize=9)
 
 
-def save_figure(figure: Figure, png: Path) -> Path:
-    """Write ``figure`` to the file ``png`` and return its path."""
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write ``figure`` to a file, in the format of its suffix, and return its path."""
     content = io.BytesIO()
-    FigureCanvasAgg(figure).print_figure(content, format="png")
-    write_atomic(png, content.getvalue())
-    return png
+    figure.savefig(content, format=path.suffix.removeprefix("."))
+    write_atomic(path, content.getvalue())
+    return path

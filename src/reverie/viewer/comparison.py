@@ -50,9 +50,12 @@ def compare_settings(runs: Mapping[str, Path]) -> dict[str, Any]:
 def _describe_group(key: GroupKey, runs: Mapping[str, Path]) -> dict[str, Any]:
     """Return the names of ``runs``, their curves by metric, and steps and scores of their evaluations at the end.
 
-    A curve holds the steps and values of each run; from :data:`MIN_RUNS` runs on also the interval of their IQM.
+    A curve holds the steps and values of each run; from :data:`MIN_RUNS` seeds on also the interval of their IQM. Runs
+    with the same seed are copies, and count once.
     """
-    how = measurement_settings(read_saved_config(next(iter(runs.values()))).experiment)
+    settings = [read_saved_config(path).experiment for path in runs.values()]
+    how, seeds = measurement_settings(settings[0]), [values["seed"] for values in settings]
+    first = [seeds.index(seed) for seed in dict.fromkeys(seeds)]
     logs = [read_metrics(RunFolder(path).metrics, (*METRICS, FINAL)) for path in runs.values()]
     curves: dict[str, Any] = {}
     for metric in METRICS:
@@ -60,9 +63,12 @@ def _describe_group(key: GroupKey, runs: Mapping[str, Path]) -> dict[str, Any]:
         points = [evaluation_scores(log, how.period) if evaluates else metric_series(log, metric) for log in logs]
         points = [thin_series(series) for series in points]
         if any(len(steps) for steps, _ in points):
-            curves[metric] = {"seeds": points, "interval": _seeds_interval(points, how._replace(evaluates=evaluates))}
+            curves[metric] = {
+                "seeds": points,
+                "interval": _seeds_interval([points[i] for i in first], how._replace(evaluates=evaluates)),
+            }
     finals = [[row["step"], row["eval/score"]] for log in logs for row in split_evaluations(log)[1][-1:]]
-    head = {"algorithm": key.algorithm, "env": key.env, "unit": how.unit, "runs": list(runs)}
+    head = {"algorithm": key.algorithm, "env": key.env, "unit": how.unit, "runs": list(runs), "seeds": len(first)}
     return head | {"curves": curves, "finals": finals}
 
 

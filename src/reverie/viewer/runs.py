@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import ReverieError, RunError
+from reverie.core.lock import LOCK_FILE_NAME
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
@@ -44,9 +45,11 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
 
 
 def _is_live(run: Path) -> bool:
-    """Return whether the run has logged something in the last ``LIVE_SECONDS``."""
-    metrics = RunFolder(run).metrics
-    return metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
+    """Return whether a process writes to the run, and it has logged something in the last ``LIVE_SECONDS``."""
+    metrics = RunFolder(run).metrics  # a process that ends removes the lock, unless it is killed
+    return (
+        (run / LOCK_FILE_NAME).exists() and metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
+    )
 
 
 def run_state(run: Path) -> dict[str, Any]:

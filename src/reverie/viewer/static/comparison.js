@@ -20,8 +20,10 @@ export class Comparison {
 
   show(known) {
     this.known = known;
-    const metrics = Object.keys(METRICS).filter((name) => known.groups.some((group) => group.curves[name] || finals(group, name).length)), select = $("#metric");
-    const wanted = metrics.includes(select.value) ? select.value : metrics[0];
+    const count = (group, name) => Math.max(finals(group, name).length, (group.curves[name]?.seeds ?? []).filter(([steps]) => steps.length).length);
+    const runsWith = (name) => known.groups.reduce((sum, group) => sum + count(group, name), 0);
+    const metrics = Object.keys(METRICS).filter(runsWith), select = $("#metric"), most = Math.max(...metrics.map(runsWith));
+    const wanted = metrics.includes(select.value) ? select.value : metrics.find((name) => runsWith(name) === most);
     select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, METRICS[name])));
     known.groups.forEach((group, i) => Object.assign(group, { color: hue(i % 8), label: label(group, i, known) }));
     const cells = (tag, texts) => el("tr", {}, ...texts.map((text) => el(tag, {}, /^\d{4,}$/.test(text) ? (+text).toLocaleString("en") : text)));
@@ -58,7 +60,8 @@ export class Comparison {
       const series = [];
       const add = (values, given) => series.push({ values, ...given });
       for (const group of drawn) {
-        const { color } = group, curve = group.curves[metric], count = `${group.runs.length} ${group.runs.length === 1 ? "seed" : "seeds"}`;
+        const { color } = group, curve = group.curves[metric], seeds = `${group.seeds} ${group.seeds === 1 ? "seed" : "seeds"}`;
+        const count = group.seeds === group.runs.length ? seeds : `${group.runs.length} runs, ${seeds}`;
         const line = (steps, values, given) => add(between(x, steps, smooth(values, +$("#smoothing").value)), { color, ...given });
         if (curve?.interval) {
           const [steps, middle, low, high] = curve.interval;

@@ -57,6 +57,7 @@ export class RunTable {
     const head = COLUMNS.map(([name], i) => el("th", { scope: "col", className: kind(i) }, el("button", { onclick: () => this.sort(i) }, name)));
     $("#table thead").append(el("tr", {}, el("th", { scope: "col", className: "hint" }, "compare"), ...head));
     $("#find").addEventListener("input", () => this.draw());
+    $("#ticked button").addEventListener("click", () => $("#compared").scrollIntoView());
     this.comparison = new Comparison();
     setInterval(() => this.again(), 5000);
     this.draw();
@@ -121,7 +122,8 @@ export class RunTable {
     const ticked = () => this.runs.filter((run) => !run.error && this.ticked.has(run.name)).map((run) => run.name);
     const runs = ticked();
     remember({ runs: runs.join(",") || null });
-    $("#compared").hidden = runs.length < 2;
+    $("#compared").hidden = $("#ticked").hidden = runs.length < 2;
+    $("#ticked b").textContent = `${runs.length} runs are ticked`;
     $("#pair").hidden = runs.length !== 2;
     $("#pair").href = `?beside=${encodeURIComponent(runs.join(","))}`;
     const known = runs.length < 2 ? null : await this.page.ask("compare_runs", { runs }, true);
