@@ -152,13 +152,18 @@ def demonstrate(run: Path, seed: int) -> int:
         "In a dream, the model sees the first frame of an episode. Then it closes its\n"
         f"eyes, and imagines the rest from the actions alone.\n{describe(dreams, CONTEXT)}\n"
     )
-    print_written(result, film(agent, dreams[:FILMED], CONTEXT, agent.run / "videos" / "dreams.mp4"), run)
+    longest = max(len(episode.reward[0]) for episode in episodes) - CONTEXT
+    report = reverie.dream(
+        agent, context=CONTEXT, horizon=longest, episodes=1, seed=SEED, strip=agent.run / "strip.html"
+    )
+    video = film(agent, dreams[:FILMED], CONTEXT, agent.run / "videos" / "dreams.mp4")
+    print_written(result, {"one of them, row by row": report.files["strip"], "episodes and dreams": video}, run)
     return 0 if score >= SOLVED else 1
 
 
-def print_written(result: TrainResult, video: Path, run: Path) -> None:
+def print_written(result: TrainResult, dreams: dict[str, Path], run: Path) -> None:
     """Name the files, and the next commands."""
-    files = {"episodes and dreams": video} | {name: result.files[name] for name in ("curve", "checkpoint")}
+    files = dreams | {name: result.files[name] for name in ("curve", "checkpoint")}
     print_files({name: path for name, path in files.items() if path is not None}, run)
     print("\nTry next:")
     for command in ("view", "dream --episodes 12", "eval --no-deterministic --video", "info"):

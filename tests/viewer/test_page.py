@@ -43,7 +43,7 @@ def browser():
 @pytest.fixture
 def page(browser, site):
     """A page that does not play by itself."""
-    page, wrong = browser.new_page(viewport={"width": 1280, "height": 900}, reduced_motion="reduce"), []
+    page, wrong = browser.new_page(viewport={"width": 1280, "height": 1200}, reduced_motion="reduce"), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
     allowed = ("http://127.0.0.1:", "blob:")
@@ -101,7 +101,9 @@ def test_an_episode_plays_when_a_run_is_opened(page, site):
         ("#lead", re.compile("Left: CartPole-v1.*Right: what the model imagines.*first 5 rows")),
         ("#play", "Stop"),
     )
-    go(page, (CHIP, imagines("[3-9]")), ENDED, ("#play", "Play"))
+    go(
+        page, (CHIP, imagines("[3-9]")), ENDED, row("0 of .*"), "ArrowLeft", ("#play", "Play"), "End"
+    )  # it plays again until it is touched
     assert (drawn(page, "real"), drawn(page, "dream")) == (True, True)
     last = int(page.locator("#scrub").get_attribute("max"))
     go(page, row(f"{last} of {last}"), ("#panel .numbers canvas", 4), ("#panel", re.compile("reward.*value.*surprise")))
@@ -143,6 +145,26 @@ def test_dreaming_on_and_letting_it_happen(page, site):
     go(page, "End", "o", (CHIP, SEEN))  # the model sees all that happened
 
 
+def test_the_strip_judges_the_dream_and_goes_to_the_row_that_is_pressed(page, site):
+    opened(page, site, "mapped", at=4)  # it has hardly learned
+    go(
+        page,
+        ("#sentence", re.compile("It saw 5 frames. The next [0-9]+ are imagined; at frame 5 it is [0-9]+ cells off.")),
+    )
+    go(page, ("#verdict", "reconstruction of this row"))
+    canvas, last = page.locator("#strip canvas"), int(page.locator("#scrub").get_attribute("max"))
+    cell = min(88, canvas.bounding_box()["width"] / (last + 1))
+    canvas.click(position={"x": cell * 5.5, "y": 30})
+    go(page, row("5 of .*"), ("#verdict.differs", re.compile("^[0-9]+ cells off$")))
+    page.keyboard.press("ArrowRight")  # the dream has ended
+    go(page, row("6 of .*"), ("#verdict.differs", "the dream has ended"))
+    before = page.locator("#dream canvas").evaluate(PICTURE)
+    go(page, "ArrowLeft", "t", ("#outline[aria-pressed=false]", 1))
+    assert page.locator("#dream canvas").evaluate(PICTURE) != before
+    opened(page, site, "dqn", at=3)
+    go(page, ("#sentence", re.compile("At frame 0 the critic expects .* came")), ("#verdict", None))
+
+
 def test_the_timeline(page, site):
     last = opened(page, site)
     over, label = page.locator(".charts .u-over").first, page.locator(".charts canvas").first
@@ -153,6 +175,7 @@ def test_the_timeline(page, site):
     values = page.locator(".chart").filter(has_text="Reward").locator("b").first
     go(page, row("7 of .*"), (CHIP, imagines(3)))
     expect(values).to_have_text("1")
+    box = over.bounding_box()
     page.mouse.move(box["x"] + 1, box["y"] + 20)  # values where the pointer is, in all charts
     expect(values).to_have_text("\u2013")
     before = label.evaluate(PICTURE)
@@ -420,7 +443,7 @@ def test_it_fits_a_phone(page, site, scheme):
     go(page, ("#table > .scroll tbody tr", 4))
     assert page.evaluate(wide) <= 390
     opened(page, site, at=2)
-    tops = [page.locator(place).bounding_box()["y"] for place in (".stage", "#scrub", "#timeline", "#tabs")]
+    tops = [page.locator(place).bounding_box()["y"] for place in ("#scrub", ".stage", "#timeline", "#tabs")]
     assert tops == sorted(tops)
     for tab in page.get_by_role("tab").all():
         tab.click()

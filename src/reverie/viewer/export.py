@@ -18,9 +18,22 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.files import key_to_filename
-from reverie.log.video import BACKGROUND_COLOR, IMAGINED_COLOR, OBSERVED_COLOR, border, caption, upscale, write_video
+from reverie.log.video import (
+    BACKGROUND_COLOR,
+    EDITED_COLOR,
+    IMAGINED_COLOR,
+    OBSERVED_COLOR,
+    border,
+    caption,
+    upscale,
+    write_video,
+)
 from reverie.viewer.episode_source import decode_png
 from reverie.viewer.session import Session
+
+ORIGIN_COLORS = {"": OBSERVED_COLOR, "seen": OBSERVED_COLOR, "imagined": IMAGINED_COLOR, "edited": EDITED_COLOR}
+ORIGIN_WORDS = {"": "what happens", "seen": "sees", "imagined": "imagines", "edited": "edited"}
+"""Edge and caption of a row by the origin of its dream; "" for the environment."""
 
 
 def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
@@ -39,21 +52,22 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
 
 
 def _episode_frames(session: Session) -> np.ndarray:
-    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows green, imagined rows orange."""
+    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows blue, imagined rows orange."""
     rows = [session.picture(number) for number in range(len(session))]
     first = next((png for both in rows for png in both if png is not None), None)
     if first is None:
         raise DataError("this environment cannot be drawn: export the numbers (npz) or the page (html).")
     blank = np.full_like(upscale(decode_png(first)), BACKGROUND_COLOR[0])
-    sides = (0, 1) if session.inspector is not None else (0,)
+    sides, texts = (0, 1) if session.inspector is not None else (0,), session.strip().texts
     videos = []
     for side in sides:
         video = np.stack([blank if (png := both[side]) is None else upscale(decode_png(png)) for both in rows])
         dream = session.timeline.dream
-        is_seen = [row < len(dream) and dream[row].origin == "seen" for row in range(len(rows))]
-        framed = border(video, [OBSERVED_COLOR if x or not side else IMAGINED_COLOR for x in is_seen])
-        titles = ["what happens"] * len(rows) if not side else [("sees" if x else "imagines") for x in is_seen]
-        text = np.stack([caption(f"{title}, row {row}", framed.shape[2]) for row, title in enumerate(titles)])
+        origins = [dream[row].origin if side and row < len(dream) else "" for row in range(len(rows))]
+        framed = border(video, [ORIGIN_COLORS[origin] for origin in origins])
+        titles = [f"{ORIGIN_WORDS[origin]}, row {row}" for row, origin in enumerate(origins)]
+        judged = [f"{title}: {words}" if side and words else title for title, words in zip(titles, texts, strict=True)]
+        text = np.stack([caption(title, framed.shape[2]) for title in judged])
         videos.append(np.concatenate([text, framed], 1))
     return np.concatenate(videos, 2)
 
@@ -91,10 +105,13 @@ def _standalone_page(session: Session, name: str) -> str:
     for row in session.rows():
         pngs = session.picture(row["t"])
         rows.append(row | {"png": [None if png is None else base64.b64encode(png).decode() for png in pngs]})
-    data = json.dumps(to_json_value({"name": name, "about": session.info(), "rows": rows})).replace("<", "\\u003c")
+    content = {"name": name, "about": session.info(), "rows": rows, "strip": vars(session.strip())}
+    data = json.dumps(to_json_value(content)).replace("<", "\\u003c")
     static = Path(__file__).with_name("static")
-    template, style = ((static / file).read_text(encoding="utf-8") for file in ("shared.html", "style.css"))
-    return template.replace("{{style}}", style).replace("{{title}}", html.escape(name)).replace("{{data}}", data)
+    files = ("shared.html", "style.css", "strip_canvas.js")
+    page, style, script = ((static / file).read_text(encoding="utf-8") for file in files)
+    page = page.replace("{{style}}", style).replace("{{strip}}", script.replace("export ", ""))
+    return page.replace("{{title}}", html.escape(name)).replace("{{data}}", data)
 
 
 def to_json_value(value: Any) -> Any:

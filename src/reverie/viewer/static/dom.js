@@ -50,7 +50,7 @@ export function formatAction(action, about) {
 // Draws a picture (a Blob of PNG) on a canvas, at its own size; with another one, what combine makes of both.
 // The last one asked for wins.
 export async function paint(canvas, blob, other = null, combine = drawDifference) {
-  if (canvas.wanted?.[0] === blob && canvas.wanted[1] === other && canvas.combine === combine) return;
+  if (canvas.wanted?.[0] === blob && canvas.wanted?.[1] === other && canvas.combine === combine) return;
   const wanted = (canvas.wanted = [blob, other]);
   canvas.combine = combine;
   if (!blob) {
