@@ -223,7 +223,7 @@ TABLE: dict[str, Preset] = {
         cpu_changes={"steps": 100_000}, from_steps=_short_starts),
     "crossq": Preset("crossq", CONTROL | {"algo.temperature": 0.02},
         "CrossQ for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 50_000}, from_steps=_short_starts),
+        cpu_changes={"steps": 50_000, "algo.networks.critic_units": (512, 512)}, from_steps=_short_starts),
     "tqc_mujoco": Preset("tqc", MODEL_FREE,
         "TQC on MuJoCo and DeepMind Control: 1M steps; number of random steps by reverie.",
         env_prefixes=f"{MUJOCO} dm_control/", cpu_changes={"steps": 100_000}),
