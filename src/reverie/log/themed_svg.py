@@ -14,6 +14,8 @@ DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE:
 
 def themed_svg(svg: str) -> str:
     """Return an SVG figure of Matplotlib in the fonts of the reader's system, whose colors follow its theme."""
+    if "<metadata>" not in svg:  # it follows it already
+        return svg
     names = {color: f"--c{number}" for number, color in enumerate(DARK)}
     for color, name in {"#000000": names[INK], **names}.items():
         svg = re.sub(color, f"var({name})", svg, flags=re.IGNORECASE)
