@@ -84,6 +84,7 @@ def _undrawn(request, monkeypatch):
     plot = sys.modules.get("reverie.log.plot")  # importing it takes long, too
     if plot is not None and "drawn" not in request.fixturenames:
         monkeypatch.setattr(plot, "save_figure", lambda figure, png: write_atomic(png, DOT) or png)
+        monkeypatch.setattr("reverie.log.strip_figure.write_strip", lambda path, *_: write_atomic(path, DOT) or path)
 
 
 @pytest.fixture

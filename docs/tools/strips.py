@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Draw the README's dream strips, docs/images/strip_rooms.svg and docs/images/strip_pendulum.svg.
 
-``make demo`` trains the first run, and 10 minutes of one CPU core the second, from images: ``reverie train dreamer_v3
---env Pendulum-v1 --env.pixels only --env.resize 32 32 --size nano --steps 9660 --replay-ratio 0.15 --run runs/pendulum``
-Then: ``python docs/tools/strips.py runs/demo runs/pendulum``
+``make demo`` trains the first run. The second takes 10 minutes of one CPU core, from images: ``reverie train
+dreamer_v3 --env Pendulum-v1 --env.pixels only --env.resize 32 32 --size nano --steps 9660 --replay-ratio 0.15
+--run runs/pendulum``.
+Then: ``python docs/tools/strips.py runs/demo runs/pendulum``.
 """
 
 from __future__ import annotations

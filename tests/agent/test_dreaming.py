@@ -14,6 +14,7 @@ from reverie.agent import dream_report
 from reverie.agent.dream_report import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
 from reverie.agent.loading import load
 from reverie.api import train_config as train
+from reverie.cli.main import main
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.core.specs import ObsPart
 from reverie.core.types import Batch
@@ -33,7 +34,7 @@ def test_dream_of_everything(corridor, tmp_path):
     assert 0 <= report.errors["sense/n"].min() <= report.errors["sense/n"].max() <= 1
     numbers = json.loads(report.files["numbers"].read_text())
     assert (numbers["context"], numbers["error_per_step"]["eye"]) == (3, pytest.approx(report.errors["eye"].tolist()))
-    assert {"video of eye", "traces", "errors", "numbers", "arrays"} == set(report.files)
+    assert {"video of eye", "traces", "errors", "strip", "numbers", "arrays"} == set(report.files)
     assert all(path.stat().st_size > 500 for path in report.files.values())
     arrays = np.load(report.files["arrays"])
     assert {key.partition("/")[0] for key in arrays} == {"action", "is_first", "is_last", "truth", "dream", "inside"}
@@ -214,3 +215,23 @@ def test_rows_that_a_run_collected(copied):
     assert torch.equal(torch.get_rng_state(), expected)
     assert "video" in report.files  # drawn by the run's environment
     assert json.loads(report.files["numbers"].read_text())["env_steps"] == agent.step
+
+
+@pytest.mark.usefixtures("drawn")
+@pytest.mark.parametrize("suffix", ["png", "svg", "html"])
+def test_the_command_writes_the_strip(copied, tmp_path, capsys, suffix):
+    path = tmp_path / f"strip.{suffix}"
+    assert (
+        main(["dream", str(copied), "--context", "3", "--horizon", "5", "--episodes", "1", "--strip", str(path)]) == 0
+    )
+    assert "It saw 3 frames. The next 5 are imagined" in capsys.readouterr().out
+    content = path.read_bytes()
+    start = {"png": b"\x89PNG", "svg": b"<?xml", "html": b"<!doctype html>"}[suffix]
+    assert content.startswith(start)
+    assert suffix == "png" or (b"prefers-color-scheme" in content and content.count(b"data:image/png") == 16)
+
+
+def test_the_type_of_a_strip_is_checked_first(copied, capsys, monkeypatch):
+    monkeypatch.setattr(dream_report, "open_played_episodes", None)
+    assert main(["dream", str(copied), "--strip", "strip.gif"]) == 1
+    assert "ends in .png, .svg, .html" in capsys.readouterr().err

@@ -292,3 +292,26 @@ def test_files(session):
     for kind, start in {"mp4": b"\0\0\0", "gif": b"GIF89a", "html": b"<!doctype", "npz": b"PK"}.items():
         name, content = export_episode(session, kind, "a run")
         assert (name.endswith(kind), content.startswith(start), len(content) > 1000) == (True, True, True), kind
+
+
+def test_the_first_showing_is_the_longest_of_six_episodes(agent):
+    with contextlib.closing(Session(agent)) as session:
+        first, lengths = session.seed, {}
+        for seed in range(first, first + 6):
+            session.start(seed)
+            while not session.timeline.real[-1].values["last"]:
+                session.step()
+            lengths[seed] = len(session.timeline.real)
+        session.start(first)
+        assert session.start_longest() == 6
+        assert lengths[session.seed] == max(lengths.values())
+
+
+def test_the_strip_of_an_episode(agent, session):
+    played(session, 8)
+    session.dream(8, steps=6)
+    strip = session.strip(8)
+    assert (len(strip.columns), len(strip.origins), strip.origins[4:6]) == (8, 15, ["seen", "imagined"])
+    assert [bool(level) for level in strip.levels][3:12] == [False] * 2 + [True] * 4 + [False] * 3
+    with pytest.raises(DataError, match="from 8 to 16"):
+        session.strip(400)

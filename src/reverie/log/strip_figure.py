@@ -95,10 +95,9 @@ def _draw_bars(axes: Axes, strip: Strip, centers: np.ndarray, floor: float) -> N
         return
     is_error = any(strip.levels)
     top = max(1.5, min(3.0, float(strip.bars[known].max()))) if is_error else max(1e-9, float(strip.bars[known].max()))
-    wide = max(0.02, min(0.3, 0.7 * float(np.diff(centers).min(initial=1.0))))
+    widths = np.clip(0.8 * np.diff(centers, append=np.inf), 0.02, 0.3)
     for row in known:
-        height = BARS * min(1.0, strip.bars[row] / top)
-        color = LEVEL_COLORS[strip.levels[row]]
+        height, wide, color = BARS * min(1.0, strip.bars[row] / top), widths[row], LEVEL_COLORS[strip.levels[row]]
         axes.add_patch(Rectangle((centers[row] - wide / 2, floor - height), wide, height, color=color, linewidth=0))
     _write_label(axes, strip.bar_label, floor - BARS / 2, SOFT)
     axes.plot((MARGIN, centers[-1] + 0.2), (floor, floor), color=LINE, linewidth=1)

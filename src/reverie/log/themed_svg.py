@@ -23,6 +23,8 @@ THEME = "<style>:root{{{}}}@media(prefers-color-scheme:dark){{:root{{{}}}}}</sty
 
 def themed_svg(svg: str) -> str:
     """Return an SVG figure of Matplotlib in the fonts of the reader's system, whose colors follow its theme."""
+    if "<metadata>" not in svg:  # it follows it already
+        return svg
     plain = {"#000000": NAMES[INK], "#808080": NAMES[SOFT]}  # Matplotlib's black, and "gray" in tutorials
     for color, name in {**plain, **NAMES}.items():
         svg = re.sub(color, f"var({name})", svg, flags=re.IGNORECASE)

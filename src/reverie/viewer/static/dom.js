@@ -59,24 +59,24 @@ export async function paint(canvas, blob, other = null, combine = drawDifference
   }
   const [picture, truth] = await Promise.all(wanted.map((one) => one && createImageBitmap(one)));
   if (canvas.wanted !== wanted) return;
-  const { width, height } = picture;
+  const image = truth ? combine(picture, truth) : picture, { width, height } = image;
   if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
-  canvas.classList.toggle("coarse", width < 200);
-  const context = canvas.getContext("2d");
-  if (truth) context.putImageData(combine(picture, truth), 0, 0);
-  else context.drawImage(picture, 0, 0);
+  canvas.classList.toggle("coarse", picture.width < 200);
+  canvas.getContext("2d")[truth ? "putImageData" : "drawImage"](image, 0, 0);
   canvas.hidden = false;
 }
 
-const readPixels = ([picture, truth]) => [picture, truth].map((one) => {
-  const context = new OffscreenCanvas(picture.width, picture.height).getContext("2d", { willReadFrequently: true });
-  context.drawImage(one, 0, 0, picture.width, picture.height);
-  return context.getImageData(0, 0, picture.width, picture.height);
+// The pixels of two pictures in the size of the first, enlarged.
+const readPixels = (picture, truth, scale = 1) => [picture, truth].map((one) => {
+  const size = [picture.width * scale, picture.height * scale], context = new OffscreenCanvas(...size).getContext("2d", { willReadFrequently: true });
+  context.imageSmoothingEnabled = scale === 1;
+  context.drawImage(one, 0, 0, ...size);
+  return context.getImageData(0, 0, ...size);
 });
 
 // The first picture with the edges of the second that it lacks, as a faint line: log/video.py, outline_truth.
 export function drawOutline(picture, truth) {
-  const [image, real] = readPixels([picture, truth]), a = image.data.slice(), b = real.data, wide = 4 * picture.width;
+  const [image, real] = readPixels(picture, truth, Math.ceil(192 / picture.width)), a = image.data.slice(), b = real.data, wide = 4 * image.width;
   const off = (x, i, y, j) => Math.max(Math.abs(x[i] - y[j]), Math.abs(x[i + 1] - y[j + 1]), Math.abs(x[i + 2] - y[j + 2])) > 40;
   for (let i = wide; i < a.length; i += 4)
     if ([i - 4, i - wide].some((near) => off(b, i, b, near) && (off(a, i, b, i) || off(a, near, b, near))))
@@ -86,7 +86,7 @@ export function drawOutline(picture, truth) {
 
 // The first picture in gray, and what differs from the second in red.
 export function drawDifference(picture, truth) {
-  const [image, real] = readPixels([picture, truth]), a = image.data, b = real.data;
+  const [image, real] = readPixels(picture, truth), a = image.data, b = real.data;
   for (let i = 0; i < a.length; i += 4) {
     const gray = 90 + (a[i] + a[i + 1] + a[i + 2]) / 9;
     const off = Math.min(1, (2 * Math.max(Math.abs(a[i] - b[i]), Math.abs(a[i + 1] - b[i + 1]), Math.abs(a[i + 2] - b[i + 2]))) / 255);

@@ -28,7 +28,7 @@ export function drawStrip(canvas, strip, sides, picture, color) {
   const width = canvas.clientWidth, scale = devicePixelRatio || 1, { columns, origins } = strip, { left, wide } = layOut(strip, width);
   const shown = columns.map((row) => picture(row, 0) ?? picture(row, 1)).find(Boolean), high = shown ? Math.min(WIDEST, wide * shown.height / shown.width) : 0;
   const lanes = high ? sides * (high + GAP) : 0, lines = Object.entries(strip.lines);
-  const height = Math.round(lanes + (lines.length ? BARS + 6 : 0) + BARS + LABEL + 4);
+  const height = Math.round(lanes + (lines.length ? BARS + LABEL + 4 : 0) + BARS + LABEL + 4);
   if (canvas.style.height !== `${height}px`) canvas.style.height = `${height}px`;
   Object.assign(canvas, { width: width * scale, height: height * scale });
   const c = canvas.getContext("2d");
@@ -55,17 +55,17 @@ export function drawStrip(canvas, strip, sides, picture, color) {
     c.fillText(row, left(i) + wide / 2, height - 3);
   });
   const places = origins.map((_, row) => placeOfRow(strip, width, row));
-  if (lines.length) drawLines(c, lines, places, lanes + BARS + 4, color);
+  if (lines.length) drawLines(c, lines, places, lanes + BARS + LABEL, color);
   drawBars(c, strip, places, width, height - LABEL, color);
 }
 
 function drawBars(c, { bars, levels, bar_label: name }, places, width, floor, color) {
   const judged = levels.some(Boolean), most = Math.max(...bars), top = judged ? Math.max(1.5, Math.min(3, most)) : Math.max(1e-9, most);
-  const thin = Math.max(1, Math.min(24, 0.7 * Math.min(...places.slice(1).map((place, i) => place - places[i]))));
   const right = Math.min(width, places.at(-1) + 20), line = floor - BARS / top;
   bars.forEach((bar, row) => {
     if (bar === null) return;
     c.fillStyle = color({ differs: "bad", near: "dream" }[levels[row]] ?? "edge");
+    const thin = Math.max(1, Math.min(24, 0.8 * ((places[row + 1] ?? Infinity) - places[row])));
     c.fillRect(places[row] - thin / 2, floor, thin, -BARS * Math.min(1, bar / top));
   });
   c.fillStyle = c.strokeStyle = color("soft");
@@ -91,6 +91,6 @@ function drawLines(c, lines, places, floor, color) {
     values.forEach((value, row) => c.lineTo(places[row], floor - BARS * (value - low) / (high - low || 1)));
     c.stroke();
     c.textAlign = "left";
-    c.fillText(name, 2 + 120 * i, floor - BARS + 8);
+    c.fillText(name, 2 + 120 * i, floor - BARS - 4);
   });
 }
