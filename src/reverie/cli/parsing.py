@@ -111,7 +111,9 @@ class Option(NamedTuple):
     @property
     def description(self) -> str:
         """The docstring below the field."""
-        return _field_docs(self.owner).get(self.path.rpartition(".")[2], "")
+        name = self.path.rpartition(".")[2]
+        docs = (_field_docs(cls) for cls in self.owner.__mro__ if dataclasses.is_dataclass(cls))
+        return next((texts[name] for texts in docs if name in texts), "")
 
 
 def iter_options(part: Any, prefix: str = "") -> Iterator[Option]:
@@ -149,14 +151,13 @@ def _is_group(value: Any) -> bool:
 
 @functools.cache
 def _field_docs(kind: type) -> dict[str, str]:
-    """Return the docstrings below the fields of a dataclass, those of its bases too."""
+    """Return the docstrings below the fields that the body of a dataclass declares."""
     docs: dict[str, str] = {}
-    for cls in reversed([cls for cls in kind.__mro__ if dataclasses.is_dataclass(cls)]):
-        with contextlib.suppress(OSError):  # a class without a file
-            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
-            for node, after in itertools.pairwise(getattr(tree, "body", [])):
-                if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
-                    docs[ast.unparse(node.target)] = inspect.cleandoc(ast.literal_eval(after.value))
+    with contextlib.suppress(OSError):  # a class without a file
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        for node, after in itertools.pairwise(getattr(tree, "body", [])):
+            if isinstance(node, ast.AnnAssign) and isinstance(after, ast.Expr):
+                docs[ast.unparse(node.target)] = inspect.cleandoc(ast.literal_eval(after.value))
     return docs
 
 
