@@ -50,7 +50,7 @@ def shown(words: list[str], steps: int, folder: Path) -> str:
             pass
     except OSError:  # it has ended
         run.wait()
-    return drawn.replace("\r", "")
+    return drawn.replace("\r", "").replace(f"{folder}{os.sep}", "")
 
 
 def picture(command: str, drawn: str) -> str:

@@ -31,7 +31,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from reverie.core.statistics import iqm
+from reverie.core.statistics import estimate_interval, iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
 from reverie.log.plot import SIZE, draw_seeds, mark_finals
 from reverie.log.style import (
@@ -112,6 +112,10 @@ EFFICIENCY = {
     "key_corridor": "MiniGrid-KeyCorridorS3R1-v0",
 }  # fmt: skip
 """Tasks of sample_efficiency.json."""
+BEST = {"CartPole-v1": 500, "MiniGrid-Empty-5x5-v0": 1, "reverie/Rooms-v0": 1, TITLES["models_walker"]: 1000,
+        EFFICIENCY["cheetah_run"]: 1000, EFFICIENCY["reacher_easy"]: 1000, EFFICIENCY["door_key"]: 1,
+        EFFICIENCY["key_corridor"]: 1}  # fmt: skip
+"""The highest return that each environment, by its title, can give; of the others it is not known."""
 CAPTION = "Each line is a seed; from five seeds on, a thick line is their IQM with a 95 % interval.\n"
 FINALS = "◆ evaluation at the end"
 
@@ -120,6 +124,14 @@ def caption(figure: Figure, text: str) -> Figure:
     """Write a sentence below a figure, and return it."""
     figure.supxlabel(text, x=0.02, ha="left", fontsize=9, color=SOFT)
     return figure
+
+
+def mark_best(axes: Axes, title: str) -> None:
+    """Draw a dashed line at the highest possible return, where it is known and the scores come close to it."""
+    if BEST.get(title, np.inf) < 2 * axes.get_ylim()[1]:
+        axes.axhline(BEST[title], color=SOFT, lw=1, ls=(0, (4, 3)))
+        place = {"xytext": (3, -3), "textcoords": "offset points", "va": "top", "fontsize": 8}
+        axes.annotate("best possible", (0, BEST[title]), xycoords=axes.get_yaxis_transform(), color=SOFT, **place)
 
 
 def seeds_in(axes: Axes, rows: Rows, title: str) -> None:
@@ -136,6 +148,8 @@ def seeds_in(axes: Axes, rows: Rows, title: str) -> None:
     draw_seeds(axes, points, middle, ORANGE)
     final_steps, finals = np.array(ends).reshape(-1, 2).T
     mark_finals(axes, final_steps, finals, ORANGE)
+    mark_best(axes, title)
+    axes.set_xlim(left=0)
     values = {float(score) for _, scores in points for score in scores} | {*finals.tolist()}
     if len(values) == 1:
         text = f"each evaluation of each seed: {min(values):g}"
@@ -176,6 +190,7 @@ def levels(rows: Rows, name: str) -> Figure:
         known = [level for level in order if any(row["level"] == level for row in mine)]
         scores = [[row["score"] for row in mine if row["level"] == level] for level in known]
         bars(style_axes(axes, "data", "mean return", env), known, scores)
+        mark_best(axes, env)
     return caption(figure, "Each dot is a seed; a line is the mean.")
 
 
@@ -183,9 +198,12 @@ def bars(axes: Axes, names: Sequence[str], scores: Sequence[Sequence[float]], co
     """Draw each seed as a dot, and a mark at their mean."""
     for place, values in enumerate(scores):
         color = colors[place] if colors else ORANGE
-        axes.plot([place] * len(values), values, "o", color=color, alpha=0.5)
+        shifts = 0.4 * (0.618 * np.arange(len(values)) % 1 - 0.5)  # equal scores do not hide each other
+        axes.plot(place + shifts, values, "o", color=color, alpha=0.5)
         axes.plot([place - 0.3, place + 0.3], [np.mean(values)] * 2, color=color)
-    axes.set_xticks(range(len(names)), [name.replace("-", "-\n") for name in names])
+    counts = [f"{len(values)} seed{'s' * (len(values) > 1)}" for values in scores]
+    labels = [name.replace("-", "-\n") + f"\n{count}" for name, count in zip(names, counts, strict=True)]
+    axes.set_xticks(range(len(names)), labels)
     axes.tick_params(axis="x", labelsize=9)
     axes.margins(x=0.15, y=0.15)
     low, high = axes.get_ylim()
@@ -214,9 +232,10 @@ def dreamer_v3(cartpole: Mapping[str, Any], minigrid: Mapping[str, Any]) -> Figu
     """DreamerV3 on CartPole-v1, at the end of training, and in the demo's rooms."""
     figure = Figure(figsize=(8.4, 3.6))
     left, right = figure.subplots(1, 2, width_ratios=(1, 3))
-    bars(style_axes(left, "", "mean return of 20 episodes", "CartPole-v1"), [f"{len(cartpole['rows'])} seeds"],
+    bars(style_axes(left, "", "mean return of 20 episodes", "CartPole-v1"), ["DreamerV3"],
          [[r["mean"] for r in cartpole["rows"]]])  # fmt: skip
-    left.set(ylim=(0, 520))
+    left.set(ylim=(0, 540))
+    mark_best(left, "CartPole-v1")
     seeds_in(right, minigrid["rows"], "reverie/Rooms-v0")
     return caption(figure, "Dots and thin lines are seeds; the thick line is their IQM with a 95 % interval.")
 
@@ -234,6 +253,7 @@ def cells(data: Mapping[str, Any]) -> Figure:
         axes.plot(seeds[0][0], middle, color=color)
         labels.append((middle[-1], "random actions" if name == "random" else name, color))
     label_lines(axes, labels)
+    axes.set_xlim(left=0)
     return caption(figure, "Thin lines are seeds; thick lines are means.")
 
 
@@ -370,30 +390,93 @@ def scaling(data: Mapping[str, Any]) -> Figure:
                    f"solid: {many}.")  # fmt: skip
 
 
+GROUPS = {
+    "continuous actions": ("hopper", "reacher_easy", "cheetah", "walker", "walker_walk", "cheetah_run"),
+    "discrete actions": ("breakout", "asterix", "door_key", "key_corridor"),
+}
+"""Tasks of the panels that summarize sample_efficiency.json."""
+
+
 def efficiency(rows: Rows, column: int) -> Figure:
     """The scores of each method over env steps (column 0 of its curve) or processor seconds (column 2)."""
     tasks = [task for task in EFFICIENCY if any(row["task"] == task for row in rows)]
     methods = sorted({row["method"].removeprefix("sb3_") for row in rows})
-    figure, grid = new_panels(len(tasks), 2, (4.6, 2.9), (0, 0.4))
-    for axes, task in zip(grid, tasks, strict=True):
+    colors = {name: HUES[i % len(HUES)] for i, name in enumerate(methods)}
+    figure, grid = new_panels(len(GROUPS) + len(tasks), 2, (4.6, 2.9), (0, 0.4))
+    for axes, (kind, members) in zip(grid, GROUPS.items(), strict=False):
+        summary(axes, [row for row in rows if row["task"] in members], kind, column, colors)
+    for axes, task in zip(grid[len(GROUPS) :], tasks, strict=True):
         style_axes(axes, "env steps" if column == 0 else "seconds of processor time", "mean return", EFFICIENCY[task])
-        labels = []
-        for method in sorted({row["method"] for row in rows if row["task"] == task}):
-            curves = np.array([row["curve"] for row in rows if (row["task"], row["method"]) == (task, method)])
-            x, scores = curves[..., column].mean(0), iqm(curves[..., 1].T[..., None])
-            color = HUES[methods.index(method.removeprefix("sb3_")) % len(HUES)]
-            axes.plot(x, scores, "--" if method.startswith("sb3_") else "-", color=color)
-            axes.fill_between(x, curves[..., 1].min(0), curves[..., 1].max(0), color=color, alpha=0.12, lw=0)
-            labels.append((float(scores[-1]), method.replace("sb3_", "SB3 "), color))
-        if column:
-            axes.set_xscale("log")
-            left, right = axes.get_xlim()
-            ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if left < tick < right]
-            axes.set_xticks(ticks, [str(tick) for tick in ticks])
-            axes.xaxis.set_minor_locator(NullLocator())
+        curves = {
+            method: np.array([row["curve"] for row in rows if (row["task"], row["method"]) == (task, method)])
+            for method in sorted({row["method"] for row in rows if row["task"] == task})
+        }
+        middles = {method: iqm(curve[..., 1].T[..., None]) for method, curve in curves.items()}
+        best, labels = max(middles, key=lambda method: middles[method][-1]), []
+        for method, curve in curves.items():
+            color, x = colors[method.removeprefix("sb3_")], curve[..., column].mean(0)
+            strong = method == best
+            axes.plot(
+                x, middles[method], line_style(method), color=color, lw=2.5 if strong else 1, alpha=1 if strong else 0.6
+            )
+            if strong:
+                axes.fill_between(x, curve[..., 1].min(0), curve[..., 1].max(0), color=color, alpha=0.15, lw=0)
+            labels.append((float(middles[method][-1]), f"{method.replace('sb3_', 'SB3 ')} ({len(curve)})", color))
+        mark_best(axes, EFFICIENCY[task])
+        finish_axis(axes, column)
         label_lines(axes, labels)
-    return caption(figure, "Lines are interquartile means of evaluations; areas reach from the lowest to the highest "
-                   "seed.")  # fmt: skip
+    return caption(figure, "First two panels: scores from 0, the lowest IQM of a task, to 1, its highest; IQM and 95 % "
+                   "interval over tasks and seeds,\nof methods that ran on all tasks. Others: IQM of evaluations; "
+                   "the best is highlighted, from its lowest to its highest seed.\nParentheses: number of runs. SB3: "
+                   "Stable-Baselines3.")  # fmt: skip
+
+
+def line_style(method: str) -> str:
+    """Return the style of a method's line: dashed for Stable-Baselines3."""
+    return "--" if method.startswith("sb3_") else "-"
+
+
+def finish_axis(axes: Axes, column: int) -> None:
+    """Let env steps begin at 0, and draw seconds on a logarithmic axis."""
+    if not column:
+        axes.set_xlim(left=0)
+        return
+    axes.set_xscale("log")
+    left, right = axes.get_xlim()
+    ticks = [tick for tick in (10, 20, 50, 100, 200, 500, 1000) if left < tick < right]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def summary(axes: Axes, rows: Rows, kind: str, column: int, colors: Mapping[str, str]) -> None:
+    """Draw the IQM of normalized scores of the methods that ran on all tasks of a group, with its interval."""
+    tasks = sorted({row["task"] for row in rows})
+    xlabel = "share of the env steps" if column == 0 else "seconds of processor time"
+    style_axes(axes, xlabel, "normalized score", f"{len(tasks)} tasks with {kind}")
+    curves: dict[tuple[str, str], np.ndarray] = {}
+    for task, method in {(row["task"], row["method"]) for row in rows}:
+        curves[task, method] = np.array([r["curve"] for r in rows if (r["task"], r["method"]) == (task, method)])
+    ends = {}
+    for task in tasks:
+        middles = [iqm(curve[..., 1].T[..., None]) for (name, _), curve in curves.items() if name == task]
+        ends[task] = min(map(np.min, middles)), max(map(np.max, middles))
+    labels = []
+    for method in [name for name in colors if all((task, name) in curves for task in tasks)]:
+        mine = [curves[task, method] for task in tasks]
+        x = [curve[..., column].mean(0) / (1 if column else curve[..., 0].max()) for curve in mine]
+        at = np.linspace(max(line[0] for line in x), min(line[-1] for line in x), 10)
+        scores = np.concatenate([
+            [(np.interp(at, line, seed) - ends[task][0]) / (ends[task][1] - ends[task][0]) for seed in curve[..., 1]]
+            for task, line, curve in zip(tasks, x, mine, strict=True)
+        ])  # fmt: skip
+        estimates = [estimate_interval(iqm, scores[:, i]) for i in range(len(at))]
+        axes.plot(at, [e.value for e in estimates], color=colors[method])
+        axes.fill_between(
+            at, [e.low for e in estimates], [e.high for e in estimates], color=colors[method], alpha=0.15, lw=0
+        )
+        labels.append((estimates[-1].value, f"{method} ({len(scores)})", colors[method]))
+    finish_axis(axes, column)
+    label_lines(axes, labels)
 
 
 # ---------------------------------------------------------------- tutorials

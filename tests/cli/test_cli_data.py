@@ -6,8 +6,10 @@ import h5py
 import numpy as np
 import pytest
 import yaml
+from gymnasium.spaces import Discrete, MultiBinary, MultiDiscrete
 from PIL import Image
 
+from reverie.cli import data
 from reverie.cli.data import data_command
 from reverie.core.errors import ConfigError, RunError
 from reverie.store import local_objects
@@ -85,11 +87,24 @@ def test_info_of_a_dataset(dataset, tmp_path, capsys):
     capsys.readouterr()
     assert data_command(["info", str(dataset), "--plot", str(tmp_path / "plot.png")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    for words in ("format D4RL HDF5", "observation Box(-inf, inf, (3,), float32)", "steps mean 20.0, 20 to 20",
-                  "action Box(-1.0, 1.0, (2,), float32)", "number 10 with 200 steps", "ends 5 terminal, 5 truncated",
-                  "50% of the range used"):  # fmt: skip
+    for words in ("format D4RL HDF5", "observation 3 numbers (float32)", "steps mean 20.0, 20 to 20",
+                  "action 2 numbers, -1 to 1 (float32)", "number 10 with 200 steps", "ends 5 terminal, 5 truncated",
+                  "50% of the range used", "returns ", "0 █▇▇██▅▄██▃"):  # fmt: skip
         assert words in said
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_info_describes_classes_in_words_and_bars(tmp_path, capsys):
+    spaces = {"grid": MultiDiscrete(np.full((6, 6), 46)), "bits": MultiBinary(3), "one": Discrete(4, start=1)}
+    assert [data._format_space(space) for space in spaces.values()] == [
+        "6 x 6 cells of 46 classes", "3 bits", "4 classes from 1",
+    ]  # fmt: skip
+    actions, ends = np.array([0] * 6 + [1] * 3 + [2]), np.arange(10) % 5 == 4
+    rewards, obs = np.arange(10.0), np.zeros((10, 1))
+    np.savez(tmp_path / "a.npz", observations=obs, actions=actions, rewards=rewards, terminals=ends, timeouts=0 * ends)
+    assert data_command(["info", str(tmp_path / "a.npz")]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {f"0 {'█' * 30} 60%", f"1 {'█' * 15} 30%", f"2 {'█' * 5} 10%"} <= {*lines}
 
 
 def test_info_shows_what_stands_still(tmp_path, capsys):
@@ -101,10 +116,10 @@ def test_info_shows_what_stands_still(tmp_path, capsys):
     assert data_command(["info", str(tmp_path / "a.npz")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "constant obs elements 1" in said
-    assert "action Box(0 to 1.95, (2,), float64)" in said
+    assert "action 2 numbers, 0 to 1.95 (float64)" in said
     assert "25.0% idle (all 0)" in said
-    with pytest.raises(ConfigError, match=r"a\.npz has no images: leave out --figure"):
-        data_command(["info", str(tmp_path / "a.npz"), "--figure", str(tmp_path / "a.png")])
+    assert data_command(["info", str(tmp_path / "a.npz"), "--figure", str(tmp_path / "a.png")]) == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")  # returns, lengths and actions: there are no images
     assert data_command(["info", str(tmp_path / "b.npz"), "--figure", str(tmp_path / "b.png")]) == 0
     with Image.open(tmp_path / "b.png") as sheet:
         pixels = np.asarray(sheet)

@@ -122,6 +122,16 @@ def test_terminal_gets_a_panel():
         assert piece in text
 
 
+def test_the_panel_shows_the_curve_and_the_best_evaluation():
+    sink = ConsoleSink(Clock(), "t", Terminal())
+    for step, score in enumerate((0.0, 3.5, 7.0)):
+        sink.write({"episode/score": score, "eval/score": -abs(score - 3.0)}, 1000 * step)
+    text = screen(sink.panel())
+    sink.close()
+    for piece in ("return ▁▅█ 0.000 to 7", "-4 at 2,000", "best so far", "-0.500 at 1,000"):
+        assert piece in text
+
+
 def test_after_a_signal_the_panel_says_what_the_run_does(capfd):
     clock, out = RunClock(length=1000), Terminal()
     sink = ConsoleSink(clock, "dreamer_v3 on CartPole-v1", out)

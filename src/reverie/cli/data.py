@@ -20,12 +20,14 @@ from reverie.datasets.options import ReadOptions, RecordConfig, Subset
 if TYPE_CHECKING:  # imports torch, which --help does not need
     from reverie.datasets.output import WriteReport
     from reverie.datasets.reader import DatasetInfo, Reader, Space
-    from reverie.datasets.summary import Summary
+    from reverie.datasets.summary import ActionStatistics, Summary
     from reverie.store.store import ReplayStore
 
 Format = Literal["auto", "minari", "d4rl", "parquet", "robomimic", "lerobot", "tianshou", "pydreamer", "store"]
 MAX_PARTS = 12
 """Maximum number of observations, or of parts of an action, that ``data info`` lists."""
+NUM_BARS = 30
+"""Number of bars of a histogram of returns, and length of the longest bar of classes."""
 MAX_REMARKS = 20
 """Maximum number of remarks that a report prints."""
 
@@ -51,7 +53,7 @@ class DataInfoCommand(DatasetCommand):
     plot: Path | None = None
     """Draw returns and lengths of the episodes and the distribution of actions to this PNG file."""
     figure: Path | None = None
-    """Draw frames of the first episodes to this PNG file, if there are images."""
+    """Draw frames of the first episodes to this PNG file; without images, draw the same as --plot."""
 
     def __call__(self) -> None:
         from reverie.datasets.dataset import read_progress
@@ -65,24 +67,28 @@ class DataInfoCommand(DatasetCommand):
             print_sections(_dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
                 print_sections(_store_sections(reader.store))
-        if (png := self.plot) is not None:
-            from reverie.core.files import disk_errors_as_run_error
-            from reverie.log.plot import plot_dataset
+        self._draw(reader, info, summary)
 
-            uses = {use.name: use.counts for use in summary.actions if use.counts.size}
-            ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
+    def _draw(self, reader: Reader, info: DatasetInfo, summary: Summary) -> None:
+        """Draw the figures that the options name; without images --figure draws the same as --plot."""
+        from reverie.core.files import disk_errors_as_run_error
+
+        for label, png in (("plot", self.plot), ("figure", self.figure)):
+            if png is None:
+                continue
             with disk_errors_as_run_error(png):
-                scores = summary.scores if info.has_rewards else []
-                plot_dataset(png, scores, summary.lengths, uses, ranges, reader.path.name)
-            print(f"  plot: {png}")
-        if (sheet := self.figure) is not None:
-            from reverie.core.files import disk_errors_as_run_error
-            from reverie.log.video import write_contact_sheet
+                if label == "figure" and summary.frames:
+                    from reverie.log.video import write_contact_sheet
 
-            if not summary.frames:
-                raise ConfigError(f"{reader.path} has no images: leave out --figure.")
-            with disk_errors_as_run_error(sheet):
-                print(f"  figure: {write_contact_sheet(sheet, summary.frames)}")
+                    write_contact_sheet(png, summary.frames)
+                else:
+                    from reverie.log.plot import plot_dataset
+
+                    uses = {use.name: use.counts for use in summary.actions if use.counts.size}
+                    ranges = {use.name: use.axis for use in summary.actions if use.axis is not None}
+                    scores = summary.scores if info.has_rewards else []
+                    plot_dataset(png, scores, summary.lengths, uses, ranges, reader.path.name)
+            print(f"  {label}: {png}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +273,8 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
     import numpy as np
 
     from reverie.core.rows import stepless_error
+    from reverie.core.statistics import histogram
+    from reverie.log.console import sparkline
 
     episodes = len(summary.scores)
     sections: dict[str, list[tuple[str, str]]] = {
@@ -283,15 +291,17 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
     if episodes:
         scores, lengths = np.asarray(summary.scores), np.asarray(summary.lengths)
         low, high = summary.rewards
+        counts, _ = histogram(scores, min(NUM_BARS, max(5, episodes // 5)))
         sections["episodes"] += [
             ("ends", f"{summary.num_terminal:,} terminal, {episodes - summary.num_terminal:,} truncated"),
             ("steps", f"mean {lengths.mean():.1f}, {lengths.min():,} to {lengths.max():,}"),
             ("reward", f"{low:.4g} to {high:.4g}"),
             ("return", f"mean {scores.mean():.2f}, std {scores.std():.2f}, {scores.min():.2f} to {scores.max():.2f}"),
+            ("returns", f"{sparkline(counts, 0)}  {scores.min():.4g} to {scores.max():.4g}"),
         ]
         if not info.has_rewards:
-            sections["episodes"][-2:] = [("return", "no rewards")]
-        sections["actions"] = [(use.name, use.format()) for use in summary.actions]
+            sections["episodes"][-3:] = [("return", "no rewards")]
+        sections["actions"] = [line for use in summary.actions for line in [(use.name, use.format()), *_bars(use)]]
         sections["constant"] = summary.constant_lines()
     sections["remarks"] = [("", remark) for remark in reader.remarks()]
     return sections
@@ -307,13 +317,36 @@ def _space_lines(name: str, space: Space) -> list[tuple[str, str]]:
 
 
 def _format_space(space: Space) -> str:
-    """Format a space in at most 160 characters; bounds that differ between elements become their range."""
-    from gymnasium.spaces import Box
+    """Describe a space in words, in at most 160 characters; bounds that differ between elements become their range."""
+    import numpy as np
+    from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-    if isinstance(space, Box) and any((bound != bound.flat[0]).any() for bound in (space.low, space.high)):
-        return f"Box({space.low.min():.4g} to {space.high.max():.4g}, {space.shape}, {space.dtype})"
+    shape = " x ".join(map(str, space.shape or ()))
+    if isinstance(space, Discrete):
+        return f"{space.n} classes" + (f" from {space.start}" if space.start else "")
+    if isinstance(space, MultiDiscrete) and (space.nvec == space.nvec.flat[0]).all():
+        return f"{shape} cells of {space.nvec.flat[0]} classes"
+    if isinstance(space, MultiBinary):
+        return f"{shape} bits"
+    if isinstance(space, Box):
+        counted = f"{shape} numbers" if space.shape not in ((), (1,)) else "1 number"
+        low, high = space.low.min(), space.high.max()
+        return counted + (f", {low:.4g} to {high:.4g}" if low > -np.inf or high < np.inf else "") + f" ({space.dtype})"
     text = " ".join(str(space).split())
     return text if len(text) <= 160 else f"{text[:157]}..."
+
+
+def _bars(use: ActionStatistics) -> list[tuple[str, str]]:
+    """Return how often values of an action were taken: a line for each class, or for each of the first dimensions."""
+    from reverie.log.console import sparkline
+
+    if len(use.counts) == 1 and not use.is_box and use.counts.shape[1] <= MAX_PARTS:
+        shares, first = use.counts[0] / max(1, use.steps), int(use.bounds[0][0])
+        longest = max(shares.max(), 1e-9)
+        texts = [f"{'█' * round(NUM_BARS * share / longest)} {share:.0%}" for share in shares]
+        return [(f"  {number}", text) for number, text in enumerate(texts, first)]
+    rows = [row[:classes] for row, classes in zip(use.counts[:MAX_PARTS], use.classes, strict=False)]
+    return [(f"  {i}" if len(use.counts) > 1 else "", f"{sparkline(row, 0)}") for i, row in enumerate(rows)]
 
 
 def _store_sections(store: ReplayStore) -> dict[str, list[tuple[str, str]]]:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from reverie.core.files import LARGEST_LOG, open_file
@@ -36,6 +37,22 @@ WIDTHS = dict.fromkeys(("time", "updates", "steps/s", "left", "return", "eval"),
 """Widths of columns; others have at least 9 characters. ``IQM`` has three numbers of up to six."""
 RETURN_EPISODES = 100
 """Episodes in a mean return: as in Stable-Baselines3's ``ep_rew_mean``."""
+
+
+BARS = " ▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Iterable[float], floor: float | None = None, width: int = 30) -> str:
+    """Return bars of eight heights for ``values``, averaged to at most ``width`` bars; "" without a finite value.
+
+    ``floor``: the value without a bar, at most the smallest one. None: the smallest value has the lowest bar.
+    """
+    finite = [value for value in values if math.isfinite(value)]
+    parts = min(width, len(finite))
+    means = [fmean(finite[i * len(finite) // parts : (i + 1) * len(finite) // parts]) for i in range(parts)]
+    low, high = min(means, default=0.0), max(means, default=0.0)
+    floor = low - (high - low or 1.0) / 7 if floor is None else floor
+    return "".join(BARS[math.ceil(8 * (mean - floor) / (high - floor or 1.0) - 1e-9)] for mean in means)
 
 
 class RecentReturn:
@@ -139,6 +156,12 @@ class ConsoleSink:
         self._speed = SpeedMeter(clock, time_fn)
         self._latest: dict[str, float] = {}
         self._return = RecentReturn(clock.episodes)
+        self._curve: list[
+            float
+        ] = []  # returns of training episodes, averaged over twice as many entries when it is full
+        self._best: tuple[float, int] | None = None  # score and step
+        self._best_label = "best so far" if clock.position == 0 else "best since resume"
+        self._evaluated = 0  # step of the newest evaluation
         self._columns: list[str] = []
         self._lines, self._last = 0, -math.inf
         self._unshown: int | None = None
@@ -160,6 +183,11 @@ class ConsoleSink:
             return
         self._latest.update(new)
         self._return.add(new)
+        if "episode/score" in new:
+            self._curve.append(new["episode/score"])
+        if "eval/score" in new:
+            self._evaluated = step
+            self._best = max(self._best or (-math.inf, 0), (new["eval/score"], step))
         self._warn_of_long_run()
         if any(name.startswith(("eval/", "estimate/")) for name in new) or self._time_fn() - self._last >= LINE_PERIOD:
             self._print(step)
@@ -243,7 +271,11 @@ class ConsoleSink:
         from rich.panel import Panel
         from rich.text import Text
 
-        return Panel(Group(self._bar(), Text(), self._tables()), title=Text(self._title), title_align="left")
+        spark = Text()
+        if len(self._curve) > 1:
+            shown = sparkline(self._curve[:: 1 + len(self._curve) // 1000])
+            spark = Text(f"return {shown} {format_number(min(self._curve))} to {format_number(max(self._curve))}\n")
+        return Panel(Group(self._bar(), Text(), spark, self._tables()), title=Text(self._title), title_align="left")
 
     def _bar(self) -> Table:
         from rich.progress_bar import ProgressBar
@@ -270,6 +302,9 @@ class ConsoleSink:
         get = self._latest.get
         run = {"return": self._return.text(), "episode length": format_number(get("episode/length"))}
         run |= {"evaluation": self._score(), **self._occasional_metrics()}
+        if self._best is not None:
+            run["evaluation"] += f" at {self._evaluated:,}"
+            run[self._best_label] = f"{format_number(self._best[0])} at {self._best[1]:,}"
         run |= {"episodes": f"{get('counters/episodes', 0):,.0f}", "updates": f"{self._clock.updates:,}"}
         run |= {"elapsed": format_duration(self._clock.seconds)}
         return Columns([_table(run), _table(self._losses() or {"no loss yet": ""})], padding=(0, 6))

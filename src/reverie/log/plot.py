@@ -78,6 +78,7 @@ def plot_learning_curve(metrics: Path, png: Path, title: str = "", unit: str = "
         axes.errorbar(step, middle, yerr=ends, fmt="D", color=INK, capsize=4, linewidth=1.5, zorder=5)
     if len(final[0]):
         labels.append((final[1][-1], "evaluation at the end", INK))
+    axes.set_xlim(left=0)
     label_lines(axes, labels)
     for success_axes in more_axes:
         _draw_success(success_axes, success, unit)
@@ -93,6 +94,7 @@ def _draw_success(axes: Axes, success: Sequence[Series], unit: str) -> None:
         if len(steps):
             axes.plot(steps, rates, "o-" if color == ORANGE else _line_style((steps, rates)), color=color)
             labels.append((rates[-1], text, color))
+    axes.set_xlim(left=0)
     label_lines(axes, labels)
 
 
@@ -105,7 +107,9 @@ def plot_seeds_curve(png: Path, aggregate: Aggregate, title: str = "") -> Path |
     figure, (axes,) = new_panels(1, 1, SIZE)
     style_axes(axes, aggregate.unit, f"return: {SOURCES[curve.source]}", title)
     labels = draw_seeds(axes, curve.points, curve.interval(), ORANGE if curve.source == "evaluation" else BLUE)
-    label_lines(axes, labels + mark_finals(axes, max(aggregate.steps), scores, INK))
+    labels += mark_finals(axes, max(aggregate.steps), scores, INK)
+    axes.set_xlim(left=0)
+    label_lines(axes, labels)
     return save_figure(figure, png)
 
 
@@ -132,6 +136,7 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | No
             finals = mark_finals(axes, setting.steps, setting.scores, color) if setting.is_final else []
             text = seeds[0][1] if seeds else "evaluation at the end"
             labels += [(y, f"{setting.name}\n{text}", color) for y, _, _ in (seeds or finals)[:1]]
+        axes.set_xlim(left=0)
         label_lines(axes, labels)
     return save_figure(figure, png)
 

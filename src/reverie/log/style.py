@@ -30,7 +30,8 @@ SETTINGS: dict[str, Any] = {
     "figure.facecolor": CARD, "savefig.facecolor": CARD, "legend.frameon": False, "lines.linewidth": 2,
     "lines.markersize": 5, "axes.prop_cycle": f"cycler('color', {list(HUES)})", "text.parse_math": False,
     "axes.unicode_minus": False, "svg.fonttype": "none", "svg.hashsalt": "reverie", "savefig.dpi": 200,
-    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.use": True, "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.w_pad": 0.1,
 }  # fmt: skip
 """Matplotlib's settings for figures."""
 styled: ContextDecorator = rc_context(SETTINGS)  # type: ignore[arg-type]
