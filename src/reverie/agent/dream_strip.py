@@ -67,15 +67,15 @@ def _measure_errors(
     repeated = {key: np.repeat(values[last_seen : last_seen + 1], count, 0) for key, values in real.items()}
     if classes := {key: part for key, part in parts.items() if part.kind == "categorical"}:
         guess = {key: guess[key].argmax(-1).reshape(real[key].shape) for key in classes}
-        errors, texts = count_classes_off(classes, real, guess)
-        return errors, count_classes_off(classes, real, repeated)[0], texts
+        errors, texts = _count_classes_off(classes, real, guess)
+        return errors, _count_classes_off(classes, real, repeated)[0], texts
     key = min(parts, key=lambda name: parts[name].kind, default="reward")  # an image before a vector
     wrong = [np.reshape(rows[key] - real[key].astype(np.float64), (count, -1)) for rows in (guess, repeated)]
     errors, baseline = (np.sqrt(np.square(x).mean(1)) for x in wrong)
     return errors, baseline, []
 
 
-def count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) -> tuple[np.ndarray, list[str]]:
+def _count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) -> tuple[np.ndarray, list[str]]:
     """Return how far classes ``[T, *shape]`` are off in each row, ``[T]``, and the same in words.
 
     It is the number of wrong classes. Those of a grid ``[W, H]`` are cells. A part that begins with the coordinates of
