@@ -149,6 +149,7 @@ class Page:
         text = re.sub(r"\$\$(.+?)\$\$", lambda found: typeset(found[1], "block"), text, flags=re.DOTALL)
         text = re.sub(r"(?<![\w`$])\$(?=[^\s$`])([^$\n`]+)\$", lambda found: typeset(found[1], "inline"), text)
         text = re.sub(r"`([\w/]+\.py)(?::\s([\w.]+))?`", named, text)
+        text = re.sub(r'(src(?:set)?=")docs/', r"\1", text)  # of README's pictures in HTML
         return re.sub(r"(\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^)\s]+)\)", self.link, text)
 
     def link(self, found: re.Match[str]) -> str:
