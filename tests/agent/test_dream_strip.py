@@ -55,6 +55,10 @@ def test_numbers_are_judged_by_what_nothing_changes_would_give():
     assert strip.texts[3] == "near: 0.3 times “nothing changes”"
     assert strip.sentence.endswith("at frame 5 the error reaches that of “nothing changes”.")
 
+    dreamt[[2, 5]] += [[5], [-1]]
+    calm = make_dream_strip(spec, {"o": truth, "reward": truth[:, 0]}, predicted, ["seen"] * 2 + ["imagined"] * 4)
+    assert (calm.levels[2], calm.parting) == ("differs", None)  # it comes near again
+
 
 def test_columns_keep_what_matters():
     assert choose_columns(7, (4, None)) == [*range(7)]

@@ -14,6 +14,8 @@ from reverie.log.strip import COLUMNS, Strip, choose_columns
 MATCHES, DIFFERS = 0.25, 1.0
 """Errors, as multiples of the mean error of "nothing changes", below which a row matches, and from which on it differs.
 That baseline repeats the last observed row: a dream that is as far off predicts nothing."""
+PATIENCE = 3
+"""Rows in which an error may come near again, so that truth and dream do not part."""
 Rows = Mapping[str, np.ndarray]
 
 
@@ -37,14 +39,14 @@ def make_dream_strip(
     errors, baseline, texts = _measure_errors(spec, real, predicted, max(0, context - 1))
     bars = np.full(length, np.nan)
     bars[context:compared] = errors[context:] / max(1e-9, baseline[context:].mean() if context < compared else 0.0)
-    if texts:
-        levels = ["" if np.isnan(bar) else "differs" if bar else "matches" for bar in bars]
-    else:
+    if patience := 0 if texts else PATIENCE:
         levels = [_level(bar) for bar in bars]
         texts = [f"{level}: {bar:.2g} times “nothing changes”" for level, bar in zip(levels, bars, strict=True)]
+    else:
+        levels = ["" if np.isnan(bar) else "differs" if bar else "matches" for bar in bars]
     for row in range(_predicted_end(predicted["cont"], context) + 1, compared):
         levels[row], texts[row], bars[row] = "differs", "the dream has ended", np.nan
-    parting = levels.index("differs") if "differs" in levels else None
+    parting = _find_parting(levels, patience)
     return Strip(
         sentence=_describe_dream(context, length, parting, bars, "" if parting is None else texts[parting]),
         columns=choose_columns(length, (context - 1, parting), columns),
@@ -103,6 +105,15 @@ def _count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) ->
 
 def _level(bar: float) -> str:
     return "" if np.isnan(bar) else "matches" if bar < MATCHES else "near" if bar < DIFFERS else "differs"
+
+
+def _find_parting(levels: Sequence[str], patience: int) -> int | None:
+    """Return the first row that differs, unless the next ``patience`` rows, so far as they are judged, do not."""
+    for row, level in enumerate(levels):
+        following = [later for later in levels[row + 1 : row + 1 + patience] if later]
+        if level == "differs" and (not following or "differs" in following):
+            return row
+    return None
 
 
 def _predicted_end(cont: np.ndarray, context: int) -> int:

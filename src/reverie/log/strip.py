@@ -35,7 +35,7 @@ class Strip:
     bar_label: str
     """What a bar measures. The bars of a dream are errors, as multiples of the error of "nothing changes"."""
     parting: int | None = None
-    """The first row that differs."""
+    """The row where truth and dream part: the first that differs. Numbers may come near again within three rows."""
     lines: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Numbers of each row by name, ``[T]``, drawn as lines."""
 

@@ -397,7 +397,8 @@ class Page {
 
   // Lets the model observe some rows; of a short episode, fewer than it does otherwise.
   async observe(rows = this.rows.length < 2 * this.context ? Math.max(1, this.rows.length >> 2) : this.context) {
-    if (this.about.dreams && rows !== this.context) await this.change("see", { rows }, this.at);
+    const head = this.about.dreams && rows !== this.context && (await this.ask("see", { rows }));
+    if (head) this.takeRows(head), this.show(); // one may have moved on since
   }
 
   // Turns a way to compare the dream with the truth on or off: "differs" or "outline".
