@@ -220,7 +220,7 @@ TABLE: dict[str, Preset] = {
     "sac_ae": Preset("sac_ae", DMC_PIXELS,
         "SAC-AE on DeepMind Control from images, which it also reconstructs: 500k steps.", cpu_changes=_PIXELS),
     "tqc": Preset("tqc", SOFT_CONTROL, "TQC for any task with continuous actions; settings by reverie.",
-        cpu_changes={"steps": 100_000}, from_steps=_short_starts),
+        cpu_changes={"steps": 100_000, "algo.num_critics": 2, "algo.networks.critic_units": (256, 256)}, from_steps=_short_starts),
     "crossq": Preset("crossq", CONTROL | {"algo.temperature": 0.02},
         "CrossQ for any task with continuous actions; settings by reverie.",
         cpu_changes={"steps": 50_000, "algo.networks.critic_units": (512, 512)}, from_steps=_short_starts),
