@@ -120,7 +120,7 @@ def _read_compared_setting(name: str, paths: Sequence[Path], at: int | None) -> 
     of_length = f"of {length:,} {how.unit}"
     if excluded := [f"{path.name} at {result.steps:,}" for path, result in results.items() if path not in compared]:
         logger.warning(f"{name}: skipped without a final evaluation: {', '.join(excluded)} {of_length}")
-    seeds = drop_copies({path: settings[path] for path in compared})
+    seeds = _drop_copies({path: settings[path] for path in compared})
     if len(seeds) < len(compared):
         counts = f"{len(compared)} runs, {count_noun(len(seeds), 'seed')}"
         logger.warning(f"{name}: {counts}: of runs with equal settings and seed the first counts")
@@ -149,7 +149,7 @@ def _final_scores(
     return ComparedSetting(name, env, np.array(scores or estimates), curve, how.unit, steps, is_final=bool(scores))
 
 
-def drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
+def _drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
     """Return the runs of a mapping to their settings, without those whose settings and seed an earlier run has."""
     first: dict[str, Path] = {}
     for path, values in settings.items():
