@@ -341,7 +341,7 @@ def test_a_wrong_option_fails_in_the_terminal(folder, capsys, where, flags, erro
 
 
 def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
-    for number in range(8):  # five seeds of one setting; two of another, and a copy
+    for number in range(10):  # five seeds of one setting; two of another, and three copies
         seed = min(number, 6)
         saved = yaml.safe_load((folder / "dqn/config.yaml").read_text())
         saved["experiment"] |= {"seed": seed, "threads": seed, "replay_ratio": 0.5 if seed < 5 else 0.25}
@@ -353,7 +353,7 @@ def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
         (tmp_path / f"{number}/metrics.jsonl").write_text("".join(lines))
     known = compare_settings({path.name: path for path in sorted(tmp_path.iterdir())})
     five, two = known["groups"]
-    assert (five["runs"], two["runs"], two["finals"]) == ([*"01234"], [*"567"], [[20, 7.0]] * 3)
+    assert (five["runs"], two["runs"], two["finals"]) == ([*"01234"], [*"56789"], [[20, 7.0]] * 5)
     assert (five["seeds"], two["seeds"]) == (5, 2)
     assert known["differences"] == [["replay_ratio", ["0.5", "0.25"]]]
     assert set(five["curves"]) == {"episode/score"}
