@@ -284,6 +284,7 @@ def test_files_to_share(page, site, browser, tmp_path):
     alone.goto((tmp_path / "file.html").as_uri())
     go(alone, "#play", ("#row", re.compile(f"row {last} of {last}")))
     assert alone.locator("#dream img").evaluate("image => image.naturalWidth") > 100
+    go(alone, ("#sentence", re.compile("It saw 5 frames")), ("#verdict", re.compile("nothing changes|has ended")))
     go(alone, ("#dream .chip", re.compile("imagines, step")), (".chart", 4), (".chart >> nth=0 >> b >> nth=0", "1"))
     for scheme in ("light", "dark"):
         alone.emulate_media(color_scheme=scheme)

@@ -11,6 +11,7 @@ from torch.distributions import Categorical, Independent, kl_divergence
 import reverie
 from reverie.agent.loading import load
 from reverie.agent.world_model_inspector import ModelState, WorldModelInspector
+from reverie.cli.main import main
 from reverie.core.errors import DataError, EnvError
 from reverie.core.seeding import derived_seeds
 from reverie.viewer.episode_source import RecordedEnv
@@ -305,6 +306,14 @@ def test_the_first_showing_is_the_longest_of_six_episodes(agent):
         session.start(first)
         assert session.start_longest() == 6
         assert lengths[session.seed] == max(lengths.values())
+
+
+@pytest.mark.usefixtures("drawn")
+def test_the_command_writes_the_strip_of_an_agent_without_a_model(folder, tmp_path, capsys):
+    path = tmp_path / "strip.svg"
+    assert main(["dream", str(folder / "dqn"), "--strip", str(path)]) == 0
+    assert "At frame 0 the critic expects" in capsys.readouterr().out
+    assert "return" in path.read_text()
 
 
 def test_the_strip_of_an_episode(agent, session):

@@ -242,9 +242,9 @@ def _format_score(score: Mapping[str, float], evaluation: Mapping[str, Any]) -> 
 
 
 def _picture(model: Path, folder: RunFolder) -> Path | None:
-    """Copy the learning curve, or the middle frame of the newest video, into ``model``."""
-    if folder.curve.is_file():
-        return Path(shutil.copy2(folder.curve, model))
+    """Copy the dream strip, the learning curve, or the middle frame of the newest video, into ``model``."""
+    for image in filter(Path.is_file, (folder.dream / "strip.png", folder.curve)):
+        return Path(shutil.copy2(image, model))
     videos = sorted(folder.videos.glob("*.mp4"), key=lambda file: file.stat().st_mtime)
     if not videos:
         return None

@@ -85,8 +85,8 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
     """Instead of playing, predict the first recorded episodes that are long enough: a file, folder or glob in any
     supported format, or minari:NAME."""
     strip: Path | None = None
-    """File for the first episode above its dream, and where they part: NAME.png, NAME.svg or NAME.html. None:
-    dream/strip.png in the run folder."""
+    """File for the first episode above its dream, and where they part: NAME.png, NAME.svg or NAME.html. Without a
+    world model: an episode, the critic's values and the return that came. None: dream/strip.png in the run folder."""
 
     def __call__(self) -> None:
         data = self.to_dataset_config(self.data, "no dataset is read, since the agent plays the episodes")
@@ -95,6 +95,11 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
         print_kernel_problem(agent.algo.device.type)
+        if self.strip is not None and getattr(agent.algo, "world", None) is None and data is None:
+            from reverie.viewer.export import write_episode_strip
+
+            print(write_episode_strip(agent, self.strip, self.seed))
+            return print_files({"strip": self.strip}, self.run)
         names = ("context", "horizon", "episodes", "seed", "strip")
         report = dream(
             agent, deterministic=self.deterministic, data=data, **{name: getattr(self, name) for name in names}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def _draw(strip: Strip, lanes: dict[str, list[np.ndarray]]) -> Figure:
 
 
 def _write_label(axes: Axes, text: str, y: float, color: str) -> None:
-    axes.text(MARGIN - 0.12, y, text.replace(" ", "\n"), color=color, fontsize=9, ha="right", va="center")
+    axes.text(MARGIN - 0.12, y, textwrap.fill(text, 10), color=color, fontsize=8.5, ha="right", va="center")
 
 
 def _draw_bars(axes: Axes, strip: Strip, centers: np.ndarray, floor: float) -> None:
@@ -95,7 +96,7 @@ def _draw_bars(axes: Axes, strip: Strip, centers: np.ndarray, floor: float) -> N
         return
     is_error = any(strip.levels)
     top = max(1.5, min(3.0, float(strip.bars[known].max()))) if is_error else max(1e-9, float(strip.bars[known].max()))
-    widths = np.clip(0.8 * np.diff(centers, append=np.inf), 0.02, 0.3)
+    widths = np.clip(0.8 * np.diff(centers, append=2 * centers[-1] - centers[-2:][0]), 0.02, 0.3)
     for row in known:
         height, wide, color = BARS * min(1.0, strip.bars[row] / top), widths[row], LEVEL_COLORS[strip.levels[row]]
         axes.add_patch(Rectangle((centers[row] - wide / 2, floor - height), wide, height, color=color, linewidth=0))

@@ -65,7 +65,7 @@ function drawBars(c, { bars, levels, bar_label: name }, places, width, floor, co
   bars.forEach((bar, row) => {
     if (bar === null) return;
     c.fillStyle = color({ differs: "bad", near: "dream" }[levels[row]] ?? "edge");
-    const thin = Math.max(1, Math.min(24, 0.8 * ((places[row + 1] ?? Infinity) - places[row])));
+    const thin = Math.max(1, Math.min(24, 0.8 * (row + 1 < places.length ? places[row + 1] - places[row] : places[row] - (places[row - 1] ?? 0))));
     c.fillRect(places[row] - thin / 2, floor, thin, -BARS * Math.min(1, bar / top));
   });
   c.fillStyle = c.strokeStyle = color("soft");
