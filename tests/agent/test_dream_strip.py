@@ -35,6 +35,8 @@ def test_cells_off():
     assert strip.bars[6] == pytest.approx(5 / repeated)
     assert np.isnan(strip.bars[:2]).all()  # observed
     assert "all match" in make_dream_strip(*walk({})).sentence
+    beside = make_dream_strip(*walk(dict.fromkeys(range(2, 12), (-2, 0, 0, 0))))
+    assert (beside.parting, {*beside.texts[2:]}) == (2, {"2 cells off"})
 
 
 def test_an_end_that_is_not_true_and_rows_without_truth():

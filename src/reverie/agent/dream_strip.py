@@ -72,7 +72,8 @@ def _measure_errors(
         errors, texts = _count_classes_off(classes, real, guess)
         return errors, _count_classes_off(classes, real, repeated)[0], texts
     key = min(parts, key=lambda name: parts[name].kind, default="reward")  # an image before a vector
-    wrong = [np.reshape(rows[key] - real[key].astype(np.float64), (count, -1)) for rows in (guess, repeated)]
+    dtype = np.float32 if real[key].ndim == 4 else np.float64  # images are large; squares of large numbers overflow
+    wrong = [np.reshape(np.subtract(rows[key], real[key], dtype=dtype), (count, -1)) for rows in (guess, repeated)]
     errors, baseline = (np.sqrt(np.square(x).mean(1)) for x in wrong)
     return errors, baseline, []
 

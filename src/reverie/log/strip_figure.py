@@ -22,7 +22,7 @@ from reverie.log.video import outline_truth, shrink
 
 ORIGIN_COLORS = {"seen": BLUE, "imagined": ORANGE, "edited": HUES[3], "": LINE}
 LEVEL_COLORS = {"matches": SOFT, "near": ORANGE, "differs": HUES[4], "": SOFT}
-WIDTH, MARGIN, TOP, GAP, BARS = 10.0, 0.75, 0.42, 0.09, 0.55
+WIDTH, MARGIN, TOP, GAP, BARS = 10.0, 0.8, 0.42, 0.09, 0.55
 """Width of the figure, space left of the pictures, above and between them, and height of the bars, in inches."""
 SIDE = 160
 """Maximum length of the longer side of a picture in pixels."""
