@@ -62,6 +62,22 @@ def test_numbers_are_judged_by_what_nothing_changes_would_give():
     assert (calm.levels[2], calm.parting) == ("differs", None)  # it comes near again
 
 
+def test_pictures_are_judged_before_classes():
+    spec, real, predicted, origins = walk({})
+    eye = np.arange(12.0).reshape(-1, 1, 1, 1).repeat(4, 1)
+    spec = {"eye": ObsPart(kind="image", shape=(4, 1, 1), dtype="uint8"), **spec}
+    strip = make_dream_strip(spec, real | {"eye": eye}, predicted | {"eye": eye + 9}, origins)
+    assert strip.levels[2] == "differs"
+
+
+def test_missing_coordinates_and_an_observation_called_reward():
+    spec, real, predicted, origins = walk({})
+    real["agent"][6] = -1
+    spec["reward"], real["obs/reward"] = ObsPart(kind="categorical", shape=(), dtype="int64", classes=(2,)), np.ones(12)
+    strip = make_dream_strip(spec, real, predicted | {"obs/reward": np.eye(2)[np.ones((12, 1), int)]}, origins)
+    assert strip.texts[2:] == ["matches"] * 10
+
+
 def test_columns_keep_what_matters():
     assert choose_columns(7, (4, None)) == [*range(7)]
     columns = choose_columns(1000, (4, 500), 12)
@@ -72,7 +88,7 @@ def test_a_critic_beside_the_return():
     rewards, gaps = np.array([0, 1, 1, 2.0]), np.array([1, 2, 3, np.nan])
     strip = make_value_strip(rewards, np.array([4, 3, 2, 8.0]), gaps, 0.5, is_terminal=True)
     assert strip.lines["return that came"].tolist() == [2.0, 2.0, 2.0, 0.0]
-    assert strip.sentence == "At frame 0 the critic expects 4; 2 came. On average it is off by 2.8."
+    assert strip.sentence == "At frame 0 the critic expects 4; 2 came. On average it is off by 1."
     open_end = make_value_strip(rewards, np.array([4, 3, 2, 8.0]), gaps, 0.5, is_terminal=False)
     assert open_end.lines["return that came"].tolist() == [3.0, 4.0, 6.0, 8.0]
     assert "no critic" in make_value_strip(rewards, np.full(4, np.nan), gaps, 0.5, is_terminal=True).sentence

@@ -11,6 +11,7 @@ import torch
 import reverie
 from corridor_env import Corridor
 from reverie.agent import dream_report
+from reverie.agent.dream_figures import open_renderer_or_image
 from reverie.agent.dream_report import choose_context, collect_beginnings, dream, dream_errors, one_hot_classes
 from reverie.agent.loading import load
 from reverie.api import train_config as train
@@ -235,3 +236,8 @@ def test_the_type_of_a_strip_is_checked_first(copied, capsys, monkeypatch):
     monkeypatch.setattr(dream_report, "open_played_episodes", None)
     assert main(["dream", str(copied), "--strip", "strip.gif"]) == 1
     assert "ends in .png, .svg, .html" in capsys.readouterr().err
+
+
+def test_dreams_without_a_decoder_have_no_pictures(copied):
+    with pytest.raises(ConfigError, match="dreamer_v3 has no decoder"), open_renderer_or_image(load(copied), ()):
+        pass

@@ -4,7 +4,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, dream_video, write_video
+from reverie.log.video import IMAGINED_COLOR, OBSERVED_COLOR, dream_video, outline_truth, write_video
 
 
 def read(path):
@@ -53,3 +53,11 @@ def test_dream_video_marks_what_was_imagined_and_what_is_wrong():
     middle = video.shape[2] // 2
     assert (video[2, :, middle] == 128).all(axis=-1).any()  # no error: gray
     assert (video[3, :, middle] == 178).all(axis=-1).any()  # 100 too bright
+
+
+def test_the_outline_does_not_wrap_around_the_picture():
+    truth, dream = np.zeros((9, 7, 3), np.uint8), np.full((9, 7, 3), 100, np.uint8)
+    truth[4:, 2:] = 200
+    edge = np.zeros((9, 7), bool)
+    edge[4, 2:] = edge[4:, 2] = True
+    np.testing.assert_array_equal((outline_truth(dream, truth) != dream).any(-1), edge)

@@ -312,8 +312,19 @@ def test_the_first_showing_is_the_longest_of_six_episodes(agent):
 def test_the_command_writes_the_strip_of_an_agent_without_a_model(folder, tmp_path, capsys):
     path = tmp_path / "strip.svg"
     assert main(["dream", str(folder / "dqn"), "--strip", str(path)]) == 0
-    assert "At frame 0 the critic expects" in capsys.readouterr().out
+    likeliest = capsys.readouterr().out
+    assert "At frame 0 the critic expects" in likeliest
     assert "return" in path.read_text()
+    assert main(["dream", str(folder / "dqn"), "--strip", str(path), "--no-deterministic"]) == 0
+    assert capsys.readouterr().out != likeliest
+
+
+def test_a_critic_is_judged_by_rewards_in_its_units(tmp_path):
+    scale = {"algo.reward_scale": "factor(0.5)"}
+    reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **FEW, **scale)
+    strip = played(Session(load(tmp_path / "dqn")), 3).strip(8)
+    assert strip.lines["return that came"][2] == pytest.approx(0.5 + 0.99 * strip.lines["critic"][3])
+    assert "scaled" in strip.sentence
 
 
 def test_the_strip_of_an_episode(agent, session):

@@ -153,6 +153,8 @@ def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[Dr
     with open_renderer(player, keys) as paint:
         images = [key for key, part in player.obs_spec.items() if part.kind == "image" and key in keys]
         if paint is None and not images:
+            if not keys:
+                raise ConfigError(f"{player.config.name} has no decoder: its dreams have no pictures.")
             raise ConfigError(
                 f"observations of {player.config.env.id} cannot be drawn: none of them is an image. Add a method "
                 "render_observation to the environment (docs/env_options.md, Drawing observations)."

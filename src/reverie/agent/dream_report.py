@@ -122,7 +122,7 @@ def dream(
     truth = _dream_targets(batch, agent.obs_spec)
     errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
     origins = ["seen"] * context + ["imagined"] * (batch.shape[1] - context)
-    real = {key: x[0].numpy() for key, x in (*batch.obs.items(), ("reward", batch.reward))}
+    real = {prediction_name(key): x[0].numpy() for key, x in batch.obs.items()} | {"reward": batch.reward[0].numpy()}
     first_strip = make_dream_strip(agent.obs_spec, real, {key: x[0] for key, x in predicted.items()}, origins)
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"

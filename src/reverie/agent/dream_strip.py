@@ -24,13 +24,14 @@ def make_dream_strip(
 ) -> Strip:
     """Return the strip of a dream of D rows beside an episode of T rows, D >= T.
 
-    Where observations have classes, a row with a wrong class differs. Otherwise the first image, else the first vector,
-    else the reward is judged by its root-mean-square error. A dream that ends before the episode differs from then on.
+    The first image is judged by its root-mean-square error. Without images, a row with a wrong class differs. Without
+    classes either, the first vector, else the reward, is judged like an image. A dream that ends before the episode
+    differs from then on.
 
     Args:
         spec: the observations.
-        real: observations ``[T, *shape]`` by key, and ``reward`` ``[T]``.
-        predicted: observations, ``reward`` and ``cont`` ``[D, ...]`` by the names of a dream.
+        real: observations ``[T, *shape]`` by the names of a dream, and ``reward`` ``[T]``.
+        predicted: observations, ``reward`` and ``cont`` ``[D, ...]`` by the same names.
         origins: how each row of the dream came about, ``[D]``: "seen", "imagined" or "edited".
         columns: number of pictures.
     """
@@ -64,14 +65,17 @@ def _measure_errors(
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Return the errors ``[T]`` of the dream and of repeating the row ``last_seen``, and words of wrong classes."""
     count = len(real["reward"])
-    parts = {key: part for key, part in spec.items() if prediction_name(key) in predicted and part.kind != "mask"}
-    guess = {key: predicted[prediction_name(key)][:count] for key in parts} | {"reward": predicted["reward"][:count]}
+    names = {prediction_name(key): part for key, part in spec.items() if part.kind != "mask"}
+    parts = {name: part for name, part in names.items() if name in predicted}
+    guess = {name: predicted[name][:count] for name in (*parts, "reward")}
     repeated = {key: np.repeat(values[last_seen : last_seen + 1], count, 0) for key, values in real.items()}
-    if classes := {key: part for key, part in parts.items() if part.kind == "categorical"}:
+    classes = {key: part for key, part in parts.items() if part.kind == "categorical"}
+    if classes and all(part.kind != "image" for part in parts.values()):  # a right class does not make a picture right
         guess = {key: guess[key].argmax(-1).reshape(real[key].shape) for key in classes}
         errors, texts = _count_classes_off(classes, real, guess)
         return errors, _count_classes_off(classes, real, repeated)[0], texts
-    key = min(parts, key=lambda name: parts[name].kind, default="reward")  # an image before a vector
+    numbers = [name for name in parts if name not in classes]
+    key = min(numbers, key=lambda name: parts[name].kind, default="reward")  # an image before a vector
     dtype = np.float32 if real[key].ndim == 4 else np.float64  # images are large; squares of large numbers overflow
     wrong = [np.reshape(np.subtract(rows[key], real[key], dtype=dtype), (count, -1)) for rows in (guess, repeated)]
     errors, baseline = (np.sqrt(np.square(x).mean(1)) for x in wrong)
@@ -93,7 +97,7 @@ def _count_classes_off(parts: Mapping[str, ObsPart], real: Rows, guess: Rows) ->
             cells += off.sum(1)
             continue
         if len(part.shape) == 1 and part.classes[:2] in grids:
-            cells += np.abs(truth - values)[:, :2].sum(1)
+            cells += np.where(truth < 0, 0, np.abs(truth - values))[:, :2].sum(1)
             off[:, :2] = 0
         others += off.sum(1)
     names = [
@@ -143,26 +147,26 @@ def _describe_dream(context: int, length: int, parting: int | None, bars: np.nda
 
 def make_value_strip(
     rewards: np.ndarray, values: np.ndarray, gaps: np.ndarray, discount: float, is_terminal: bool,
-    columns: int = COLUMNS,
+    columns: int = COLUMNS, is_scaled: bool = False,
 ) -> Strip:  # fmt: skip
     """Return the strip of an episode of T rows: what the critic expected, and the return that came.
 
     Args:
-        rewards: the reward that came with each row, ``[T]``.
+        rewards: the reward that came with each row, ``[T]``, in the critic's units.
         values: the critic's value of each row, ``[T]``; NaN where there is none.
         gaps: by how much the greedy action is better than the second best, ``[T]``; NaN where this is unknown.
         discount: the discount factor of the values.
         is_terminal: whether the episode has ended there. Otherwise the critic's last value stands for the rest.
         columns: number of pictures.
+        is_scaled: whether the critic's units differ from the environment's.
     """
     length, returns = len(rewards), np.zeros(len(rewards))
     returns[-1] = 0.0 if is_terminal else values[-1]
     for row in range(length - 2, -1, -1):
         returns[row] = rewards[row + 1] + discount * returns[row + 1]
-    off = float(np.abs(values - returns).mean())
-    sentence = (
-        f"At frame 0 the critic expects {values[0]:.3g}; {returns[0]:.3g} came. On average it is off by {off:.2g}."
-    )
+    off = float(np.abs(values - returns)[: max(1, length - 1)].mean())  # a critic does not learn the value of an end
+    came = f"{returns[0]:.3g} came" + " (rewards as scaled for the critic)" * is_scaled
+    sentence = f"At frame 0 the critic expects {values[0]:.3g}; {came}. On average it is off by {off:.2g}."
     return Strip(
         sentence="This agent has no critic." if np.isnan(off) else sentence,
         columns=choose_columns(length, (), columns),

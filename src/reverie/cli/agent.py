@@ -98,7 +98,7 @@ class DreamCommand(RunOptions, EnvOverride, DataOptions):
         if self.strip is not None and getattr(agent.algo, "world", None) is None and data is None:
             from reverie.viewer.export import write_episode_strip
 
-            print(write_episode_strip(agent, self.strip, self.seed))
+            print(write_episode_strip(agent, self.strip, self.seed, self.deterministic))
             return print_files({"strip": self.strip}, self.run)
         names = ("context", "horizon", "episodes", "seed", "strip")
         report = dream(

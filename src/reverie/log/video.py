@@ -127,9 +127,8 @@ def outline_truth(dream: np.ndarray, truth: np.ndarray) -> np.ndarray:
     real, guess = truth.astype(np.int16), dream.astype(np.int16)
     differs = np.abs(real - guess).max(-1) > EDGE
     is_edge = np.zeros_like(differs)
-    for axis in (0, 1):
-        near = np.roll(real, 1, axis), np.roll(differs, 1, axis)
-        is_edge |= (np.abs(real - near[0]).max(-1) > EDGE) & (differs | near[1])
+    for edge, step, wrong in ((is_edge, real, differs), (is_edge.T, real.swapaxes(0, 1), differs.T)):  # views
+        edge[1:] |= (np.abs(step[1:] - step[:-1]).max(-1) > EDGE) & (wrong[1:] | wrong[:-1])
     out = dream.copy()
     out[is_edge] = (0.25 * out[is_edge] + 0.75 * np.array(OBSERVED_COLOR)).astype(np.uint8)
     return out

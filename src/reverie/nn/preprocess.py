@@ -146,10 +146,11 @@ class Preprocessor(nn.Module):
         obs = batch.obs if self.normalizer is None else self.normalizer(batch.obs)
         if self.frames is not None:
             obs, batch = self.frames(obs, batch.is_first), batch.slice_time(self.frames.context)
-        reward = self._scaled(batch.reward, batch.is_first)
+        reward = self.scale_rewards(batch.reward, batch.is_first)
         return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
 
-    def _scaled(self, reward: Tensor, first: Tensor) -> Tensor:
+    def scale_rewards(self, reward: Tensor, first: Tensor) -> Tensor:
+        """Return rewards ``[...]`` as the losses see them; ``first``: rows where an episode begins."""
         if self.rewards is None or (self.scaler is not None and not self.follows_rewards):
             return reward
         scaled = self.rewards(reward)
@@ -168,7 +169,7 @@ class Preprocessor(nn.Module):
         if self.scaler is not None and self.follows_rewards:
             self.scaler.add(step.reward, step.is_first)
         if self.range is not None and self.follows_rewards:
-            self.range.add(self._scaled(step.reward, step.is_first), step.is_first)
+            self.range.add(self.scale_rewards(step.reward, step.is_first), step.is_first)
 
     def fit(self, rows: Batch) -> None:
         """Compute the statistics of these rows ``[N, n]``: N streams of n rows each; bounds of returns widen.
@@ -180,7 +181,7 @@ class Preprocessor(nn.Module):
         if self.scaler is not None and self.follows_rewards and not self.scaler.moments.count:
             self.scaler.fit(rows.reward, rows.is_first)
         if self.range is not None and self.follows_rewards:
-            self.range.add(self._scaled(rows.reward, rows.is_first), rows.is_first)
+            self.range.add(self.scale_rewards(rows.reward, rows.is_first), rows.is_first)
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""

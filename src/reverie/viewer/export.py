@@ -54,7 +54,7 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
         return f"{stem}.mp4", path.read_bytes()
 
 
-def write_episode_strip(agent: Agent, path: Path, seed: int | None) -> str:
+def write_episode_strip(agent: Agent, path: Path, seed: int | None, deterministic: bool) -> str:
     """Play an episode and write its strip, PNG, SVG or HTML, of an agent without a world model too; say what it shows.
 
     Raises:
@@ -66,6 +66,8 @@ def write_episode_strip(agent: Agent, path: Path, seed: int | None) -> str:
 
     check_writable(check_strip_path(path))
     with contextlib.closing(Session(agent, seed=seed)) as session:
+        session.deterministic = deterministic
+        session.start(session.seed)
         while not session.timeline.real[-1].values["last"]:
             session.step()
         strip = session.strip()

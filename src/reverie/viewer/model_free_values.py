@@ -53,6 +53,13 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     return values | ({} if actor is None else probabilities(actor(obs)))
 
 
+def critic_rewards(agent: Agent, rewards: np.ndarray) -> np.ndarray:
+    """Return the rewards of an episode's rows ``[T]`` in the units of the critic's values."""
+    if not isinstance(agent.algo, ModelFree):
+        return rewards
+    return agent.algo.preprocess.scale_rewards(torch.from_numpy(rewards), torch.arange(len(rewards)) == 0).numpy()
+
+
 def probabilities(policy: Any) -> dict[str, Any]:
     """Return the probability of each class ``[A]`` as ``policy``, if actions are discrete."""
     return {"policy": policy.log_probs.flatten().exp().tolist()} if isinstance(policy, GumbelCategoricals) else {}

@@ -26,7 +26,7 @@ from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
 from reverie.run.collect import to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
-from reverie.viewer.model_free_values import greedy_gap, model_free_values
+from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values
 from reverie.viewer.page_data import (
     MAX_SHOWN_NUMBERS,
     agent_info,
@@ -407,9 +407,12 @@ class Session:
             values = np.array([row.get("value", np.nan) for row in facts])
             gaps = np.array([greedy_gap(self.agent, row) for row in facts])
             discount = getattr(self.agent.config.algo, "discount", 1.0)
-            return make_value_strip(rewards, values, gaps, discount, facts[-1]["terminal"], columns)
-        real = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
-        names = {*map(prediction_name, real), "reward", "cont"} & line.dream[0].predictions.keys()
+            scaled = critic_rewards(self.agent, rewards)
+            is_scaled = not np.array_equal(scaled, rewards)
+            return make_value_strip(scaled, values, gaps, discount, facts[-1]["terminal"], columns, is_scaled)
+        obs = {key: np.concatenate([row.step.obs[key].numpy() for row in line.real]) for key in self.agent.obs_spec}
+        real = {prediction_name(key): values for key, values in obs.items()}
+        names = {*real, "reward", "cont"} & line.dream[0].predictions.keys()
         predicted = {name: np.stack([row.predictions[name] for row in line.dream]) for name in names}
         origins = [row.origin for row in line.dream]
         return make_dream_strip(self.agent.obs_spec, real | {"reward": rewards}, predicted, origins, columns)
