@@ -241,3 +241,11 @@ def test_the_type_of_a_strip_is_checked_first(copied, capsys, monkeypatch):
 def test_dreams_without_a_decoder_have_no_pictures(copied):
     with pytest.raises(ConfigError, match="dreamer_v3 has no decoder"), open_renderer_or_image(load(copied), ()):
         pass
+
+
+def test_a_symbol_that_a_dream_lacks_does_not_brighten_the_others(corridor):
+    eye = np.full((1, 1, 6, 5, 4), 2, np.uint8)
+    eye[..., 0, 0, :] = 5
+    with open_renderer_or_image(load(corridor, env=Corridor), ["eye"]) as draw:
+        whole, part = draw({"eye": eye}), draw({"eye": np.minimum(eye, 2)})
+    assert (whole[..., -1, -1, :] == part[..., -1, -1, :]).all()

@@ -160,9 +160,12 @@ def open_renderer_or_image(player: Player, keys: Collection[str]) -> Iterator[Dr
                 "render_observation to the environment (docs/env_options.md, Drawing observations)."
             )
 
+        peaks = [0]
+
         def first_image(side: Arrays) -> np.ndarray:
             image = to_uint8_image(side[images[0]], player.obs_spec[images[0]])
-            return upscale(to_rgb(newest_frame(image, player.config.env.frame_stack)), SIDE)
+            peaks.append(max(peaks[-1], int(image.max())))  # a symbol that a dream lacks does not brighten the others
+            return upscale(to_rgb(newest_frame(image, player.config.env.frame_stack), peaks[-1]), SIDE)
 
         yield paint or first_image
 
