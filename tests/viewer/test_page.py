@@ -232,7 +232,7 @@ def test_lanes(page, site, width):
         go(page, "m", "1", row("6 of 6"), "m")
     page.locator("#scrub").fill("2")
     page.locator("#steps").fill("4")
-    go(page, "#dreamon", (".lane", 3), row("[3-6] of .*"))
+    go(page, "#dreamon", (".lane", 3), row("[3-6] of .*"), ("#play", "Play"))
     expect(chosen).to_have_text(re.compile("^dream 2 leaves your hands at row 2, [4-7] rows, score "))
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.wait_for_function(f"() => [...document.querySelectorAll('.lane canvas')].every({DRAWN})")
