@@ -14,6 +14,7 @@ from reverie.agent.world_model_inspector import ModelState, WorldModelInspector
 from reverie.cli.main import main
 from reverie.core.errors import DataError, EnvError
 from reverie.core.seeding import derived_seeds
+from reverie.viewer import export
 from reverie.viewer.episode_source import RecordedEnv
 from reverie.viewer.export import export_episode
 from reverie.viewer.session import Session
@@ -85,6 +86,58 @@ def test_predicted_return_by_hand(agent):
     gamma = agent.algo.world.discount
     expected = 1 + gamma * 0.5 * 2 + gamma**2 * 0.5 * 0.25 * 8
     assert WorldModelInspector(agent).predicted_return(said) == pytest.approx([expected])
+
+
+def test_lanes_replace_nothing_and_are_undone(session):
+    played(session, 6)
+    first, rows = session.timeline, deters(session)
+    session.step(3, first.actions[3][0].tolist())
+    assert session.lanes == [first]  # the same action: the row is known
+    session.step(3, (1 - first.actions[3][0]).tolist())
+    hands = session.timeline
+    session.dream(2, 4)
+    session.branch(4, "sample", 3)
+    session.switch_lane(0)
+    session.pick(1)
+    future = session.timeline
+    assert [(lane["name"], lane["parent"], lane["at"], lane["length"]) for lane in session.describe_lanes()] == [
+        ("dream", None, -1, 7), ("your hands", 0, 3, 5), ("dream 2", 1, 2, 7), ("future", 2, 4, 8),
+    ]  # fmt: skip
+    assert (len(first.real), len(hands.real), len(first.actions), len(hands.actions)) == (7, 5, 6, 4)
+    assert all(a is b for a, b in zip(first.dream[:4], hands.dream, strict=False))
+    assert all(a is b for a, b in zip(first.real[:4], hands.real, strict=False))
+    session.step()  # the environment plays the actions of this lane again
+    assert (session.timeline is future, len(future.real), len(first.real)) == (True, 4, 7)
+    assert torch.equal(future.real[3].step.obs["observation"], first.real[3].step.obs["observation"]) == torch.equal(
+        future.actions[2], first.actions[2]
+    )
+    assert session.switch_lane(1) == 3  # the first row whose action differs, or the dream
+    session.edit(4, 0, 0)
+    session.edit(4, 1, 0)
+    assert session.timeline.parent is hands
+    assert [session.undo() for _ in range(5)][:2] == [4, 4]
+    assert (session.timeline is first, session.lanes) == (True, [first])
+    assert np.array_equal(deters(session), rows)
+    with pytest.raises(DataError, match="nothing to undo"):
+        session.undo()
+    for _ in range(11):
+        session.dream(1, 1)
+    with pytest.raises(DataError, match="12 lanes"):
+        session.dream(0, 1)
+
+
+def test_a_dream_stops_at_its_end(session, monkeypatch):
+    played(session, 5)
+    predict = session.inspector.predict
+    monkeypatch.setattr(
+        session.inspector,
+        "predict",
+        lambda latents: predict(latents) | {"cont": np.zeros((1, len(latents)), np.float32)},
+    )
+    session.dream(4, 6, past_end=False)
+    assert len(session.timeline.dream) == 6
+    session.dream(5, 3)
+    assert (len(session.timeline.dream), len(session.timeline.actions)) == (9, 8)
 
 
 def test_another_action_in_the_past_begins_another_line(session):
@@ -288,11 +341,17 @@ def test_wrong_requests_change_nothing(session, name, given):
     assert len(session.timeline.real) == 3
 
 
-def test_files(session):
+def test_files(session, monkeypatch):
     played(session, 6)
     for kind, start in {"mp4": b"\0\0\0", "gif": b"GIF89a", "html": b"<!doctype", "npz": b"PK"}.items():
         name, content = export_episode(session, kind, "a run")
         assert (name.endswith(kind), content.startswith(start), len(content) > 1000) == (True, True, True), kind
+    session.step(4, (1 - session.timeline.actions[4][0]).tolist())
+    session.dream(2, 7)
+    monkeypatch.setattr(export, "_encode_gif", lambda frames, fps: frames)
+    _, clip = export_episode(session, "gif", "a run")  # truth and dream above your hands and dream 2
+    (length, height, width, _), changed = clip.shape, (clip[-1] != clip[-2]).any(-1)
+    assert (length, changed[: height // 2].any(), changed[height // 2 :, width // 2 :].any()) == (10, False, True)
 
 
 def test_the_first_showing_is_the_longest_of_six_episodes(agent):

@@ -137,7 +137,7 @@ def _describe_dream(context: int, length: int, parting: int | None, bars: np.nda
     if not len(known):
         return f"{sentence}."
     if parting is None and not known.any():
-        return f"{sentence}, and all match."
+        return f"{sentence}, and {'all' if len(known) == rest else f'the first {len(known)}'} match."
     if parting is None:
         return f"{sentence}, with {known.mean():.0%} of the error of “nothing changes”."
     if "times" in text:

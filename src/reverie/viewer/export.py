@@ -28,11 +28,13 @@ from reverie.log.video import (
     OBSERVED_COLOR,
     border,
     caption,
+    shrink,
     upscale,
     write_video,
 )
-from reverie.viewer.episode_source import decode_png
+from reverie.viewer.episode_source import SIDE, decode_png
 from reverie.viewer.session import Session
+from reverie.viewer.timeline import CONTEXT
 
 ORIGIN_COLORS = {"": OBSERVED_COLOR, "seen": OBSERVED_COLOR, "imagined": IMAGINED_COLOR, "edited": EDITED_COLOR}
 ORIGIN_WORDS = {"": "what happens", "seen": "sees", "imagined": "imagines", "edited": "edited"}
@@ -52,6 +54,10 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = write_video(Path(folder) / "dream.mp4", frames, session.agent.frames_per_second)
         return f"{stem}.mp4", path.read_bytes()
+
+
+Cell = tuple[bytes | None, str, str]
+"""What a picture of a video shows: PNG, origin and caption."""
 
 
 def write_episode_strip(agent: Agent, path: Path, seed: int | None, deterministic: bool) -> str:
@@ -79,24 +85,58 @@ def write_episode_strip(agent: Agent, path: Path, seed: int | None, deterministi
 
 
 def _episode_frames(session: Session) -> np.ndarray:
-    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream; observed rows blue, imagined rows orange."""
-    rows = [session.picture(number) for number in range(len(session))]
-    first = next((png for both in rows for png in both if png is not None), None)
+    """Return ``[T, H, W, 3]`` uint8: the real episode next to the dream, or the truth and all lanes in a grid."""
+    lanes = len(session.lanes) > 1
+    cells = _lane_cells(session) if lanes else _side_cells(session)
+    first, side = next((png for cell in cells for png, *_ in cell if png is not None), None), 192 if lanes else SIDE
     if first is None:
         raise DataError("this environment cannot be drawn: export the numbers (npz) or the page (html).")
-    blank = np.full_like(upscale(decode_png(first)), BACKGROUND_COLOR[0])
-    sides, texts = (0, 1) if session.inspector is not None else (0,), session.strip().texts
-    videos = []
-    for side in sides:
-        video = np.stack([blank if (png := both[side]) is None else upscale(decode_png(png)) for both in rows])
-        dream = session.timeline.dream
-        origins = [dream[row].origin if side and row < len(dream) else "" for row in range(len(rows))]
-        framed = border(video, [ORIGIN_COLORS[origin] for origin in origins])
+    blank = np.full_like(shrink(upscale(decode_png(first)), side), BACKGROUND_COLOR[0])
+    across, videos = math.ceil(len(cells) ** 0.5), list[np.ndarray]()
+    for cell in cells:
+        video = np.stack([blank if png is None else shrink(upscale(decode_png(png)), side) for png, *_ in cell])
+        framed = border(video, [ORIGIN_COLORS[origin] for _, origin, _ in cell])
+        text = np.stack([caption(title, framed.shape[2]) for *_, title in cell])
+        videos.append(np.concatenate([text, framed], 1))
+    videos += [np.full_like(videos[0], BACKGROUND_COLOR[0])] * (-len(videos) % across)
+    lines = [np.concatenate(videos[i : i + across], 2) for i in range(0, len(videos), across)]
+    return np.concatenate(lines, 1)
+
+
+def _side_cells(session: Session) -> list[list[Cell]]:
+    """Return the cells of each row: of the real episode, and of the dream."""
+    rows, texts, dream = range(len(session)), session.strip().texts, session.timeline.dream
+    pictures, cells = [session.picture(row) for row in rows], list[list[Cell]]()
+    for side in (0, 1) if session.inspector is not None else (0,):
+        origins = [dream[row].origin if side and row < len(dream) else "" for row in rows]
         titles = [f"{ORIGIN_WORDS[origin]}, row {row}" for row, origin in enumerate(origins)]
         judged = [f"{title}: {words}" if side and words else title for title, words in zip(titles, texts, strict=True)]
-        text = np.stack([caption(title, framed.shape[2]) for title in judged])
-        videos.append(np.concatenate([text, framed], 1))
-    return np.concatenate(videos, 2)
+        cells.append([(both[side], how, title) for both, how, title in zip(pictures, origins, judged, strict=True)])
+    return cells
+
+
+def _lane_cells(session: Session) -> list[list[Cell]]:
+    """Return the cells of each row, of the truth and of each lane, from shortly before the first lane leaves.
+
+    A lane that has ended shows its last picture.
+    """
+    lines, rows = session.lanes, range(max(map(len, session.lanes)))
+    first, cells = max(0, min(line.at for line in lines[1:]) + 1 - CONTEXT), list[list[Cell]]()
+    for name, line in zip((lane["name"] for lane in session.describe_lanes()), lines, strict=True):
+        cell = list[Cell]()
+        for row in rows[first:]:
+            shown = min(row, len(line) - 1)
+            is_real = not line.dream or (line.kind == "hands" and shown < len(line.real))
+            title = f"{name}, row {row}" if row == shown else f"{name}, ended"
+            cell.append((session.lane_picture(line, shown), "" if is_real else line.dream[shown].origin, title))
+        cells.append(cell)
+    if lines[0].dream:
+        real, last = lines[0].real, len(lines[0].real) - 1
+        titles = [f"truth, row {row}" if row <= last else "truth, ended" for row in rows[first:]]
+        cells.insert(
+            0, [(real[min(row, last)].picture, "", title) for row, title in zip(rows[first:], titles, strict=True)]
+        )
+    return cells
 
 
 def _encode_gif(pictures: np.ndarray, fps: int) -> bytes:

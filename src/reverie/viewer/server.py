@@ -34,11 +34,12 @@ from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.base import INTERNAL_PREFIX
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
+from reverie.log.video import shrink
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_problem
 from reverie.viewer.comparison import compare_settings
-from reverie.viewer.episode_source import RecordedEnv, crop
+from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.runs import find_runs, run_state, runs_table
 from reverie.viewer.session import Session
@@ -176,6 +177,7 @@ class Page:
         """Return the rows from ``first`` on and the previous row, whose action may differ; few rows with pictures."""
         session = self.open()
         head = {"first": first, "rows": session.rows(max(0, first - 1)), "context": session.timeline.context}
+        head |= {"lanes": session.describe_lanes(), "lane": session.lanes.index(session.timeline)}
         head |= {"edits": len(session.timeline.edits), "end": session.timeline.dream_end(), "seed": session.seed}
         changed = range(first, len(session))
         return head, self.row_pictures(changed if len(changed) <= MAX_PICTURES else [])
@@ -318,6 +320,14 @@ def branch(page: Page, at: Any, by: Any = "sample", steps: Any = 15) -> Response
     return head, list(zip([address for address, _ in pictures], crop([png for _, png in pictures]), strict=True))
 
 
+def _lane_pictures(page: Page, places: Any) -> Response:
+    """Return small pictures of rows of lanes; an address is the lane and the row."""
+    session = page.open()
+    lines = [(lane, row, session.lanes[lane]) for lane, row in places[:MAX_PICTURES] if 0 <= lane < len(session.lanes)]
+    pngs = [([lane, row], session.lane_picture(line, row)) for lane, row, line in lines if 0 <= row < len(line)]
+    return {}, [(address, encode_png(shrink(decode_png(png), SIDE // 2))) for address, png in pngs if png is not None]
+
+
 def switch_checkpoint(page: Page, checkpoint: Any) -> Response:
     """Let another checkpoint's agent dream the same episode."""
     page.open().switch_agent(page.viewer.agent(page.name, checkpoint))
@@ -349,7 +359,11 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),
-    "dream": lambda page, at, steps=15, action=None: page.rows_since(page.open().dream(at, steps, action)),
+    "dream": lambda page, at, steps=15, action=None, past_end=True: page.rows_since(
+        page.open().dream(at, steps, action, past_end=past_end)
+    ),
+    "lane": lambda page, number: page.rows_since(page.open().switch_lane(number)),
+    "lane_pictures": _lane_pictures,
     "see": lambda page, rows: page.rows_since(page.open().set_context(rows)),
     "pick": lambda page, number: page.rows_since(page.open().pick(number)),
     "edit": lambda page, at, latent, value, pin=False: page.rows_since(page.open().edit(at, latent, value, pin)),

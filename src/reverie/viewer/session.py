@@ -38,8 +38,9 @@ from reverie.viewer.page_data import (
 )
 from reverie.viewer.timeline import DreamBranch, DreamRow, RandomStream, RealRow, Timeline
 
-NUM_BRANCHES, MAX_STEPS = 8, 1000
-"""Number of futures that a branch imagines, and maximum number of steps imagined at once."""
+NUM_BRANCHES, MAX_STEPS, MAX_LANES = 8, 1000, 12
+"""Number of futures that a branch imagines; maximum number of steps imagined at once, and of lanes."""
+LANE_NAMES = {"dream": "dream", "hands": "your hands", "future": "future", "edited": "edit"}
 NUM_TRIED, MAX_TRIED_SECONDS, LONG = 6, 0.4, 120
 """Episodes of which the first showing chooses the longest, the time for it, and the rows that are enough."""
 
@@ -47,7 +48,8 @@ NUM_TRIED, MAX_TRIED_SECONDS, LONG = 6, 0.4, 120
 class Session:
     """An episode with an agent: the real rows, and the rows that its world model dreams under the same actions.
 
-    Methods that change rows return the number of the first row that they changed.
+    Where another action, a future or an edit follows a row, another lane begins; ``timeline`` is the current one.
+    Methods that change rows or the lane return the number of the first row that differs from before.
     """
 
     def __init__(self, agent: Agent, *, seed: int | None = None, source: RecordedEnv | None = None) -> None:
@@ -85,11 +87,11 @@ class Session:
         self.real_stream: RandomStream = RandomStream(self.seed)
         self.dream_stream: RandomStream = RandomStream(self.seed)
         self.timeline: Timeline = Timeline()
+        self.lanes: list[Timeline] = [self.timeline]
         self.branches: list[DreamBranch] = list[DreamBranch]()
-        self.branched: int = 0
+        self.branched: tuple[Timeline, int] = self.timeline, 0
         with self.real_stream():
             self._add_real_row(self.source.reset(self.seed))
-        self._moved = False
         return 0
 
     def start_longest(self) -> int:
@@ -113,7 +115,7 @@ class Session:
         return count
 
     def step(self, at: int | None = None, action: Sequence[float] | None = None) -> int:
-        """Step the environment from row ``at`` (None: the newest row). Later rows are dropped.
+        """Step the environment from row ``at`` (None: the newest row), in another lane if another action was taken.
 
         ``action`` ``[A]``: None takes the action of the dream at this row, or else of the policy; a recorded episode
         always takes the recorded action.
@@ -131,11 +133,13 @@ class Session:
             raise DataError(
                 "the actions of a recorded episode cannot be changed. Continue the dream to apply your own action."
             )
-        self._forget_real(at)
-        if at < len(line.actions) and not torch.equal(line.actions[at], chosen):
-            del line.actions[at:], line.dream[at + 1 :]
+        is_other = at < len(line.actions) and not torch.equal(line.actions[at], chosen)
+        if at + 1 < len(line.real) and not is_other:
+            return at + 1
         with self.real_stream():
             self._catch_up(at)
+            if is_other:
+                line = self._leave(at, "dream" if action is None else "hands")
             step = self.source.step(to_executed_action(chosen, line.real[at].step))
             line.actions[at:] = [chosen, *line.actions[at + 1 :]]
             self._add_real_row(step)
@@ -149,6 +153,7 @@ class Session:
         action = line.actions[len(real) - 1] if real else None
         state = self.agent.initial_state(1) if action is None else self.policy.override(real[-1].state, action)
         real.append(self._process_row(step, state, self.pictures.real(self.source, step.obs)))
+        self._env_step: Step | None = step
         if self.inspector is not None and len(line.dream) < len(real):
             self._extend()
 
@@ -170,10 +175,10 @@ class Session:
         return RealRow(step, after, to_executed_action(proposed, step), picture, facts, latent, predictions)
 
     def _catch_up(self, at: int) -> None:
-        """Replay the same seed and actions up to row ``at``, if the environment is at another row."""
-        if not self._moved:
+        """Replay the same seed and actions up to row ``at``, if the environment is at another row or lane."""
+        if self.timeline.real[at].step is self._env_step:
             return
-        step = self.source.reset(self.seed)
+        self._env_step, step = None, self.source.reset(self.seed)
         for number in range(at):
             step = self.source.step(to_executed_action(self.timeline.actions[number], step))
         if not all(torch.equal(value, step.obs[key]) for key, value in self.timeline.real[at].step.obs.items()):
@@ -181,37 +186,72 @@ class Session:
                 "the environment is not deterministic: replaying the seed and the actions does not reproduce this row. "
                 "Continue the dream from here, or start another episode."
             )
-        self._moved = False
 
-    def _forget_real(self, at: int) -> None:
-        self._moved |= len(self.timeline.real) > at + 1
-        del self.timeline.real[at + 1 :]
+    # ------------------------------------------------------------------ lanes
 
-    def _forget(self, at: int) -> None:
-        """Drop all rows after row ``at``."""
-        self._forget_real(at)
-        del self.timeline.dream[at + 1 :], self.timeline.actions[at:]
+    def _leave(self, at: int, kind: str) -> Timeline:
+        """Add a lane that leaves the current one after row ``at``, and make it the current one."""
+        if len(self.lanes) == MAX_LANES:
+            raise DataError(
+                f"there are {MAX_LANES} lanes, as many as there can be: undo one, or start another episode."
+            )
+        self.lanes.append(self.timeline.branch(at, kind))
+        self.timeline = self.lanes[-1]
+        return self.timeline
+
+    def switch_lane(self, number: int) -> int:
+        """Make another lane the current one."""
+        return self._show(self.lanes[self._check_number(number, 0, len(self.lanes) - 1)])
+
+    def _show(self, line: Timeline) -> int:
+        """Make a lane the current one; return the first row that differs."""
+        before, self.timeline = self.timeline, line
+        return before.count_shared(line)
+
+    def undo(self) -> int:
+        """Undo the last edit of the newest lane, or remove this lane and return to its parent."""
+        line = self.lanes[-1]
+        if line.parent is None:
+            raise DataError("there is nothing to undo.")
+        if len(line.edits) < 2:
+            self.lanes.pop()
+            return self._show(line.parent)
+        first, (at, row, line.context, line.pinned_classes) = self._show(line), line.edits.pop()
+        line.dream[at] = row
+        self._dream_again(at + 1)
+        return min(first, at)
 
     # ------------------------------------------------------------------ the dream
 
-    def dream(self, at: int, steps: int = 15, action: Sequence[float] | None = None) -> int:
-        """Continue the dream from row ``at``; later rows are dropped, real rows too.
+    def dream(self, at: int, steps: int = 15, action: Sequence[float] | None = None, *, past_end: bool = True) -> int:
+        """Continue the dream from row ``at``, in another lane if rows follow. ``past_end`` False: until it ends.
 
         ``action`` ``[A]`` of the first step; None: the policy acts in the dream.
         """
         at, steps = self._row(at, self.timeline.dream), self._check_number(steps, 1, MAX_STEPS)
         first = [] if action is None else [flatten_action(self.agent, action)]
-        self._forget(at)
-        self.timeline.actions += first
+        line = self.timeline
+        if at + 1 < len(line.dream):
+            line = self._leave(at, "hands" if first else "dream")
+        line.actions += first
         self._imagine(steps)
+        if not past_end:
+            line.cut_at_end(at + 1)
         return at + 1
 
     def set_context(self, rows: int) -> int:
-        """Let the model observe the first ``rows`` rows, and dream the other rows again; edits are undone."""
+        """Let the model observe the first ``rows`` rows, and dream the others again, in the lane before any edit."""
         self._require_inspector()
-        line, line.context = self.timeline, self._check_number(rows, 1, len(self))
-        line.edits, line.pinned_classes = [], {}
+        self._check_number(rows, 1, len(self))
+        self._leave_edits()
+        self.timeline.context = rows
         return self._dream_again(0)
+
+    def _leave_edits(self) -> None:
+        """Return to the lane in which no row was edited."""
+        while self.timeline.has_edits():
+            assert self.timeline.parent is not None
+            self.timeline = self.timeline.parent
 
     def _dream_again(self, first: int) -> int:
         """Dream rows from ``first`` on again, under the same actions."""
@@ -226,7 +266,7 @@ class Session:
     def _extend(self) -> None:
         """Add a row to the dream: observed by the model, or imagined under the chosen action."""
         line, row = self.timeline, len(self.timeline.dream)
-        if row < line.context and row < len(line.real) and not line.edits:
+        if row < line.context and row < len(line.real):
             real_row = line.real[row]
             assert real_row.latent is not None
             line.dream.append(DreamRow(real_row.latent, "seen", real_row.predictions or {}))
@@ -279,7 +319,7 @@ class Session:
             latents, actions = inspector.imagine(start, steps, choose, line.pinned_classes)
             predictions = inspector.predict(latents)
         totals = inspector.predicted_return(predictions)
-        self.branched = at
+        self.branched = line, at
         self.branches = [
             DreamBranch(
                 [DreamRow(x.map(lambda v, i=i: v[i : i + 1]), "imagined", {k: v[i, t] for k, v in predictions.items()})  # type: ignore[misc]
@@ -292,13 +332,14 @@ class Session:
         return self.branches
 
     def pick(self, number: int) -> int:
-        """Continue with a future of the last branch."""
-        at, chosen = self.branched, self.branches[self._check_number(number, 0, len(self.branches) - 1)]
-        self._row(at, self.timeline.dream)
-        self._forget(at)
-        self.timeline.actions += chosen.actions
-        self.timeline.dream += chosen.rows
-        return at + 1
+        """Continue with a future of the last branch until its end, in another lane."""
+        (self.timeline, at), before = self.branched, self.timeline
+        chosen = self.branches[self._check_number(number, 0, len(self.branches) - 1)]
+        line = self._leave(at, "future")
+        line.actions += chosen.actions
+        line.dream += chosen.rows
+        line.cut_at_end(at + 1)
+        return before.count_shared(line)
 
     def _first_actions(self) -> Tensor:
         """Return each class of the only choice, one-hot ``[n, A]``."""
@@ -310,7 +351,10 @@ class Session:
     # ------------------------------------------------------------------ edits
 
     def edit(self, at: int, latent: int, value: float, pin: bool = False) -> int:
-        """Set a latent of row ``at`` to a class or a number and dream later rows again. ``pin``: in later rows, too."""
+        """Set a latent of row ``at`` to a class or a number and dream later rows again. ``pin``: in later rows, too.
+
+        The rows change in the newest lane if it was edited before row ``at``, else in another lane.
+        """
         self._require_inspector()
         line = self.timeline
         at = self._row(at, line.dream)
@@ -318,6 +362,9 @@ class Session:
         latents, classes = old.latent.stoch.shape[1:]
         latent = self._check_number(latent, 0, latents - 1)
         value = self._check_number(value, 0, classes - 1) if classes > 1 else float(value)
+        if line is not self.lanes[-1] or not line.edits or at <= line.at:
+            line, before = self._leave(at - 1, "edited"), line
+            line.real, line.dream, line.actions = [*before.real], [*before.dream], [*before.actions]
         line.edits.append((at, old, line.context, dict(line.pinned_classes)))
         stoch = old.latent.stoch.clone()
         if classes > 1:
@@ -330,14 +377,6 @@ class Session:
         self._dream_again(at + 1)
         return at
 
-    def undo(self) -> int:
-        """Undo the last edit."""
-        at, row, context, pinned_classes = self.timeline.edits.pop()
-        self.timeline.context, self.timeline.pinned_classes = context, pinned_classes
-        self.timeline.dream[at] = row
-        self._dream_again(at + 1)
-        return at
-
     def latent(self, at: int) -> dict[str, Any]:
         """Return the state of row ``at``: the classes of z and their prior probabilities, or its numbers; probes."""
         at = self._row(at, self.timeline.dream)
@@ -347,23 +386,31 @@ class Session:
 
     def switch_agent(self, agent: Agent) -> int:
         """Let the agent of another checkpoint observe the same episode, and dream it."""
-        self._replay_rows(agent, len(self.timeline.real))
-        self.branches = []
+        self._leave_edits()
+        self.lanes, self.branches = [line for line in self.lanes if not line.has_edits()], []
+        current = self.timeline
+        for line in self.lanes:
+            while line.parent is not None and line.parent.has_edits():
+                line.parent = line.parent.parent
+            self.timeline = line
+            self._replay_rows(agent, len(line.real))
+        self.timeline = current
         return 0
 
     def evaluate_agent(self, agent: Agent) -> dict[str, float]:
         """Return the mean errors, by name, of another checkpoint's dream of this episode."""
         twin, line = copy.copy(self), self.timeline
-        twin.timeline = replace(line, real=[*line.real], dream=line.dream[: len(line.real)])
+        twin.timeline = replace(
+            line, real=[*line.real], dream=line.dream[: len(line.real)], pinned_classes={}, parent=None
+        )
         twin._replay_rows(agent, line.context)
         errors = [row["error"] for row in twin.rows(line.context)]
         return {name: float(np.mean([row[name] for row in errors])) for name in errors[0]} if errors else {}
 
     def _replay_rows(self, agent: Agent, rows: int) -> None:
-        """Let another agent observe the first ``rows`` rows, and dream the episode again; edits are undone."""
+        """Let another agent observe the first ``rows`` rows of the lane, and dream it again."""
         line, stream, self.dream_stream = self.timeline, RandomStream(self.seed), RandomStream(self.seed)
         self._set_agent(agent)
-        line.edits, line.pinned_classes = [], {}
         with stream():
             state = agent.initial_state(1)
             for number, row in enumerate(line.real[:rows]):
@@ -392,11 +439,29 @@ class Session:
         }
 
     def __len__(self) -> int:
-        return max(len(self.timeline.real), len(self.timeline.dream))
+        return len(self.timeline)
 
     def rows(self, first: int = 0) -> list[dict[str, Any]]:
         """Return each row from ``first`` on as a dict of plain values and arrays."""
         return [row_to_dict(self.agent, self.timeline, number) for number in range(first, len(self))]
+
+    def describe_lanes(self) -> list[dict[str, Any]]:
+        """Return each lane as plain values; ``score``: see ``Timeline.score``."""
+        lanes, counts = list[dict[str, Any]](), dict[str, int]()
+        names = LANE_NAMES if self.inspector is not None else LANE_NAMES | {"dream": "policy"}
+        for line in self.lanes:
+            counts[line.kind] = number = counts.get(line.kind, 0) + 1
+            facts: dict[str, Any] = {"name": names[line.kind] + (f" {number}" if number > 1 else ""), "kind": line.kind}
+            facts |= {"parent": None if line.parent is None else self.lanes.index(line.parent), "at": line.at}
+            facts |= {"length": len(line), "real": len(line.real), "context": line.context, "score": line.score()}
+            lanes.append(facts)
+        return lanes
+
+    def lane_picture(self, line: Timeline, number: int) -> bytes | None:
+        """Return the picture of a row of a lane: of the truth if your actions made it or there is no dream."""
+        if number < len(line.real) and (line.kind == "hands" or not line.dream):
+            return line.real[number].picture
+        return self.dream_picture(line.dream[number]) if number < len(line.dream) else None
 
     def strip(self, columns: int = COLUMNS) -> Strip:
         """Return the strip of the rows so far, with up to ``columns`` pictures, 8 to 16."""

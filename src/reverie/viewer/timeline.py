@@ -1,10 +1,12 @@
-"""The real rows of an episode, the rows of its dream, and their actions."""
+"""The lanes of an episode: real rows, rows of a dream, and their actions."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from operator import is_
 from typing import Any
 
 from torch import Tensor
@@ -74,9 +76,12 @@ class RandomStream:
             self.state = RngState().state_dict()
 
 
-@dataclass
+@dataclass(eq=False)
 class Timeline:
-    """The rows and actions of an episode. The dream has at least as many rows as the real episode."""
+    """A lane: the rows and actions of an episode. The dream has at least as many rows as the real episode.
+
+    A lane shares the rows up to ``at`` with its parent, and replaces nothing there.
+    """
 
     real: list[RealRow] = field(default_factory=list)
     dream: list[DreamRow] = field(default_factory=list)
@@ -84,6 +89,33 @@ class Timeline:
     context: int = CONTEXT
     pinned_classes: dict[int, int] = field(default_factory=dict)
     edits: list[Edit] = field(default_factory=list)
+    kind: str = "dream"  # "hands": chosen actions, "future": a chosen future, "edited": edited latents
+    parent: Timeline | None = None
+    at: int = -1
+
+    def __len__(self) -> int:
+        return max(len(self.real), len(self.dream))
+
+    def branch(self, at: int, kind: str) -> Timeline:
+        """Return a lane with the rows up to ``at``, whose parent is this lane."""
+        source = self
+        while source.parent is not None and at <= source.at:  # edits after this row do not count
+            source = source.parent
+        return Timeline(
+            self.real[: at + 1], self.dream[: at + 1], self.actions[: max(0, at)], source.context,
+            dict(source.pinned_classes), kind=kind, parent=self, at=at,
+        )  # fmt: skip
+
+    def has_edits(self) -> bool:
+        """Return whether a row of the dream was edited, in this lane or before it left its parent."""
+        return any(row.origin == "edited" for row in self.dream)
+
+    def count_shared(self, other: Timeline) -> int:
+        """Return how many of the first rows, up to their actions, are the same objects in another lane."""
+        pairs = zip_longest(self.real, self.dream, [None, *self.actions], fillvalue=None)
+        others = zip_longest(other.real, other.dream, [None, *other.actions], fillvalue=None)
+        same = [all(map(is_, *rows)) for rows in zip(pairs, others, strict=False)]
+        return [*same, False].index(False)
 
     def dream_end(self) -> int | None:
         """Return the first row at which the dream ends, for certain or probably; None: it does not end."""
@@ -92,3 +124,15 @@ class Timeline:
             if self.real[number].values["terminal"] if is_real else row.predictions["cont"] < 0.5:
                 return number
         return None
+
+    def cut_at_end(self, kept: int) -> None:
+        """Drop the rows after the end of the dream, but for the first ``kept`` and the next one."""
+        if (end := self.dream_end()) is not None:
+            del self.dream[max(kept, end) + 1 :], self.actions[max(kept, end) :]
+
+    def score(self) -> float:
+        """Return the sum of the rewards: those that came, then those that are predicted until the dream ends."""
+        end = self.dream_end()
+        dreamt = self.dream[len(self.real) : None if end is None else end + 1]
+        came = sum(float(row.values["reward"]) for row in self.real[1:])
+        return came + sum(float(row.predictions["reward"]) for row in dreamt)

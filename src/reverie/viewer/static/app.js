@@ -4,6 +4,7 @@ import { remember, remembered, writeAddress } from "./address.js";
 import { Controls } from "./controls.js";
 import { $, drawDifference, drawOutline, el, paint, short } from "./dom.js";
 import { Hands } from "./hands.js";
+import { Lanes } from "./lanes.js";
 import { Link } from "./link.js";
 import { Panels } from "./panels.js";
 import { Strip } from "./strip.js";
@@ -34,6 +35,7 @@ class Page {
       ["Connect again", () => location.reload()]));
     this.timeline = new Timeline((row) => this.go(row, true));
     this.strip = new Strip(this);
+    this.lanes = new Lanes(this);
     this.hands = new Hands(this);
     this.panels = new Panels(this);
     new Controls(this);
@@ -130,6 +132,7 @@ class Page {
     $("#again").textContent = about.recorded ? "Play anew" : "New episode";
     $("#mine").disabled = Boolean(about.recorded) && !about.dreams;
     this.blank = false;
+    this.agreed = null;
     this.rows = [];
     this.pictures.clear();
     this.timeline.reset();
@@ -187,6 +190,7 @@ class Page {
       this.at = this.wanted;
       this.wanted = undefined;
     }
+    this.lanes.take(head);
     this.writeLead();
     this.timeline.show(this.rows, about, this.context, this.end);
     $("#scrub").max = last;
@@ -269,6 +273,7 @@ class Page {
     $("#catchup").hidden = !(this.real < this.rows.length - 1) || !this.about.dreams || this.rows[this.real].real.last;
     this.timeline.mark(this.at);
     this.strip.mark(this.at);
+    this.lanes.draw();
     this.hands.show(row);
     this.panels.show(row);
     remember({ row: this.at });
@@ -281,7 +286,7 @@ class Page {
     for (let row = this.at; row < Math.min(this.rows.length, this.at + AHEAD * this.stride); row += this.stride)
       if (!this.pictures.has(`${row}/0`) && !this.pictures.has(`${row}/1`)) missing.push(row);
     if (!missing.length || (missing[0] !== this.at && missing.length < AHEAD / 2)) missing.splice(0, missing.length, ...this.strip.missing());
-    if (!missing.length) return;
+    if (!missing.length) return this.lanes.fetch();
     this.fetching = true;
     const head = await this.ask("pictures", { rows: missing }, true);
     this.fetching = false;
@@ -340,7 +345,7 @@ class Page {
     }
     if (!this.hasNext()) return false;
     if (this.filling) return pause(30).then(() => true);
-    if (this.real !== newest) return Boolean(await this.change("dream", { at: newest, steps: AHEAD }));
+    if (this.real !== newest) return Boolean(await this.change("dream", { at: newest, steps: AHEAD, past_end: false }));
     const head = await this.ask("step", { steps: AHEAD }, true);
     if (!head || opening !== this.opening) return Boolean(head);
     this.takeRows(head);
@@ -350,11 +355,25 @@ class Page {
 
   async dreamOn() {
     this.stop();
-    const steps = Math.max(1, Math.min(1000, +$("#steps").value || 15)), from = this.at;
-    for (let done = 0; done < steps; done += 50)
-      if (!(await this.change("dream", { at: from + done, steps: Math.min(50, steps - done) }, from + done))) return;
+    if (!this.mayDream(() => this.dreamOn())) return;
+    const steps = Math.max(1, Math.min(1000, +$("#steps").value || 15)), from = this.at, past_end = this.end !== null && from >= this.end;
+    for (let done = 0; done < steps && (past_end || !done || this.end === null); done += 50)
+      if (!(await this.change("dream", { at: from + done, steps: Math.min(50, steps - done), past_end }, from + done))) return;
     this.go(from);
     await this.playTo(this.rows.length - 1);
+  }
+
+  // Whether the dream may continue from this row: past its end, the page asks first.
+  mayDream(again) {
+    if (this.end === null || this.at < this.end || this.agreed === this.end) return true;
+    this.showNote(`The dream ends at row ${this.end}.`, ["Continue past its end", () => ((this.agreed = this.end), again())]);
+    return false;
+  }
+
+  // Removes the newest lane or edit.
+  undo() {
+    this.stop();
+    return this.lanes.list.length > 1 ? this.change("undo", {}, this.at) : null;
   }
 
   async playTo(end) {

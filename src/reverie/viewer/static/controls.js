@@ -84,7 +84,9 @@ export class Controls {
     x: ["difference of dream and environment", () => this.page.about.dreams && this.page.toggle("differs")],
     t: ["outline of the truth inside the dream", () => this.page.about.dreams && this.page.toggle("outline")],
     b: ["branch: futures from here", () => this.page.about.dreams && this.page.panels.tabs.Futures.branch()],
-    u: ["undo an edit", () => this.page.about.dreams && this.page.panels.tabs.Latent.undo()],
+    ArrowUp: ["lane above", () => this.page.lanes.choose(this.page.lanes.current - 1)],
+    ArrowDown: ["lane below", () => this.page.lanes.choose(this.page.lanes.current + 1)],
+    u: ["undo: remove the newest lane or edit", () => this.page.undo()],
     r: ["new episode", () => this.page.startEpisode()],
     ",": ["one row back, while you act", () => this.page.go(this.page.at - 1, true)],
     ".": ["one row on, while you act", () => this.page.go(this.page.at + 1, true)],
@@ -100,6 +102,7 @@ export class Controls {
       if (tag === "INPUT" && target.id !== "scrub" && key.length > 1 && key !== "Enter") return; // sliders take arrows, Home and End
       if (tag === "BUTTON" && [" ", "Enter"].includes(key)) return;
       if (target.closest("[role=tablist]") && key.startsWith("Arrow")) return;
+      if (!this.page.hands.mine && /^Arrow(Up|Down)$/.test(key) && this.page.lanes.list.length < 2) return; // the page scrolls
       if (this.page.hands.key(key, event.repeat) || this.shortcuts[key]?.[1]() !== undefined || this.shortcuts[key]) event.preventDefault();
     });
     document.addEventListener("keyup", (event) => this.page.hands.release(event.key));
@@ -107,7 +110,7 @@ export class Controls {
   }
 
   help() {
-    const named = { " ": "space", ArrowLeft: "←", ArrowRight: "→" };
+    const named = { " ": "space", ArrowLeft: "←", ArrowRight: "→", ArrowUp: "↑", ArrowDown: "↓" };
     const list = Object.entries(this.shortcuts).flatMap(([key, [what]]) => [el("dt", {}, el("kbd", {}, named[key] ?? key)), el("dd", {}, what)]);
     $("#help").replaceChildren(el("h2", {}, "Keys"), el("dl", {}, ...list),
       el("p", { className: "hint" }, "While you act, the keys of actions stand on their buttons."),

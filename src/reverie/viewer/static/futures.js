@@ -1,7 +1,7 @@
 // The tab Futures: what could follow a row, by the model.
 
 import { Chart } from "./chart.js";
-import { $, el, hue, paint, short } from "./dom.js";
+import { $, color, el, paint, short } from "./dom.js";
 
 export class Futures {
   constructor(page) {
@@ -26,52 +26,70 @@ export class Futures {
   }
 
   open() {
-    const { found } = this, { about } = this.page;
+    const { found } = this;
     const bar = el("div", { className: "bar" },
       el("button", { id: "samples", onclick: () => this.branch("sample") }, "8 samples"),
-      about.choices.length === 1 && !about.continuous.length ? el("button", { id: "each", onclick: () => this.branch("action") }, "One per action") : null,
+      this.isSingle() ? el("button", { id: "each", onclick: () => this.branch("action") }, "One per action") : null,
       el("label", {}, el("input", { id: "ahead", type: "number", min: 1, max: 200, value: this.ahead ?? 15 }), " steps"));
     const text = found
-      ? `Futures from row ${found.at}, with actions drawn from the policy. The return adds the value of the last row. Choose a future to continue with it.`
-      : "Imagine what could follow this row. Choose a future to continue with it.";
-    const list = (found?.futures ?? []).map((one, number) => ({ one, number })).sort((a, b) => b.one.return - a.one.return);
-    const boxes = found ? ["Value", "Reward"].map((title) => [title, el("div", { className: "chart" })]) : [];
-    $("#panel").replaceChildren(bar, el("p", {}, text), ...boxes.map(([, box]) => box), ...list.map(({ one, number }) => this.makeCard(one, number)));
-    this.overlays = boxes.map(([title, box]) => new Chart(box, { title, bare: true, sync: "futures", go: null }));
-    this.drawOverlays();
+      ? `Futures from row ${found.at}${this.by === "action" ? ", one for each first action" : ""}; actions are drawn from the policy. The return adds the value of the last row. Choose one: it becomes a lane.`
+      : "Imagine what could follow this row. The future that you choose becomes a lane.";
+    const groups = found ? groupFutures(found.futures, this.by === "action" || !this.isSingle()) : [], box = el("div", { className: "chart" });
+    const most = Math.max(1e-9, ...groups.map(({ one }) => Math.abs(one.return)));
+    $("#panel").replaceChildren(bar, el("p", {}, text), found ? box : "", ...groups.map((group) => this.makeCard(group, most)));
+    if (found) this.drawFan(new Chart(box, { title: "Value: median and range", go: null }));
   }
 
-  // The values and the rewards of all futures in one chart each; the one that is pointed at is wide.
-  drawOverlays(pointed = null) {
-    const { found } = this;
-    if (!found) return;
-    const x = found.futures[0].rewards.map((_, t) => found.at + 1 + t);
-    for (const [i, key] of ["values", "rewards"].entries()) {
-      const series = found.futures.map((one, number) => ({ name: String(number), values: one[key].slice(0, countSteps(one)), color: hue(number + 2), wide: number === pointed }));
-      this.overlays[i].show(x, series, [x[0], Math.max(x[0] + 1, x.at(-1))]);
-    }
+  // Whether an action is a single choice.
+  isSingle() {
+    const { choices, continuous } = this.page.about;
+    return choices.length === 1 && !continuous.length;
   }
 
-  makeCard(one, number) {
-    const { page } = this, strip = el("div", { className: "strip" }), key = el("i", { className: "key" });
-    key.style.setProperty("--key", hue(number + 2));
-    const length = countSteps(one), ends = one.conts[length - 1] < 0.5, { names, choices, continuous } = page.about;
+  // The median and the range of the values of all futures that have not ended.
+  drawFan(chart) {
+    const { at, futures } = this.found, x = futures[0].values.map((_, t) => at + 1 + t), stroke = color("dream");
+    const alive = x.map((_, t) => futures.filter((one) => t < countSteps(one)).map((one) => one.values[t]).sort((a, b) => a - b));
+    const line = (name, read, more) => ({ name, values: alive.map((values) => (values.length ? read(values) : null)), color: stroke, ...more });
+    chart.show(x, [line("highest", (values) => values.at(-1), { width: 1 }), line("lowest", (values) => values[0], { width: 1, band: "#e0883a40" }),
+      line("median", median, { wide: true })], [x[0], Math.max(x[0] + 1, x.at(-1))]);
+  }
+
+  makeCard({ one, number, members }, most) {
+    const { page } = this, strip = el("div", { className: "strip" }), length = countSteps(one), { names } = page.about;
     for (const t of this.found.shown) {
       const picture = this.found.pictures.find((p) => p.row === number && p.side === t);
-      const canvas = el("canvas", { title: `step ${t + 1}`, role: "img", ariaLabel: `step ${t + 1}`, className: t < length ? "" : "over" });
-      if (picture) paint(canvas, picture.blob), strip.append(canvas);
+      const canvas = el("canvas", { title: `step ${t + 1}`, role: "img", ariaLabel: `step ${t + 1}` });
+      if (picture && t < length) paint(canvas, picture.blob), strip.append(canvas);
     }
-    const taken = choices.length === 1 && !continuous.length ? (names.length ? "" : "actions ") + formatRunLengths(one.actions.slice(0, length).map((a) => names[a] ?? a)) : "";
-    return el("button", { className: "future", title: "Continue with this future", onpointerenter: () => this.drawOverlays(number), onpointerleave: () => this.drawOverlays(),
-      onfocus: () => this.drawOverlays(number), onblur: () => this.drawOverlays(), onclick: async () => {
-        const from = this.found.at;
-        this.found = null;
-        await page.change("pick", { number }, from);
-        this.open();
-        page.playTo(page.rows.length - 1);
-      } }, strip, el("span", {}, key, taken, ends ? ` · ends at step ${length}` : ""), el("span", {}, "return ", el("b", {}, short(one.return))));
+    const each = this.by === "action", name = (action) => names[action] ?? `action ${action}`, row = page.rows[this.found.at];
+    const policy = each ? row?.dream?.policy ?? row?.real?.policy : null, is_chosen = policy && one.actions[0] === policy.indexOf(Math.max(...policy));
+    const count = each ? name(one.actions[0]) : members.length > 1 || this.isSingle() ? `${members.length} of ${this.found.futures.length}` : "";
+    const taken = this.isSingle() ? (names.length || each ? "" : "actions ") + formatRunLengths(one.actions.slice(each, length).map((a) => names[a] ?? a)) : "";
+    const returns = [...new Set([members[0], members.at(-1)].map((member) => short(member.return)))].join(" to ");
+    const level = el("i", { className: "level" });
+    level.style.width = `${(100 * Math.abs(one.return)) / most}%`;
+    return el("button", { className: `future${is_chosen ? " chosen" : ""}`, title: "Make this future a lane", onclick: async () => {
+      const from = this.found.at;
+      if (!(await page.change("pick", { number }, from))) return;
+      page.playTo(page.rows.length - 1);
+    } }, each ? level : "", strip, el("span", {}, el("b", {}, count), is_chosen ? " (the policy’s choice)" : "", `${count && taken ? (each ? ", then " : ": ") : ""}${taken}`,
+      one.conts[length - 1] < 0.5 ? ` · ends at step ${length}` : ""), el("span", {}, "return ", el("b", {}, returns)));
   }
 }
+
+// Futures with the same actions until their end as one, which stands for its group by its median return.
+function groupFutures(futures, apart) {
+  const groups = new Map();
+  for (const [number, one] of futures.entries()) {
+    const key = apart ? number : one.actions.slice(0, countSteps(one)).join();
+    groups.set(key, [...(groups.get(key) ?? []), { ...one, number }]);
+  }
+  const sorted = [...groups.values()].map((members) => members.sort((a, b) => a.return - b.return));
+  return sorted.map((members) => ({ members, one: members[members.length >> 1], number: members[members.length >> 1].number })).sort((a, b) => b.one.return - a.one.return);
+}
+
+const median = (sorted) => (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 
 // The number of steps of a future up to its end.
 function countSteps({ conts }) {

@@ -106,11 +106,10 @@ export class Hands {
 
   // Takes the action: in the environment at a row that happened, in the dream behind them.
   async act() {
-    const { page } = this;
-    if (this.acting) return null;
-    this.acting = true; // a key can repeat before the answer comes
-    const row = page.rows[page.at];
+    const { page } = this, row = page.rows[page.at];
     const dreams = !row.real || (row.real.last && page.about.dreams) || page.about.recorded;
+    if (this.acting || (dreams && !page.mayDream(() => this.act()))) return null;
+    this.acting = true; // a key can repeat before the answer comes
     const head = dreams
       ? await page.change("dream", { at: page.at, steps: 1, action: this.flat })
       : await page.change("step", { at: page.at, action: this.flat });

@@ -22,7 +22,6 @@ export class Latent {
     if (!this.grid) this.makePanel();
     this.state = head;
     this.draw();
-    $("#undo").disabled = !page.edits;
     $("#changed").textContent = page.edits ? `${page.edits} edit${page.edits > 1 ? "s" : ""}` : "";
     $("#probes").replaceChildren(...Object.entries(head.probes).map(([key, probe]) => this.drawProbe(key, probe)));
   }
@@ -84,8 +83,7 @@ export class Latent {
       el("p", {}, classes
         ? "Each row is a latent variable, each column a class: shaded by the prior, outlined where it is. Click a class to set it; the dream follows."
         : "Each bar is a latent variable: its value, and the prior’s mean ± deviation. Click to set a value; the dream follows."),
-      this.grid, el("div", { className: "bar" }, keep, el("span", { className: "grow" }), el("span", { id: "changed", className: "hint" }),
-        el("button", { id: "undo", onclick: () => this.undo() }, "Undo", el("kbd", {}, "u"))),
+      this.grid, el("div", { className: "bar" }, keep, el("span", { className: "grow" }), el("span", { id: "changed", className: "hint" })),
       el("p", { id: "hovered" }, "\u00a0"), el("div", { id: "probes" }));
   }
 
@@ -162,9 +160,5 @@ export class Latent {
     this.cell = [latent, value];
     page.stop();
     await page.change("edit", { at: page.at, latent, value, pin: Boolean($("#keep")?.checked) });
-  }
-
-  async undo() {
-    if (this.page.edits) await this.page.change("undo", {});
   }
 }

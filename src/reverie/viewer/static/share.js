@@ -8,7 +8,7 @@ export class Share {
   }
 
   open() {
-    const kinds = { html: ["A page", "plays the episode and its dream; needs nothing but a browser"], mp4: ["A video (mp4)", "both sides, frame by frame"],
+    const kinds = { html: ["A page", "plays the episode and its dream; needs nothing but a browser"], mp4: ["A video (mp4)", "both sides, or all lanes, frame by frame"],
       gif: ["A GIF", "the same, for where videos do not play"], npz: ["The numbers (npz)", "rows, dream, states and predictions as arrays"] };
     const button = ([kind, [name, about]]) => el("button", { id: `save-${kind}`, onclick: async () => {
       const head = await this.page.ask("export_file", { kind });

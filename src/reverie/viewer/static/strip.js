@@ -54,6 +54,7 @@ export class Strip {
     const { page } = this, colors = {}, sides = page.about.dreams ? 2 : 1;
     drawStrip(this.canvas, this.shown, sides, (row, side) => this.decode(row, side), (name) => (colors[name] ??= color(name)));
     this.mark(page.at);
+    page.lanes.draw();
   }
 
   // The decoded picture of a row, the dream's with the outline of the truth; nothing until it is decoded.

@@ -3,7 +3,7 @@
 const GAP = 4, BARS = 30, LABEL = 15, WIDEST = 88; // pixels
 
 // Left edges and width of the columns on a canvas of this width.
-const layOut = (strip, width) => {
+export const layOut = (strip, width) => {
   const cell = Math.min(width / strip.columns.length, WIDEST);
   return { cell, left: (i) => i * cell + GAP / 2, wide: cell - GAP };
 };
