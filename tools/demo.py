@@ -165,6 +165,8 @@ def print_written(result: TrainResult, dreams: dict[str, Path], run: Path) -> No
     """Name the files, and the next commands."""
     files = dreams | {name: result.files[name] for name in ("curve", "checkpoint")}
     print_files({name: path for name, path in files.items() if path is not None}, run)
+    snapshots = len(list((run / "dream_snapshots").glob("step-*")))
+    print(f"\nFilm of the training, one episode dreamt by {snapshots} snapshots: view, tab Training.")
     print("\nTry next:")
     for command in ("view", "dream --episodes 12", "eval --no-deterministic --video", "info"):
         name, _, options = command.partition(" ")

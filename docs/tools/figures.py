@@ -540,7 +540,8 @@ def wanted() -> dict[Path, str]:
 
 def tutorials() -> list[Path]:
     """Return the pages whose code saves pictures."""
-    return [page for page in sorted((ROOT / "docs" / "tutorials").glob("*.md")) if shown(page)]
+    pages = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+    return [page for page in pages if shown(page) and any(blocks(page))]
 
 
 def made_from(path: Path) -> str:

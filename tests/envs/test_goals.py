@@ -187,7 +187,7 @@ def test_rewards_of_collected_goals_scale_nothing_with_hindsight(hindsight):
     with contextlib.closing(build(config, BitFlip)) as experiment:
         for _ in range(50):
             experiment.collector.collect()
-        scaled = experiment.algo.preprocess._scaled(torch.tensor([-1.0]), torch.tensor([False]))
+        scaled = experiment.algo.preprocess.scale_rewards(torch.tensor([-1.0]), torch.tensor([False]))
     assert (float(scaled) == -1) == (hindsight == "future")
 
 

@@ -32,6 +32,7 @@ def test_its_output_fits_a_terminal_and_names_what_it_wrote(demo, tmp_path, monk
     assert demo.main(["--run", "runs/demo"]) == 1
     printed = capfd.readouterr()
     lines = printed.out.splitlines()
+    assert any(line.startswith("Film of the training, one episode dreamt by 24 snapshots") for line in lines)
     assert not [line for line in lines if len(line) > 80 and str(tmp_path) not in line]
     assert "warning" not in (printed.out + printed.err).lower()
     assert any(line.startswith("Not solved after ") for line in lines)

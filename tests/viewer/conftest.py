@@ -20,11 +20,12 @@ class ExpectEnd(Callback):
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
-    """Runs of DreamerV3, which has two checkpoints, of DQN, of SAC, and of DreamerV2 with probes."""
+    """Runs of DreamerV3, with two checkpoints and three snapshots, of DQN, of SAC, and of DreamerV2 with probes."""
     import reverie
 
     where = tmp_path_factory.mktemp("runs")
-    config = ExperimentConfig().merge(SMALL).merge({"env.id": "CartPole-v1", "schedule.save_every": 30})
+    config = ExperimentConfig().merge(SMALL).merge({"env.id": "CartPole-v1", "schedule.save_every": 30,
+                                                   "schedule.dream_snapshots": 3})  # fmt: skip
     train(config, run=where / "dreamer")
     reverie.train("dqn", env="CartPole-v1", run=where / "dqn", **FEW)
     reverie.train("sac", env="Pendulum-v1", run=where / "sac", **FEW)

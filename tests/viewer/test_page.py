@@ -271,7 +271,10 @@ def test_through_training(page, site):
     newest = page.locator("#facts").inner_text()
     go(page, ("#which", re.compile("step")))
     page.locator("#checkpoint").focus()
-    go(page, "Home")
+    for key, step in (("Home", 0), ("ArrowRight", 20), ("ArrowRight", 30), ("ArrowRight", 40), ("ArrowRight", 60)):
+        go(page, key, ("#which", f"trained for {step} env steps"))  # snapshots and, at 30 and 60, checkpoints
+        expect(page.locator("#facts")).to_contain_text(f"step-{step:09}")
+    go(page, "Home", ("#which", "trained for 0 env steps"))
     expect(page.locator("#facts")).not_to_have_text(newest)
     page.locator("#curve").select_option("loss/reward")
     go(page, row("6 of .*"), ("#panel .chart.tall h3", "loss/reward"))
@@ -285,14 +288,14 @@ def test_the_error_over_training_and_a_new_checkpoint(page, site, folder):
     page.locator("#errorof").select_option("reward")
     chart, most = page.locator("#panel .chart.high"), page.locator("#checkpoint")
     before = chart.locator("canvas").evaluate(PICTURE)
-    expect(most).to_have_attribute("max", "1")
+    expect(most).to_have_attribute("max", "4")
     chart.locator(".u-over").click(position={"x": 5, "y": 40})  # at the earliest checkpoint
     expect(page.locator("#facts")).not_to_have_text(newest)
     known = sorted((folder / "dreamer/checkpoints").glob("step-*"))[-1]
     later = known.with_name("step-000000090")
     try:
         shutil.copytree(known, later)  # as a run that goes on does
-        expect(most).to_have_attribute("max", "2")
+        expect(most).to_have_attribute("max", "5")
         page.wait_for_function("before => document.querySelector('.high canvas').toDataURL() !== before", arg=before)
         most.focus()
         go(page, "End", ("#facts", re.compile(later.name)))

@@ -141,7 +141,14 @@ def test_an_episode_over_the_wire(talk, folder):
     assert first["name"] < last["name"]
     assert "loss/reward" in known["curves"]
     assert talk("compare_checkpoint", checkpoint=first["name"])["errors"].keys() == {"observation", "reward", "cont"}
-    assert talk("switch_checkpoint", checkpoint=first["name"])["about"]["step"] == first["step"]
+    assert [entry["step"] for entry in known["checkpoints"]] == [0, 20, 30, 40, 60]
+    before, after = (
+        talk("switch_checkpoint", checkpoint=last["name"]),
+        talk("switch_checkpoint", checkpoint=first["name"]),
+    )
+    assert after["about"]["step"] == first["step"]
+    assert [row["action"] for row in after["rows"]] == [row["action"] for row in before["rows"]]
+    assert [row.get("error") for row in after["rows"]] != [row.get("error") for row in before["rows"]]
     assert talk("begin", run="dqn")["about"]["dreams"] is False
     score = json.loads((folder / "dqn/eval.json").read_text())["score"]["mean"]
     assert [found for _, found in talk("run")["finals"]] == [pytest.approx(score)]

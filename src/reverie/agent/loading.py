@@ -32,6 +32,7 @@ from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import eval_maker
 from reverie.log.artifacts import download_agent
 from reverie.run.checkpoint import Checkpoints, longest_episode
+from reverie.run.dream_snapshots import LearnerWeights
 from reverie.run.folder import (
     RunFolder,
     SavedConfig,
@@ -118,7 +119,7 @@ def load(
             if dataset_spaces is not None and source is not None:
                 _warn_if_bounds_differ(dataset_spaces[1], flat.action_spec)
             learner = config.algo.build(flat.obs_spec, flat.action_spec, choose_device(device), config.seed)
-            checkpoints.load(path, {"algo": learner})
+            checkpoints.load(path, {"algo": LearnerWeights(learner)})  # a snapshot has no optimizers
             eval_factory = eval_maker(config, factory, eval_source)
             longest = longest_episode(path)
             return Agent(

@@ -35,6 +35,7 @@ CARTPOLE: Settings = CPU | {
 DEMO: Settings = CPU | {
     "env.id": "reverie/Rooms-v0", "env.full_view": True, "env.num": 16, "replay_ratio": 0.1, "learning_starts": 1500,
     "steps": 15_000, "eval_episodes": 100, "eval_envs": 50, "schedule.eval_every": 1000, "stop_score": 1.0,
+    "schedule.dream_snapshots": 24,
     "algo.batch_length": 16, "algo.imagine_last": 4, "algo.horizon": 12, "algo.discount_horizon": 50.0,
     "algo.entropy_coef": 3e-3, "algo.free_nats": 0.1, "algo.loss_scales.reconstruction": {"agent": 6.0},
     "algo.encoder.keys": "agent", "algo.optim.lr": 3e-3, "algo.optim.warmup": 50,

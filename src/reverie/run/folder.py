@@ -54,6 +54,7 @@ class RunFolder:
         self.spec: Path = path / "spec.json"  # observations and actions of the networks; spaces of a dataset
         self.metrics: Path = path / "metrics.jsonl"  # all measurements, one JSON object per line
         self.checkpoints: Path = path / "checkpoints"  # one folder per checkpoint
+        self.snapshots: Path = path / "dream_snapshots"  # weights at moments spread over the run
         self.replay: Path = path / "replay"  # every collected row
         self.curve: Path = path / "curve.png"  # figure of the learning curve
         self.videos: Path = path / "videos"  # of the agent and of its predictions

@@ -17,6 +17,7 @@ from reverie.core.types import State
 from reverie.run import loop as training
 from reverie.run.callback import Callback, CallbackList, TrainingRun
 from reverie.run.checkpoint import Checkpoints, MismatchError, checkpoint_name, read_checkpoint
+from reverie.run.dream_snapshots import DreamSnapshots
 from reverie.run.evaluate import Evaluation, read_evaluation
 from reverie.run.folder import (
     RunFolder,
@@ -224,6 +225,15 @@ class RunLifecycle:
         experiment = self.experiment
         # The evaluation may have been logged, but the best agent not saved.
         is_repeated = self.pending and bool(experiment.measurement)
+        snapshots = DreamSnapshots(
+            self.folder.snapshots, experiment.algo, self.clock, experiment.schedule.dream_snapshots
+        )
+
+        def save_snapshot() -> None:
+            if snapshots.is_due:
+                self.check_folder()
+                snapshots.save()
+
         with open_sinks(experiment, {self.final_metric: 0.0} if is_repeated else None) as sinks:
             self.run.sinks = sinks
             self.callbacks.call("on_start")
@@ -231,8 +241,8 @@ class RunLifecycle:
             ending = training.train_loop(
                 experiment.algo, experiment.source, self.clock, experiment.meter, sinks=sinks,
                 collector=experiment.collector, evaluator=self.evaluate if self.evaluates else None,
-                checkpoint=self.save, schedule=experiment.schedule, heldout=self.heldout, on_log=self.on_log,
-                log_episodes=experiment.log_episodes,
+                checkpoint=self.save, schedule=experiment.schedule, heldout=self.heldout, on_turn=save_snapshot,
+                on_log=self.on_log, log_episodes=experiment.log_episodes,
             )  # fmt: skip
             measurement, number = None, ending.signal
             if number is None:

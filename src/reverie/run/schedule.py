@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Annotated
 
+from reverie.core.bounds import AtLeast
 from reverie.core.clock import Clock
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
@@ -28,6 +30,10 @@ class Schedule(Config):
     """Write a checkpoint this often. 0: only at the end."""
     report_every: int | str = "5m"
     """Write the learner's expensive reports, such as videos of predictions, this often. 0: never."""
+
+    dream_snapshots: Annotated[int | None, AtLeast(0)] = None
+    """Snapshots of the weights of an agent with a world model, for the film of its training in the viewer. None: 12, if
+    they take less than 100 MB together and there are at least 100 updates between two of them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

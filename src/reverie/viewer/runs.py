@@ -52,12 +52,18 @@ def _is_live(run: Path) -> bool:
     )
 
 
+def find_checkpoints(run: Path) -> dict[str, Path]:
+    """Return the checkpoints of a run, and the snapshots for the film of its training, by name, oldest first."""
+    folder = RunFolder(run)
+    paths = [path for place in (folder.snapshots, folder.checkpoints) for path in Checkpoints(place).paths()]
+    return {path.name: path for path in sorted(paths, key=step_from_name)}  # a checkpoint hides the same snapshot
+
+
 def run_state(run: Path) -> dict[str, Any]:
     """Return the checkpoints and curves of a run; RunError if it is gone."""
     read_saved_config(run)
-    checkpoints = Checkpoints(RunFolder(run).checkpoints)
-    best = checkpoints.best()
-    listed = [{"name": path.name, "step": step_from_name(path)} for path in checkpoints.paths()]
+    best = Checkpoints(RunFolder(run).checkpoints).best()
+    listed = [{"name": path.name, "step": step_from_name(path)} for path in find_checkpoints(run).values()]
     state = {"checkpoints": listed, "best": best.name if best else None, "live": _is_live(run)}
     rows = read_metrics(RunFolder(run).metrics)
     return state | {"curves": curves(rows), "finals": _final_scores(rows)}

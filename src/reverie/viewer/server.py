@@ -41,7 +41,7 @@ from reverie.run.manifest import checkpoint_problem
 from reverie.viewer.comparison import compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
-from reverie.viewer.runs import find_runs, run_state, runs_table
+from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
@@ -131,12 +131,12 @@ class Viewer:
     def agent(self, name: str, checkpoint: str | None) -> Agent:
         """Return the agent of a run at one of its checkpoints; None: the newest one."""
         path = self.path(name)
-        checkpoints = Checkpoints(RunFolder(path).checkpoints)
-        if checkpoint is None and self.single:
-            checkpoint = self.options.get("checkpoint")
-        elif checkpoint is not None and checkpoint not in [entry.name for entry in checkpoints.paths()]:
+        if checkpoint is None:
+            chosen = self.options.get("checkpoint") if self.single else None
+            return self._loaded(path, Checkpoints(RunFolder(path).checkpoints).select(chosen))
+        if (known := find_checkpoints(path).get(checkpoint)) is None:
             raise RunError(f"there is no checkpoint {short_repr(checkpoint)} in this run (any more).")
-        return self._loaded(path, checkpoints.select(checkpoint))
+        return self._loaded(path, known)
 
 
 Pictures = list[tuple[Any, bytes]]

@@ -44,7 +44,7 @@ export class Training {
     $("#panel").replaceChildren(
       el("p", {}, dreams ? "The same episode, imagined by earlier and later models of this run." : "The same episode, judged by earlier and later agents of this run."),
       el("label", {}, "Checkpoint ", el("input", { id: "checkpoint", type: "range", min: 0, max: 0, step: 1,
-        oninput: () => this.sayCheckpoint(), onchange: () => this.use() })),
+        oninput: () => this.use() })),
       el("p", { id: "which" }), el("p", { id: "live" }),
       ...(dreams ? [boxes[0]] : []),
       el("label", {}, "Curve ", el("select", { id: "curve", onchange: () => ((this.metric = $("#curve").value), this.drawCurves()) })), boxes[1]);
@@ -80,7 +80,7 @@ export class Training {
     const one = this.known.checkpoints[+$("#checkpoint").value];
     if (!one) return;
     const best = one.name === this.known.best ? " (best)" : "";
-    $("#which").textContent = `step ${one.step.toLocaleString("en")}${best}${this.loading ? ", loading …" : ""}`;
+    $("#which").textContent = `trained for ${one.step.toLocaleString("en")} ${this.page.about.unit}${best}${this.loading ? ", loading …" : ""}`;
   }
 
   async use() {
