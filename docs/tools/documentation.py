@@ -97,12 +97,17 @@ def finish(site: Path) -> int:
 def pages() -> dict[str, str]:
     """Return all text files of the site by their paths in it."""
     out = {new: Page(old).text() for old, new in homes().items()}
+    out["index.md"] = out["index.md"].replace("## Install", f"{LIVE}\n\n## Install", 1)
     by_hand = sections(out["algorithms.md"])
     out |= {f"algorithms/{name}.md": algorithm_page(name, by_hand[name]) for name in own_algorithms()}
     out["algorithms.md"] = re.split(r"^## ", out["algorithms.md"], maxsplit=1, flags=re.MULTILINE)[0] + overview()
     out |= dict(reference())
     out |= {path.replace(".md", ".ipynb"): run_notebook(old) for old, path in homes().items() if is_tutorial(old)}
     return out
+
+
+LIVE = '<iframe src="images/rooms.html" title="An episode in four rooms, and a dream of it" loading="lazy"></iframe>'
+"""A dream to play with, on the first page of the site."""
 
 
 def configuration() -> str:

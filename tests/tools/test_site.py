@@ -22,7 +22,7 @@ Updates per env step.
 
 | | tutorial | what you do | training |
 |---|---|---|---|
-| ![A dot](data:image/gif;base64,R0lGODlhAQABAAAAACw=) | [Replay](other.md) | sample windows of rows, and measure | 8 min 12 s |
+| ![A dot](data:image/gif;base64,R0lGODlhAQABAAAAACw=) | [Replay](other.md) | sample windows of rows | 8 min 12 s |
 
 <div class="equation" markdown="0">x + y + z</div>
 
