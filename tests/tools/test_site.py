@@ -20,6 +20,10 @@ Updates per env step.
 |---|---|---|
 | ratio | 1 | 2 |
 
+| | tutorial | what you do | training |
+|---|---|---|---|
+| ![A dot](data:image/gif;base64,R0lGODlhAQABAAAAACw=) | [Replay](other.md) | sample windows of rows | 8 min 12 s |
+
 <div class="equation" markdown="0">x + y + z</div>
 
 ```python
@@ -38,14 +42,14 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     head, _, rest = (ROOT / "mkdocs.yml").read_text().partition("  - mkdocstrings:")
     assert rest
-    (folder / "mkdocs.yml").write_text(f"{head}nav: [Start: [index.md, page.md], More: [other.md]]\n")
     docs = folder / "build" / "docs"
     docs.mkdir(parents=True)
+    (folder / "build" / "mkdocs.yml").write_text(f"{head}nav: [Start: [index.md, page.md], More: [other.md]]\n")
     for name in ("index", "page", "other"):
         (docs / f"{name}.md").write_text(PAGE)
     for file in (ROOT / "docs").glob("*.*s"):  # JavaScript and CSS
         shutil.copy(file, docs)
-    build = [Path(sys.executable).with_name("zensical"), "build", "--clean"]
+    build = [Path(sys.executable).with_name("zensical"), "build", "--clean", "-f", "build/mkdocs.yml"]
     subprocess.run(build, cwd=folder, check=True, capture_output=True)
     sys.path.append(str(ROOT / "docs" / "tools"))
     assert importlib.import_module("documentation").finish(folder / "build" / "site") == 0
@@ -68,6 +72,13 @@ def test_the_search_keeps_what_is_typed(browser, site):
         page.wait_for_timeout(200)  # the search answers, and the page draws itself again
         assert field.input_value() == "replay"[:end]
     page.get_by_role("option", name="Replay ratio").first.wait_for()
+
+
+def test_a_table_with_pictures_fits_a_phone(browser, site):
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    page.goto((site / "index.html").as_uri())
+    table = page.locator("table", has_text="tutorial")
+    assert table.evaluate("table => table.scrollWidth") <= 360
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)])
