@@ -233,7 +233,7 @@ def test_lanes(page, site, width):
     page.locator("#scrub").fill("2")
     page.locator("#steps").fill("4")
     go(page, "#dreamon", (".lane", 3), row("[3-6] of .*"), ("#play", "Play"))
-    expect(chosen).to_have_text(re.compile("^dream 2 leaves your hands at row 2, [4-7] rows, score "))
+    expect(chosen).to_have_text(re.compile("^dream 2 leaves dream at row 2, [4-7] rows, score "))
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.wait_for_function(f"() => [...document.querySelectorAll('.lane canvas')].every({DRAWN})")
     at = page.locator("#row").inner_text().split(" of")[0]

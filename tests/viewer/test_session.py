@@ -101,7 +101,7 @@ def test_lanes_replace_nothing_and_are_undone(session):
     session.pick(1)
     future = session.timeline
     assert [(lane["name"], lane["parent"], lane["at"], lane["length"]) for lane in session.describe_lanes()] == [
-        ("dream", None, -1, 7), ("your hands", 0, 3, 5), ("dream 2", 1, 2, 7), ("future", 2, 4, 8),
+        ("dream", None, -1, 7), ("your hands", 0, 3, 5), ("dream 2", 0, 2, 7), ("future", 2, 4, 8),
     ]  # fmt: skip
     assert (len(first.real), len(hands.real), len(first.actions), len(hands.actions)) == (7, 5, 6, 4)
     assert all(a is b for a, b in zip(first.dream[:4], hands.dream, strict=False))

@@ -128,7 +128,9 @@ def _lane_cells(session: Session) -> list[list[Cell]]:
             shown = min(row, len(line) - 1)
             is_real = not line.dream or (line.kind == "hands" and shown < len(line.real))
             title = f"{name}, row {row}" if row == shown else f"{name}, ended"
-            cell.append((session.lane_picture(line, shown), "" if is_real else line.dream[shown].origin, title))
+            origin = "" if is_real else line.dream[shown].origin
+            origin = "edited" if line.kind == "edited" and shown > line.at else origin
+            cell.append((session.lane_picture(line, shown), origin, title))
         cells.append(cell)
     if lines[0].dream:
         real, last = lines[0].real, len(lines[0].real) - 1

@@ -452,7 +452,8 @@ class Session:
         for line in self.lanes:
             counts[line.kind] = number = counts.get(line.kind, 0) + 1
             facts: dict[str, Any] = {"name": names[line.kind] + (f" {number}" if number > 1 else ""), "kind": line.kind}
-            facts |= {"parent": None if line.parent is None else self.lanes.index(line.parent), "at": line.at}
+            parent = None if line.parent is None else self.lanes.index(line.parent.find_lane(line.at))
+            facts |= {"parent": parent, "at": line.at}
             facts |= {"length": len(line), "real": len(line.real), "context": line.context, "score": line.score()}
             lanes.append(facts)
         return lanes

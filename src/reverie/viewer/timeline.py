@@ -96,11 +96,13 @@ class Timeline:
     def __len__(self) -> int:
         return max(len(self.real), len(self.dream))
 
+    def find_lane(self, at: int) -> Timeline:
+        """Return the lane whose row ``at`` is: this one, or the ancestor that shares it."""
+        return self if self.parent is None or at > self.at else self.parent.find_lane(at)
+
     def branch(self, at: int, kind: str) -> Timeline:
         """Return a lane with the rows up to ``at``, whose parent is this lane."""
-        source = self
-        while source.parent is not None and at <= source.at:  # edits after this row do not count
-            source = source.parent
+        source = self.find_lane(at)  # edits after this row do not count
         return Timeline(
             self.real[: at + 1], self.dream[: at + 1], self.actions[: max(0, at)], source.context,
             dict(source.pinned_classes), kind=kind, parent=self, at=at,
