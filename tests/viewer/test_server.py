@@ -386,7 +386,9 @@ def test_a_notebook_shows_the_page(folder):
     opened = view(folder / "dreamer")
     try:
         assert 'srcdoc="&lt;!doctype html&gt;' in opened._repr_html_()
-        assert f'src="{opened.url}"' in view(folder)._repr_html_()  # a table of runs needs the server
+        table = view(folder)
+        assert f' src="{table.url}"' in table._repr_html_()  # a table of runs needs the server
+        table.close()
         with urllib.request.urlopen(opened.url, timeout=30) as page:
             assert b"<title>" in page.read()
             assert "frame-ancestors 'self' http://127.0.0.1:*" in page.headers["content-security-policy"]
