@@ -1,8 +1,11 @@
 """The page in a real browser, driven by clicks and keys. Whatever the page itself complains of fails the test."""
 
+import functools
+import http.server
 import json
 import re
 import shutil
+import threading
 
 import pytest
 
@@ -11,6 +14,7 @@ from test_server import TOKEN, served
 
 from browser import launched_browser, playwright, violations
 from reverie.log.jsonl import FINAL
+from reverie.viewer.launch import view
 
 expect = playwright.expect
 expect.set_options(timeout=30_000)
@@ -498,6 +502,31 @@ def test_it_fits_a_phone(page, site, scheme):
     paper = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
     assert (paper == "rgb(20, 22, 26)") == (scheme == "light")
     go(page, "?", ("#help", re.compile("continue the dream")))
+
+
+@pytest.mark.parametrize(("host", "live"), [("localhost", True), ("localhost", False), ("hub.example", True)])
+def test_the_output_of_a_notebook_works_without_the_server_too(browser, folder, tmp_path, host, live):
+    server, asked, page = view(folder / "dreamer"), [], browser.new_page()
+    output = server._repr_html_() if live else server._repr_html_().replace(server.url, "http://127.0.0.1:1/gone/")
+    (tmp_path / "index.html").write_text(output)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as notebook:  # browsers know who serves a page
+        threading.Thread(target=notebook.serve_forever, daemon=True).start()
+        address = f"http://{host}:{notebook.server_port}/"
+        page.on("request", lambda request: asked.append(request.url))
+        page.route("http://hub.example:*/", lambda route: route.fulfill(body=output, content_type="text/html"))
+        page.goto(address)
+        frame = page.frame_locator("iframe")
+        if live and host == "localhost":
+            frame.locator("#run[aria-busy=false]").wait_for()  # the page of the server
+        else:
+            frame.get_by_role("button", name="Play").click()
+            expect(frame.locator("#row")).not_to_contain_text("row 0")
+            assert frame.locator("#real img").evaluate("picture => picture.naturalWidth") > 0
+        assert host == "localhost" or set(asked) == {address}
+        page.close()
+        notebook.shutdown()
+    server.close()
 
 
 def test_a_server_that_has_ended(browser, folder):

@@ -385,7 +385,10 @@ def test_the_command_says_what_is_missing(folder, monkeypatch, capsys):
 def test_a_notebook_shows_the_page(folder):
     opened = view(folder / "dreamer")
     try:
-        assert f'<iframe src="{opened.url}"' in opened._repr_html_()
+        assert 'srcdoc="&lt;!doctype html&gt;' in opened._repr_html_()
+        table = view(folder)
+        assert f' src="{table.url}"' in table._repr_html_()  # a table of runs needs the server
+        table.close()
         with urllib.request.urlopen(opened.url, timeout=30) as page:
             assert b"<title>" in page.read()
             assert "frame-ancestors 'self' http://127.0.0.1:*" in page.headers["content-security-policy"]

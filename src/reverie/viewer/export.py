@@ -47,7 +47,7 @@ def export_episode(session: Session, kind: Any, name: str) -> tuple[str, bytes]:
     if kind == "npz":
         return f"{stem}.npz", arrays(session)
     if kind == "html":
-        return f"{stem}.html", _standalone_page(session, name).encode()
+        return f"{stem}.html", standalone_page(session, name).encode()
     frames = _episode_frames(session)
     if kind == "gif":
         return f"{stem}.gif", _encode_gif(frames, session.agent.frames_per_second)
@@ -168,12 +168,12 @@ def arrays(session: Session) -> bytes:
     return file.getvalue()
 
 
-def _standalone_page(session: Session, name: str) -> str:
+def standalone_page(session: Session, name: str) -> str:
     """Return a self-contained page that plays the episode and its dream."""
     rows = []
     for row in session.rows():
         pngs = session.picture(row["t"])
-        rows.append(row | {"png": [None if png is None else base64.b64encode(png).decode() for png in pngs]})
+        rows.append(row | {"png": [None if png is None else _encode_base64(png) for png in pngs]})
     content = {"name": name, "about": session.info(), "rows": rows, "strip": vars(session.strip())}
     data = json.dumps(to_json_value(content)).replace("<", "\\u003c")
     static = Path(__file__).with_name("static")
@@ -181,6 +181,13 @@ def _standalone_page(session: Session, name: str) -> str:
     page, style, script = ((static / file).read_text(encoding="utf-8") for file in files)
     page = page.replace("{{style}}", style).replace("{{strip}}", script.replace("export ", ""))
     return page.replace("{{title}}", html.escape(name)).replace("{{data}}", data)
+
+
+def _encode_base64(png: bytes) -> str:
+    """Return a picture as text, compressed as far as possible."""
+    file = io.BytesIO()
+    Image.open(io.BytesIO(png)).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def to_json_value(value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
 import secrets
 import socket
 import threading
@@ -10,14 +12,27 @@ from pathlib import Path
 from typing import Any
 
 from reverie.core.bounds import Within
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, ReverieError
+from reverie.core.logger import logger
 
 try:
     import uvicorn
 
-    from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app
+    from reverie.viewer.export import standalone_page
+    from reverie.viewer.server import MAX_REQUEST_BYTES, Viewer, app, open_episode
 except ImportError as _error:
     raise ConfigError(f"the viewer needs {_error.name}: pip install 'reverie-rl[viewer]'.") from None
+
+
+NOTEBOOK_ROWS = 60
+"""Maximum rows of the episode that a notebook keeps."""
+GO_LIVE = """<script>(() => {
+  const frame = document.getElementById("%s"), probe = new Image(), { hostname: host, protocol } = location;
+  probe.onload = () => (frame.removeAttribute("srcdoc"), (frame.src = "%s"));
+  if (["localhost", "127.0.0.1", "[::1]"].includes(host) || protocol === "vscode-webview:") probe.src = "%sicon.svg";
+})()</script>"""
+"""Shows the live page in a frame if the browser can reach the server. Only pages of this machine try: others would ask
+for the permission to access it."""
 
 
 class ViewerServer:
@@ -30,7 +45,8 @@ class ViewerServer:
     def __init__(self, run: Path, options: Mapping[str, Any], data: str | None, port: int) -> None:
         """``options`` of :func:`reverie.load`; ``port``: 0 is any free one, which also replaces one in use."""
         Within("[0, 65535]").check("port", port)
-        viewer, token = Viewer(run, options, data), secrets.token_urlsafe(16)
+        self._viewer: Viewer = Viewer(run, options, data)
+        viewer, token = self._viewer, secrets.token_urlsafe(16)
         if viewer.single:  # raise the error of a wrong option here, not in the browser
             agent = viewer.agent(".", None)
             if data is not None:
@@ -60,10 +76,30 @@ class ViewerServer:
         return f"{type(self).__name__}({self.url})"
 
     def _repr_html_(self) -> str:
+        """Return a frame for the output of a cell: the page of an episode, without a server; live where it answers."""
+        page, name = "", f"viewer-{secrets.token_hex(4)}"
+        if self._viewer.single:
+            try:
+                page = self._viewer.worker.submit(self._play_episode).result()
+            except ReverieError as error:
+                logger.warning(f"the output has no page that works without a server: {error}")
+        source = f'srcdoc="{html.escape(page)}"' if page else f'src="{self.url}"'
         return (
-            f'<iframe src="{self.url}" title="The viewer" width="100%" height="760" style="border: 0"></iframe>'
+            f'<iframe id="{name}" {source} title="The viewer" width="100%" height="760" style="border: 0"></iframe>'
             f'<p><a href="{self.url}" target="_blank">Open it in a tab</a></p>'
+            + (GO_LIVE % (name, self.url, self.url) if page else "")
         )
+
+    def _play_episode(self) -> str:
+        """Return the self-contained page of an episode, up to ``NOTEBOOK_ROWS`` rows."""
+        viewer = self._viewer
+        agent = viewer.agent(".", None)
+        session = open_episode(viewer, agent, None if viewer.data is None else 0, None)
+        with contextlib.closing(session):
+            session.start_longest()
+            while not session.timeline.real[-1].values["last"] and len(session) < NOTEBOOK_ROWS:
+                session.step()
+            return standalone_page(session, viewer.path(".").name)
 
 
 def bind_loopback_socket(port: int) -> socket.socket:

@@ -83,20 +83,23 @@ class TokenGuard:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *headers(host)]
+                message["headers"] = [*message["headers"], *headers(host, scope["path"])]
             await send(message)
 
         await self.app(scope, receive, answer)
 
 
-def headers(host: str) -> list[tuple[bytes, bytes]]:
-    """Return the security headers of every answer: load nothing from other hosts, send no referrer, store nothing."""
+def headers(host: str, path: str) -> list[tuple[bytes, bytes]]:
+    """Return the security headers of every answer: load nothing from other hosts, send no referrer, store nothing.
+
+    The icon alone may be loaded by other pages: a notebook learns from it that the server answers.
+    """
     values = {
         "content-security-policy": CONTENT_SECURITY_POLICY.format(host),
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         "cross-origin-opener-policy": "same-origin",
-        "cross-origin-resource-policy": "same-origin",
+        "cross-origin-resource-policy": "cross-origin" if path.endswith("/icon.svg") else "same-origin",
         "cache-control": "no-store",
     }
     return [(name.encode(), value.encode()) for name, value in values.items()]
@@ -223,7 +226,7 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
     viewer = page.viewer
     agent = viewer.agent(run, checkpoint)
-    session = _open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
+    session = open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
     tried = session.start_longest() if seed is None else 1
     page.close()
     page.session, page.name = session, run
@@ -238,7 +241,7 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     return head, pictures
 
 
-def _open_episode(viewer: Viewer, agent: Agent, episode: int | None, seed: int | None) -> Session:
+def open_episode(viewer: Viewer, agent: Agent, episode: int | None, seed: int | None) -> Session:
     """Return a session with a recorded episode, or, if ``episode`` is None, with the agent's environment."""
     source = None if episode is None else RecordedEnv(agent, viewer.data, episode)
     return Session(agent, seed=seed, source=source)
@@ -270,7 +273,7 @@ def preview(page: Page, episode: Any = None, seed: Any = None, again: bool = Fal
         if page.preview is not None:
             page.preview.close()
             page.preview = None
-        page.preview = _open_episode(page.viewer, page.open().agent, episode, seed)
+        page.preview = open_episode(page.viewer, page.open().agent, episode, seed)
         page.preview.timeline.context = MAX_PREVIEW_ROWS + 1  # nothing is imagined
     session, line = page.preview, page.preview.timeline
     play(session, MAX_PREVIEW_ROWS + 1 - len(line.real))
