@@ -50,9 +50,12 @@ def page(browser, site):
     """A page that does not play by itself."""
     page, wrong = browser.new_page(viewport={"width": 1280, "height": 1200}, reduced_motion="reduce"), []
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    faults = ("error", "warning")
-    by_test = "willReadFrequently"  # only these tests read pictures back
-    page.on("console", lambda said: wrong.append(said.text) if said.type in faults and by_test not in said.text else None)
+
+    def take_note(said):
+        if said.type in ("error", "warning") and "willReadFrequently" not in said.text:  # only tests read pictures back
+            wrong.append(said.text)
+
+    page.on("console", take_note)
     allowed = ("http://127.0.0.1:", "blob:")
     page.on("request", lambda asked: None if asked.url.startswith(allowed) else wrong.append(asked.url))
     yield page
