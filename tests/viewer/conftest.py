@@ -10,12 +10,15 @@ from reverie.run.callback import Callback
 from tiny_configs import FEW, SMALL
 
 
-class ExpectEnd(Callback):
-    """Makes a world model that expects the end of the episode at each step."""
+class Expect(Callback):
+    """Makes a world model that expects at each step that the episode ends (-20), or that it continues (20)."""
+
+    def __init__(self, logit):
+        self.logit = logit
 
     def on_start(self, run):
         with torch.no_grad():
-            list(run.algo.world.cont.parameters())[-1].fill_(-20.0)
+            list(run.algo.world.cont.parameters())[-1].fill_(self.logit)
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +29,7 @@ def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("runs")
     config = ExperimentConfig().merge(SMALL).merge({"env.id": "CartPole-v1", "schedule.save_every": 30,
                                                    "schedule.dream_snapshots": 3})  # fmt: skip
-    train(config, run=where / "dreamer")
+    train(config, run=where / "dreamer", callbacks=[Expect(20.0)])
     reverie.train("dqn", env="CartPole-v1", run=where / "dqn", **FEW)
     reverie.train("sac", env="Pendulum-v1", run=where / "sac", **FEW)
     probes = ("mlp('map', inputs='map_coord', units=8)", "mlp('map_coord', units=8)")
@@ -34,5 +37,5 @@ def folder(tmp_path_factory):
            "algo.probe.heads": probes, "env.max_episode_steps": 12, "eval_episodes": 0, "tensorboard": False,
            "console": False}  # fmt: skip
     mapped = make_preset("pydreamer_minigrid+cpu").merge({"env.id": "MiniGrid-Empty-5x5-v0"})
-    train(mapped.merge(few), run=where / "mapped", callbacks=[ExpectEnd()])
+    train(mapped.merge(few), run=where / "mapped", callbacks=[Expect(-20.0)])
     return where
