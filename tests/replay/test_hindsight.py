@@ -53,7 +53,7 @@ def filled(hindsight, window, kind=HostStorage, count=61, seed=0, fn=goal_fn):
     replay = ReplayBuffer(kind(COLUMNS, STREAMS, CAPACITY, *where), window, seed=seed, config=CONFIG)
     for t in range(count):
         if t == 20:
-            replay.hindsight = GoalRelabeler(replay.storage, window, hindsight, fn, seed)
+            replay.goals = GoalRelabeler(replay.storage, window, hindsight, fn, seed)
         if t < 30 or t >= 40:
             replay.add(*step(t), {})
         elif t == 30:
@@ -172,7 +172,7 @@ def test_goals_that_end_episodes_need_a_method(knows, warnings, said):
     def ends_at(achieved, desired):
         return np.zeros(len(achieved)), np.zeros(len(achieved), bool) if knows else None
 
-    relabeler = filled(Future(), Window(batch=50, length=2), fn=ends_at).hindsight
+    relabeler = filled(Future(), Window(batch=50, length=2), fn=ends_at).goals
     rows = {"obs/achieved_goal": torch.zeros(1, 2, 2), "reward": torch.zeros(1, 2)}
     for is_terminal in (False, True):
         rows["is_terminal"] = torch.tensor([[False, is_terminal]])

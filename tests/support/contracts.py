@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from reverie.algos.base import Algorithm
 from reverie.algos.table import algorithm_config
-from reverie.core.specs import ActionPart, ActionSpec, ObsPart
+from reverie.core.specs import GOAL, ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Batch, Step
 
 METRICS_PAGE = Path(__file__).parents[2] / "docs/metrics.md"
@@ -85,6 +85,8 @@ OFFLINE = {
     "cql_lagrange": config("cql", num_samples=2, conservative_weight="lagrange", backup="best(2)"),
     "cql_floor": config("cql", num_samples=2, value_floor="monte_carlo", temperature_lr=0.0),
     "iql": config("iql"),
+    "gcbc": config("gcbc"),
+    "gcbc_choices": config("gcbc"),
     "crr": config("crr", target_update_interval=2),
     "crr_binary": config("crr", filter="binary", baseline="max", num_critics=2),
     "decision_transformer": config(
@@ -209,13 +211,22 @@ def batch(agent, spec="vector", seed=0) -> Batch:
         reward=torch.randn(b, t, generator=g), is_first=torch.zeros(b, t, dtype=torch.bool), is_last=last,
         is_terminal=last & (torch.rand(b, t, generator=g) < 0.5), weight=torch.ones(b), index=torch.arange(b),
         extras={key: torch.randn(b, t, *part.shape, generator=g) for key, part in agent.extra_spec.items()},
+        goals=goals(agent, spec, b, g),
     )  # fmt: skip
     return agent.prepare_rollout(rows) if agent.window.rollout else rows
+
+
+def goals(agent, spec, b, g):
+    """Goals of the transitions of a batch, if the learner needs some."""
+    sampling = getattr(agent, "goal_sampling", None)
+    names = () if sampling is None else (*sampling.shares, *(("low", "high") if sampling.subgoal_steps else ()))
+    return {f"{name}/{key}": x for name in names for key, x in observed(spec, (b, agent.window.context + 1), g).items()}
 
 
 def shown(spec="vector", envs=2, seed=0, first=True) -> Step:
     no = torch.zeros(envs, dtype=torch.bool)
     obs = observed(spec, (envs,), torch.Generator().manual_seed(seed))
+    obs |= {f"{GOAL}{key}": x.flip(0) for key, x in obs.items()}  # for goal-conditioned learners
     return Step(obs=obs, reward=torch.zeros(envs), is_first=no | first, is_last=no, is_terminal=no)
 
 

@@ -193,7 +193,7 @@ class Agent(Player):
             check_locations({"data": source.to_dict()}, self.run / "config.yaml")
         env, learner_space = self.config.env, self.observer.learner_space
         with contextlib.closing(open_recorded(source, env, self.action_space, learner_space)) as dataset:
-            check_dataset_fits(dataset, spec_to_dict(self.obs_spec, self.action_spec), env.id)
+            check_dataset_fits(dataset, spec_to_dict(self.obs_spec, self.action_spec), env.id, self.config.algo)
             yield dataset
 
     def evaluate(

@@ -336,4 +336,4 @@ def stack_windows(windows: Sequence[Batch]) -> Batch:
     names = ("action", "reward", *FLAGS, "weight", "index")
     obs = {key: torch.cat([window.obs[key] for window in windows]) for key in windows[0].obs}
     columns = {name: torch.cat([getattr(window, name) for window in windows]) for name in names}
-    return Batch(obs=obs, **columns, extras={})
+    return Batch(obs=obs, **columns, extras={}, goals={})

@@ -106,7 +106,7 @@ def estimate_return(
             obs_space, action_space, _ = probe_env(config, None)
     with contextlib.closing(open_recorded(config.data, config.env, action_space, obs_space)) as recorded:
         if (spec := read_spec(folder)) is not None:
-            check_dataset_fits(recorded, spec, NO_ENV)
+            check_dataset_fits(recorded, spec, NO_ENV, config.algo)
         check_rewards(recorded.about, recorded.reader.path, "an estimate")
         specs = recorded.obs_spec, recorded.action_spec
         learner = config.algo.build(*specs, choose_device(device), config.seed)

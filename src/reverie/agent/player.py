@@ -15,7 +15,9 @@ import torch
 from gymnasium import spaces
 
 from reverie.agent.conversion import ObsConverter, action_statistics, obs_to_step, to_numpy
+from reverie.agent.goal_input import add_goal
 from reverie.algos.base import Algorithm
+from reverie.algos.goal_conditioned import GoalConditioned
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
 from reverie.core.spaces import column, get_at_path, iter_leaves
@@ -37,6 +39,8 @@ class AgentState:
 
     policy: Any
     stacks: tuple[FrameStack | None, ...]
+    goal: Any = None
+    """The goal that the caller passed last."""
 
 
 class Player:
@@ -74,7 +78,7 @@ class Player:
 
     def act(
         self, obs: Any, state: AgentState | None = None, *,
-        deterministic: bool = True, is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+        deterministic: bool = True, is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
     ) -> tuple[Any, AgentState]:  # fmt: skip
         """Choose an action for an observation.
 
@@ -90,14 +94,16 @@ class Player:
             action_mask: the legal actions, from the environment's ``info["action_mask"]`` or ``action_masks()``; for
                 batches, one mask per environment. Agents trained with masks need it, unless the observation contains
                 it.
+            goal: for goal-conditioned agents, the observation to reach: one for all environments, or one for each.
+                ``state`` keeps it until another is passed. None: that of ``state``, or of the environment in ``obs``.
 
         Returns:
             ``(action, state)``. Pass the action to ``env.step``; for batches, to the ``step`` of a vector environment.
 
         Raises:
-            DataError: ``obs`` does not fit the space the agent was trained on.
+            DataError: ``obs`` does not fit the space the agent was trained on, or a goal is missing or does not fit.
         """
-        single, step, state = self._prepare_input(obs, state, is_first, reward, action_mask)
+        single, step, state = self._prepare_input(obs, state, is_first, reward, action_mask, goal)
         chosen, policy = self.algo.policy.act(step, state.policy, policy_mode(deterministic))
         flat = chosen.cpu().numpy()  # [N, A]
         return self.codec(flat[0] if single else flat), replace(state, policy=policy)
@@ -113,7 +119,7 @@ class Player:
 
     def distribution(
         self, obs: Any, state: AgentState | None = None, *,
-        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
     ) -> dict[str, np.ndarray]:  # fmt: skip
         """Return the policy's action distribution: probabilities, means and standard deviations, or values.
 
@@ -135,13 +141,13 @@ class Player:
             DataError: ``obs`` does not fit the space the agent was trained on.
             ConfigError: the policy has no distribution, such as BCQ, or a custom policy without a method ``inspect``.
         """
-        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
+        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask, goal)
         statistics = {name: to_numpy(x) for name, x in action_statistics(output.decision, self.action_space).items()}
         return {name: x[0] for name, x in statistics.items()} if single else statistics
 
     def value(
         self, obs: Any, state: AgentState | None = None, *,
-        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None,
+        is_first: Any = None, reward: Any = 0.0, action_mask: Any = None, goal: Any = None,
     ) -> Any:  # fmt: skip
         """Return the critic's value of an observation: the expected discounted sum of rewards.
 
@@ -157,15 +163,20 @@ class Player:
         Raises:
             ConfigError: the algorithm has no critic, such as BC, or its policy does not support inspection.
         """
-        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask)
+        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask, goal)
         with torch.no_grad():
             values = to_numpy(self.algo.state_value(output).reshape(-1))  # [N]
         return float(values[0]) if single else values
 
     def _prepare_input(
-        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
+        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any = None
     ) -> tuple[bool, Step, AgentState]:
         """Return whether ``obs`` is a single observation, the rows, and the state with updated frame stacks."""
+        goal = state.goal if goal is None and state is not None else goal
+        if isinstance(self.algo, GoalConditioned) and isinstance(self.observation_space, spaces.Dict):
+            obs = add_goal(self.observation_space, obs, goal)
+        elif goal is not None:
+            raise DataError(f"goal: {self.config.algo.algorithm} does not act toward goals. Leave it out.")
         count, obs = self.observer.count_obs(obs)
         num_obs = 1 if count is None else count
         first = np.full(num_obs, state is None) if is_first is None else np.asarray(is_first, bool).reshape(-1)
@@ -185,13 +196,13 @@ class Player:
             flat = {key: x[None] for key, x in flat_obs.items()}
         else:
             flat = self.observer.batch(obs, count, stacks, first, action_mask)
-        return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks)
+        return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks, goal)
 
     def _inspect_policy(
-        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any
+        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any
     ) -> tuple[bool, PolicyOutput]:
         """Return whether ``obs`` is a single observation, and the policy's output; random generators are unchanged."""
-        single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask)
+        single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask, goal)
         device = self.algo.device
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             return single, inspect_policy(self.algo.policy, step, before.policy)
@@ -211,7 +222,7 @@ class Player:
         ``action``: in ``action_space``, else DataError; for N environments, a batch as for a vector environment.
         """
         flat = self.flatten_actions(action, len(state.stacks))
-        return AgentState(self.algo.policy.override(state.policy, torch.from_numpy(flat)), state.stacks)
+        return replace(state, policy=self.algo.policy.override(state.policy, torch.from_numpy(flat)))
 
     def flatten_actions(self, actions: Any, count: int = -1) -> np.ndarray:
         """Convert n actions of a vector environment to the format of rows: one-hot, or in [-1, 1]; ``[n, A]`` float32.

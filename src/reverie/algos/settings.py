@@ -69,6 +69,10 @@ class AlgorithmConfig(LearnerConfig):
         """
         return True
 
+    def acting_spec(self, spec: ObsSpec) -> ObsSpec:
+        """Return the observations that acting needs, given the observations ``spec`` of recorded rows."""
+        return spec
+
     def build(self, obs_spec: ObsSpec, action_spec: ActionSpec, device: str = "cpu", seed: int = 0) -> Algorithm:
         """Return a learner for these observations and actions, with weights that depend only on ``seed``.
 

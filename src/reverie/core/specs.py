@@ -30,6 +30,9 @@ MASK_KEY = "action_mask"
 ACHIEVED_GOAL, DESIRED_GOAL = "achieved_goal", "desired_goal"
 """Keys of the observations of a goal environment: the goal that it has achieved, and the goal to achieve."""
 
+GOAL = "goal/"
+"""Key prefix of a goal: ``goal/KEY`` is an observation ``KEY`` to reach, and has its meaning and its statistics."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObsPart:

@@ -109,6 +109,7 @@ class Batch:
     weight: Tensor  # [B] float32, 1 unless the sampler is prioritized
     index: Tensor  # [B] int64, the handle a source's ``feedback`` understands
     extras: dict[str, Tensor] = field(default_factory=dict)  # [B, T, ...], what the policy stored with the rows
+    goals: dict[str, Tensor] = field(default_factory=dict)  # NAME/KEY: [B, 1, ...], of the window's only transition
 
     @classmethod
     def from_columns(
@@ -120,6 +121,7 @@ class Batch:
             weight=torch.ones(len(index)),
             index=index,
             extras=extras or {},
+            goals={},
             **{name: columns[name] for name in ("action", "reward", *FLAGS)},
         )
 
@@ -156,7 +158,8 @@ class Batch:
     def tensors(self) -> tuple[Tensor, ...]:
         """All tensors."""
         flags = (self.is_first, self.is_last, self.is_terminal)
-        return self.action, self.reward, self.weight, self.index, *flags, *self.obs.values(), *self.extras.values()
+        named = *self.obs.values(), *self.extras.values(), *self.goals.values()
+        return self.action, self.reward, self.weight, self.index, *flags, *named
 
     def map(self, fn: Callable[[Tensor], Tensor]) -> Batch:
         """Return a batch with ``fn`` applied to every tensor."""
@@ -184,7 +187,7 @@ class Batch:
         """Return this batch as a ``tensordict.TensorDict`` of batch size ``[B, T]``, for TorchRL."""
         from tensordict import TensorDict  # optional third-party package
 
-        rows = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weight", "index")}
+        rows = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("weight", "index", "goals")}
         return TensorDict(rows, batch_size=list(self.shape))
 
     @classmethod

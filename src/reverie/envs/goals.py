@@ -6,15 +6,15 @@ The observation is a ``Dict`` with ``observation``, ``achieved_goal`` and ``desi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
-from reverie.core.obs_codec import ObsCodec
+from reverie.core.obs_codec import ObsCodec, default_key
 from reverie.core.spaces import cast, column
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, ObsSpec
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec
 from reverie.envs.make import Env
 
 GOALS = (ACHIEVED_GOAL, DESIRED_GOAL)
@@ -26,6 +26,23 @@ def is_goal_env(env: Env) -> bool:
     """Return whether ``env`` observes goals and computes their rewards."""
     space = env.observation_space
     return isinstance(space, spaces.Dict) and {*GOALS} <= {*space.spaces} and env.has_wrapper_attr("compute_reward")
+
+
+def add_goal_space(space: spaces.Space[Any], keys: Collection[str]) -> spaces.Dict:
+    """Return ``space`` with an observation ``goal``, whose parts are the observations with ``keys``."""
+    parts = space if isinstance(space, spaces.Dict) else spaces.Dict({default_key(space): space})
+    goal = _select_parts(parts, "", keys)
+    assert goal is not None
+    return spaces.Dict({**parts.spaces, GOAL.removesuffix("/"): goal})
+
+
+def _select_parts(space: spaces.Space[Any], key: str, keys: Collection[str]) -> spaces.Space[Any] | None:
+    """Return the parts of ``space`` with ``keys``; ``key``: of the space itself. None if there are none."""
+    if not isinstance(space, spaces.Dict):
+        return space if key in keys else None
+    chosen = {name: _select_parts(part, f"{key}/{name}" if key else name, keys) for name, part in space.items()}
+    present = {name: part for name, part in chosen.items() if part is not None}
+    return spaces.Dict(present) if present else None
 
 
 def goal_spec_problem(spec: ObsSpec) -> str:

@@ -210,7 +210,8 @@ class Experiment(Trainable):
 
 def _read_all_rows(replay: ReplayBuffer, spec: ObsSpec) -> Batch:
     """Return all rows of the replay ``[N, n]`` without images and latents, read-only: they can be memory-mapped."""
-    names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in spec.items() if part.kind == "vector")]
+    stored = {key: part for key, part in spec.items() if f"obs/{key}" in replay.storage.specs}  # goals are not
+    names = ["action", "reward", *FLAGS, *(f"obs/{key}" for key, part in stored.items() if part.kind == "vector")]
     rows = replay.storage.read(replay.oldest, replay.count, names, copy=False)
     columns = {name: torch.from_numpy(x) for name, x in rows.items()}
     return Batch.from_columns(columns, torch.arange(replay.storage.streams))
@@ -286,7 +287,7 @@ def build(
     sources = [prefetch(rows, algo.device) for rows in (offline.dataset, online.replay) if rows is not None]
     return Experiment(
         config=config, user_env=env, user_eval_env=eval_env, algo=algo, clock=clock, meter=meter,
-        obs_spec=learned.obs_spec, action_spec=task.action_spec,
+        obs_spec=config.algo.acting_spec(learned.obs_spec), action_spec=task.action_spec,
         env=envs.training, eval_env=envs.evaluation, reopen_user_env=envs.reopen,
         replay=offline.dataset if online.replay is None else online.replay, collector=online.collector,
         store=online.store, dataset=offline.dataset, spaces=offline.spaces, remarks=offline.remarks,

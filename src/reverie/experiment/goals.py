@@ -1,4 +1,4 @@
-"""Hindsight experience replay in a run: which algorithms can use it, and which environment computes rewards."""
+"""Goals in a run: those of goal-conditioned learners, and those that hindsight experience replay relabels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverie.algos.base import Algorithm
+from reverie.algos.goal_conditioned import GoalConditioned
 from reverie.core.errors import ConfigError
 from reverie.core.imports import import_object
 from reverie.core.logger import logger
@@ -16,9 +17,18 @@ from reverie.envs.make import Env, MakeEnv, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.nn.preprocess import Preprocessor
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.goals import GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
 
 FUNCTION_ADVICE = "name a function of goals: future(reward='module:function')"
+
+
+def sample_goals(algo: Algorithm, replay: ReplayBuffer, seed: int) -> None:
+    """Let ``replay`` add goals to sampled transitions if ``algo`` is goal-conditioned."""
+    if isinstance(algo, GoalConditioned):
+        replay.goals = GoalSampler(
+            replay.storage, replay.window, replay.batch_sampler.windows, algo.goal_sampling, seed
+        )
 
 
 def _has_world_model(learner: type[Any]) -> bool:
@@ -60,10 +70,10 @@ def relabel_goals(
     if (hindsight := config.replay.hindsight) is None:
         return None
     prefix = f"replay.hindsight = {hindsight.to_text()}"
-    if _has_world_model(type(algo)) or algo.extra_spec:
+    if isinstance(algo, GoalConditioned) or _has_world_model(type(algo)) or algo.extra_spec:
         raise ConfigError(
-            f"{prefix}: {config.name} has a world model, or stores values with the rows that belong to the collected "
-            "goals. Expected an off-policy algorithm without memory, such as dqn, td3 or sac."
+            f"{prefix}: {config.name} samples goals itself, has a world model, or stores values with the rows that "
+            "belong to the collected goals. Expected an off-policy algorithm without memory, such as dqn, td3 or sac."
         )
     if problem := goal_spec_problem(spec):
         raise ConfigError(f"{prefix}: {problem}. Use a goal environment.")
@@ -86,6 +96,6 @@ def relabel_goals(
             logger.info(f"{prefix}: algo.{name} has no effect, since it follows the rewards of collected goals")
     for number, replay in enumerate(replays):
         if replay is not None:
-            replay.hindsight = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)
-            replay.hindsight.is_checked = not getattr(replay, "has_rewards", True)  # there is nothing to compare
+            replay.goals = relabeler = GoalRelabeler(replay.storage, replay.window, hindsight, goal_fn, seed + number)
+            relabeler.is_checked = not getattr(replay, "has_rewards", True)  # there is nothing to compare
     return env

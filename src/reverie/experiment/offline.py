@@ -16,18 +16,21 @@ from gymnasium.envs.registration import EnvSpec
 from reverie.algos.base import Algorithm
 from reverie.algos.dreamer import Dreamer, DreamerConfig
 from reverie.algos.returns_to_go import RETURN_TO_GO_COLUMN, TIMESTEP_COLUMN, ReturnToGoAnnotator, timesteps
+from reverie.algos.settings import AlgorithmConfig
 from reverie.core.collectives import single_rank
 from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.protocols import Env
 from reverie.core.rows import Rows
 from reverie.core.seeding import derived_seeds, seeded_rng
-from reverie.core.specs import EXTRAS, ObsSpec, diff_specs, spec_to_dict
+from reverie.core.specs import EXTRAS, GOAL, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Window
 from reverie.datasets.dataset import RecordedEpisodes, open_recorded, read_progress
 from reverie.datasets.dataset_env import check_same_meaning, missing_kwargs_and_wrappers
-from reverie.datasets.reader import check_rewards
+from reverie.datasets.reader import Space, check_rewards
+from reverie.envs.goals import add_goal_space
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
+from reverie.experiment.goals import sample_goals
 from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
 from reverie.run.evaluate import ScoreMetric
@@ -69,7 +72,7 @@ def open_run_dataset(
         _check_same_task(recorded, config, probed.spec)
     if (env := training or evaluation) is not None:
         env_id = config.eval_env_config.id if training is None else config.env.id
-        check_dataset_fits(recorded, spec_to_dict(env.obs_spec, env.action_spec), env_id)
+        check_dataset_fits(recorded, spec_to_dict(env.obs_spec, env.action_spec), env_id, config.algo)
     return recorded
 
 
@@ -88,11 +91,19 @@ def read_offline_rows(
     recorded.close()
     starts = np.flatnonzero(dataset.column("is_first"))
     longest = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
-    spaces, remarks = None if has_env else recorded.spaces, tuple(recorded.remarks())
+    spaces, remarks = None if has_env else _acting_spaces(recorded, config.algo), tuple(recorded.remarks())
     if heldout is not None:
         episodes = count_noun(int(np.count_nonzero(heldout.column("is_first"))), "episode")
         remarks += (f"{episodes} not learned from, but held out (heldout_fraction)",)
     return OfflineRows(dataset, estimator, spaces, remarks, longest, heldout)
+
+
+def _acting_spaces(recorded: RecordedEpisodes, algo: AlgorithmConfig) -> tuple[Space, Space] | None:
+    """Return the spaces of the dataset, with goals that acting needs and rows lack; None if it declares none."""
+    goals = [key for key in algo.acting_spec(recorded.obs_spec) if key not in recorded.obs_spec]
+    if recorded.spaces is None or not goals:
+        return recorded.spaces
+    return add_goal_space(recorded.spaces[0], [key.removeprefix(GOAL) for key in goals]), recorded.spaces[1]
 
 
 def load_dataset(
@@ -114,6 +125,7 @@ def load_dataset(
         )  # fmt: skip
     dataset.has_rewards = recorded.about.has_rewards
     _store_returns(dataset, algo)
+    sample_goals(algo, dataset, seed)
     rewards = np.concatenate(columns["reward"]) if unclipped else None
     if not heldout.fraction:
         return dataset, rewards, None
@@ -193,13 +205,22 @@ def _check_same_task(recorded: RecordedEpisodes, config: ExperimentConfig, spec:
         )
 
 
-def check_dataset_fits(recorded: RecordedEpisodes, expected: Mapping[str, Any], env: str) -> None:
+def check_dataset_fits(
+    recorded: RecordedEpisodes, expected: Mapping[str, Any], env: str, algo: AlgorithmConfig
+) -> None:
     """Raise DataError unless the dataset has the ``expected`` observations and actions of the environment or agent.
 
-    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent without one.
+    ``env``: the environment's id, for the message; ``NO_ENV`` for an agent without one. ``algo`` may need goals too.
     """
     name, whose = ("the agent", "the agent") if env == NO_ENV else (env, f"the environment {env}")
-    if problems := diff_specs(spec_to_dict(recorded.obs_spec, recorded.action_spec), expected, ("the data", name)):
+    spec = algo.acting_spec(recorded.obs_spec)
+    goals = [key for key in spec if key.startswith(GOAL) and key not in expected["observation"]]
+    if goals and env != NO_ENV:
+        raise DataError(
+            f"{whose} supplies no goal: expected the observation '{goals[0]}', or achieved_goal and desired_goal. Use "
+            "a goal environment for evaluation, or --env none, and pass goals to agent.act."
+        )
+    if problems := diff_specs(spec_to_dict(spec, recorded.action_spec), expected, ("the data", name)):
         advice = (
             "Use a dataset of the environment in which the agent was trained."
             if env == NO_ENV
@@ -235,7 +256,7 @@ def read_heldout_data(
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
         if not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards:
             check_rewards(recorded.about, recorded.reader.path, "heldout_data")
-        check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id)
+        check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id, config.algo)
         return _build_heldout(config, recorded, algo, scratch)
 
 
@@ -252,6 +273,7 @@ def _build_heldout(
         extra_spec={} if isinstance(algo, Dreamer) else algo.extra_spec, scratch=scratch, **chosen,
     )  # fmt: skip
     _store_returns(dataset, algo)
+    sample_goals(algo, dataset, derived_seeds(config.seed)["evaluation"])
     return dataset
 
 

@@ -287,7 +287,7 @@ def batch_tensors(batch: Batch) -> dict[str, Tensor]:
 def _replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:
     """Return ``batch`` with other ``tensors``, in the order of :func:`batch_tensors`."""
     by_name: dict[str, Any] = dict(zip(batch_tensors(batch), tensors, strict=True))
-    for name in ("obs", "extras"):
+    for name in ("obs", "extras", "goals"):
         by_name[name] = {key: by_name.pop(f"{name}/{key}") for key in getattr(batch, name)}
     return replace(batch, **by_name)
 

@@ -88,9 +88,14 @@ class CategoricalActor(Network):
     """A policy pi(a | s): an MLP whose outputs are the logits of :class:`GumbelCategoricals`."""
 
     def __init__(
-        self, obs_spec: ObsSpec, classes: tuple[int, ...], cfg: NetworkConfig, dtype: torch.dtype = torch.float32
+        self,
+        obs_spec: ObsSpec,
+        classes: tuple[int, ...],
+        cfg: NetworkConfig,
+        dtype: torch.dtype = torch.float32,
+        **settings: Any,
     ) -> None:
-        super().__init__(obs_spec, sum(classes), cfg, dtype)
+        super().__init__(obs_spec, sum(classes), cfg, dtype, **settings)
         self.classes = classes
 
     def forward(self, obs: Obs) -> GumbelCategoricals:  # type: ignore[override]

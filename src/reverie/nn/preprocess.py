@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
-from reverie.core.specs import ObsPart, ObsSpec, without_mask
+from reverie.core.specs import DESIRED_GOAL, GOAL, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
 from reverie.nn.normalization import NormalizeConfig, ObsNormalizer
 from reverie.nn.reward_scaling import Affine, Factor, ReturnBounds, ReturnScaler, ReturnStd, RewardScale
@@ -106,11 +106,14 @@ class Preprocessor(nn.Module):
         unless rewards are scaled by running statistics.
         """
         super().__init__()
+        rows = {key: part for key, part in spec.items() if not key.startswith(GOAL)}
+        self.goals: list[str] = [key.removeprefix(GOAL) for key in spec if key.startswith(GOAL)]
+        """Keys of the observations that are also goals."""
         self.normalizer: ObsNormalizer | None = (
-            ObsNormalizer(spec, normalize_obs) if normalize_obs is not None else None
+            ObsNormalizer(rows, normalize_obs) if normalize_obs is not None else None
         )
         self.frames: FrameStacker | None = (
-            FrameStacker(spec, frame_stack, frame_stack_keys) if frame_stack > 1 else None
+            FrameStacker(rows, frame_stack, frame_stack_keys) if frame_stack > 1 else None
         )
         self.rewards: Factor | ReturnScaler | None = None
         if isinstance(reward_scale, Factor):
@@ -118,7 +121,8 @@ class Preprocessor(nn.Module):
         elif isinstance(reward_scale, ReturnStd):
             self.rewards = ReturnScaler(discount, reward_scale.clip, reward_scale.max_return, reward_scale.std)
         self.range: ReturnBounds | None = ReturnBounds(discount) if bound_values and self.scaler is None else None
-        self.spec: ObsSpec = self.frames.spec if self.frames is not None else spec
+        stacked = self.frames.spec if self.frames is not None else rows
+        self.spec: ObsSpec = {**stacked, **{f"{GOAL}{key}": stacked[key] for key in self.goals}}
         self.is_active: bool = not (self.normalizer is None and self.frames is None and self.rewards is None)
         """Whether it changes anything."""
         self.follows_rewards: bool = True
@@ -147,7 +151,25 @@ class Preprocessor(nn.Module):
         if self.frames is not None:
             obs, batch = self.frames(obs, batch.is_first), batch.slice_time(self.frames.context)
         reward = self.scale_rewards(batch.reward, batch.is_first)
-        return batch if obs is batch.obs and reward is batch.reward else replace(batch, obs=obs, reward=reward)
+        goals = self.preprocess_goals(batch.goals) if batch.goals else batch.goals
+        if obs is batch.obs and reward is batch.reward and goals is batch.goals:
+            return batch
+        return replace(batch, obs=obs, reward=reward, goals=goals)
+
+    def preprocess_goals(self, goals: Obs) -> Obs:
+        """Return goals ``NAME/KEY`` ``[B, context + 1, ...]`` as goals ``[B, 1, ...]``, each as its observation KEY."""
+        by_name: dict[str, Obs] = {}
+        for path, value in goals.items():
+            name, _, key = path.partition("/")
+            by_name.setdefault(name, {})[key] = value
+        out: Obs = {}
+        for name, obs in by_name.items():
+            obs = obs if self.normalizer is None else self.normalizer(obs)
+            if self.frames is not None:
+                some = next(iter(obs.values()))
+                obs = self.frames(obs, torch.zeros(some.shape[:2], dtype=torch.bool, device=some.device))
+            out |= {f"{name}/{key}": value for key, value in obs.items()}
+        return out
 
     def scale_rewards(self, reward: Tensor, first: Tensor) -> Tensor:
         """Return rewards ``[...]`` as the losses see them; ``first``: rows where an episode begins."""
@@ -185,7 +207,7 @@ class Preprocessor(nn.Module):
 
     def policy(self, inner: Policy[Any], device: torch.device) -> Policy[Any]:
         """Return a policy that acts on rows, given ``inner``, which acts on preprocessed observations."""
-        as_stored = self.normalizer is None and self.frames is None
+        as_stored = self.normalizer is None and self.frames is None and not self.goals
         return inner if as_stored else PreprocessedPolicy(self, inner, device)
 
 
@@ -237,7 +259,21 @@ class PreprocessedPolicy:
             obs, past = frames.push(obs, step.is_first.to(self.device, non_blocking=True), past)
         if normalizer is not None:
             obs = normalizer(obs)
-        return replace(step, obs=obs), past
+        return replace(step, obs=obs | self._preprocess_goal(obs)), past
+
+    def _preprocess_goal(self, obs: Obs) -> Obs:
+        """Return the goals ``goal/KEY`` ``[N, ...]``; a stack repeats them."""
+        goal = {key: obs[name] for key in self.preprocess.goals if (name := f"{GOAL}{key}") in obs}
+        if DESIRED_GOAL in obs and not goal:  # a goal environment
+            goal = dict.fromkeys(self.preprocess.goals, obs[DESIRED_GOAL])
+        if not goal:
+            return goal
+        normalizer, frames = self.preprocess.normalizer, self.preprocess.frames
+        goal = goal if normalizer is None else normalizer(goal)
+        if frames is not None:
+            first = torch.ones(len(next(iter(goal.values()))), dtype=torch.bool, device=self.device)
+            goal, _ = frames.push(goal, first, frames.initial(len(first), self.device))
+        return {f"{GOAL}{key}": value for key, value in goal.items()}
 
     @torch.no_grad()
     def act(self, step: Step, state: PreprocessState, mode: Mode) -> tuple[Tensor, PreprocessState]:

@@ -205,10 +205,14 @@ class ReluMLP(nn.Module):
                 bias.uniform_(-bound, bound)
 
     @torch.no_grad()
-    def initialize_glorot(self) -> None:
-        """Draw weights uniformly within sqrt(6 / (inputs + outputs)), biases 0: Glorot and Bengio 2010, equation 16."""
-        for weight, bias in self.layers():
-            bound = math.sqrt(6 / (weight.shape[1] + weight.shape[2]))
+    def initialize_glorot(self, last: float = 1.0) -> None:
+        """Draw weights uniformly within sqrt(6 / (inputs + outputs)), biases 0: Glorot and Bengio 2010, equation 16.
+
+        ``last``: factor of this bound in the last layer.
+        """
+        layers = self.layers()
+        for k, (weight, bias) in enumerate(layers):
+            bound = math.sqrt(6 / (weight.shape[1] + weight.shape[2])) * (last if k == len(layers) - 1 else 1)
             weight.uniform_(-bound, bound)
             bias.zero_()
 

@@ -16,6 +16,7 @@ from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, VERSION_COLUMN
 from reverie.core.types import Batch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
+from reverie.replay.goals import GOALS, GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
 from reverie.replay.sources import Feedback
 from reverie.replay.storage import HostStorage, Storage
@@ -42,7 +43,7 @@ class ReplayBuffer:
         self.batch_sampler: BatchSampler = BatchSampler(storage, window, seed, config, online)
         self.store: ReplayStore | None = None
         self.annotator: RowAnnotator | None = None
-        self.hindsight: GoalRelabeler | None = None
+        self.goals: GoalRelabeler | GoalSampler | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
         self.ended: list[bool] = [True] * storage.streams  # whether the newest row of each stream is_last, or missing
@@ -89,8 +90,8 @@ class ReplayBuffer:
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.batch_sampler.add_one(is_first, is_last)
-        if self.hindsight is not None and True in is_first:
-            self.hindsight.add(as_numpy(step.is_first)[:, None])
+        if self.goals is not None and True in is_first:
+            self.goals.episodes.add(as_numpy(step.is_first)[:, None])
         self.ended = is_last
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
@@ -110,8 +111,8 @@ class ReplayBuffer:
         self.stale = True
         self.pending.clear()
         self.batch_sampler.clear()
-        if self.hindsight is not None:
-            self.hindsight.clear()
+        if self.goals is not None:
+            self.goals.episodes.clear()
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
         """Add n rows to each stream, ``[N, n, ...]`` by column. Missing extras are blank; the store gets nothing.
@@ -131,8 +132,8 @@ class ReplayBuffer:
         """Register stored ``rows``, ``[N, n, ...]`` by column, with the samplers."""
         is_last = rows["is_last"].astype(bool)
         self.batch_sampler.add(rows["is_first"].astype(bool), is_last, collected=False)
-        if self.hindsight is not None:
-            self.hindsight.add(rows["is_first"])
+        if self.goals is not None:
+            self.goals.episodes.add(rows["is_first"])
         if is_last.shape[1]:
             self.ended = is_last[:, -1].tolist()
 
@@ -203,8 +204,8 @@ class ReplayBuffer:
         self.stale = False
         handles, weights = self.batch_sampler.draw(count)
         rows = self.storage.gather(handles, self.window.rows)
-        if self.hindsight is not None:
-            self.hindsight.relabel(rows, handles)
+        if self.goals is not None:
+            self.goals.annotate(rows, handles)
         device = rows["reward"].device
         if (resets := self.batch_sampler.state_resets) is not None:
             rows["is_first"][:, 0] |= torch.from_numpy(resets).to(device)
@@ -218,6 +219,7 @@ class ReplayBuffer:
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},
+            goals={name.removeprefix(GOALS): x for name, x in rows.items() if name.startswith(GOALS)},
             action=rows["action"], reward=rows["reward"], is_first=rows["is_first"], is_last=rows["is_last"],
             is_terminal=rows["is_terminal"], weight=weight, index=handles,
         )  # fmt: skip
@@ -261,12 +263,12 @@ class ReplayBuffer:
     def state_dict(self) -> State:
         """Return everything that does not follow from the rows: generators, queues, priorities, pending feedback."""
         pending = [feedback.state_dict() for feedback in self.pending]
-        hindsight = {} if self.hindsight is None else {"hindsight": self.hindsight.state_dict()}
-        return {**self.batch_sampler.state_dict(), "pending": pending, **hindsight}
+        goals = {} if self.goals is None else {"goals": self.goals.state_dict()}
+        return {**self.batch_sampler.state_dict(), "pending": pending, **goals}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state if the buffer already contains the same rows; otherwise sampling starts over."""
         if self.batch_sampler.load_state_dict(state):
             self.pending = [Feedback.from_state(entry) for entry in state["pending"]]
-            if self.hindsight is not None and "hindsight" in state:
-                self.hindsight.load_state_dict(state["hindsight"])
+            if self.goals is not None and "goals" in state:
+                self.goals.load_state_dict(state["goals"])

@@ -27,8 +27,8 @@ from reverie.core.errors import ConfigError, missing_method_error
 from reverie.core.logger import logger
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
 from reverie.core.types import State, Window
+from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.storage import Storage
-from reverie.replay.windows import HandleQueue
 
 ACHIEVED, DESIRED = f"obs/{ACHIEVED_GOAL}", f"obs/{DESIRED_GOAL}"
 """The columns of achieved and of desired goals."""
@@ -87,46 +87,17 @@ class GoalRelabeler:
     """Relabels sampled windows of a storage, which has columns of achieved and desired goals."""
 
     def __init__(self, storage: Storage, window: Window, config: Hindsight, goal_fn: GoalFn, seed: int) -> None:
-        """Register all stored rows; ``add`` registers later ones."""
         self.storage = storage
         self.context: int = window.context
         self.config = config
         self.goal_fn = goal_fn
         self.rng: np.random.Generator = np.random.default_rng([seed, 100])  # samplers have smaller numbers
-        self.starts: list[HandleQueue] = [HandleQueue() for _ in range(storage.streams)]
-        """Numbers of the rows at which the episodes of each stream begin, or their oldest stored rows."""
+        self.episodes: EpisodeBounds = EpisodeBounds(storage)
         self.is_checked: bool = False
         self.has_terminations: bool = False
         """Whether ``goal_fn`` knows terminations, or the user knows that it does not."""
-        self.clear()
-        self.add(storage.read(storage.oldest, storage.count, ["is_first"])["is_first"])
 
-    def clear(self) -> None:
-        """Forget all episodes: the storage is empty now, or its rows will be added again."""
-        for starts in self.starts:
-            starts.clear()
-            starts.add([self.storage.oldest])
-
-    def add(self, is_first: np.ndarray) -> None:
-        """Register ``n`` more rows of each stream, ``[N, n]``, already stored."""
-        row = self.storage.count - is_first.shape[1]
-        for starts, flags in zip(self.starts, is_first, strict=True):
-            starts.add(row + np.flatnonzero(flags))
-            newest = np.searchsorted(starts.handles, self.storage.oldest, "right") - 1
-            starts.drop(int(starts.handles[newest]))
-
-    def find_episodes(self, row: np.ndarray, stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and the newest stored row ``[R]`` of the episodes of stored rows ``[R]``."""
-        begin, end = np.empty_like(row), np.empty_like(row)
-        for number, starts in enumerate(self.starts):
-            of_stream, edges = stream == number, starts.handles
-            following = edges.searchsorted(row[of_stream], "right")
-            begin[of_stream] = edges[following - 1]
-            is_newest = following == len(edges)
-            end[of_stream] = np.where(is_newest, self.storage.count, edges[following - is_newest]) - 1
-        return np.maximum(begin, self.storage.oldest), end
-
-    def relabel(self, rows: dict[str, Tensor], handles: Tensor) -> None:
+    def annotate(self, rows: dict[str, Tensor], handles: Tensor) -> None:
         """Relabel windows ``[B, T, ...]`` in place, which begin with the rows ``handles`` ``[B]``.
 
         ``rows`` are copies of the stored rows, and contiguous.
@@ -141,7 +112,7 @@ class GoalRelabeler:
         begins_run[:, 0] = True
         window, offset = np.nonzero(begins_run)  # [R]
         stream = stream[window]
-        begin, end = self.find_episodes(np.maximum(window_row[window] + offset, 0), stream)
+        begin, end = self.episodes.find(np.maximum(window_row[window] + offset, 0), stream)
         row = window_row[window] + np.maximum(offset, self.context)  # the first row that is learned from
         run = np.flatnonzero((self.rng.random(len(row)) < self.config.share) & (row < end))  # [G]
         if not len(run):

@@ -1,0 +1,62 @@
+"""Goals that the caller of a goal-conditioned agent passes, instead of an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import DataError
+from reverie.core.spaces import column, columns_to_nested, get_at_path, iter_leaves
+from reverie.core.specs import DESIRED_GOAL, GOAL
+
+GOAL_NAME = GOAL.removesuffix("/")
+
+
+def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
+    """Return an observation of ``space``, or N of them, with ``goal``: one goal for all of them, or one for each.
+
+    ``obs`` and ``goal`` may be the bare observation if there is a single one beside the goal.
+
+    Raises:
+        DataError: there is no goal, or it does not fit the space.
+    """
+    if isinstance(obs, tuple | list):  # the whole return value of reset or step, which is reported elsewhere
+        return obs
+    name = GOAL_NAME if GOAL_NAME in space.spaces else DESIRED_GOAL
+    parts = _named(spaces.Dict({key: part for key, part in space.items() if key != name}), obs)
+    if goal is None:
+        if name not in parts:
+            raise DataError(f"there is no goal: pass goal, an observation to reach, of the space {space[name]}.")
+        return parts
+    path, leaf = next((path, leaf) for path, leaf in iter_leaves(space) if path[0] != name)
+    shape = np.shape(get_at_path(parts, path))
+    count = None if shape == leaf.shape else shape[0]
+    whole = space[name]
+    values = _named(whole, goal) if isinstance(whole, spaces.Dict) else goal
+    arrays = {column("goal", path): _part(values, path, leaf, count) for path, leaf in iter_leaves(whole)}
+    return {**parts, name: columns_to_nested(whole, arrays, "goal")}
+
+
+def _named(space: spaces.Dict, value: Any) -> dict[str, Any]:
+    """Return ``value`` as a dictionary; a bare value is that of the only part of ``space``."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if len(space) > 1:
+        raise DataError(f"expected a dictionary of {', '.join(map(repr, space))}, got {type(value).__name__}.")
+    return dict.fromkeys(space, value)
+
+
+def _part(goal: Any, path: tuple[Any, ...], leaf: spaces.Space[Any], count: int | None) -> np.ndarray:
+    """Return one array of a goal, repeated for ``count`` observations."""
+    value, name, shape = np.asarray(get_at_path(goal, path)), column("goal", path), tuple(leaf.shape or ())
+    if value.shape == shape and count is not None:
+        value = np.broadcast_to(value, (count, *shape))
+    expected = shape if count is None else (count, *shape)
+    if value.shape != expected:
+        raise DataError(f"{name} has shape {value.shape}: expected {expected}, that of an observation.")
+    if not np.isfinite(value).all():
+        raise DataError(f"{name} contains NaN or infinite numbers: expected finite ones.")
+    return value

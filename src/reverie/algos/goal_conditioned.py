@@ -1,0 +1,131 @@
+"""What goal-conditioned learners share: goals as inputs of networks, sampled goals, and their settings.
+
+A learner's observations ``goal/KEY`` are a goal: an observation ``KEY`` to reach. Recorded data need none, as other
+recorded observations serve as goals. The environment, or the caller of ``agent.act``, supplies them when acting.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig
+from reverie.core.bounds import Above, Regex, ScheduledFloat, Within
+from reverie.core.errors import ConfigError
+from reverie.core.goals import GoalSampling, GoalShares
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec, without_mask
+from reverie.core.types import Window
+from reverie.nn.network import NetworkConfig
+
+# ---------------------------------------------------------------------- learner
+
+
+class GoalConditioned(ModelFree):
+    """A learner whose networks read observations with goals. ``preprocess.spec`` contains both."""
+
+    cfg: Any
+
+    def __init__(self, obs_spec: ObsSpec, cfg: GoalConfig, device: torch.device) -> None:
+        super().__init__(cfg.network_spec(obs_spec), cfg, device)
+        self.window: Window = replace(self.window, has_priorities=False)
+
+    @property
+    def goal_sampling(self) -> GoalSampling:
+        """The goals that each transition of a batch needs."""
+        return GoalSampling(
+            shares=self.cfg.goal_shares, keys=self.preprocess.goals, discount=getattr(self.cfg, "discount", 0.0),
+            context=self.window.context,
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalConfig(OfflineConfig, ModelFreeConfig):
+    """Settings of goal-conditioned learners, with the defaults of OGBench's code (github.com/seohongpark/ogbench)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
+    network_settings: ClassVar[frozenset[str]] = frozenset()
+
+    batch_size: int = 1024
+    """B, number of transitions in a batch."""
+    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(512, 512, 512)))
+    """Layers of the networks, with GELU instead of ReLU."""
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
+    """Learning rate of Adam for all networks."""
+    goal_keys: Annotated[str, Regex()] = ""
+    """Regular expression of the observation keys that form a goal, matched in full. Empty: `achieved_goal` of a goal
+    environment, else all observations."""
+    actor_goals: GoalShares = field(default_factory=GoalShares)
+    """Goals of the policy's loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_length != 2:
+            raise ConfigError(
+                f"algo.batch_length = {self.batch_length}: {self.algorithm} samples goals for single transitions. Use "
+                "2."
+            )
+
+    @property
+    def goal_shares(self) -> dict[str, GoalShares]:
+        """Where goals come from, by their names."""
+        return {"actor": self.actor_goals}
+
+    def check_data(self, *, recorded: bool, collected: bool) -> None:
+        if not recorded or collected:
+            raise ConfigError(
+                f"{self.algorithm} learns from recorded data alone. Pass --data PATH, and no experience but offline."
+            )
+
+    def needs_rewards(self, *, collected: bool) -> bool:
+        return False
+
+    def goal_keys_of(self, spec: ObsSpec) -> list[str]:
+        """Return the keys of the observations of ``spec`` that form a goal; ConfigError if there is none."""
+        keys = [key for key in without_mask(spec) if not key.startswith(GOAL) and key != DESIRED_GOAL]
+        if not self.goal_keys and DESIRED_GOAL in spec and ACHIEVED_GOAL in spec:
+            return [ACHIEVED_GOAL]
+        if not (chosen := [key for key in keys if re.fullmatch(self.goal_keys or ".*", key)]):
+            raise ConfigError(
+                f"algo.goal_keys = {self.goal_keys!r}: no observation matches. The observations are: {', '.join(keys)}."
+            )
+        return chosen
+
+    def acting_spec(self, spec: ObsSpec) -> ObsSpec:
+        """Return the observations ``spec`` of recorded rows with the goals that acting needs."""
+        goals = self.goal_keys_of(spec)
+        if goals == [ACHIEVED_GOAL] and DESIRED_GOAL in spec:
+            return spec
+        return {**spec, **{f"{GOAL}{key}": spec[key] for key in goals}}
+
+    def network_spec(self, spec: ObsSpec) -> ObsSpec:
+        """Return the inputs of networks, given the observations ``spec`` of rows or of :meth:`acting_spec`."""
+        rows = {key: part for key, part in spec.items() if not key.startswith(GOAL) and key != DESIRED_GOAL}
+        return rows | {f"{GOAL}{key}": rows[key] for key in self.goal_keys_of(spec)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalValueConfig(GoalConfig):
+    """Settings of goal-conditioned learners with values."""
+
+    networks: NetworkConfig = field(
+        default_factory=lambda: NetworkConfig(units=(512, 512, 512), critic_norm="after_relu")
+    )
+    """Layers of the networks, with GELU instead of ReLU."""
+    discount: Annotated[float, Within("[0, 1)")] = 0.99
+    """Discount factor gamma per agent step. The authors use 0.995 in giant mazes."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
+    """Step size of the target networks per update; 1 copies the networks."""
+    value_goals: GoalShares = field(
+        default_factory=lambda: GoalShares(current=0.2, episode=0.5, random=0.3, geometric=True)
+    )
+    """Goals of the values' loss."""
+
+    @property
+    def goal_shares(self) -> dict[str, GoalShares]:
+        return {"value": self.value_goals, "actor": self.actor_goals}
