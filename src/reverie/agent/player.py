@@ -17,7 +17,7 @@ from gymnasium import spaces
 from reverie.agent.conversion import ObsConverter, action_statistics, obs_to_step, to_numpy
 from reverie.agent.goal_input import add_goal
 from reverie.algos.base import Algorithm
-from reverie.algos.goal_conditioned import GoalConditioned
+from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, count_noun, did_you_mean, short_repr
 from reverie.core.spaces import column, get_at_path, iter_leaves
@@ -173,7 +173,7 @@ class Player:
     ) -> tuple[bool, Step, AgentState]:
         """Return whether ``obs`` is a single observation, the rows, and the state with updated frame stacks."""
         goal = state.goal if goal is None and state is not None else goal
-        if isinstance(self.algo, GoalConditioned) and isinstance(self.observation_space, spaces.Dict):
+        if isinstance(self.config.algo, GoalKeysConfig) and isinstance(self.observation_space, spaces.Dict):
             obs = add_goal(self.observation_space, obs, goal)
         elif goal is not None:
             raise DataError(f"goal: {self.config.algo.algorithm} does not act toward goals. Leave it out.")

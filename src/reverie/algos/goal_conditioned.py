@@ -45,36 +45,12 @@ class GoalConditioned(ModelFree):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GoalConfig(OfflineConfig, ModelFreeConfig):
-    """Settings of goal-conditioned learners, with the defaults of OGBench's code (github.com/seohongpark/ogbench)."""
+class GoalKeysConfig(OfflineConfig, ModelFreeConfig):
+    """Settings of learners that act toward goals."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
-    network_settings: ClassVar[frozenset[str]] = frozenset()
-
-    batch_size: int = 1024
-    """B, number of transitions in a batch."""
-    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(512, 512, 512)))
-    """Layers of the networks, with GELU instead of ReLU."""
-    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
-    """Learning rate of Adam for all networks."""
     goal_keys: Annotated[str, Regex()] = ""
     """Regular expression of the observation keys that form a goal, matched in full. Empty: `achieved_goal` of a goal
     environment, else all observations."""
-    actor_goals: GoalShares = field(default_factory=GoalShares)
-    """Goals of the policy's loss."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.batch_length != 2:
-            raise ConfigError(
-                f"algo.batch_length = {self.batch_length}: {self.algorithm} samples goals for single transitions. Use "
-                "2."
-            )
-
-    @property
-    def goal_shares(self) -> dict[str, GoalShares]:
-        """Where goals come from, by their names."""
-        return {"actor": self.actor_goals}
 
     def check_data(self, *, recorded: bool, collected: bool) -> None:
         if not recorded or collected:
@@ -107,6 +83,36 @@ class GoalConfig(OfflineConfig, ModelFreeConfig):
         """Return the inputs of networks, given the observations ``spec`` of rows or of :meth:`acting_spec`."""
         rows = {key: part for key, part in spec.items() if not key.startswith(GOAL) and key != DESIRED_GOAL}
         return rows | {f"{GOAL}{key}": rows[key] for key in self.goal_keys_of(spec)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoalConfig(GoalKeysConfig):
+    """Settings of goal-conditioned learners, with the defaults of OGBench's code (github.com/seohongpark/ogbench)."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
+    network_settings: ClassVar[frozenset[str]] = frozenset()
+
+    batch_size: int = 1024
+    """B, number of transitions in a batch."""
+    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(512, 512, 512)))
+    """Layers of the networks, with GELU instead of ReLU."""
+    lr: Annotated[ScheduledFloat, Above(0)] = 3e-4
+    """Learning rate of Adam for all networks."""
+    actor_goals: GoalShares = field(default_factory=GoalShares)
+    """Goals of the policy's loss."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_length != 2:
+            raise ConfigError(
+                f"algo.batch_length = {self.batch_length}: {self.algorithm} samples goals for single transitions. Use "
+                "2."
+            )
+
+    @property
+    def goal_shares(self) -> dict[str, GoalShares]:
+        """Where goals come from, by their names."""
+        return {"actor": self.actor_goals}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,6 +45,7 @@ ALGORITHMS = (
     ),
     Entry("gail", "reverie.algos.gail:GAILConfig", "recorded data, any actions"),
     Entry("gcbc", "reverie.algos.gcbc:GCBCConfig", "recorded data without rewards, any goal"),
+    Entry("lewm", "reverie.algos.lewm:LeWMConfig", "recorded data without rewards, any goal"),
     Entry("discrete_cql", "reverie.algos.discrete_cql:DiscreteCQLConfig", "recorded data, discrete actions"),
     Entry("discrete_bcq", "reverie.algos.discrete_bcq:DiscreteBCQConfig", "recorded data, discrete actions"),
     Entry("discrete_crr", "reverie.algos.discrete_crr:DiscreteCRRConfig", "recorded data, discrete actions"),

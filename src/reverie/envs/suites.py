@@ -117,6 +117,7 @@ def _crafter(_: str) -> None:
 def _dummy(_: str) -> None:
     for name in ("BitFlip", "Count", "Cue", "Grid", "Look", "Match"):
         _add(f"reverie/{name}-v0", name, "dummy")
+    _add("reverie/TwoRooms-v0", "TwoRooms", "two_rooms", max_episode_steps=100)
 
 
 def _add(

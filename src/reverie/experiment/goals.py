@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverie.algos.base import Algorithm
-from reverie.algos.goal_conditioned import GoalConditioned
+from reverie.algos.goal_conditioned import GoalConditioned, GoalKeysConfig
 from reverie.core.errors import ConfigError
 from reverie.core.imports import import_object
 from reverie.core.logger import logger
@@ -70,7 +70,7 @@ def relabel_goals(
     if (hindsight := config.replay.hindsight) is None:
         return None
     prefix = f"replay.hindsight = {hindsight.to_text()}"
-    if isinstance(algo, GoalConditioned) or _has_world_model(type(algo)) or algo.extra_spec:
+    if isinstance(config.algo, GoalKeysConfig) or _has_world_model(type(algo)) or algo.extra_spec:
         raise ConfigError(
             f"{prefix}: {config.name} samples goals itself, has a world model, or stores values with the rows that "
             "belong to the collected goals. Expected an off-policy algorithm without memory, such as dqn, td3 or sac."

@@ -126,6 +126,17 @@ class Trunk(nn.Module):
 
 
 @dataclass(frozen=True)
+class Strided(ImageEncoder):
+    """Convolutions of 4 x 4 with stride 2, as in Ha and Schmidhuber 2018, for images of any size from 22 x 22."""
+
+    channels: Annotated[tuple[int, ...], AtLeast(1)] = (16, 32, 32)
+    """Number of filters of each layer."""
+
+    def build(self, spec: ObsSpec) -> ConvStack:
+        return ConvStack(spec, tuple(ConvLayer(channels, 4, 2) for channels in self.channels), "strided")
+
+
+@dataclass(frozen=True)
 class Minatar(ImageEncoder):
     """One convolution of 3 x 3, for the 10 x 10 planes of MinAtar: Young and Tian 2019, arXiv:1903.03176.
 

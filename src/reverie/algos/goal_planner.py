@@ -1,0 +1,85 @@
+"""Plans toward a goal in latent space, by the cross-entropy method (Rubinstein 1999), as in LeWorldModel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reverie.core.bounds import AtLeast, Within
+from reverie.core.config import Config
+from reverie.core.errors import ConfigError
+from reverie.nn.latent_model import LatentModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerConfig(Config):
+    """Settings of plans."""
+
+    horizon: Annotated[int, AtLeast(1)] = 5
+    """H, blocks of actions in a plan."""
+    executed: Annotated[int, AtLeast(0)] = 0
+    """Blocks that are executed before the next plan; 0: all. With cost = last, fewer than all rarely arrive, as each
+    plan again arrives at its own end."""
+    cost: Literal["last", "sum"] = "last"
+    """Squared distance to the goal's latent of the last step only, or the sum over all steps, with weights from 0.1 to
+    1: PLDM."""
+    candidates: Annotated[int, AtLeast(2)] = 300
+    """Sequences of an iteration."""
+    elites: Annotated[int, AtLeast(2)] = 30
+    """Sequences of least cost, whose mean and standard deviation the next iteration samples from."""
+    iterations: Annotated[int, AtLeast(1)] = 10
+    """Iterations of a plan. The authors use 30."""
+    initial_std: Annotated[float, Within("(0, inf)")] = 1.0
+    """Standard deviation of the first candidates, in standard deviations of recorded actions."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.elites > self.candidates or self.executed > self.horizon:
+            raise ConfigError(
+                f"elites = {self.elites} of candidates = {self.candidates}, executed = {self.executed} of horizon = "
+                f"{self.horizon}: a part is larger than the whole."
+            )
+
+    @property
+    def num_executed(self) -> int:
+        """Blocks that are executed before the next plan."""
+        return self.executed or self.horizon
+
+
+class GoalPlan(NamedTuple):
+    """Plans of N environments."""
+
+    blocks: Tensor  # [N, H, block_width], normalized actions
+    latents: Tensor  # [N, H, D], after each block
+    costs: Tensor  # [N, H], squared distance of each latent to the goal's
+
+
+def plan_to_goal(model: LatentModel, z: Tensor, goal: Tensor, bounds: Tensor, cfg: PlannerConfig) -> GoalPlan:
+    """Return plans from latents ``z`` to ``goal``, ``[N, D]`` each.
+
+    ``bounds`` ``[2, block_width]``: of normalized actions. The first candidate of each iteration is the mean.
+    """
+    width = bounds.shape[1]
+    mean = z.new_zeros(len(z), 1, cfg.horizon, width)
+    std = torch.full_like(mean, cfg.initial_std)
+    weights = z.new_ones(1) if cfg.cost == "last" else torch.linspace(0.1, 1, cfg.horizon, device=z.device)
+    start = z[:, None].expand(-1, cfg.candidates, -1)
+    for _ in range(cfg.iterations):
+        noise = torch.randn(len(z), cfg.candidates, cfg.horizon, width, device=z.device)
+        noise[:, 0] = 0
+        blocks = (mean + std * noise).clamp(bounds[0], bounds[1])  # [N, S, H, block_width]
+        distance = _distance(model.imagine(start, blocks), goal[:, None, None])  # [N, S, H]
+        cost = (distance[..., -len(weights) :] * weights).sum(-1)  # [N, S]
+        best = cost.topk(cfg.elites, 1, largest=False).indices[..., None, None].expand(-1, -1, cfg.horizon, width)
+        elites = blocks.gather(1, best)
+        mean, std = elites.mean(1, keepdim=True), elites.std(1, keepdim=True)
+    latents = model.imagine(z, mean[:, 0])
+    return GoalPlan(mean[:, 0], latents, _distance(latents, goal[:, None]))
+
+
+def _distance(latents: Tensor, goal: Tensor) -> Tensor:
+    """Return squared distances ``[...]`` of latents ``[..., D]`` to ``goal``."""
+    return (latents - goal).square().sum(-1)

@@ -1,0 +1,189 @@
+"""LeWM: Maes et al. 2026, "LeWorldModel", arXiv 2603.19312: a world model without decoder that plans to a goal.
+
+An encoder maps observations to latents, and a predictor the latent of a row to that of the row k steps later, given the
+k actions between. Nothing is reconstructed and no reward is used: a regularizer keeps latents from collapsing. To reach
+a goal, the policy searches the actions whose predicted latent is nearest to the goal's, and takes all of them.
+
+The losses are the authors'. The default networks are small, for a CPU: a CNN and a predictor of a single latent, where
+the authors have a vision transformer and a transformer over three latents.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.goal_conditioned import GoalKeysConfig
+from reverie.algos.goal_planner import GoalPlan, PlannerConfig, plan_to_goal
+from reverie.algos.model_free import ModelFree
+from reverie.core.bounds import Above, AtLeast, ScheduledFloat
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import RunningStatistics
+from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.types import Batch, Obs, Step, Update
+from reverie.nn.adam import Adam
+from reverie.nn.cnn import Strided
+from reverie.nn.exploration import ChunkPolicy
+from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg
+from reverie.nn.network import NetworkConfig
+from reverie.nn.normalization import Standardizer
+from reverie.objectives.latents import effective_rank
+from reverie.objectives.td import Losses
+
+LATENT_STD = "train/latent_std"
+COLLAPSED_STD = 0.1
+"""Standard deviation of latents below which they have collapsed."""
+
+# ---------------------------------------------------------------------- losses
+
+
+class LeWMObjective(nn.Module):
+    """The losses of LeWM over windows of n blocks of k actions, ``[B, n k + 1]``."""
+
+    def __init__(self, model: LatentModel, block: int, regularizer: LatentRegularizer) -> None:
+        super().__init__()
+        self.model = model
+        self.block = block
+        self.regularizer = regularizer
+
+    def forward(self, batch: Batch) -> Losses:
+        """L = E[|predict(z_t, a_t) - z_{t+k}|^2] / D + regularizer(z); both latents get a gradient: section 3.
+
+        ``batch.action``: normalized.
+        """
+        z = self.model.encode({key: batch.obs[key][:, :: self.block] for key in self.model.keys})  # [B, n + 1, D]
+        predicted = self.model.predict(z[:, :-1], blocks_of(batch.action[:, :-1], self.block))
+        prediction, regularizer = (predicted - z[:, 1:]).square().mean(), self.regularizer.loss(z)
+        with torch.no_grad():
+            metrics = {
+                "loss/prediction": prediction.detach(), "loss/regularizer": regularizer.detach(),
+                LATENT_STD: z.std(0).mean(), "train/latent_rank": effective_rank(z[:, 0]),
+            }  # fmt: skip
+        return Losses({"model": prediction + regularizer}, metrics)
+
+
+def blocks_of(action: Tensor, block: int) -> Tensor:
+    """Return actions ``[B, n k, A]`` as n blocks of k actions, ``[B, n, k A]``."""
+    return action.reshape(len(action), action.shape[1] // block, -1)
+
+
+# ---------------------------------------------------------------------- learner
+
+
+class LeWM(ModelFree):
+    """The learner of LeWM: a world model, its update, and a policy that plans."""
+
+    actor_path = ""
+
+    def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: LeWMConfig, device: torch.device) -> None:
+        super().__init__(cfg.network_spec(obs_spec), cfg, device)
+        self.window = replace(self.window, crosses_episodes=False, has_priorities=False)
+        spec, width = self.preprocess.spec, action_spec.width
+        encoded = {key: spec[key] for key in self.preprocess.goals}
+        model = LatentModel(encoded, cfg.block * width, cfg.networks, cfg.latent, cfg.dtype)
+        self.objective: LeWMObjective = LeWMObjective(model, cfg.block, cfg.regularizer)
+        self.actions: Standardizer = Standardizer((width,))
+        """Mean and standard deviation of recorded actions."""
+        self.to(device)
+        self.optims["model"] = Adam(
+            model.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm, decoupled_decay=cfg.weight_decay
+        )
+        self._policy = ChunkPolicy(self.propose, cfg.planner.num_executed * cfg.block, width, device)
+
+    def prepare_batch(self, batch: Batch) -> Batch:
+        batch = super().prepare_batch(batch)
+        return replace(batch, action=self.actions(batch.action))
+
+    def train_step(self, batch: Batch) -> Update:
+        return Update(metrics=self.minimize(self.objective(batch)))
+
+    @torch.no_grad()
+    def plan(self, obs: Obs) -> GoalPlan:
+        """Return plans from preprocessed observations ``[N, ...]`` to the goals among them; actions are normalized."""
+        model = self.objective.model
+        limits = self.actions(torch.stack([torch.full_like(self.actions.shift, x) for x in (-1.0, 1.0)]))  # [2, A]
+        bounds = limits.repeat(1, self.cfg.block)
+        return plan_to_goal(model, model.encode(obs), model.encode_goal(obs), bounds, self.cfg.planner)
+
+    def propose(self, obs: Obs, noise: Tensor | None) -> Tensor:
+        """Return the actions ``[N, h A]`` that are executed before the next plan. ``noise`` is not used."""
+        blocks = self.plan(obs).blocks[:, : self.cfg.planner.num_executed]  # [N, executed, k A]
+        normalized = blocks.reshape(len(blocks), -1, self.actions.shift.shape[0])
+        return (normalized / self.actions.factor + self.actions.shift).flatten(1)
+
+    @property
+    def running_statistics(self) -> RunningStatistics:
+        return LeWMStatistics(super().running_statistics, self.actions)
+
+    def find_problem(self, metrics: Any) -> str:
+        std = metrics.get(LATENT_STD, 1.0)
+        if std >= COLLAPSED_STD:
+            return ""
+        return (
+            f"the latents have collapsed: their standard deviation is {std:.2g}, so all observations look alike to "
+            "plans. Increase the weight of algo.regularizer, or the batch size"
+        )
+
+
+class LeWMStatistics(NamedTuple):
+    """The statistics of observations, if there are any, and of actions."""
+
+    observations: RunningStatistics | None
+    actions: Standardizer
+
+    def update_statistics(self, step: Step) -> None:
+        """Do nothing: rows are recorded."""
+
+    def fit(self, rows: Batch) -> None:
+        """Compute the statistics of rows ``[N, n]``, once: networks are trained with them."""
+        if self.observations is not None:
+            self.observations.fit(rows)
+        if not self.actions.count:
+            self.actions.add(rows.action[~rows.is_last])
+
+
+# ---------------------------------------------------------------------- settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeWMConfig(GoalKeysConfig):
+    """Settings of LeWM: losses and planner of the authors' code (github.com/lucas-maes/le-wm), networks by reverie."""
+
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    network_settings: ClassVar[frozenset[str]] = frozenset()
+
+    batch_size: int = 128
+    """B, number of windows in a batch."""
+    batch_length: Annotated[int, AtLeast(2)] = 16
+    """T, rows of each window: a multiple of `block`, and one more. The authors have three blocks."""
+    block: Annotated[int, AtLeast(1)] = 5
+    """k, env steps that the model predicts at once, given their k actions."""
+    latent: Annotated[int, AtLeast(1)] = 64
+    """D, width of a latent. The authors have 192."""
+    networks: NetworkConfig = field(default_factory=lambda: NetworkConfig(units=(256, 512, 512), encoder=Strided()))
+    """Layers: the first width is of the encoder's last layer, the others of the predictor, and the last of both
+    projectors."""
+    regularizer: LatentRegularizer = field(default_factory=Sigreg)
+    """What keeps latents from collapsing: sigreg, or vicreg of PLDM, which is better in worlds of few dimensions."""
+    planner: PlannerConfig = field(default_factory=PlannerConfig)
+    """How actions are searched."""
+    lr: Annotated[ScheduledFloat, Above(0)] = 1e-3
+    """Learning rate of AdamW. The authors use 5e-5 for their transformers."""
+    weight_decay: Annotated[float, AtLeast(0)] = 1e-3
+    """Weight decay of AdamW."""
+    max_grad_norm: Annotated[float, AtLeast(0)] = 1.0
+    """Maximum gradient norm; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_length % self.block != 1 % self.block or self.batch_length <= self.block:
+            raise ConfigError(
+                f"algo.batch_length = {self.batch_length}, algo.block = {self.block}: expected a multiple of block and "
+                f"one more, such as {3 * self.block + 1}."
+            )
+
+
+LeWMConfig.learner = LeWM
