@@ -87,6 +87,21 @@ OFFLINE = {
     "iql": config("iql"),
     "gcbc": config("gcbc"),
     "gcbc_choices": config("gcbc"),
+    "lewm": config(
+        "lewm",
+        {"planner.candidates": 6, "planner.elites": 3, "planner.iterations": 2},
+        block=2,
+        batch_length=5,
+        latent=4,
+    ),
+    "lewm_vicreg": config(
+        "lewm",
+        {"planner.candidates": 6, "planner.elites": 3, "planner.cost": "sum"},
+        block=2,
+        batch_length=5,
+        latent=4,
+        regularizer="vicreg",
+    ),
     "crr": config("crr", target_update_interval=2),
     "crr_binary": config("crr", filter="binary", baseline="max", num_critics=2),
     "decision_transformer": config(

@@ -11,6 +11,8 @@ from torch import Tensor
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.types import Mode
+from reverie.nn.exploration import ChunkPolicy
 from reverie.nn.latent_model import LatentModel
 
 
@@ -57,18 +59,21 @@ class GoalPlan(NamedTuple):
     costs: Tensor  # [N, H], squared distance of each latent to the goal's
 
 
-def plan_to_goal(model: LatentModel, z: Tensor, goal: Tensor, bounds: Tensor, cfg: PlannerConfig) -> GoalPlan:
-    """Return plans from latents ``z`` to ``goal``, ``[N, D]`` each.
+def plan_to_goal(
+    model: LatentModel, z: Tensor, goal: Tensor, bounds: Tensor, cfg: PlannerConfig, seed: int
+) -> GoalPlan:
+    """Return plans from latents ``z`` to ``goal``, ``[N, D]`` each. ``seed``: of the candidates.
 
     ``bounds`` ``[2, block_width]``: of normalized actions. The first candidate of each iteration is the mean.
     """
+    generator = torch.Generator(z.device).manual_seed(seed)
     width = bounds.shape[1]
     mean = z.new_zeros(len(z), 1, cfg.horizon, width)
     std = torch.full_like(mean, cfg.initial_std)
     weights = z.new_ones(1) if cfg.cost == "last" else torch.linspace(0.1, 1, cfg.horizon, device=z.device)
     start = z[:, None].expand(-1, cfg.candidates, -1)
     for _ in range(cfg.iterations):
-        noise = torch.randn(len(z), cfg.candidates, cfg.horizon, width, device=z.device)
+        noise = torch.randn(len(z), cfg.candidates, cfg.horizon, width, generator=generator, device=z.device)
         noise[:, 0] = 0
         blocks = (mean + std * noise).clamp(bounds[0], bounds[1])  # [N, S, H, block_width]
         distance = _distance(model.imagine(start, blocks), goal[:, None, None])  # [N, S, H]
@@ -78,6 +83,14 @@ def plan_to_goal(model: LatentModel, z: Tensor, goal: Tensor, bounds: Tensor, cf
         mean, std = elites.mean(1, keepdim=True), elites.std(1, keepdim=True)
     latents = model.imagine(z, mean[:, 0])
     return GoalPlan(mean[:, 0], latents, _distance(latents, goal[:, None]))
+
+
+class PlanningPolicy(ChunkPolicy):
+    """Executes plans. In evaluations, the number of decisions so far seeds the candidates."""
+
+    def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor | None:
+        """Return the seed of the next plans, ``[1]``."""
+        return steps.reshape(1) if mode == "eval" else torch.randint(2**31, (1,))
 
 
 def _distance(latents: Tensor, goal: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from reverie.algos.goal_conditioned import GoalKeysConfig
-from reverie.algos.goal_planner import GoalPlan, PlannerConfig, plan_to_goal
+from reverie.algos.goal_planner import GoalPlan, PlannerConfig, PlanningPolicy, plan_to_goal
 from reverie.algos.model_free import ModelFree
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
@@ -26,7 +26,6 @@ from reverie.core.specs import ActionSpec, ObsSpec
 from reverie.core.types import Batch, Obs, Step, Update
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Strided
-from reverie.nn.exploration import ChunkPolicy
 from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg
 from reverie.nn.network import NetworkConfig
 from reverie.nn.normalization import Standardizer
@@ -91,7 +90,7 @@ class LeWM(ModelFree):
         self.optims["model"] = Adam(
             model.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm, decoupled_decay=cfg.weight_decay
         )
-        self._policy = ChunkPolicy(self.propose, cfg.planner.num_executed * cfg.block, width, device)
+        self._policy = PlanningPolicy(self.propose, cfg.planner.num_executed * cfg.block, width, device)
 
     def prepare_batch(self, batch: Batch) -> Batch:
         batch = super().prepare_batch(batch)
@@ -101,16 +100,18 @@ class LeWM(ModelFree):
         return Update(metrics=self.minimize(self.objective(batch)))
 
     @torch.no_grad()
-    def plan(self, obs: Obs) -> GoalPlan:
+    def plan(self, obs: Obs, seed: int = 0) -> GoalPlan:
         """Return plans from preprocessed observations ``[N, ...]`` to the goals among them; actions are normalized."""
         model = self.objective.model
         limits = self.actions(torch.stack([torch.full_like(self.actions.shift, x) for x in (-1.0, 1.0)]))  # [2, A]
         bounds = limits.repeat(1, self.cfg.block)
-        return plan_to_goal(model, model.encode(obs), model.encode_goal(obs), bounds, self.cfg.planner)
+        return plan_to_goal(model, model.encode(obs), model.encode_goal(obs), bounds, self.cfg.planner, seed)
 
-    def propose(self, obs: Obs, noise: Tensor | None) -> Tensor:
-        """Return the actions ``[N, h A]`` that are executed before the next plan. ``noise`` is not used."""
-        blocks = self.plan(obs).blocks[:, : self.cfg.planner.num_executed]  # [N, executed, k A]
+    def propose(self, obs: Obs, seed: Tensor | None) -> Tensor:
+        """Return the actions ``[N, h A]`` that are executed before the next plan."""
+        blocks = self.plan(obs, 0 if seed is None else int(seed)).blocks[
+            :, : self.cfg.planner.num_executed
+        ]  # [N, executed, k A]
         normalized = blocks.reshape(len(blocks), -1, self.actions.shift.shape[0])
         return (normalized / self.actions.factor + self.actions.shift).flatten(1)
 

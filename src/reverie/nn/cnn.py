@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, ClassVar, NamedTuple, cast
 
@@ -127,13 +127,16 @@ class Trunk(nn.Module):
 
 @dataclass(frozen=True)
 class Strided(ImageEncoder):
-    """Convolutions of 4 x 4 with stride 2, as in Ha and Schmidhuber 2018, for images of any size from 22 x 22."""
+    """Convolutions of 4 x 4 with stride 2, as in Ha and Schmidhuber 2018, for images of any size.
+
+    Images are padded at the right and at the bottom so that no pixel is left out.
+    """
 
     channels: Annotated[tuple[int, ...], AtLeast(1)] = (16, 32, 32)
     """Number of filters of each layer."""
 
     def build(self, spec: ObsSpec) -> ConvStack:
-        return ConvStack(spec, tuple(ConvLayer(channels, 4, 2) for channels in self.channels), "strided")
+        return PaddedConvolutions(spec, tuple(ConvLayer(channels, 4, 2) for channels in self.channels), "strided")
 
 
 @dataclass(frozen=True)
@@ -245,6 +248,31 @@ class ConvStack(nn.Module):
     def flat(self, features: Tensor) -> Tensor:
         """Return features ``[M, h, w, C]`` as vectors ``[M, h * w * C]``."""
         return features.flatten(1)
+
+
+class PaddedConvolutions(ConvStack):
+    """Convolutions of 4 x 4 with stride 2 over images that are padded with zeros to a size that they cover."""
+
+    def __init__(self, spec: ObsSpec, layers: tuple[ConvLayer, ...], name: str) -> None:
+        def padded(part: ObsPart) -> ObsPart:
+            height, width, channels = part.shape
+            return replace(part, shape=(_covered(height, len(layers)), _covered(width, len(layers)), channels))
+
+        super().__init__({key: padded(part) for key, part in spec.items()}, layers, name)
+        self.layers: int = len(layers)
+
+    def augment(self, image: Tensor) -> Tensor:
+        down, right = (_covered(side, self.layers) - side for side in image.shape[1:3])
+        return F.pad(image, (0, 0, 0, right, 0, down)) if down or right else image
+
+
+def _covered(side: int, layers: int) -> int:
+    """Return the least length from ``side`` on that convolutions of 4 with stride 2 cover without a rest."""
+    for _ in range(layers):
+        side = max(1, -(-(side - 4) // 2) + 1)
+    for _ in range(layers):
+        side = 2 * side + 2
+    return side
 
 
 class RandomShifts(ConvStack):
