@@ -90,9 +90,10 @@ def compare_settings(runs: Mapping[str, Path], axis: str = "steps", same_budget:
         remarks.clear()
         ends = [budgets[group.score.comparison_key] if group.score else None for group in scored]
         scored = [_with_scores(group, remarks, at) for group, at in zip(groups, ends, strict=True)]
-    hues = assign_hues([group.key.algorithm for group in groups])
     return {
-        "groups": [_describe_group(group, axis) | {"hue": hue} for group, hue in zip(scored, hues, strict=True)],
+        "groups": [
+            _describe_group(group, axis) | {"hue": hue} for group, hue in zip(scored, _hues(groups), strict=True)
+        ],
         "differences": [[setting, values] for setting, values in differences.items()],
         "answers": [
             {"task": task, "text": answer_comparison(rivals), "budget": budgets.get(task)}
@@ -100,6 +101,13 @@ def compare_settings(runs: Mapping[str, Path], axis: str = "steps", same_budget:
         ],
         "remarks": remarks,
     }
+
+
+def _hues(groups: Sequence[Group]) -> list[int]:
+    """Return the hue of each group, as if the groups of its environment were alone."""
+    envs = {group.key.env: [g.key.algorithm for g in groups if g.key.env == group.key.env] for group in groups}
+    left = {env: assign_hues(algorithms) for env, algorithms in envs.items()}
+    return [left[group.key.env].pop(0) for group in groups]
 
 
 def _find_differences(keys: Sequence[GroupKey]) -> dict[str, list[str]]:
@@ -148,27 +156,35 @@ def answer_comparison(rivals: Sequence[tuple[Group, ComparedSetting]]) -> str:
     ranked = sorted(rivals, key=lambda rival: -rival[0].estimate.value)
     (best, score), (low, high) = ranked[0], (end(other.steps for _, other in rivals) for end in (min, max))
     unclear = [group for group, _ in ranked[1:] if not group.estimate.high < best.estimate.low]
-    few = [group for group in (best, *unclear) if not group.estimate.has_interval]
-    if len(rivals) == 1:
-        head = f"On {score.comparison_key}"
-    elif not unclear:
-        head = f"{best.label} is best on {score.comparison_key}"
-    else:
-        reason = f"have fewer than {MIN_RUNS} seeds" if few else "have intervals that overlap"
-        head = f"Cannot tell which is best on {score.comparison_key}: {_join_labels(few or [best, *unclear])} {reason}"
-    facts = "; ".join(_describe_score(*rival) for rival in ranked[:2])
+    overlapping = [group for group in (best, *unclear) if group.estimate.has_interval]
     is_same = smaller_budget([other for _, other in rivals]) is None
-    length = f"{high:,} {score.unit}" if is_same else f"different budgets, {low:,} to {high:,} {score.unit}"
-    return f"{head}: {facts}; after {length}."
+    length = (
+        f"after {high:,} {score.unit}" if is_same else f"after different budgets ({low:,} to {high:,} {score.unit})"
+    )
+    task = f"{score.comparison_key} {length}"
+    if not unclear:
+        head = f"{best.label} is best on {task}" if len(rivals) > 1 else f"On {task}"
+    elif best in overlapping and len(overlapping) > 1:
+        head = f"Cannot tell which is best on {task}, as the intervals of {_join_labels(overlapping)} overlap"
+    else:
+        few = [group for group in (best, *unclear) if not group.estimate.has_interval]
+        verb = "has" if len(few) == 1 else "have"
+        head = f"Cannot tell which is best on {task}, as {_join_labels(few)} {verb} fewer than {MIN_RUNS} seeds"
+    means = [f"{group.label} of {_format_score(float(mean(other.scores)))}" for group, other in ranked[1:2]]
+    return f"{head}: {', '.join([_describe_score(best, score), *means])}."
 
 
 def _describe_score(group: Group, score: ComparedSetting) -> str:
     """Return the mean, the interval and the number of runs of a group in words."""
-    value, low, high = group.estimate
-    ends = f"IQM {value:,.2f}, 95 % interval {low:,.2f} to {high:,.2f}, " if group.estimate.has_interval else ""
+    value, low, high = map(_format_score, group.estimate)
+    ends = f"IQM {value}, 95 % interval {low} to {high}, " if group.estimate.has_interval else ""
     seeds = count_noun(len(score.scores), "seed")
     count = seeds if len(group.runs) == len(score.scores) else f"{count_noun(len(group.runs), 'run')}, {seeds}"
-    return f"{group.label} has a mean of {float(mean(score.scores)):,.2f} ({ends}{count})"
+    return f"{group.label} has a mean of {_format_score(float(mean(score.scores)))} ({ends}{count})"
+
+
+def _format_score(score: float) -> str:
+    return f"{score:,.1f}" if abs(score) >= 10 else f"{score:.3g}"
 
 
 def _join_labels(groups: Sequence[Group]) -> str:

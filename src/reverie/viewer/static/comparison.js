@@ -35,7 +35,8 @@ export class Comparison {
     const metrics = Object.keys(METRICS).filter(runsWith), select = $("#metric"), most = Math.max(...metrics.map(runsWith));
     const wanted = metrics.includes(select.value) ? select.value : metrics.find((name) => runsWith(name) === most);
     select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, METRICS[name])));
-    const names = known.groups.map((group) => group.label), format = (text) => (/^\d{4,}$/.test(text) ? (+text).toLocaleString("en") : text);
+    const several = known.groups.some(({ env }) => env !== known.groups[0].env), names = known.groups.map(({ label, env }) => (several ? `${label}, ${env}` : label));
+    const format = (text) => (/^\d{4,}$/.test(text) ? (+text).toLocaleString("en") : text);
     $("#differences thead").replaceChildren(el("tr", {}, ...["setting", ...names].map((name) => el("th", {}, name))));
     $("#differences tbody").replaceChildren(...known.differences.map(([name, values]) => el("tr", {}, el("td", {}, name),
       ...values.map((value, i) => el("td", { "data-label": names[i] }, format(value))))));
@@ -101,21 +102,22 @@ export class Comparison {
 // Rows of a label, the score in numbers, and a mark at the IQM with its interval among the scores of the seeds.
 function drawIntervals(groups) {
   const ends = groups.flatMap(({ score }) => [...score.scores, score.interval.value, score.interval.low, score.interval.high]).filter((end) => end !== null);
-  const low = Math.min(...ends), wide = Math.max(...ends) - low || 1, at = (value) => `${(2 + (96 * (value - low)) / wide).toFixed(2)}%`;
-  const rows = groups.flatMap(({ label, hue, runs, score }) => {
+  const spread = Math.max(...ends) - Math.min(...ends), wide = spread || Math.max(1, Math.abs(ends[0])), low = Math.min(...ends) - (wide - spread) / 2;
+  const at = (value) => `${(2 + (96 * (value - low)) / wide).toFixed(2)}%`;
+  const rows = groups.toSorted((a, b) => b.score.interval.value - a.score.interval.value).flatMap(({ label, hue, runs, score }) => {
     const { value, low, high } = score.interval, paint = `var(--hue${hue})`, key = el("i", { className: "key" }), known = low !== null;
     key.style.setProperty("--key", paint);
     const line = (x1, x2, y1, y2, width) => svg("line", { x1: at(x1), x2: at(x2), y1, y2, stroke: paint, "stroke-width": width });
     const dots = score.scores.map((x, i) => svg("circle", { cx: at(x), cy: 8 + ((i * 7) % 19), r: 3.5, fill: paint, opacity: 0.45 }));
     const bar = known ? [line(low, high, 17, 17, 3), line(low, low, 11, 23, 2), line(high, high, 11, 23, 2)] : [];
-    const words = known ? `IQM ${short(value)}, 95 % interval ${short(low)} to ${short(high)}` : `IQM ${short(value)}`;
+    const words = known ? `IQM ${short(value)} (${short(low)} to ${short(high)})` : "too few seeds for an interval";
     return [el("span", {}, key, label, el("span", { className: "hint" }, ` ${countRuns(runs.length, score.scores.length)}`)),
-      el("span", {}, el("b", {}, `mean ${short(score.mean)}`), el("span", { className: "hint" }, known ? ` ${words}` : " too few seeds for an interval")),
+      el("span", {}, el("b", {}, `mean ${short(score.mean)}`), el("span", { className: "hint" }, ` ${words}`)),
       svg("svg", { role: "img", "aria-label": `${label}: ${words}` }, ...dots, ...bar, svg("rect", { x: at(value), y: 12, width: 10, height: 10, transform: "translate(-5 0)", fill: paint, stroke: "var(--paper)" }))];
   });
   const rough = wide / 4, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const ticks = [...Array(6).keys()].map((i) => (Math.ceil(low / step) + i) * step).filter((tick) => tick <= low + wide);
-  return el("div", { className: "intervals" }, ...rows,
+  return el("div", { className: "intervals" }, ...rows, el("span", { className: "hint about" }, "■ IQM and its 95 % interval, ● seeds"),
     svg("svg", { class: "ticks", "aria-hidden": true }, ...ticks.map((tick) => svg("text", { x: at(tick), y: 13 }, short(tick)))));
 }
 
