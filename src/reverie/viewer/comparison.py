@@ -162,16 +162,20 @@ def answer_comparison(rivals: Sequence[tuple[Group, ComparedSetting]]) -> str:
         f"after {high:,} {score.unit}" if is_same else f"after different budgets ({low:,} to {high:,} {score.unit})"
     )
     task = f"{score.comparison_key} {length}"
+    facts, others = (
+        _describe_score(best, score),
+        [(g.label, _format_score(float(mean(x.scores)))) for g, x in ranked[1:2]],
+    )
     if not unclear:
-        head = f"{best.label} is best on {task}" if len(rivals) > 1 else f"On {task}"
-    elif best in overlapping and len(overlapping) > 1:
-        head = f"Cannot tell which is best on {task}, as the intervals of {_join_labels(overlapping)} overlap"
+        against = "".join(f" against {value} of {label}" for label, value in others)
+        return f"{best.label} {'is best' if others else 'was measured'} on {task}, with a mean of {facts}{against}."
+    if best in overlapping and len(overlapping) > 1:
+        reason = f"the intervals of {_join_labels(overlapping)} overlap"
     else:
         few = [group for group in (best, *unclear) if not group.estimate.has_interval]
-        verb = "has" if len(few) == 1 else "have"
-        head = f"Cannot tell which is best on {task}, as {_join_labels(few)} {verb} fewer than {MIN_RUNS} seeds"
-    means = [f"{group.label} of {_format_score(float(mean(other.scores)))}" for group, other in ranked[1:2]]
-    return f"{head}: {', '.join([_describe_score(best, score), *means])}."
+        reason = f"{_join_labels(few)} {'has' if len(few) == 1 else 'have'} fewer than {MIN_RUNS} seeds"
+    means = "".join(f", {label} of {value}" for label, value in others)
+    return f"Cannot tell which is best on {task}, as {reason}: {best.label} has a mean of {facts}{means}."
 
 
 def _describe_score(group: Group, score: ComparedSetting) -> str:
@@ -180,7 +184,7 @@ def _describe_score(group: Group, score: ComparedSetting) -> str:
     ends = f"IQM {value}, 95 % interval {low} to {high}, " if group.estimate.has_interval else ""
     seeds = count_noun(len(score.scores), "seed")
     count = seeds if len(group.runs) == len(score.scores) else f"{count_noun(len(group.runs), 'run')}, {seeds}"
-    return f"{group.label} has a mean of {_format_score(float(mean(score.scores)))} ({ends}{count})"
+    return f"{_format_score(float(mean(score.scores)))} ({ends}{count})"
 
 
 def _format_score(score: float) -> str:
