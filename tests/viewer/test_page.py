@@ -460,7 +460,7 @@ def test_many_runs_are_compared_by_what_most_of_them_have(page, folder, tmp_path
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with served(tmp_path) as (_, port):
         page.goto(f"http://127.0.0.1:{port}/{TOKEN}/?runs=run-00,run-01,run-02")
-        go(page, ("#ticked b", "3 runs are ticked"), ("#comparison canvas", 1))
+        go(page, ("#ticked b", "3 runs are ticked"), ("#comparison canvas", 1), "#table tbody button")  # lists the runs
         expect(page.locator("#ticked")).to_be_in_viewport()
         expect(page.locator("#comparison")).not_to_be_in_viewport()
         go(page, "#ticked button")
