@@ -78,12 +78,8 @@ def compare_settings(runs: Mapping[str, Path], axis: str = "steps", same_budget:
         axis: one of :data:`AXES` for the curves.
         same_budget: compare the groups of an environment after the fewest steps of a group.
     """
-    members: dict[GroupKey, dict[str, Path]] = {}
-    for name, path in runs.items():
-        members.setdefault(group_key(read_saved_config(path)), {})[name] = path
-    differences, remarks = _find_differences([*members]), list[str]()
-    labels = _label_groups(members, differences)
-    groups = [Group(key, label, paths) for label, (key, paths) in zip(labels, members.items(), strict=True)]
+    groups, differences = _group_runs(runs)
+    remarks: list[str] = []
     scored = [_with_scores(group, remarks) for group in groups]
     budgets = {task: smaller_budget([score for _, score in rivals]) for task, rivals in _by_task(scored).items()}
     if same_budget:
@@ -101,6 +97,16 @@ def compare_settings(runs: Mapping[str, Path], axis: str = "steps", same_budget:
         ],
         "remarks": remarks,
     }
+
+
+def _group_runs(runs: Mapping[str, Path]) -> tuple[list[Group], dict[str, list[str]]]:
+    """Return the groups of runs, and the settings in which they differ, with the value of each group."""
+    members: dict[GroupKey, dict[str, Path]] = {}
+    for name, path in runs.items():
+        members.setdefault(group_key(read_saved_config(path)), {})[name] = path
+    differences = _find_differences([*members])
+    labels = _label_groups(members, differences)
+    return [Group(key, label, members[key]) for label, key in zip(labels, members, strict=True)], differences
 
 
 def _hues(groups: Sequence[Group]) -> list[int]:
@@ -201,36 +207,42 @@ def _join_labels(groups: Sequence[Group]) -> str:
 
 
 def _describe_group(group: Group, axis: str) -> dict[str, Any]:
-    """Return the names and scores of the runs, their curves by metric, and their evaluations at the end.
-
-    A curve holds the values of each run along ``axis``; from :data:`MIN_RUNS` seeds on also the interval of their IQM.
-    Runs with the same seed are copies, and count once.
-    """
+    """Return the names and scores of the runs, their curves by metric, and their evaluations at the end."""
     settings = [read_saved_config(path).experiment for path in group.runs.values()]
-    how, seeds = measurement_settings(settings[0]), [values["seed"] for values in settings]
-    first = [seeds.index(seed) for seed in dict.fromkeys(seeds)]
+    how, seeds, score = measurement_settings(settings[0]), [values["seed"] for values in settings], group.score
     names = (*METRICS, FINAL, *AXES.values())
     logs = [read_metrics(RunFolder(path).metrics, names) for path in group.runs.values()]
+    ends = [metric_series(split_evaluations(log)[1][-1:], "eval/score") for log in logs]
+    finals = [_along_axis(end, log, axis) for end, log in zip(ends, logs, strict=True)]
+    first = [seeds.index(seed) for seed in dict.fromkeys(seeds)]
+    head: dict[str, Any] = {"label": group.label, "env": group.key.env, "unit": how.unit if axis == "steps" else axis}
+    head |= {"runs": list(group.runs), "seeds": len(first), "curves": _read_curves(logs, first, how, axis)}
+    head["finals"] = [[x[0], y[0]] for x, y in finals if len(x)]
+    if score is None:
+        return head | {"score": None}
+    interval = nan_to_none(group.estimate._asdict())
+    scores = {"scores": score.scores, "mean": float(mean(score.scores)), "interval": interval}
+    return head | {"score": {"task": score.comparison_key, **scores}}
+
+
+def _read_curves(
+    logs: Sequence[list[dict[str, Any]]], first: Sequence[int], how: MeasurementSettings, axis: str
+) -> dict[str, Any]:
+    """Return the curve of each metric: the values of each run along ``axis``, and the interval of their IQM.
+
+    The interval is that of the ``first`` runs of each seed, as others are copies; None for fewer than :data:`MIN_RUNS`.
+    """
     curves: dict[str, Any] = {}
     for metric in METRICS:
         evaluates = metric == "eval/score"
         points = [evaluation_scores(log, how.period) if evaluates else metric_series(log, metric) for log in logs]
         points = [_along_axis(thin_series(series), log, axis) for series, log in zip(points, logs, strict=True)]
         if any(len(x) for x, _ in points):
-            measured = how._replace(evaluates=evaluates and axis == "steps")
-            curves[metric] = {"seeds": points, "interval": _seeds_interval([points[i] for i in first], measured)}
-    ends = [metric_series(split_evaluations(log)[1][-1:], "eval/score") for log in logs]
-    finals = [_along_axis(end, log, axis) for end, log in zip(ends, logs, strict=True)]
-    score = group.score
-    return {
-        "label": group.label, "algorithm": group.key.algorithm, "env": group.key.env, "runs": list(group.runs),
-        "unit": how.unit if axis == "steps" else axis, "seeds": len(first), "curves": curves,
-        "finals": [[x[0], y[0]] for x, y in finals if len(x)],
-        "score": score and {
-            "task": score.comparison_key, "scores": score.scores, "mean": float(mean(score.scores)),
-            "interval": nan_to_none(group.estimate._asdict()), "steps": score.steps,
-        },
-    }  # fmt: skip
+            measured = how._replace(evaluates=evaluates and axis == "steps")  # else the points differ between seeds
+            seeds = [points[run] for run in first]
+            interval = seeds_curve_data(seeds, measured).interval() if len(seeds) >= MIN_RUNS else None
+            curves[metric] = {"seeds": points, "interval": interval}
+    return curves
 
 
 def _along_axis(series: Series, log: Sequence[Mapping[str, Any]], axis: str) -> Series:
@@ -241,11 +253,6 @@ def _along_axis(series: Series, log: Sequence[Mapping[str, Any]], axis: str) -> 
     if not len(steps):
         return steps, numbers
     return np.interp(series[0], [0, *steps], [0, *numbers]), series[1]
-
-
-def _seeds_interval(points: list[Series], how: MeasurementSettings) -> Any:
-    """Return steps, IQM, and the interval of the IQM over the seeds; None for fewer than :data:`MIN_RUNS` seeds."""
-    return seeds_curve_data(points, how).interval() if len(points) >= MIN_RUNS else None
 
 
 def thin_series(series: Series) -> Series:
