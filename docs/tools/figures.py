@@ -33,19 +33,9 @@ from matplotlib.ticker import NullLocator
 
 from reverie.core.statistics import estimate_interval, iqm
 from reverie.log.aggregate import MeasurementSettings, seeds_curve_data
+from reverie.log.colors import BLUE, CARD, HUES, INK, ORANGE, SOFT, assign_hues
 from reverie.log.plot import SIZE, draw_seeds, mark_finals
-from reverie.log.style import (
-    BLUE,
-    CARD,
-    HUES,
-    INK,
-    ORANGE,
-    SETTINGS,
-    SOFT,
-    label_lines,
-    new_panels,
-    style_axes,
-)
+from reverie.log.style import SETTINGS, label_lines, new_panels, style_axes
 from reverie.log.themed_svg import themed_svg
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,7 +235,9 @@ def cells(data: Mapping[str, Any]) -> Figure:
     figure, (axes,) = grid_of(1)
     style_axes(axes, "env steps", "cells that were seen", "A maze without reward: 3 seeds each")
     labels = []
-    for color, name in zip(HUES, ("random", "dreamer_v3", "plan2explore_v1", "plan2explore_v3"), strict=False):
+    names = ("random", "dreamer_v3", "plan2explore_v1", "plan2explore_v3")
+    for hue, name in zip(assign_hues(names), names, strict=True):
+        color = SOFT if name == "random" else HUES[hue]
         seeds = [np.array(r["cells"]).T for r in data["rows"] if (r["task"], r["algorithm"]) == ("maze", name)]
         for steps, seen in seeds:
             axes.plot(steps, seen, color=color, alpha=0.4, lw=1)
@@ -401,7 +393,7 @@ def efficiency(rows: Rows, column: int) -> Figure:
     """The scores of each method over env steps (column 0 of its curve) or processor seconds (column 2)."""
     tasks = [task for task in EFFICIENCY if any(row["task"] == task for row in rows)]
     methods = sorted({row["method"].removeprefix("sb3_") for row in rows})
-    colors = {name: HUES[i % len(HUES)] for i, name in enumerate(methods)}
+    colors = {name: HUES[hue] for name, hue in zip(methods, assign_hues(methods), strict=True)}
     figure, grid = new_panels(len(GROUPS) + len(tasks), 2, (4.6, 2.9), (0, 0.4))
     for axes, (kind, members) in zip(grid, GROUPS.items(), strict=False):
         summary(axes, [row for row in rows if row["task"] in members], kind, column, colors)

@@ -22,8 +22,7 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 import reverie
 from reverie.agent.dream_report import predict_open_loop
 from reverie.core.seeding import seeded_rng
-from reverie.log.style import BLUE, CARD, HUES, INK, LINE, ORANGE, SOFT
-from reverie.log.themed_svg import DARK
+from reverie.log.colors import BLUE, CARD, DARK, HUES, INK, LINE, ORANGE, SOFT
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV, STEP, POSE = "HalfCheetah-v5", 0.05, 8

@@ -13,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from reverie.log.style import BLUE, ORANGE, SOFT, styled
+from reverie.log.colors import BLUE, ORANGE, SOFT
+from reverie.log.style import styled
 from reverie.log.themed_svg import themed_svg
 
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "world_models.svg"

@@ -13,7 +13,7 @@ import pytest
 
 from reverie.core import lock as module
 from reverie.core.errors import RunError
-from reverie.core.lock import folder_lock
+from reverie.core.lock import folder_lock, is_in_use
 
 HOLDER = """
 import sys, time
@@ -34,10 +34,14 @@ def test_another_process_is_named_and_a_killed_one_forgotten(tmp_path):
         folder_lock(tmp_path),
     ):
         pass
+    assert is_in_use(tmp_path)
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     holder.stdout.close()
     assert (tmp_path / ".lock").exists()
+    assert not is_in_use(tmp_path)
+    (tmp_path / ".lock").write_text(json.dumps({"pid": holder.pid, "host": "another"}))
+    assert is_in_use(tmp_path)
     with folder_lock(tmp_path):
         said = json.loads((tmp_path / ".lock").read_text())
         assert said == {"pid": os.getpid(), "host": socket.gethostname()}

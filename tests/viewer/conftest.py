@@ -1,11 +1,15 @@
 """What the tests of the page share: runs so small that they take a second."""
 
+import json
+
 import pytest
 import torch
+import yaml
 
 from reverie.api import train_config as train
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import make_preset
+from reverie.log.jsonl import FINAL
 from reverie.run.callback import Callback
 from tiny_configs import FEW, SMALL
 
@@ -39,3 +43,25 @@ def folder(tmp_path_factory):
     mapped = make_preset("pydreamer_minigrid+cpu").merge({"env.id": "MiniGrid-Empty-5x5-v0"})
     train(mapped.merge(few), run=where / "mapped", callbacks=[Expect(-20.0)])
     return where
+
+
+@pytest.fixture
+def logged_run(folder):
+    """Write a run that was never trained: its settings, scores along the steps, and the score at the end."""
+
+    def write(path, scores, final=None, **settings):
+        path.mkdir()
+        saved = yaml.safe_load((folder / "dqn/config.yaml").read_text())
+        steps = [100 * (i + 1) for i in range(len(scores))]
+        saved["experiment"] |= {"steps": steps[-1], **settings}
+        (path / "config.yaml").write_text(yaml.safe_dump(saved))
+        rows = [
+            {"step": step, "episode/score": score, "time/seconds": step / 50, "counters/updates": step / 4}
+            for step, score in zip(steps, scores, strict=True)
+        ]
+        if final is not None:
+            rows.append({"step": steps[-1], "eval/score": final, FINAL: 1.0})
+            (path / "eval.json").write_text(json.dumps({"env_steps": steps[-1], "score": {"mean": final}}))
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return write

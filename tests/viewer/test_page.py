@@ -5,6 +5,7 @@ import http.server
 import json
 import re
 import shutil
+import socket
 import threading
 
 import pytest
@@ -354,6 +355,8 @@ def test_the_table_of_runs(page, site, folder):
     metrics.write_bytes(before + b'{"step": 98765, "episode/score": 1.0}\n')
     expect(lines.filter(has_text="dqn")).to_contain_text("98,765")
     metrics.write_bytes(before)
+    (folder / "dqn/.lock").write_text(json.dumps({"pid": 2**22 + 1, "host": socket.gethostname()}))  # no such process
+    expect(lines.filter(has_text="dqn")).not_to_contain_text("training now")
     (folder / "dqn/.lock").unlink()
     expect(lines).to_have_count(4)
     for first in ("dqn", "sac"):
@@ -457,13 +460,56 @@ def test_many_runs_are_compared_by_what_most_of_them_have(page, folder, tmp_path
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     with served(tmp_path) as (_, port):
         page.goto(f"http://127.0.0.1:{port}/{TOKEN}/?runs=run-00,run-01,run-02")
-        go(page, ("#ticked b", "3 runs are ticked"), ("#comparison canvas", 1))
+        go(page, ("#ticked b", "3 runs are ticked"), ("#comparison canvas", 1), "#table tbody button")  # lists the runs
         expect(page.locator("#ticked")).to_be_in_viewport()
         expect(page.locator("#comparison")).not_to_be_in_viewport()
         go(page, "#ticked button")
         expect(page.locator("#comparison canvas")).to_be_in_viewport()
         expect(page.locator("#metric")).to_have_value("episode/score")
         expect(page.locator("#comparison")).to_contain_text("3 runs, 1 seed")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_comparison_answers(page, tmp_path, logged_run, width):
+    for name, ratio, scores in (("good", 0.5, range(101, 106)), ("poor", 0.25, range(1, 6))):
+        for seed, score in enumerate(scores):
+            logged_run(tmp_path / f"{name}-{seed}", [10.0, 20.0], float(score), seed=seed, replay_ratio=ratio)
+    logged_run(tmp_path / "poor-copy", [10.0, 20.0], 1.0, seed=0, replay_ratio=0.25)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.add_init_script(QUICK)
+    with served(tmp_path) as (_, port):
+        page.goto(f"http://127.0.0.1:{port}/{TOKEN}/")
+        lines = page.locator("#table > .scroll tbody tr")
+        good, poor = (lines.filter(has=page.get_by_role("button", name=name)) for name in ("good", "poor"))
+        expect(lines).to_have_count(2)
+        expect(good).to_contain_text("5 seeds")
+        expect(poor).to_contain_text("6 runs, 5 seeds")
+        expect(poor.locator(".num").last).to_have_text("3 ◆")  # the copy does not count
+        poor.get_by_role("button").click()
+        expect(lines).to_have_count(8)
+        expect(poor.get_by_role("button")).to_be_focused()
+        for line in (good, poor):
+            line.get_by_role("checkbox").check()
+        expect(page.locator("#answers p")).to_have_text(re.compile("^dqn, replay_ratio 0.5 is best on CartPole-v1"))
+        expect(page.locator(".intervals circle")).to_have_count(10)
+        expect(page.locator(".intervals").get_by_text("6 runs, 5 seeds")).to_be_visible()
+        expect(page.locator("#comparison h3")).to_have_text("CartPole-v1, by env steps")
+        page.locator("#axis").select_option("seconds")
+        expect(page.locator("#comparison h3")).to_have_text("CartPole-v1, by seconds")
+        logged_run(tmp_path / "late", [5.0], replay_ratio=0.1)  # it begins while the page is open
+        late = lines.filter(has=page.get_by_role("link", name="late"))
+        late.get_by_role("checkbox").check()
+        (tmp_path / "late/.lock").touch()
+        with (tmp_path / "late/metrics.jsonl").open("a") as metrics:
+            metrics.write('{"step": 4321, "episode/score": 77.0}\n')
+        expect(late).to_contain_text("77")  # although its box is focused
+        expect(late.get_by_role("checkbox")).to_be_focused()
+        expect(page.locator(".intervals")).to_contain_text("77")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 390:  # a card: the name above, the score on the same card, nothing to scroll
+            assert lines.evaluate_all("rows => rows.every(row => row.clientWidth < 390 && row.clientHeight > 90)")
+            assert page.locator(".scroll").evaluate_all("all => all.every(box => box.scrollWidth <= box.clientWidth)")
+        assert violations(page) == []
 
 
 @pytest.mark.parametrize(("scheme", "tabs"), [("light", 6), ("dark", 1)])

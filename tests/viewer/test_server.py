@@ -24,6 +24,8 @@ from websockets.exceptions import InvalidStatus  # noqa: E402
 
 from reverie.core.errors import RunError  # noqa: E402
 from reverie.core.imports import import_module_of  # noqa: E402
+from reverie.distributed.compare import compare  # noqa: E402
+from reverie.log.aggregate import nan_to_none  # noqa: E402
 from reverie.log.jsonl import FINAL  # noqa: E402
 from reverie.viewer import server  # noqa: E402
 from reverie.viewer.comparison import compare_settings  # noqa: E402
@@ -366,6 +368,41 @@ def test_runs_of_one_setting_are_seeds_of_a_group(folder, tmp_path):
     assert set(five["curves"]) == {"episode/score"}
     assert five["curves"]["episode/score"]["interval"][1].tolist() == [20, 40]
     assert two["curves"]["episode/score"]["interval"] is None
+
+
+@pytest.mark.parametrize(
+    ("scores", "longer", "answer"),
+    [
+        ([1, 2, 3, 4, 5], [], "{a} is best on CartPole-v1 after 200 env steps, with a mean of 103.0 (IQM 103.0, 95 % "),
+        ([1, 2, 3, 4, 5], [], " seeds) against 3 of {b}."),
+        ([99, 100, 101, 104, 120], [], "Cannot tell which is best on CartPole-v1 after 200 env steps, as the intervals "
+         "of {a} and {b} overlap: {a} has a mean of 103.0 (IQM 103.0, "),
+        ([1, 2, 3, 4], [], "as {b} has fewer than 5 seeds: {a} has a mean of 103.0 ("),
+        ([1, 2, 3, 4, 5], [0.0], "is best on CartPole-v1 after different budgets (200 to 300 env steps), with "),
+    ],
+)  # fmt: skip
+def test_a_comparison_answers(tmp_path, logged_run, scores, longer, answer):
+    for name, ratio, finals, more in (("a", 0.5, range(101, 106), []), ("b", 0.25, scores, longer)):
+        for seed, final in enumerate(finals):
+            logged_run(tmp_path / f"{name}{seed}", [10.0, 20.0, *more], float(final), seed=seed, replay_ratio=ratio)
+    runs = {path.name: path for path in sorted(tmp_path.iterdir())}
+    known = compare_settings(runs)
+    labels = {group["runs"][0][0]: group["label"] for group in known["groups"]}
+    (said,) = known["answers"]
+    assert answer.format(**labels) in said["text"]
+    for group, name in zip(known["groups"], "ab", strict=True):
+        (setting,) = compare(tmp_path / f"{name}*").settings
+        assert group["score"]["scores"].tolist() == setting.scores.tolist()
+        assert list(group["score"]["interval"].values()) == list(nan_to_none(setting.iqm()._asdict()).values())
+    if longer:
+        assert said["budget"] == 200
+        (said,) = compare_settings(runs, same_budget=True)["answers"]
+        assert "after 200 env steps" in said["text"]
+    for axis, last in {"steps": 200, "seconds": 4, "updates": 50}.items():
+        group = compare_settings(runs, axis)["groups"][0]
+        assert group["curves"]["episode/score"]["seeds"][0][0].tolist() == [last / 2, last]
+        assert group["curves"]["episode/score"]["interval"][0][-1] == last
+        assert group["finals"][0] == [last, 101]
 
 
 def test_a_folder_without_runs(tmp_path):

@@ -60,7 +60,8 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        used = f"{guarded} is in use by {_read_owner(path)}"
+        owner = _read_owner(path)
+        used = f"{guarded} is in use by " + ("process {} on host {}".format(*owner) if owner else "another process")
         raise RunError(f"{used}. Wait until it has finished, or choose {instead}.") from None
     except OSError:  # a file system without locks
         pass
@@ -78,12 +79,28 @@ def _try_lock(path: Path, guarded: Path, instead: str) -> int | None:
     return descriptor
 
 
-def _read_owner(path: Path) -> str:
+def _read_owner(path: Path) -> tuple[int, str] | None:
+    """Return process and host of the owner of a lock; None if the file does not name them."""
     try:
         owner = json.loads(path.read_text())
-        return f"process {owner['pid']} on host {owner['host']}"
+        return int(owner["pid"]), str(owner["host"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"
+        return None
+
+
+def is_in_use(folder: Path) -> bool:
+    """Return whether a process has the lock of a folder. One of another host, or that nobody names, may have died."""
+    path = folder / LOCK_FILE_NAME
+    owner = _read_owner(path)
+    if owner is None or owner[1] != socket.gethostname():
+        return path.exists()
+    try:
+        os.kill(owner[0], 0)  # sends no signal; to try the lock could stop a process that takes it at this moment
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # of another user
+        pass
+    return True
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def compare(*runs: Path | str, at: int | None = None, figure: Path | str | None 
     if picture is not None and picture.suffix not in FIGURE_SUFFIXES:
         raise ConfigError(f"figure = {picture}: expected a file name ending in {', '.join(FIGURE_SUFFIXES)}.")
     groups = [group for location in runs for group in _find_run_groups(os.fspath(location)).items()]
-    contenders = [_read_compared_setting(name, paths, at) for name, paths in groups]
+    contenders = [read_compared_setting(name, paths, at) for name, paths in groups]
     if picture is not None:
         from reverie.log.plot import plot_comparison  # matplotlib takes a fifth of the time of all imports
 
@@ -98,13 +98,18 @@ def _find_run_groups(location: str) -> dict[str, list[Path]]:
     return groups or {location: [path]}  # reading it raises the error
 
 
-def _read_compared_setting(name: str, paths: Sequence[Path], at: int | None) -> ComparedSetting:
-    """Read the runs of one setting; RunError if none has a score up to step ``at``."""
+def read_compared_setting(
+    name: str, paths: Sequence[Path], at: int | None, warn: Callable[[str], object] = logger.warning
+) -> ComparedSetting:
+    """Read the runs of one setting; RunError if none has a score up to step ``at``.
+
+    ``warn`` is called with a sentence for runs that are left out, and for scores before the end of training.
+    """
     saved = {path: read_saved_config(path) for path in paths}
     settings = {path: {"algorithm": config.algorithm, **config.experiment} for path, config in saved.items()}
     first = settings[paths[0]]
     how, env = measurement_settings(first), saved[paths[0]].env
-    _warn_if_settings_differ(name, [*settings.values()])
+    _warn_if_settings_differ(name, [*settings.values()], warn)
     results, final = {}, {}
     for path, folder in zip(paths, map(RunFolder, paths), strict=True):
         results[path] = summarize_seed(folder.metrics, read_final_result(folder.evaluation) or {}, how)
@@ -119,11 +124,11 @@ def _read_compared_setting(name: str, paths: Sequence[Path], at: int | None) -> 
         raise RunError(f"{name} contains no scores: there were no evaluations, and no training episode has ended.")
     of_length = f"of {length:,} {how.unit}"
     if excluded := [f"{path.name} at {result.steps:,}" for path, result in results.items() if path not in compared]:
-        logger.warning(f"{name}: skipped without a final evaluation: {', '.join(excluded)} {of_length}")
+        warn(f"{name}: skipped without a final evaluation: {', '.join(excluded)} {of_length}")
     seeds = _drop_copies({path: settings[path] for path in compared})
     if len(seeds) < len(compared):
         counts = f"{len(compared)} runs, {count_noun(len(seeds), 'seed')}"
-        logger.warning(f"{name}: {counts}: of runs with equal settings and seed the first counts")
+        warn(f"{name}: {counts}: of runs with equal settings and seed the first counts")
     curve = seeds_curve_data([results[path].points for path in seeds], how)
     if final:
         return _final_scores(name, [final[path] for path in seeds], env, first, curve, how)
@@ -132,8 +137,10 @@ def _read_compared_setting(name: str, paths: Sequence[Path], at: int | None) -> 
         raise RunError(f"{name} contains no scores of all seeds up to {at:,} {how.unit}.")
     measure, step = "evaluations during training" if how.evaluates else "training episodes", int(curve.steps[known - 1])
     reason = "no final evaluation: " if at is None else ""
-    logger.warning(f"{name}: {reason}compared by {measure}, at {step:,} {of_length}")
-    return ComparedSetting(name, env, curve.scores[:, known - 1], curve, how.unit, step, is_final=False)
+    warn(f"{name}: {reason}compared by {measure}, at {step:,} {of_length}")
+    return ComparedSetting(
+        name, first["algorithm"], env, curve.scores[:, known - 1], curve, how.unit, step, is_final=False
+    )
 
 
 def _final_scores(
@@ -146,7 +153,9 @@ def _final_scores(
     if not scores:
         env = f"{settings['data'].get('path') or env}: returns estimated by FQE, discount {seeds[0].discount:g}"
     steps = max(seed.steps for seed in seeds)
-    return ComparedSetting(name, env, np.array(scores or estimates), curve, how.unit, steps, is_final=bool(scores))
+    return ComparedSetting(
+        name, settings["algorithm"], env, np.array(scores or estimates), curve, how.unit, steps, is_final=bool(scores)
+    )
 
 
 def _drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
@@ -157,10 +166,10 @@ def _drop_copies(settings: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
     return [*first.values()]
 
 
-def _warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]]) -> None:
+def _warn_if_settings_differ(name: str, settings: Sequence[Mapping[str, Any]], warn: Callable[[str], object]) -> None:
     """Warn if the runs of one setting differ in more than the seed."""
     plain = [{key: value for key, value in run.items() if key not in ("seed", "threads")} for run in settings]
     changes = list(dict.fromkeys(line for run in plain[1:] for line in settings_changes(plain[0], run)))
     if changes:
         more_text = f"; and {len(changes) - 5} more" if len(changes) > 5 else ""
-        logger.warning(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more_text}")
+        warn(f"{name}: its runs differ in more than the seed: {'; '.join(changes[:5])}{more_text}")

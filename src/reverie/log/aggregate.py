@@ -245,6 +245,7 @@ class ComparedSetting:
 
     name: str
     """Folder of its runs, or the run, or the pattern that matches them, as passed by the caller."""
+    algorithm: str
     comparison_key: str
     """What can be compared: the environment, or for estimates the data and the discount."""
     scores: np.ndarray
@@ -255,6 +256,10 @@ class ComparedSetting:
     """Steps after which the scores were measured, of the longest run."""
     is_final: bool
     """Whether the scores are evaluations at the end of training."""
+
+    def iqm(self) -> IntervalEstimate:
+        """Return the interquartile mean (IQM) of the scores with its interval over the seeds."""
+        return estimate_interval(iqm, self.scores, FINAL_RESAMPLES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +285,7 @@ class Comparison:
             head = f"{'seeds':>7}{units.pop() if len(units) == 1 else 'steps':>11}{'mean':>9}{'median':>10}{'IQM':>10}"
             lines = [f"{key:<{width + 2}}{head}   95 % interval"]
             lines += [f"  {setting.name:<{width}}{_format_score_cells(setting)}" for setting in group]
-            fewest, most = (end(setting.steps for setting in group) for end in (min, max))
-            if not units and fewest < 0.95 * most:  # a turn of the loop may pass the planned end a little
+            if (fewest := smaller_budget(group)) is not None:
                 lines += ["", f"The budgets differ: at = {fewest} (--at {fewest}) compares all after {fewest:,} steps."]
             if len(group) > 1:
                 lines += ["", "Probability that a seed of the first scores better than a seed of the second:"]
@@ -292,6 +296,13 @@ class Comparison:
                 lines.append(f"  {value:<4} ({ends})  {first} over {second}")
             parts.append("\n".join(lines))
         return "\n\n".join(parts)
+
+
+def smaller_budget(settings: Sequence[ComparedSetting]) -> int | None:
+    """Return the fewest steps after which one of the ``settings`` was measured; None if others are equal or unlike."""
+    fewest, most = (end(setting.steps for setting in settings) for end in (min, max))
+    is_same_unit = len({setting.unit for setting in settings}) == 1
+    return fewest if is_same_unit and fewest < 0.95 * most else None  # a turn of the loop may pass the planned end
 
 
 def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], IntervalEstimate]:
@@ -308,7 +319,7 @@ def improvements(settings: Sequence[ComparedSetting]) -> dict[tuple[str, str], I
 
 def _format_score_cells(setting: ComparedSetting) -> str:
     """Return the cells of one table row: numbers of scores and steps, mean, median, and IQM with its interval."""
-    scores, middle = setting.scores, estimate_interval(iqm, setting.scores, FINAL_RESAMPLES)
+    scores, middle = setting.scores, setting.iqm()
     ends = f"{middle.low:.2f} to {middle.high:.2f}" if middle.has_interval else "too few seeds"
     numbers = f"{mean(scores):>9.2f}{median(scores):>10.2f}{middle.value:>10.2f}"
     return f"{len(scores):>7}{setting.steps:>11,}{numbers}   {ends}"

@@ -15,20 +15,9 @@ from numpy.typing import ArrayLike
 
 from reverie.core.errors import count_noun
 from reverie.core.statistics import Interval, Series, estimate_interval, histogram, iqm, running_mean
+from reverie.log.colors import BLUE, CARD, HUES, INK, ORANGE, SOFT, assign_hues
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
-from reverie.log.style import (
-    BLUE,
-    CARD,
-    HUES,
-    INK,
-    ORANGE,
-    SOFT,
-    label_lines,
-    new_panels,
-    save_figure,
-    style_axes,
-    styled,
-)
+from reverie.log.style import label_lines, new_panels, save_figure, style_axes, styled
 
 if TYPE_CHECKING:
     from reverie.log.aggregate import Aggregate, ComparedSetting
@@ -122,8 +111,8 @@ def plot_comparison(png: Path, settings: Sequence[ComparedSetting]) -> Path | No
     for setting in settings:
         source: str = setting.curve.source if _has_curve(setting) else "evaluation"
         panels.setdefault((setting.comparison_key, source, setting.unit), []).append(setting)
-    names = dict.fromkeys(setting.name for setting in settings)
-    colors = dict(zip(names, HUES * len(names), strict=False))
+    names = {setting.name: setting.algorithm for setting in settings}
+    colors = {name: HUES[hue] for name, hue in zip(names, assign_hues([*names.values()]), strict=True)}
     figure, grid = new_panels(len(panels), 1, SIZE)
     for axes, ((key, source, unit), members) in zip(grid, panels.items(), strict=True):
         has_finals = any(setting.is_final for setting in members)

@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from reverie.core.files import write_atomic
+from reverie.log.colors import BLUE, HUES, LINE, ORANGE, SOFT
 from reverie.log.strip import Strip
-from reverie.log.style import BLUE, HUES, LINE, ORANGE, SOFT, styled
+from reverie.log.style import styled
 from reverie.log.themed_svg import themed_svg
 from reverie.log.video import outline_truth, shrink
 

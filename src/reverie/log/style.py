@@ -14,13 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reverie.core.files import write_atomic
+from reverie.log.colors import CARD, HUES, INK, LINE, SOFT
 
-INK, SOFT, LINE, CARD = "#1b1e23", "#5d636d", "#e4e1da", "#ffffff"
-"""Text, labels of axes, grid, and background."""
-BLUE, ORANGE, GREEN = "#1f62b4", "#b3560a", "#2c7a4b"
-"""Training, truth and what a model observes; evaluation and prediction; another line."""
-HUES = (BLUE, ORANGE, GREEN, "#98249a", "#b3261e", "#6b6f1f", "#1f7f80", "#7a5a3e")
-"""Colors of lines without an assigned color."""
 SETTINGS: dict[str, Any] = {
     "font.size": 10, "axes.titlesize": 11, "axes.titleweight": "bold", "axes.titlelocation": "left",
     "figure.titlesize": 12, "figure.titleweight": "bold", "text.color": INK, "axes.titlecolor": INK,

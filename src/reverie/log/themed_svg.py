@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import re
 
-from reverie.log.style import BLUE, CARD, GREEN, HUES, INK, LINE, ORANGE, SOFT
-
-DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE: "#6fabf2", ORANGE: "#f0a352",
-        GREEN: "#6cc58e", HUES[3]: "#e07fd8", HUES[4]: "#f2857d", HUES[5]: "#c6c86a", HUES[6]: "#6fd0d0",
-        HUES[7]: "#cda585"}  # fmt: skip
-"""Each color in a dark theme."""
-
+from reverie.log.colors import DARK, INK, SOFT
 
 NAMES = {color: f"--c{number}" for number, color in enumerate(DARK)}
 """The CSS variable of each color."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from reverie.core.errors import ReverieError, RunError
-from reverie.core.lock import LOCK_FILE_NAME
+from reverie.core.lock import is_in_use
 from reverie.log.jsonl import FINAL, metric_series, read_metrics, split_evaluations
 from reverie.run.checkpoint import Checkpoints, step_from_name
 from reverie.run.folder import RunFolder, read_saved_config
-from reverie.viewer.comparison import METRICS, thin_series
+from reverie.viewer.comparison import METRICS, GroupKey, group_key, thin_series
 
-DEPTH, LIVE_SECONDS = 3, 90
-"""Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended."""
+DEPTH, LIVE_SECONDS, MAX_LINES = 3, 90, 1000
+"""Maximum folder depth of the search for runs; seconds without logs after which a run counts as ended; most runs whose
+lines are kept."""
 
 
 def find_runs(folder: Path) -> dict[str, Path]:
@@ -46,10 +48,8 @@ def curves(rows: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
 
 def _is_live(run: Path) -> bool:
     """Return whether a process writes to the run, and it has logged something in the last ``LIVE_SECONDS``."""
-    metrics = RunFolder(run).metrics  # a process that ends removes the lock, unless it is killed
-    return (
-        (run / LOCK_FILE_NAME).exists() and metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
-    )
+    metrics = RunFolder(run).metrics
+    return is_in_use(run) and metrics.is_file() and time.time() - metrics.stat().st_mtime < LIVE_SECONDS
 
 
 def find_checkpoints(run: Path) -> dict[str, Path]:
@@ -75,24 +75,31 @@ def _final_scores(rows: Sequence[Mapping[str, float]]) -> list[list[float]]:
 
 
 def runs_table(runs: dict[str, Path]) -> list[dict[str, Any]]:
-    """Return a line for each run, for a table of runs; for broken runs the error."""
+    """Return a line for each run, for a table of runs; for broken runs the error.
+
+    The ``group`` of a run is the name of the first run with the same settings.
+    """
     lines: list[dict[str, Any]] = []
+    groups: dict[GroupKey, str] = {}
     for name, path in runs.items():
-        line: dict[str, Any] = {"name": name}
         try:
-            saved = read_saved_config(path)
-            line |= {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
-            rows = read_metrics(RunFolder(path).metrics, (*METRICS, FINAL))
-            line |= {"curves": curves(rows), "live": _is_live(path)}
-            line["finals"] = _final_scores(rows)
-            line["changed"] = max(
-                (int(p.stat().st_mtime) for p in (path, RunFolder(path).metrics) if p.exists()), default=0
-            )
-            ends = [row["step"] for row in rows[-1:]]
-            line["step"] = max(
-                [*ends, *map(step_from_name, Checkpoints(RunFolder(path).checkpoints).paths())], default=0
-            )
+            folder = RunFolder(path)
+            stats = [p.stat() for p in (folder.config, folder.metrics, folder.checkpoints) if p.exists()]
+            key, line = _describe_run(path, tuple((stat.st_mtime_ns, stat.st_size) for stat in stats))
+            changed = max(int(stat.st_mtime) for stat in (path.stat(), *stats[:2]))
+            lines.append({
+                "name": name, **line, "group": groups.setdefault(key, name), "live": _is_live(path), "changed": changed
+            })  # fmt: skip
         except (ReverieError, OSError) as error:
-            line["error"] = str(error)
-        lines.append(line)
+            lines.append({"name": name, "error": str(error)})
     return lines
+
+
+@functools.lru_cache(MAX_LINES)
+def _describe_run(run: Path, _stamps: tuple[tuple[int, int], ...]) -> tuple[GroupKey, dict[str, Any]]:
+    """Return the settings and the scores of a run; it is read again when its files have changed."""
+    saved, rows = read_saved_config(run), read_metrics(RunFolder(run).metrics, (*METRICS, FINAL))
+    line = {"algorithm": saved.algorithm, "env": saved.env, "seed": saved.experiment.get("seed")}
+    steps = [row["step"] for row in rows[-1:]] + [*map(step_from_name, Checkpoints(RunFolder(run).checkpoints).paths())]
+    scores = {"curves": curves(rows), "finals": _final_scores(rows), "step": max(steps, default=0)}
+    return group_key(saved), line | scores

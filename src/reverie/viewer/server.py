@@ -38,7 +38,7 @@ from reverie.log.video import shrink
 from reverie.run.checkpoint import Checkpoints
 from reverie.run.folder import RunFolder
 from reverie.run.manifest import checkpoint_problem
-from reverie.viewer.comparison import compare_settings
+from reverie.viewer.comparison import AXES, compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
@@ -217,9 +217,11 @@ def hello(page: Page) -> Response:
     return head | ({} if viewer.single else {"runs": runs_table(viewer.runs)}), []
 
 
-def _compare_runs(page: Page, runs: Any) -> Response:
-    """Return runs as settings with seeds, and how the settings differ."""
-    return compare_settings({name: page.viewer.path(name) for name in runs}), []
+def _compare_runs(page: Page, runs: Any, axis: Any = "steps", same_budget: Any = False) -> Response:
+    """Return which settings are best, runs as settings with seeds, and how the settings differ."""
+    if axis not in AXES:
+        raise DataError(f"axis = {short_repr(axis)}: expected {', '.join(AXES)}.")
+    return compare_settings({name: page.viewer.path(name) for name in runs}, axis, bool(same_budget)), []
 
 
 def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, seed: int | None = None) -> Response:

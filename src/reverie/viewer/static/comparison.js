@@ -1,15 +1,19 @@
-// The ticked runs: one chart for each environment, and the settings in which they differ.
+// The ticked runs: what can be said of them, the scores and curves of their groups, and the settings that differ.
 
 import { Chart } from "./chart.js";
-import { $, el, hue } from "./dom.js";
+import { $, el, hue, short, svg } from "./dom.js";
 
 export const METRICS = { "eval/score": "evaluations during training", "episode/score": "training episodes", "estimate/return": "returns estimated by FQE" };
 
 const finals = (group, metric) => (metric === "eval/score" ? group.finals : []);
+const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
+export const countRuns = (runs, seeds) => (runs === seeds ? plural(seeds, "seed") : `${plural(runs, "run")}, ${plural(seeds, "seed")}`);
 
 export class Comparison {
-  constructor() {
+  // ask(): compares again, along another axis or at another budget.
+  constructor(ask) {
     for (const at of ["#metric", "#smoothing"]) $(at).addEventListener("input", () => this.draw());
+    for (const at of ["#axis", "#budget input"]) $(at).addEventListener("input", ask);
     const recolor = () => {
       for (const { chart } of this.panels?.values() ?? []) if (chart) chart.names = null; // made again
       if (this.panels) this.draw();
@@ -18,17 +22,24 @@ export class Comparison {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolor);
   }
 
+  // What the request for a comparison says besides the runs.
+  get options() {
+    return { axis: $("#axis").value, same_budget: $("#budget input").checked };
+  }
+
   show(known) {
     this.known = known;
+    this.showAnswers(known);
     const count = (group, name) => Math.max(finals(group, name).length, (group.curves[name]?.seeds ?? []).filter(([steps]) => steps.length).length);
     const runsWith = (name) => known.groups.reduce((sum, group) => sum + count(group, name), 0);
     const metrics = Object.keys(METRICS).filter(runsWith), select = $("#metric"), most = Math.max(...metrics.map(runsWith));
     const wanted = metrics.includes(select.value) ? select.value : metrics.find((name) => runsWith(name) === most);
     select.replaceChildren(...metrics.map((name) => el("option", { value: name, selected: name === wanted }, METRICS[name])));
-    known.groups.forEach((group, i) => Object.assign(group, { color: hue(i % 8), label: label(group, i, known) }));
-    const cells = (tag, texts) => el("tr", {}, ...texts.map((text) => el(tag, {}, /^\d{4,}$/.test(text) ? (+text).toLocaleString("en") : text)));
-    $("#differences thead").replaceChildren(cells("th", ["setting", ...known.groups.map((group) => group.label)]));
-    $("#differences tbody").replaceChildren(...known.differences.map(([name, values]) => cells("td", [name, ...values])));
+    const several = known.groups.some(({ env }) => env !== known.groups[0].env), names = known.groups.map(({ label, env }) => (several ? `${label}, ${env}` : label));
+    const format = (text) => (/^\d{4,}$/.test(text) ? (+text).toLocaleString("en") : text);
+    $("#differences thead").replaceChildren(el("tr", {}, ...["setting", ...names].map((name) => el("th", {}, name))));
+    $("#differences tbody").replaceChildren(...known.differences.map(([name, values]) => el("tr", {}, el("td", {}, name),
+      ...values.map((value, i) => el("td", { "data-label": names[i] }, format(value))))));
     $("#differences").hidden = !known.differences.length;
     const before = this.panels ?? new Map();
     this.panels = new Map();
@@ -41,6 +52,16 @@ export class Comparison {
     if (String([...before.keys()]) !== String([...this.panels.keys()]))
       $("#comparison").replaceChildren(...[...this.panels.values()].map(({ box, missing }) => el("div", {}, box, missing)));
     this.draw();
+  }
+
+  // A sentence for each environment, and the scores of its groups with their intervals.
+  showAnswers({ answers, groups, remarks }) {
+    const budgets = answers.filter(({ budget }) => budget !== null).map(({ budget }) => budget.toLocaleString("en"));
+    $("#budget").hidden = !budgets.length;
+    $("#budget span").textContent = `all after ${budgets.join(" or ")} steps`;
+    $("#answers").replaceChildren(
+      ...answers.map(({ task, text }) => el("div", { className: "answer" }, el("p", {}, text), drawIntervals(groups.filter(({ score }) => score?.task === task)))),
+      ...(remarks.length ? [el("div", { className: "remarks" }, ...remarks.map((remark) => el("span", { className: "hint" }, remark)))] : []));
   }
 
   draw() {
@@ -60,14 +81,13 @@ export class Comparison {
       const series = [];
       const add = (values, given) => series.push({ values, ...given });
       for (const group of drawn) {
-        const { color } = group, curve = group.curves[metric], seeds = `${group.seeds} ${group.seeds === 1 ? "seed" : "seeds"}`;
-        const count = group.seeds === group.runs.length ? seeds : `${group.runs.length} runs, ${seeds}`;
+        const color = hue(group.hue), curve = group.curves[metric], count = countRuns(group.runs.length, group.seeds);
         const line = (steps, values, given) => add(between(x, steps, smooth(values, +$("#smoothing").value)), { color, ...given });
         if (curve?.interval) {
           const [steps, middle, low, high] = curve.interval;
           line(steps, middle, { name: `${group.label}: IQM of ${count}, 95 % interval`, wide: true });
           line(steps, high, { silent: true, width: 0 });
-          line(steps, low, { silent: true, width: 0, band: `${color}30` });
+          line(steps, low, { silent: true, width: 0, band: color.replace(")", ", .19)") });
         } else
           (curve?.seeds ?? []).forEach(([steps, values], i) => line(steps, values, { name: `${group.label}: ${count}`, silent: i > 0, plain: group.runs.length > 1 }));
         finals(group, metric).forEach(([step, score], i) => add(x.map((at) => (at === step ? score : null)),
@@ -79,13 +99,26 @@ export class Comparison {
   }
 }
 
-// The algorithm, or what else tells a group from others of its algorithm and environment.
-function label(group, number, { groups, differences }) {
-  const alike = [...groups.keys()].filter((i) => groups[i].algorithm === group.algorithm && groups[i].env === group.env);
-  const rows = differences.filter(([, values]) => alike.some((i) => values[i] !== values[number]));
-  if (!rows.length) return group.algorithm;
-  if (rows.length > 2) return group.runs.length > 1 ? `${group.runs[0]} and like it` : group.runs[0];
-  return [group.algorithm, ...rows.map(([name, values]) => `${name.split(".").at(-1)} ${values[number]}`)].join(", ");
+// Rows of a label, the score in numbers, and a mark at the IQM with its interval among the scores of the seeds.
+function drawIntervals(groups) {
+  const ends = groups.flatMap(({ score }) => [...score.scores, score.interval.value, score.interval.low, score.interval.high]).filter((end) => end !== null);
+  const spread = Math.max(...ends) - Math.min(...ends), wide = spread || Math.max(1, Math.abs(ends[0])), low = Math.min(...ends) - (wide - spread) / 2;
+  const at = (value) => `${(2 + (96 * (value - low)) / wide).toFixed(2)}%`;
+  const rows = groups.toSorted((a, b) => b.score.interval.value - a.score.interval.value).flatMap(({ label, hue, runs, score }) => {
+    const { value, low, high } = score.interval, paint = `var(--hue${hue})`, key = el("i", { className: "key" }), known = low !== null;
+    key.style.setProperty("--key", paint);
+    const line = (x1, x2, y1, y2, width) => svg("line", { x1: at(x1), x2: at(x2), y1, y2, stroke: paint, "stroke-width": width });
+    const dots = score.scores.map((x, i) => svg("circle", { cx: at(x), cy: 8 + ((i * 7) % 19), r: 3.5, fill: paint, opacity: 0.45 }));
+    const bar = known ? [line(low, high, 17, 17, 3), line(low, low, 11, 23, 2), line(high, high, 11, 23, 2)] : [];
+    const words = known ? `IQM ${short(value)} (${short(low)} to ${short(high)})` : "too few seeds for an interval";
+    return [el("span", {}, key, label, el("span", { className: "hint" }, ` ${countRuns(runs.length, score.scores.length)}`)),
+      el("span", {}, el("b", {}, `mean ${short(score.mean)}`), el("span", { className: "hint" }, ` ${words}`)),
+      svg("svg", { role: "img", "aria-label": `${label}: ${words}` }, ...dots, ...bar, svg("rect", { x: at(value), y: 12, width: 10, height: 10, transform: "translate(-5 0)", fill: paint, stroke: "var(--paper)" }))];
+  });
+  const rough = wide / 4, power = 10 ** Math.floor(Math.log10(rough)), step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const ticks = [...Array(6).keys()].map((i) => (Math.ceil(low / step) + i) * step).filter((tick) => tick <= low + wide);
+  return el("div", { className: "intervals" }, ...rows, el("span", { className: "hint about" }, "■ IQM and its 95 % interval, ● seeds"),
+    svg("svg", { class: "ticks", "aria-hidden": true }, ...ticks.map((tick) => svg("text", { x: at(tick), y: 13 }, short(tick)))));
 }
 
 // Means over a share of all points around each; fewer at the ends.

@@ -22,9 +22,15 @@ export function color(name) {
   return found;
 }
 
-const PALETTE = ["#3b7fc4", "#cf7621", "#8a63c9", "#2f9fa8", "#c0506f", "#3a9d6a", "#8f8a1f", "#8a6a4f"];
-// The first two look like the environment and the dream.
-export const hue = (number) => PALETTE[number] ?? `hsl(${(number * 137.5) % 360} 45% 50%)`;
+// The colors of lines without a meaning: log/colors.py. The first two are the environment's and the dream's.
+export const hue = (number) => (number < 8 ? color(`hue${number}`) : `hsl(${(number * 137.5) % 360} 45% 50%)`);
+
+export function svg(tag, given, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(given)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
 
 export function short(value) {
   if (value === null || value === undefined) return "–";
