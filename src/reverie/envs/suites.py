@@ -219,6 +219,12 @@ def _install_hint(suite: Suite) -> str:
     return f' Install it with: pip install "reverie-rl[{suite.extra}]"' if suite.extra else ""
 
 
+def has_goal_tasks(env_id: str) -> bool:
+    """Return whether ``env_id`` is an environment of OGBench that supplies goals, so that success is its score."""
+    suite = next(suite for suite in SUITES if suite.package == "ogbench")
+    return env_id.startswith(suite.prefixes) and "-singletask-" not in env_id
+
+
 def missing_package_hint(env_id: str) -> str:
     """Return how to install the package of the suite of ``env_id``; "" if it is installed."""
     missing = (suite for suite in SUITES if env_id.startswith(suite.prefixes) and find_spec(suite.package) is None)

@@ -23,7 +23,7 @@ from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
 from reverie.datasets.in_memory import data_path
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
-from reverie.envs.suites import suite_id
+from reverie.envs.suites import has_goal_tasks, suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
@@ -229,6 +229,8 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
         config = config.merge(_settings_from_steps(config))
     if request.env is not None and not isinstance(request.env, str):
         config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
+    if has_goal_tasks(env_of_preset or ""):
+        config = config.merge({"score_metric": "eval/success_rate"})
     return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
 
 
