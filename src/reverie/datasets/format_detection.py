@@ -21,7 +21,7 @@ from reverie.datasets.source import Source, natural_sort_key, reading, without_t
 
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
-    """Return the reader of ``data``: a path, a glob, ``minari:NAME``, ``ogbench:NAME``, an object, or several."""
+    """Return the reader of ``data``: a path, ``minari:NAME``, ``ogbench:NAME``, an object in memory, or several."""
     options, paths = options or ReadOptions(), split_paths(data_path(data))
     reader = _join(Path(", ".join(paths)), [_open_path(path, options) for path in paths], options)
     for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):

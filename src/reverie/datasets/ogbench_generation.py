@@ -30,8 +30,8 @@ MAZE_NOISE = 0.5
 """Standard deviation of the noise on actions in a maze."""
 STITCHED_CELLS = 4
 """Distance in cells from the start to the goal of an episode to be stitched."""
-ROBOT_NOISE = np.array([0.1, 0.1, 0.1, 0.3, 1.0])
-"""Largest standard deviations of the noise on a robot's actions."""
+ROBOT_NOISE = np.array([1.0, 1.0, 1.0, 3.0, 10.0])
+"""Standard deviations of the noise on a robot's actions, times up to 0.1 by episode."""
 DTYPES = {"terminals": np.bool_, "button_states": np.int64}
 """Types of the arrays that are not float32."""
 STACKING = {"single": (0, 0), "double": (0, 0.25), "triple": (0.05, 0.35), "quadruple": (0.1, 0.5)}
@@ -185,8 +185,9 @@ class _Robot:
     def _play_once(self, states: int) -> Rows:
         env, recorder = self._env, _Recorder()
         obs, info = env.reset()
-        stacking = _random.uniform(*STACKING.get(self._size, (0.5, 0.5)))
-        noise = _random.uniform() * ROBOT_NOISE
+        least, most = STACKING.get(self._size, (0.5, 0.5))
+        stacking = _random.uniform(least, most) if least < most else least
+        noise = _random.uniform(0, 0.1) * ROBOT_NOISE if self._is_noisy else None
         oracle = self._oracles[info["privileged/target_task"]]
         oracle.reset(obs, info)
         for _ in range(states):
@@ -194,7 +195,7 @@ class _Robot:
                 action = env.action_space.sample()
             else:
                 action = np.array(oracle.select_action(obs, info))
-                action = action + _random.normal(0, noise) if self._is_noisy else action
+                action = action if noise is None else action + _random.normal(0, noise)
             action = np.clip(action, -1, 1)
             next_obs, _, _, _, info = env.step(action)
             if oracle.done:
