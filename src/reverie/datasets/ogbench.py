@@ -51,22 +51,31 @@ def parse_name(name: str) -> tuple[str, str]:
     return ("", "") if match is None else (f"{match[1]}{match[3]}", match[2])
 
 
-def ogbench_path(name: str) -> Path:
-    """Return the file of the dataset called ``name``, in the working folder or in OGBench's; DataError without it."""
+def check_name(name: str) -> None:
+    """Raise ConfigError unless ``name`` is the name of a dataset."""
     if not parse_name(name)[0]:
         raise ConfigError(
             f"{PREFIX}{name}: unknown.{did_you_mean(name, RECIPES)} Expected ENV-KIND-v0 with a KIND of navigate, "
             "stitch, explore, play or noisy, such as pointmaze-medium-navigate-v0."
         )
+
+
+def source_advice(name: str) -> str:
+    """Return how to make, or to download, the dataset called ``name``."""
+    if name in RECIPES:
+        return f"Make it: `reverie data make {PREFIX}{name}`."
+    download = f"`python -c 'import ogbench; ogbench.download_datasets([\"{name}\"])'`"
+    return f"If OGBench has it, a trained expert recorded it, so download it: {download}."
+
+
+def ogbench_path(name: str) -> Path:
+    """Return the file of the dataset called ``name``, in the working folder or in OGBench's; DataError without it."""
+    check_name(name)
     for folder in (Path(), Path.home() / ".ogbench" / "data"):
         if (path := folder / f"{name}.npz").is_file():
             return path
-    make = f"`reverie data make {PREFIX}{name}`"
-    download = f"a trained expert recorded it: `python -c 'import ogbench; ogbench.download_datasets([\"{name}\"])'`"
-    raise DataError(
-        f"there is no {name}.npz, neither in the working folder nor in ~/.ogbench/data. "
-        f"{'Make it: ' + make if name in RECIPES else 'To download it, ' + download}."
-    )
+    places = "neither in the working folder nor in ~/.ogbench/data"
+    raise DataError(f"there is no {name}.npz, {places}.{did_you_mean(name, RECIPES)} {source_advice(name)}")
 
 
 def heldout_name(path: str | tuple[str, ...]) -> str | None:

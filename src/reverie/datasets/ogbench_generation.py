@@ -20,7 +20,7 @@ import numpy as np
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.rows import Rows
-from reverie.datasets.ogbench import PREFIX, RECIPES, parse_name
+from reverie.datasets.ogbench import PREFIX, RECIPES, check_name, parse_name, source_advice
 from reverie.datasets.output import staged_file
 from reverie.envs.goal_tasks import global_generator
 from reverie.envs.suites import register_suite
@@ -49,15 +49,13 @@ def make_dataset(
     None: the number of episodes that OGBench has. ``progress`` is called with a file, its episodes so far and in total.
 
     Raises:
-        ConfigError: there is no recipe of this name.
+        ConfigError: there is no such dataset, or a trained expert recorded it.
         EnvError: OGBench is not installed.
         RunError: a file exists.
     """
+    check_name(name)
     if name not in RECIPES:
-        raise ConfigError(
-            f"{PREFIX}{name}: this dataset cannot be made.{did_you_mean(name, RECIPES)} Available: "
-            f"{', '.join(RECIPES)}."
-        )
+        raise ConfigError(f"{PREFIX}{name} cannot be made.{did_you_mean(name, RECIPES)} {source_advice(name)}")
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
     recipe, (env_id, kind) = RECIPES[name], parse_name(name)

@@ -134,7 +134,10 @@ def complete(config: ExperimentConfig, request: Request, flags: Collection[str] 
         )
     if isinstance(request.algorithm, ExperimentConfig) and config.offline and config.env.id == EnvConfig().id:
         config = config if request.env is not None else config.merge({"env.id": DATASET_ENV})
-    return with_dataset_env(config, request.env, request.run)
+    config = with_dataset_env(config, request.env, request.run)
+    is_default = config.score_metric == ExperimentConfig.score_metric and "score_metric" not in names
+    by_success = is_default and config.eval_episodes > 0 and has_goal_tasks(config.eval_env_config.id)
+    return config.merge({"score_metric": "eval/success_rate"}) if by_success else config
 
 
 def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:
@@ -229,8 +232,6 @@ def _with_preset(request: Request, files: Sequence[Layer], overrides: Mapping[st
         config = config.merge(_settings_from_steps(config))
     if request.env is not None and not isinstance(request.env, str):
         config = config.merge({"env.kwargs": {}})  # arguments of gymnasium.make, which the user's function replaces
-    if has_goal_tasks(env_of_preset or ""):
-        config = config.merge({"score_metric": "eval/success_rate"})
     return config.merge({"env.id": DATASET_ENV}) if data.path and env is None else config
 
 
