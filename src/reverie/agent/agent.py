@@ -199,6 +199,7 @@ class Agent(Player):
     def evaluate(
         self, episodes: int = 10, *,
         deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
+        tasks: tuple[int, ...] = (),
     ) -> Evaluation:  # fmt: skip
         """Play whole episodes in new environments, and sum their true, unclipped rewards.
 
@@ -212,11 +213,13 @@ class Agent(Player):
             seed: of environments and actions. None: the seed of the run's final evaluation, from ``config.seed``. To
                 compare agents, give all of them the same seed and number of episodes.
             max_episode_steps: maximum decisions per episode, at least 1. None: the limit of the run's environment.
+            tasks: tasks of the episodes, in turn, in an environment with tasks. Empty: those of the run.
 
         Raises:
-            ConfigError: ``episodes``, ``seed`` or ``max_episode_steps`` is out of range.
+            ConfigError: ``episodes``, ``seed``, ``max_episode_steps`` or ``tasks`` is out of range.
             EnvError: the environment cannot be made.
         """
         return evaluating.evaluate_agent(
-            self, episodes, deterministic=deterministic, record=record, seed=seed, max_episode_steps=max_episode_steps
-        )
+            self, episodes, deterministic=deterministic, record=record, seed=seed, max_episode_steps=max_episode_steps,
+            tasks=tasks,
+        )  # fmt: skip

@@ -24,6 +24,7 @@ from reverie.run.folder import RunFolder, write_result
 def evaluate_agent(
     player: Player, episodes: int = 10, *,
     deterministic: bool = True, record: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
+    tasks: tuple[int, ...] = (),
 ) -> Evaluation:  # fmt: skip
     """Play whole episodes in new environments: see ``Agent.evaluate``."""
     episodes = coerce(episodes, int, "episodes")
@@ -32,12 +33,10 @@ def evaluate_agent(
     AtLeast(1).check("max_episode_steps", max_episode_steps)
     mode = policy_mode(deterministic)
     seed = derived_seeds(player.config.seed)["test"] if seed is None else int(seed)
-    limit = (
-        {}
-        if max_episode_steps is None
-        else {"eval_env": {**player.config.eval_env_overrides, "max_episode_steps": max_episode_steps}}
-    )
-    config = player.config.merge({"eval_episodes": episodes, **limit})
+    settings = {"max_episode_steps": max_episode_steps, "tasks": tasks or None}
+    changes = {name: value for name, value in settings.items() if value is not None}
+    eval_env = {"eval_env": {**player.config.eval_env_overrides, **changes}} if changes else {}
+    config = player.config.merge({"eval_episodes": episodes, **eval_env})
     env = make_eval_env(config, player.eval_factory, render=record)
     try:
         with seeded_rng(seed):
@@ -64,18 +63,26 @@ class EvaluationReport:
 def evaluate_run(
     player: Player, episodes: int = 20, *,
     deterministic: bool = True, video: bool = False, seed: int | None = None, max_episode_steps: int | None = None,
+    tasks: tuple[int, ...] = (),
 ) -> EvaluationReport:  # fmt: skip
     """Play ``episodes`` as :meth:`Agent.evaluate` does.
 
     Write eval.json, and with ``video`` a video of the first episode.
     """
     evaluation = evaluate_agent(
-        player, episodes, deterministic=deterministic, record=video, seed=seed, max_episode_steps=max_episode_steps
+        player,
+        episodes,
+        deterministic=deterministic,
+        record=video,
+        seed=seed,
+        max_episode_steps=max_episode_steps,
+        tasks=tasks,
     )
     folder, files = RunFolder(player.run), dict[str, Path]()
     content = {"updates" if player.config.offline else "env_steps": player.step, **evaluation.to_dict()}
     content |= {"checkpoint": player.checkpoint.name, "env": player.config.eval_env_config.label()}
     content |= {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+    content |= {"tasks": tasks} if tasks else {}
     try:
         with disk_errors_as_run_error(folder.path):
             write_result(folder.evaluation, content)

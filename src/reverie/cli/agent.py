@@ -43,6 +43,8 @@ class EvalCommand(RunOptions, EnvOverride):
     max_episode_steps: int | None = None
     """Decisions after which an episode is truncated. None: the run's env.max_episode_steps, or the environment's
     limit."""
+    tasks: tuple[int, ...] = ()
+    """Tasks of the episodes, in turn: `1 3` of OGBench's five. Empty: the run's env.tasks."""
 
     def __call__(self) -> None:
         from reverie.agent.evaluating import evaluate_run
@@ -58,6 +60,7 @@ class EvalCommand(RunOptions, EnvOverride):
             video=self.video,
             seed=self.seed,
             max_episode_steps=self.max_episode_steps,
+            tasks=self.tasks,
         )
         print(f"{agent.config.eval_env_config.label()}, {agent.checkpoint.name}, {actions_label(self.deterministic)}")
         print(score_line(report.evaluation))

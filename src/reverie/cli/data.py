@@ -224,13 +224,35 @@ class DownloadCommand:
                 f"{self.name}: expected minari:NAME, such as minari:D4RL/door/human-v2, or rl_unplugged:GAME, such as "
                 "rl_unplugged:Breakout."
             )
-        with _download_progress() as progress, disk_errors_as_run_error(self.folder):
+        with _file_progress() as progress, disk_errors_as_run_error(self.folder):
             if kind == "minari":
                 paths = [download_minari(name, self.server, progress)]
             else:
                 paths = download_shards(name, self.run, list(self.shards), self.folder, self.server, progress)
         for path in paths:
             print(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeCommand:
+    """Generate a dataset of OGBench as its authors did, by oracles in its environment."""
+
+    name: Annotated[str, Positional("NAME")]
+    """ogbench:NAME, such as ogbench:pointmaze-medium-navigate-v0."""
+    episodes: int | None = None
+    """Number of episodes; a tenth of this number is added as held-out data. None: OGBench's number."""
+    out: Path = Path()
+    """Folder to write NAME.npz and NAME-val.npz to."""
+    seed: int = 0
+    """Seed of the environment and of the oracle."""
+
+    def __call__(self) -> None:
+        from reverie.core.files import disk_errors_as_run_error
+        from reverie.datasets.ogbench_generation import make_dataset
+
+        with _file_progress("episodes") as progress, disk_errors_as_run_error(self.out):
+            for path in make_dataset(self.name.removeprefix("ogbench:"), self.out, self.episodes, self.seed, progress):
+                print(path)
 
 
 COMMANDS: dict[str, type[Command]] = {
@@ -240,6 +262,7 @@ COMMANDS: dict[str, type[Command]] = {
     "subsample": SubsampleCommand,
     "record": RecordCommand,
     "download": DownloadCommand,
+    "make": MakeCommand,
 }
 
 
@@ -380,18 +403,20 @@ def print_written(done: WriteReport, remarks: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _download_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """Show the progress of each file on a terminal.
+def _file_progress(unit: str = "") -> Iterator[Callable[[str, int, int], None]]:
+    """Show the progress of each file on a terminal, in this ``unit`` or else in bytes.
 
-    Yields a function of a file's name, its bytes so far and its total bytes.
+    Yields a function of a file's name, and how much of it is done and in total.
     """
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    in_bytes = (rich.DownloadColumn(), rich.TransferSpeedColumn())
+    amount = (rich.MofNCompleteColumn(), rich.TextColumn(unit), rich.TimeRemainingColumn()) if unit else in_bytes
+    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), *amount)
     console = Console(stderr=True)
-    tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    tasks: dict[str, rich.TaskID] = {}
+    with rich.Progress(*columns, console=console, disable=not console.is_terminal) as bars:
 
         def progress(name: str, done: int, total: int) -> None:
             if name not in tasks:

@@ -29,7 +29,7 @@ GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
 OFFERED = (
     "reverie", "gymnasium.envs", "ale_py", "crafter", "craftax", "deepmind_lab", "diambra", "dm_control",
     "flappy_bird_gymnasium", "gym_super_mario_bros", "gymnasium_robotics", "memory_maze", "minatar", "minedojo",
-    "minerl", "minigrid", "miniworld", "pettingzoo", "procgen",
+    "minerl", "minigrid", "miniworld", "ogbench", "pettingzoo", "procgen",
 )  # fmt: skip
 """Additional packages whose classes files may name: those of ``envs/suites.py``."""
 INSTALLED = "installed"

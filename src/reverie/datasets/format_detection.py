@@ -15,12 +15,13 @@ from reverie.datasets import concat
 from reverie.datasets.formats import format_names, formats
 from reverie.datasets.in_memory import OBJECT, DataLike, data_path, open_in_memory, split_paths
 from reverie.datasets.minari import local_names, minari_path
+from reverie.datasets.ogbench import PREFIX, ogbench_path
 from reverie.datasets.reader import Reader, ReadOptions
 from reverie.datasets.source import Source, natural_sort_key, reading, without_text
 
 
 def open_reader(data: DataLike, options: ReadOptions | None = None) -> Reader:
-    """Return the reader of ``data``: a file, a folder, a glob, ``minari:NAME``, an object in memory, or several."""
+    """Return the reader of ``data``: a path, ``minari:NAME``, ``ogbench:NAME``, an object in memory, or several."""
     options, paths = options or ReadOptions(), split_paths(data_path(data))
     reader = _join(Path(", ".join(paths)), [_open_path(path, options) for path in paths], options)
     for name in () if options.reader else ("columns", "classes", "max_episode_steps", "partial"):
@@ -73,6 +74,8 @@ def _matching_paths(path: str) -> list[Path]:
     """Return the file or folder at ``path``, or the matches of the glob ``path``, sorted by number."""
     if path.startswith("minari:"):
         return [minari_path(path.removeprefix("minari:"))]
+    if path.startswith(PREFIX):
+        return [ogbench_path(path.removeprefix(PREFIX))]
     location = Path(path).expanduser()
     if location.exists():  # a name can contain brackets
         return [location]

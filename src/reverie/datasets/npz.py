@@ -26,6 +26,7 @@ from reverie.core.errors import DataError
 from reverie.core.files import open_zip
 from reverie.core.rows import Rows
 from reverie.datasets.hdf5 import D4RL_ARRAYS, OPTIONAL_COLUMNS, REQUIRED_COLUMNS, REWARDS, ColumnsReader
+from reverie.datasets.ogbench import parse_name
 from reverie.datasets.reader import ReadOptions
 from reverie.datasets.source import Source, reading
 from reverie.datasets.transitions import LazyColumn
@@ -92,7 +93,10 @@ class ArraysReader(ColumnsReader):
 
 
 class OGBenchReader(ArraysReader):
-    """Reads what ``ogbench/utils.py: load_dataset`` reads: ``terminals`` marks the end of a trajectory."""
+    """Reads what ``ogbench/utils.py: load_dataset`` reads: ``terminals`` marks the end of a trajectory.
+
+    The name of the file tells the environment.
+    """
 
     format = "OGBench npz"
     array_names: Mapping[str, str] = {
@@ -101,6 +105,10 @@ class OGBenchReader(ArraysReader):
         "episode_terminals": "terminals",
     }
     has_final_steps = True
+
+    def __init__(self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None) -> None:
+        self.declared = {"env_id": parse_name(path.stem)[0]}
+        super().__init__(path, options, arrays)
 
     @classmethod
     def matches(cls, source: Source) -> bool:

@@ -21,8 +21,10 @@ from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
+from reverie.envs.episode_info import SUCCESS_RATE, Summary
 from reverie.envs.findings import Finding, Findings, sort_findings
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
+from reverie.envs.goal_tasks import GoalTasks
 from reverie.envs.goals import goal_spec_problem, is_goal_env
 from reverie.envs.limits import EXACT, EpisodeEnd, termination_warning
 from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factory, env_name, make_base
@@ -206,6 +208,7 @@ class _Check:
         self.slots: list[Slot] = []
         self.measurements: dict[str, Any] = {}
         self.rows: list[PlayedRow] = []  # the beginning of the first episode
+        self.summaries: list[Summary] = []  # of the episodes of random play
         self.starts: list[PlayedRow] = []  # first rows of other episodes
         self.saved: tuple[int, bytes | None] = 0, None  # step of the first episode, and the state after it
 
@@ -261,6 +264,7 @@ class _Check:
                 first = self.player.do(None)
             row = self.player.random_step()
             rows.append(row.outcome)
+            self.summaries += [self.player.ask("episode_summary")[0]] if any(row.outcome[1:]) else []
             ended = ended or any(row.outcome[1:])
             static_images -= {key for key in static_images if not np.array_equal(row.obs[key], first.obs[key])}
             for key, total in squares.items():
@@ -294,6 +298,7 @@ class _Check:
             static_images, max_steps, [*map(EpisodeEnd, lengths, terminated[ends - 1], truncated[ends - 1])]
         )
         self._add_goals()
+        self._add_tasks()
         if "generator" not in self.findings and (wrong := self.player.differs_from(self.rows + self.starts)):
             self.findings.add("reset", error=wrong)
 
@@ -323,6 +328,15 @@ class _Check:
             if problem := goal_spec_problem(self.env.obs_spec):
                 self.findings.add("goals", error=problem)
             self.measurements["goal_environment"] = "goals" not in self.findings
+
+    def _add_tasks(self) -> None:
+        rates = [summary[SUCCESS_RATE] for summary in self.summaries if SUCCESS_RATE in summary]
+        self.measurements |= {"success_rate": float(np.mean(rates))} if rates else {}
+        for layer in wrapper_stack(self.env):
+            if isinstance(layer, GoalTasks):
+                self.measurements["tasks"] = ", ".join(map(str, layer.tasks))
+                if self.summaries and not rates:
+                    self.findings.add("success")
 
     def play_in_copy(self) -> None:
         """Replay the first episode in another copy, and from its saved state."""

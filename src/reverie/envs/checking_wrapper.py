@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,7 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env, findings: Findings) -> None:
         super().__init__(env)
         self._findings, self._where = findings, ""
+        self._numpy_bits: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]  # missing in NumPy's types
         self._held: list[tuple[np.ndarray, np.ndarray]] = []  # arrays of the newest observation, and copies of them
         self._compute_reward = env.get_wrapper_attr("compute_reward") if is_goal_env(env) else None
         self._achieved: list[Any] = []  # goals of the first steps
@@ -67,12 +69,16 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _timed(self, method: str, call: Callable[[], Any]) -> Any:
         self._where, self._findings.known_before = method, frozenset(self._findings)
-        before, started = _generators(), time.perf_counter()
+        before, started = self._generators(), time.perf_counter()
         answer = call()
         self.times[method].append(time.perf_counter() - started)
-        if drawn := [owner for owner, state in _generators().items() if state != before[owner]]:
+        if drawn := [owner for owner, state in self._generators().items() if state != before[owner]]:
             self._findings.add("generator", where=method, name=" and ".join(drawn))
         return answer
+
+    def _generators(self) -> dict[str, Any]:
+        """Return the state of the global generators; draws in ``goal_tasks.global_generator`` do not change them."""
+        return {"NumPy": pickle.dumps(self._numpy_bits.state), "Python": random.getstate()}
 
     def _check_obs(self, obs: Any, info: Any) -> None:
         if any(not np.array_equal(array, copy, equal_nan=array.dtype.kind == "f") for array, copy in self._held):
@@ -136,11 +142,6 @@ class CheckingWrapper(gymnasium.Wrapper[Any, Any, Any, Any]):
 def value_and_type(value: Any) -> dict[str, str]:
     """Return ``value`` and its type as text, for :meth:`Findings.add`."""
     return {"value": short_repr(value), "kind": type(value).__name__}
-
-
-def _generators() -> dict[str, Any]:
-    kind, words, *rest = np.random.get_state()  # noqa: NPY002 - environments draw from it
-    return {"NumPy": (kind, np.asarray(words).tobytes(), *rest), "Python": random.getstate()}
 
 
 def _arrays_in(value: Any) -> Iterator[np.ndarray]:

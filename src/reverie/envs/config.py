@@ -87,6 +87,11 @@ class EnvConfig(Config):
     log_info: tuple[str, ...] = ()
     """Values of the info to log for each episode: `KEY` for the value in the last step, or `KEY:HOW`, with `sum`,
     `mean`, `max`, `min` or `last` over the steps."""
+    tasks: Annotated[tuple[int, ...], AtLeast(1)] = ()
+    """Tasks of the episodes, in turn: `1 3`. Empty: all tasks of an environment with tasks, such as OGBench's."""
+    task_option: str = "task_id"
+    """Option of reset() that chooses the task in an environment with an attribute num_tasks. The `goal` in the info of
+    reset() is observed."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for gymnasium.make, or for the class or function that makes the environment, as YAML in one argument:
     `'{full_action_space: true, port: 1}'`."""

@@ -19,6 +19,8 @@ SUCCESS_RATE = "success_rate"
 """Logged name of the success of an episode, which environments report without ``env.log_info``."""
 SUCCESS_KEYS = ("is_success", "success")
 """Keys of the info with the success of an episode, in its last step."""
+TASK = "task_id"
+"""Key of the info with the number of the episode's task: success is also logged as ``success_rate/task1``."""
 RESERVED = frozenset({"score", "length", "episodes", "final", SUCCESS_RATE, *(f"score_{name}" for name in STATISTICS)})
 """Names that are already used under ``episode/`` or ``eval/``."""
 SUMMARIES = ("last", "sum", "mean", "max", "min")
@@ -118,9 +120,10 @@ def _value(info: Mapping[str, Any], key: str) -> Any:
 
 
 def success_summary(info: Any) -> Summary:
-    """Return the success in the ``info`` of an episode's last step, by its logged name; {} if it reports none."""
+    """Return the success in the ``info`` of an episode's last step, by its logged names; {} if it reports none."""
     values = [_to_number(info.get(key)) for key in SUCCESS_KEYS] if isinstance(info, Mapping) else []
-    return next(({SUCCESS_RATE: value} for value in values if value is not None), {})
+    names = [SUCCESS_RATE, f"{SUCCESS_RATE}/task{info[TASK]}"] if values and TASK in info else [SUCCESS_RATE]
+    return next((dict.fromkeys(names, value) for value in values if value is not None), {})
 
 
 def _to_number(value: Any) -> float | None:

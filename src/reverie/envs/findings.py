@@ -48,6 +48,8 @@ warning goals: {error}, so replay.hindsight cannot be used. compute_reward(achie
     return the reward of the step, and both goals must have the same space
 warning ends_at_goals: an episode terminated at its goal, but there is no compute_terminated, so episodes of goals that
     replay.hindsight relabels would continue. Give it the method compute_terminated(achieved_goal, desired_goal, info)
+warning success: episodes have goals, but the info of step() does not say whether they were reached. Return
+    info['success'] in the last step
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)

@@ -37,7 +37,7 @@ CLIPS: dict[str, Callable[[float], float]] = {"sign": lambda x: float((x > 0) - 
 def make_flat(config: EnvConfig, factory: MakeEnv | None, index: int, render: bool) -> FlatEnv:
     """Make environment number ``index`` of a vector."""
     try:
-        env = to_learnable_obs(make_gym(config, factory, render), config.mission)
+        env = to_learnable_obs(make_gym(config, factory, render, index), config.mission)
         name = config.id if factory is None else type(env.unwrapped).__name__
         return FlatEnv(env, config, f"environment {index} ('{name}')", drawn=index == 0)
     except BaseException as error:

@@ -26,6 +26,7 @@ from reverie.core.imports import check_module, import_module_of, is_importable
 from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import EpisodeInfo
+from reverie.envs.goal_tasks import with_goal_tasks
 from reverie.envs.limits import NO_LIMIT, own_limit
 from reverie.envs.suites import (
     ENVPOOL,
@@ -128,8 +129,8 @@ def env_name(env: EnvLike) -> str:
     return str(getattr(env, "__qualname__", type(env).__qualname__))
 
 
-def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
-    """Make one Gymnasium environment with every option for actions, rewards and time.
+def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool, index: int = 0) -> Env:
+    """Make environment number ``index`` of ``config.num`` with every option for actions, rewards and time.
 
     ``factory`` makes the environment instead of ``config.id``. ``render`` requests a render mode; an environment that
     cannot render is an error only if ``config.pixels`` needs it.
@@ -146,7 +147,8 @@ def make_gym(config: EnvConfig, factory: MakeEnv | None, render: bool) -> Env:
     check_stateless(base_env)
     if config.vectorization == "native":
         return base_env
-    env = _grid_view(base_env, config) if config.full_view or config.map_view else base_env
+    env = with_goal_tasks(base_env, config, index)
+    env = _grid_view(env, config) if config.full_view or config.map_view else env
     env = apply_wrappers(env, config.wrappers, config.channel_axis)
     check_spaces(env)
     if config.noop_max:

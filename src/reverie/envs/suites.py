@@ -91,6 +91,11 @@ def _craftax(_: str) -> None:
         _add(f"{name}-v1", "Craftax", name=f"{name}-v1")
 
 
+def _ogbench(_: str) -> None:
+    choose_renderer()
+    gymnasium.register_envs(importlib.import_module("ogbench"))
+
+
 def _any(package: str, maker: str, argument: str) -> Callable[[str], None]:
     """Return a function that registers ``SUITE/NAME``, or any id: ``maker`` receives ``NAME``, or the whole id."""
 
@@ -162,6 +167,9 @@ SUITES = (
     Suite("Gymnasium-Robotics", ("FetchReach", "FetchPush", "FetchSlide", "FetchPick", "HandReach", "HandManipulate",
           "AdroitHand", "FrankaKitchen-", "PointMaze_", "AntMaze_"),
           "gymnasium_robotics", "robotics", _module("gymnasium_robotics"), "sac --env FetchReach-v4"),
+    Suite("OGBench", ("pointmaze-", "antmaze-", "humanoidmaze-", "antsoccer-", "cube-", "scene-", "puzzle-", "visual-"),
+          "ogbench", "ogbench", _ogbench,
+          "gcbc --data ogbench:pointmaze-medium-navigate-v0 --env pointmaze-medium-v0"),
     Suite("MiniWorld", ("MiniWorld-",), "miniworld", "miniworld", _miniworld, "dreamer_v3 --env MiniWorld-OneRoom-v0"),
     Suite("Memory Maze", ("MemoryMaze-",), "memory_maze", "memory_maze", _memory_maze,
           "dreamer_v3 --env MemoryMaze-9x9-v0"),
@@ -209,6 +217,12 @@ def register_suite(env_id: str) -> None:
 def _install_hint(suite: Suite) -> str:
     """Return how to install the package of ``suite``; "" if no extra does."""
     return f' Install it with: pip install "reverie-rl[{suite.extra}]"' if suite.extra else ""
+
+
+def has_goal_tasks(env_id: str) -> bool:
+    """Return whether ``env_id`` is an environment of OGBench that supplies goals, so that success is its score."""
+    suite = next(suite for suite in SUITES if suite.package == "ogbench")
+    return env_id.startswith(suite.prefixes) and "-singletask-" not in env_id
 
 
 def missing_package_hint(env_id: str) -> str:

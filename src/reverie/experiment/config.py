@@ -18,6 +18,7 @@ from reverie.core.hardware import check_device_name
 from reverie.core.types import Window
 from reverie.datasets.dataset import DatasetConfig
 from reverie.datasets.in_memory import OBJECT, data_path, split_paths
+from reverie.datasets.ogbench import PREFIX, heldout_name
 from reverie.envs.config import EnvConfig
 from reverie.nn.reward_scaling import ReturnStd
 from reverie.replay.config import ReplayConfig
@@ -87,7 +88,8 @@ class ExperimentConfig(Config):
     whose shapes are equal; optimizer state is not loaded. The environment may differ."""
     heldout_data: str | None = None
     """Held-out dataset, in the format of data.path: at each report and evaluation and at the end, the learner's losses
-    on the same 4 batches are logged as heldout/loss/... . data.columns and similar settings apply."""
+    on the same 4 batches are logged as heldout/loss/... . data.columns and similar settings apply. Default for
+    ogbench:NAME: ogbench:NAME-val, if there is such a file."""
     heldout_fraction: Annotated[float, Within("[0, 1)")] = 0.0
     """Fraction of the dataset's episodes, evenly spaced, that are not learned from: they are the held-out data. 0:
     none."""
@@ -109,8 +111,9 @@ class ExperimentConfig(Config):
     """Steps after which an episode of an evaluation, of `data record` or in the viewer is cut off, but not before the
     environment's own time limit. None: 4 times the longest episode of training, at least 1000."""
     score_metric: str = "eval/score"
-    """Evaluation metric that selects the best checkpoint: eval/score, the mean return, a metric of `env.log_info`, or a
-    loss on held-out data; `NAME:min` if the lowest value is best. stop_score, patience and a search use it too."""
+    """Evaluation metric that selects the best checkpoint: eval/score, the mean return, eval/success_rate, a metric of
+    `env.log_info`, or a loss on held-out data; `NAME:min` if the lowest value is best. stop_score, patience and a
+    search use it too. OGBench's default is eval/success_rate."""
     stop_score: float | None = None
     """Stop once an evaluation during training reaches this score and confirms it with the same number of additional
     episodes. None: never stop at a score."""
@@ -303,7 +306,10 @@ class ExperimentConfig(Config):
             )
         experience = self.experience or experience_from_fraction(self.offline_fraction)
         path = data_path([_absolute(path) for path in split_paths(self.data.path)])
-        config = self.merge({"data.path": path, "heldout_data": self.heldout_data and _absolute(self.heldout_data)})
+        heldout = self.heldout_data and _absolute(self.heldout_data)
+        if not self.has_heldout and getattr(self.algo.learner, "has_heldout_losses", False):
+            heldout = heldout_name(self.data.path)
+        config = self.merge({"data.path": path, "heldout_data": heldout})
         return config.merge(
             {"replay.store_path": absolute_store_path(self.replay.store_path), "experience": experience}
         )
@@ -322,8 +328,8 @@ class ExperimentConfig(Config):
         """Raise ConfigError if no evaluation can log the score metric."""
         name = ScoreMetric.parse(self.score_metric).name
         names = ["eval/score", "eval/success_rate"]
-        if name in names or name.startswith(("heldout/", "estimate/")):
-            return  # the names of losses and estimates are known later
+        if name in names or name.startswith(("heldout/", "estimate/", "eval/success_rate/")):
+            return  # the names of losses, estimates and tasks are known later
         if name.startswith("eval/") and self.eval_env_config.log_info:
             return
         names = sorted({*names, *Evaluation(scores=[0.0] * 10, lengths=[1] * 10, mode="eval").metrics()})
@@ -357,5 +363,5 @@ class ExperimentConfig(Config):
 
 
 def _absolute(path: str) -> str:
-    fixed = "://" in path or path.startswith(("minari:", OBJECT))
+    fixed = "://" in path or path.startswith(("minari:", PREFIX, OBJECT))
     return path if fixed else os.path.abspath(os.path.expanduser(path))

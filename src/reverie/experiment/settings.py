@@ -23,7 +23,7 @@ from reverie.datasets.dataset_env import dataset_env_config, make_dataset_env
 from reverie.datasets.in_memory import data_path
 from reverie.envs.config import EnvConfig
 from reverie.envs.make import EnvLike, close_quietly, entry_point_name, env_name
-from reverie.envs.suites import suite_id
+from reverie.envs.suites import has_goal_tasks, suite_id
 from reverie.experiment.config import DATASET_ENV, NO_ENV, WITHOUT_ENV, ExperimentConfig
 from reverie.experiment.preset import Settings
 from reverie.experiment.presets import CPU_SUFFIX, ON_CPU, SUITES, TABLE, check_not_preset, preset_advice, preset_name
@@ -134,7 +134,10 @@ def complete(config: ExperimentConfig, request: Request, flags: Collection[str] 
         )
     if isinstance(request.algorithm, ExperimentConfig) and config.offline and config.env.id == EnvConfig().id:
         config = config if request.env is not None else config.merge({"env.id": DATASET_ENV})
-    return with_dataset_env(config, request.env, request.run)
+    config = with_dataset_env(config, request.env, request.run)
+    is_default = config.score_metric == ExperimentConfig.score_metric and "score_metric" not in names
+    by_success = is_default and config.eval_episodes > 0 and has_goal_tasks(config.eval_env_config.id)
+    return config.merge({"score_metric": "eval/success_rate"}) if by_success else config
 
 
 def _check_length(config: ExperimentConfig, names: Collection[str]) -> None:

@@ -117,7 +117,7 @@ class Evaluation:
         score = {"mean": self.score, **self.statistics(), "min": min(self.scores), "max": max(self.scores)}
         per_episode = {"scores": self.scores, "lengths": self.lengths} | ({"info": self.info} if self.info else {})
         cut = {"cut_off": self.cut_off, "most_steps": self.most_steps} if self.cut_off else {}
-        success = {name: rate for name, rate in self.info_means().items() if name == "success_rate"}
+        success = {name: rate for name, rate in self.info_means().items() if name.startswith("success_rate")}
         return {
             "episodes": len(self.scores),
             "deterministic": self.mode == "eval",
