@@ -102,6 +102,9 @@ OFFLINE = {
         latent=4,
         regularizer="vicreg",
     ),
+    "gcivl": config("gcivl"),
+    "hiql": config("hiql", representation_width=4),
+    "hiql_choices": config("hiql", representation_width=4, actor_trains_phi=True),
     "crr": config("crr", target_update_interval=2),
     "crr_binary": config("crr", filter="binary", baseline="max", num_critics=2),
     "decision_transformer": config(

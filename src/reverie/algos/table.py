@@ -45,6 +45,8 @@ ALGORITHMS = (
     ),
     Entry("gail", "reverie.algos.gail:GAILConfig", "recorded data, any actions"),
     Entry("gcbc", "reverie.algos.gcbc:GCBCConfig", "recorded data without rewards, any goal"),
+    Entry("gcivl", "reverie.algos.gcivl:GCIVLConfig", "recorded data without rewards, any goal"),
+    Entry("hiql", "reverie.algos.hiql:HIQLConfig", "recorded data without rewards, any goal"),
     Entry("lewm", "reverie.algos.lewm:LeWMConfig", "recorded data without rewards, any goal"),
     Entry("discrete_cql", "reverie.algos.discrete_cql:DiscreteCQLConfig", "recorded data, discrete actions"),
     Entry("discrete_bcq", "reverie.algos.discrete_bcq:DiscreteBCQConfig", "recorded data, discrete actions"),

@@ -5,17 +5,21 @@ All have GELU between their layers and Glorot's initialization. Values have a la
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reverie.core.specs import ActionSpec, ObsSpec, num_classes_per_choice, num_continuous
+from reverie.core.specs import GOAL, ActionSpec, ObsPart, ObsSpec, num_classes_per_choice, num_continuous
 from reverie.core.types import Obs
 from reverie.nn.actor_critic import CategoricalActor
 from reverie.nn.network import Network, NetworkConfig
 from reverie.nn.normals import DiagonalNormal
 
+SUBGOAL = "(subgoal)"
+"""Key of the representation of a goal ``[..., D]`` among observations."""
 ACTOR_SCALE = 0.1
 """Factor of the initial weights of an actor's last layer."""
 
@@ -35,6 +39,8 @@ class NormalActor(Network):
 
     def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype = torch.float32) -> None:
         super().__init__(obs_spec, width, cfg, dtype, activation="gelu")
+        body: Any = self.body
+        body.initialize_glorot(last=ACTOR_SCALE)
 
     def forward(self, obs: Obs) -> UnitNormal:  # type: ignore[override]
         return UnitNormal(super().forward(obs))
@@ -42,10 +48,70 @@ class NormalActor(Network):
 
 def build_goal_actor(obs_spec: ObsSpec, action_spec: ActionSpec, cfg: NetworkConfig, dtype: torch.dtype) -> nn.Module:
     """Return a policy of observations with a goal: normal distributions, or the probabilities of classes."""
-    actor: Any
     if num_continuous(action_spec):
-        actor = NormalActor(obs_spec, action_spec.width, cfg, dtype)
-    else:
-        actor = CategoricalActor(obs_spec, num_classes_per_choice(action_spec), cfg, dtype, activation="gelu")
-    actor.body.initialize_glorot(last=ACTOR_SCALE)
-    return cast(nn.Module, actor)
+        return NormalActor(obs_spec, action_spec.width, cfg, dtype)
+    actor = CategoricalActor(obs_spec, num_classes_per_choice(action_spec), cfg, dtype, activation="gelu")
+    body: Any = actor.body
+    body.initialize_glorot(last=ACTOR_SCALE)
+    return actor
+
+
+def build_goal_network(
+    obs_spec: ObsSpec, outputs: int | None, cfg: NetworkConfig, dtype: torch.dtype, *, copies: int | None = None,
+    extra_inputs: int = 0,
+) -> Network:  # fmt: skip
+    """Return a network of values or representations; the arguments are those of :class:`Network`."""
+    network = Network(
+        obs_spec, outputs, cfg, dtype, extra_inputs=extra_inputs, is_critic=True, copies=copies, activation="gelu"
+    )
+    body: Any = network.body
+    body.initialize_glorot()
+    return network
+
+
+# ---------------------------------------------------------------------- HIQL
+
+
+def with_subgoal(spec: ObsSpec, width: int) -> ObsSpec:
+    """Return ``spec`` with the representation of a goal, of ``width`` numbers, instead of the goal."""
+    rows = {key: part for key, part in spec.items() if not key.startswith(GOAL)}
+    return rows | {SUBGOAL: ObsPart(kind="vector", shape=(width,), dtype="float32")}
+
+
+def _scale(x: Tensor) -> Tensor:
+    """Return representations ``[..., D]`` scaled to the length sqrt(D)."""
+    return F.normalize(x, dim=-1) * math.sqrt(x.shape[-1])
+
+
+class SubgoalEncoder(nn.Module):
+    """phi(s, g), the representation ``[..., D]`` of a goal relative to a state, of length sqrt(D)."""
+
+    def __init__(self, obs_spec: ObsSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.network: Network = build_goal_network(obs_spec, width, cfg, dtype)
+
+    def forward(self, obs: Obs) -> Tensor:
+        return _scale(self.network(obs))
+
+
+class HierarchicalActor(nn.Module):
+    """A policy pi(a | s, z) toward a representation z of a subgoal, which another policy chooses for the goal.
+
+    z is the mean of N(f(s, g), I), scaled to the length sqrt(D).
+    """
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, width: int, cfg: NetworkConfig, dtype: torch.dtype
+    ) -> None:
+        """``width``: D."""
+        super().__init__()
+        self.high: NormalActor = NormalActor(obs_spec, width, cfg, dtype)
+        self.low: nn.Module = build_goal_actor(with_subgoal(obs_spec, width), action_spec, cfg, dtype)
+
+    def subgoal(self, obs: Obs) -> Tensor:
+        """Return the representation ``[..., D]`` that is chosen for observations with a goal."""
+        return _scale(self.high(obs).mean)
+
+    def forward(self, obs: Obs) -> Any:
+        """Return the distribution of actions for observations with a goal."""
+        return self.low(obs | {SUBGOAL: self.subgoal(obs)})
