@@ -53,7 +53,7 @@ def record(checkouts: Path, folder: Path, name: str, changes: dict[str, Any], su
     module, _ = load_agent(checkouts / "ogbench/impls", name)
     config = module.get_config()
     config.update({k: v for k, v in SETTINGS.items() if k in config} | changes)
-    g = np.random.default_rng(4)
+    g = np.random.default_rng(5)
     batches = [draw_batch(g, config) for _ in range(UPDATES)]
     first = batches[0]
     actions = np.full(1, CLASSES - 1) if config["discrete"] else first["actions"]  # the largest class, for their number

@@ -538,6 +538,9 @@ PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: S
         "subgoal_steps": 25,
         "representation_width": 10,
     },
+    "gciql": {"expectile": 0.9, "tau": 0.005, "alpha": 0.3, "actor_loss": "ddpg_bc"},
+    "crl": {"alpha": 0.1, "actor_loss": "ddpg_bc", "representation_width": 512},
+    "qrl": {"alpha": 0.003, "actor_loss": "ddpg_bc", "representation_width": 512, "tolerance": 0.05},
     "bcq": {"num_samples": 10, "phi": 0.05, "lam": 0.75, "lr": 1e-3, "batch_size": 100},
     "discrete_bcq": {
         "threshold": 0.3,

@@ -22,19 +22,18 @@ __all__ = ["TOLERANCES", "compare"]
 
 NETWORKS = {
     "actor/actor_net": "actor", "value/value_net": "value", "target_value/value_net": "target_value.model",
-    "goal_rep/layers_0": "phi.network", "low_actor/actor_net": "actor.low", "high_actor/actor_net": "actor.high",
+    "goal_rep/layers_0": "phi.network", "dynamics": "dynamics", "critic/value_net": "critic",
+    "target_critic/value_net": "target_critic.model", "critic/phi": "critic.phi", "critic/psi": "critic.psi",
+    "value/phi": "value.phi", "value/psi": "value.psi", "low_actor/actor_net": "actor.low", "high_actor/actor_net": "actor.high",
 }  # fmt: skip
 """The authors' networks, without ``modules_``, and ours."""
-LOSSES = {
-    "actor/actor_loss": "loss/actor", "value/value_loss": "loss/value", "low_actor/actor_loss": "loss/actor/low",
-    "high_actor/actor_loss": "loss/actor/high",
-}  # fmt: skip
 GOALS = {
     "value_goals": "value", "actor_goals": "actor", "low_actor_goals": "low", "high_actor_goals": "actor",
     "high_actor_targets": "high",
 }  # fmt: skip
+SCALARS = {"value/alpha/value": "distance.mixture", "lam/log_value": "log_multiplier"}
 SETTINGS = {
-    "lr": "lr", "discount": "discount", "tau": "tau", "expectile": "expectile", "alpha": "alpha",
+    "latent_dim": "representation_width", "eps": "tolerance", "lr": "lr", "discount": "discount", "tau": "tau", "expectile": "expectile", "alpha": "alpha",
     "low_alpha": "low_alpha", "high_alpha": "high_alpha", "rep_dim": "representation_width",
     "low_actor_rep_grad": "actor_trains_phi",
 }  # fmt: skip
@@ -42,6 +41,26 @@ CLASSES = 3
 
 
 STATE, CLASSES = 5, 3
+
+
+def losses(metrics: Mapping[str, Tensor], meta: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Our losses by the authors' names."""
+    m = {name.removeprefix("loss/"): x for name, x in metrics.items()}
+    found = {
+        "actor/actor_loss": "actor", "low_actor/actor_loss": "actor/low", "high_actor/actor_loss": "actor/high",
+        "value/value_loss": "value", "critic/critic_loss": "critic", "critic/contrastive_loss": "critic",
+        "value/contrastive_loss": "value", "value/lam_loss": "lagrange_multiplier", "dynamics/dynamics_loss": "dynamics",
+    }  # fmt: skip
+    out = {theirs: m[ours] for theirs, ours in found.items() if ours in m}
+    if "bc" in m:
+        out["actor/bc_loss"] = meta["alpha"] * m["bc"]
+        out["actor/q_loss"] = m["actor"] - out["actor/bc_loss"]
+    if meta["agent"] == "qrl":
+        multiplier = m["train/lagrange_multiplier"]
+        out["value/total_loss"] = m["value"] + m["lagrange_multiplier"]
+        out["value/d_pos_loss"] = meta["eps"] - m["lagrange_multiplier"] / multiplier
+        out["value/d_neg_loss"] = m["value"] - multiplier * out["value/d_pos_loss"]
+    return out
 
 
 def in_our_order(path: str, array: np.ndarray, meta: Mapping[str, Any]) -> np.ndarray:
@@ -56,9 +75,15 @@ def in_our_order(path: str, array: np.ndarray, meta: Mapping[str, Any]) -> np.nd
 def parameters(agent: Any, arrays: Arrays, prefix: str) -> Iterator[tuple[str, Tensor]]:
     """Yield the names of all recorded parameters below ``prefix``, and ours."""
     for path in (k for k in arrays if k.startswith(prefix)):
-        *network, layer, part = path.removeprefix(f"{prefix}modules_").split("/")
+        name = path.removeprefix(f"{prefix}modules_")
+        if name in SCALARS:
+            yield path, agent.objective.get_parameter(SCALARS[name])
+            continue
+        *network, layer, part = name.split("/")
         is_output = layer in ("mean_net", "logit_net")
-        mlp = agent.objective.get_submodule(NETWORKS["/".join([*network, "actor_net"] if is_output else network)]).body
+        name = "/".join([*network, "actor_net"] if is_output else network)
+        ours = "phi" if name == "value/phi" and hasattr(agent.objective, "distance") else NETWORKS[name]
+        mlp = agent.objective.get_submodule(ours).body
         yield path, dict(layers(mlp))[f"{f'Dense_{len(mlp.layers()) - 1}' if is_output else layer}/{part}"]
 
 
@@ -77,6 +102,7 @@ def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None
     """Three updates on other batches."""
     arrays = {k: in_our_order(k, v, meta) for k, v in arrays.items()}
     settings = {ours: meta[theirs] for theirs, ours in SETTINGS.items() if theirs in meta}
+    settings["actor_loss"] = meta.get("actor_loss", "").replace("ddpgbc", "ddpg_bc")
     config = algorithm_config(meta["agent"])
     known = {k: v for k, v in settings.items() if hasattr(config, k)}
     units = {"networks.units": tuple(meta["actor_hidden_dims"])}
@@ -91,8 +117,8 @@ def compare(arrays: Arrays, meta: Mapping[str, Any], result: Comparison) -> None
     for i in range(3):
         prefix = f"data/update{i}/"
         data = {k.removeprefix(prefix): torch.from_numpy(v) for k, v in arrays.items() if k.startswith(prefix)}
-        metrics = agent.update(transitions_with_goals(data)).metrics
+        ours_of = losses(agent.update(transitions_with_goals(data)).metrics, meta)
         for path in (k for k in arrays if k.startswith(f"out/update{i}/")):
-            result.add(path, metrics[LOSSES[path.removeprefix(f"out/update{i}/")]], arrays[path], "output")
+            result.add(path, ours_of[path.removeprefix(f"out/update{i}/")], arrays[path], "output")
         for path, ours in parameters(agent, arrays, f"step{i + 1}/"):
             result.add(path, ours.reshape(arrays[path].shape), arrays[path], "update")

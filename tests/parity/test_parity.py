@@ -98,7 +98,8 @@ def test_offline_learners_are_equal_to_the_authors_updates(name):
 
 
 GOAL_CONDITIONED = [
-    "gcbc", "gcbc_discrete", "gcivl", "gcivl_discrete", "hiql", "hiql_discrete",
+    "gcbc", "gcbc_discrete", "gcivl", "gcivl_discrete", "hiql", "hiql_discrete", "gciql", "gciql_awr", "gciql_discrete",
+    "crl", "crl_awr", "crl_discrete", "qrl", "qrl_awr", "qrl_discrete",
 ]  # fmt: skip
 
 

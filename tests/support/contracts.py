@@ -105,6 +105,12 @@ OFFLINE = {
     "gcivl": config("gcivl"),
     "hiql": config("hiql", representation_width=4),
     "hiql_choices": config("hiql", representation_width=4, actor_trains_phi=True),
+    "gciql": config("gciql"),
+    "gciql_choices": config("gciql", actor_loss="awr"),
+    "crl": config("crl", representation_width=4),
+    "crl_choices": config("crl", representation_width=4, actor_loss="awr"),
+    "qrl": config("qrl", representation_width=16),
+    "qrl_choices": config("qrl", representation_width=16, actor_loss="awr"),
     "crr": config("crr", target_update_interval=2),
     "crr_binary": config("crr", filter="binary", baseline="max", num_critics=2),
     "decision_transformer": config(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 
 from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig
-from reverie.core.bounds import Above, Regex, ScheduledFloat, Within
+from reverie.core.bounds import Above, AtLeast, Regex, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalSampling, GoalShares
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec, without_mask
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ActionSpec, ObsSpec, num_continuous, without_mask
 from reverie.core.types import Metrics, Window
 from reverie.nn.network import CRITIC_SETTINGS, NetworkConfig
 from reverie.objectives.td import Losses
@@ -151,3 +151,21 @@ class ExpectileConfig(GoalValueConfig):
     """Tau: a value is this expectile of its targets. At 0.5 it is their mean; near 1 it approaches their maximum."""
     tau: Annotated[float, Within("(0, 1]")] = 0.005
     """Step size of the target networks per update; 1 copies the networks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorLossConfig(GoalValueConfig):
+    """Settings of goal-conditioned learners with a choice of the policy's loss."""
+
+    actor_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"
+    """Loss of the policy. ddpg_bc: maximize the value of its actions, and imitate recorded ones. awr: imitate recorded
+    actions with weights exp(alpha A), which discrete actions need."""
+    alpha: Annotated[float, AtLeast(0)] = 0.3
+    """Weight of imitation in ddpg_bc, inverse temperature in awr. The authors choose it for each environment."""
+
+    def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
+        if self.actor_loss == "ddpg_bc" and not num_continuous(action_spec):
+            raise ConfigError(
+                "algo.actor_loss = ddpg_bc: values have no gradient by discrete actions. Use --algo.actor-loss awr."
+            )
+        return super().for_specs(obs_spec, action_spec)

@@ -20,7 +20,7 @@ from reverie.core.specs import GOAL, ActionSpec, ObsSpec, without_mask
 from reverie.core.types import Batch, Obs, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
-from reverie.nn.goal_networks import SUBGOAL, HierarchicalActor, SubgoalEncoder, build_goal_network, with_subgoal
+from reverie.nn.goal_networks import PHI, HierarchicalActor, SubgoalEncoder, build_goal_network, with_phi
 from reverie.nn.target_network import TargetNetwork
 from reverie.objectives.goals import (
     imitation_loss,
@@ -58,7 +58,7 @@ class HIQLObjective(nn.Module):
 
     def represent(self, obs: Obs) -> Obs:
         """Return observations with a goal, with the goal's representation too."""
-        return obs | {SUBGOAL: self.phi(obs)}
+        return obs | {PHI: self.phi(obs)}
 
     def value_loss(self, batch: Batch) -> Losses:
         """Return the term ``value``: see :func:`~reverie.objectives.goals.implicit_value_loss`.
@@ -68,7 +68,7 @@ class HIQLObjective(nn.Module):
         start = self.represent(start_and_goal(batch, "value"))  # [B, 1, ...]
         with torch.no_grad():
             after = self.phi(next_and_goal(batch, "value"))
-            rows = batch.obs | {SUBGOAL: torch.cat([start[SUBGOAL], after], 1)}  # [B, 2, ...]
+            rows = batch.obs | {PHI: torch.cat([start[PHI], after], 1)}  # [B, 2, ...]
         return implicit_value_loss(
             self.value(start), self.target_value(rows), batch, self.cfg.discount, self.cfg.expectile
         )
@@ -79,7 +79,7 @@ class HIQLObjective(nn.Module):
         with torch.no_grad():
             rows = self.represent(rows)
             advantage = progress(self.value(rows).mean(0))  # [B, 1]
-        start = self.represent(start) if self.cfg.actor_trains_phi else start | {SUBGOAL: rows[SUBGOAL][:, :1]}
+        start = self.represent(start) if self.cfg.actor_trains_phi else start | {PHI: rows[PHI][:, :1]}
         log_pi = self.actor.low(start).log_prob(batch.action[:, :-1])
         return imitation_loss(log_pi, advantage, self.cfg.low_alpha, batch, "/low")
 
@@ -113,7 +113,7 @@ class HIQL(GoalConditioned):
         super().__init__(obs_spec, cfg, device)
         spec, width = self.preprocess.spec, cfg.representation_width
         actor = HierarchicalActor(spec, action_spec, width, cfg.networks, cfg.dtype)
-        value = build_goal_network(with_subgoal(spec, width), None, cfg.networks, cfg.dtype, copies=2)
+        value = build_goal_network(with_phi(spec, width), None, cfg.networks, cfg.dtype, copies=2)
         phi = SubgoalEncoder(spec, width, cfg.networks, cfg.dtype)
         self.objective: HIQLObjective = HIQLObjective(actor, value, phi, cfg)
         self.to(device)

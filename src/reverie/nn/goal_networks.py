@@ -17,9 +17,10 @@ from reverie.core.types import Obs
 from reverie.nn.actor_critic import CategoricalActor
 from reverie.nn.network import Network, NetworkConfig
 from reverie.nn.normals import DiagonalNormal
+from reverie.objectives.goals import interval_distance
 
-SUBGOAL = "(subgoal)"
-"""Key of the representation of a goal ``[..., D]`` among observations."""
+PHI = "(phi)"
+"""Key of a representation ``[..., D]`` of a state or of a goal among observations."""
 ACTOR_SCALE = 0.1
 """Factor of the initial weights of an actor's last layer."""
 
@@ -69,13 +70,17 @@ def build_goal_network(
     return network
 
 
+def without_goal(spec: ObsSpec) -> ObsSpec:
+    """Return ``spec`` without the goal."""
+    return {key: part for key, part in spec.items() if not key.startswith(GOAL)}
+
+
+def with_phi(spec: ObsSpec, width: int) -> ObsSpec:
+    """Return ``spec`` with a representation of ``width`` numbers instead of the goal."""
+    return {**without_goal(spec), PHI: ObsPart(kind="vector", shape=(width,), dtype="float32")}
+
+
 # ---------------------------------------------------------------------- HIQL
-
-
-def with_subgoal(spec: ObsSpec, width: int) -> ObsSpec:
-    """Return ``spec`` with the representation of a goal, of ``width`` numbers, instead of the goal."""
-    rows = {key: part for key, part in spec.items() if not key.startswith(GOAL)}
-    return rows | {SUBGOAL: ObsPart(kind="vector", shape=(width,), dtype="float32")}
 
 
 def _scale(x: Tensor) -> Tensor:
@@ -106,7 +111,7 @@ class HierarchicalActor(nn.Module):
         """``width``: D."""
         super().__init__()
         self.high: NormalActor = NormalActor(obs_spec, width, cfg, dtype)
-        self.low: nn.Module = build_goal_actor(with_subgoal(obs_spec, width), action_spec, cfg, dtype)
+        self.low: nn.Module = build_goal_actor(with_phi(obs_spec, width), action_spec, cfg, dtype)
 
     def subgoal(self, obs: Obs) -> Tensor:
         """Return the representation ``[..., D]`` that is chosen for observations with a goal."""
@@ -114,4 +119,49 @@ class HierarchicalActor(nn.Module):
 
     def forward(self, obs: Obs) -> Any:
         """Return the distribution of actions for observations with a goal."""
-        return self.low(obs | {SUBGOAL: self.subgoal(obs)})
+        return self.low(obs | {PHI: self.subgoal(obs)})
+
+
+# ---------------------------------------------------------------------- CRL and QRL
+
+
+class BilinearValue(nn.Module):
+    """K values f(s, a, g) = phi(s, a)^T psi(g) / sqrt(D), or f(s, g) without an action."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, inputs: int, copies: int, width: int, cfg: NetworkConfig, dtype: torch.dtype
+    ) -> None:
+        """``inputs``: width of an action, or 0. ``copies``: K. ``width``: D."""
+        super().__init__()
+        goal = {key: part for key, part in obs_spec.items() if key.startswith(GOAL)}
+        self.phi: Network = build_goal_network(
+            without_goal(obs_spec), width, cfg, dtype, copies=copies, extra_inputs=inputs
+        )
+        self.psi: Network = build_goal_network(goal, width, cfg, dtype, copies=copies)
+        self.scale: float = width**-0.5
+
+    def forward(self, obs: Obs, *action: Tensor) -> Tensor:
+        """Return the values ``[K, ...]`` of observations with a goal and of actions ``[..., A]``."""
+        values: Tensor = (self.phi(obs, *action) * self.psi(obs)).sum(-1)
+        return self.scale * values
+
+    def pairs(self, obs: Obs, *action: Tensor) -> Tensor:
+        """Return the values ``[K, B, B]`` of each of B states, ``[B, 1, ...]``, with each of their goals."""
+        phi, psi = self.phi(obs, *action).flatten(1, 2), self.psi(obs).flatten(1, 2)  # [K, B, D]
+        logits: Tensor = self.scale * phi @ psi.mT
+        return logits
+
+
+class Quasimetric(nn.Module):
+    """A distance from representations to representations, ``[..., D]`` each, that obeys the triangle inequality.
+
+    See :func:`~reverie.objectives.goals.interval_distance`, whose mixture of mean and maximum is learned.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixture: nn.Parameter = nn.Parameter(torch.zeros(()))
+
+    def forward(self, start: Tensor, goal: Tensor) -> Tensor:
+        """Return distances ``[...]``."""
+        return interval_distance(start, goal, self.mixture.sigmoid())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from reverie.core.collectives import mean_across_ranks
 from reverie.core.specs import GOAL
 from reverie.core.types import Batch, Obs
 from reverie.objectives.returns import transition_mask
@@ -13,6 +15,10 @@ from reverie.objectives.transforms import exp
 
 MAX_WEIGHT = 100.0
 """Upper bound of the weights of imitated actions: the authors' code."""
+SMALLEST_SIZE = 1e-6
+"""Added to the mean absolute value by which values are divided: the authors' code."""
+INTERVALS = 8
+"""Number of intervals in a component of the interval quasimetric."""
 
 
 def goal_of(batch: Batch, name: str) -> Obs:
@@ -80,3 +86,45 @@ def imitation_loss(log_pi: Tensor, advantage: Tensor, temperature: float, batch:
     metrics = {"train/advantage": masked_mean(advantage, mask), "train/weight": masked_mean(weight, mask)}
     metrics = {f"{name}{part}": value for name, value in metrics.items()}
     return Losses({f"actor{part}": -masked_mean(weight * log_pi, mask)}, metrics)
+
+
+def value_imitation_loss(value: Tensor, log_pi: Tensor, weight: float, batch: Batch) -> Losses:
+    """Return the term ``actor``: -E[Q] / E[abs(Q)] - weight E[ln pi(a | s, g)], where the divisor has no gradient.
+
+    DDPG+BC: Fujimoto and Gu 2021, equations 3 and 5, with the sizes of both terms exchanged.
+
+    Args:
+        value: Q of the policy's actions ``[B, 1]``.
+        log_pi: of the dataset's actions ``[B, 1]``.
+        weight: of imitation.
+        batch: transitions ``[B, 2]``.
+    """
+    mask = transition_mask(batch.is_last)
+    size = mean_across_ranks(masked_mean(value.detach().abs(), mask)) + SMALLEST_SIZE
+    imitation = -masked_mean(log_pi, mask)
+    metrics = {"loss/bc": imitation.detach(), "train/lambda": 1 / size}
+    return Losses({"actor": weight * imitation - masked_mean(value, mask) / size}, metrics)
+
+
+def contrastive_loss(logits: Tensor) -> Tensor:
+    """Return the mean of -ln sigmoid(f_ii) and -ln(1 - sigmoid(f_ij)) over all pairs ``[K, B, B]`` of states and goals.
+
+    Eysenbach et al. 2022, equation 3: state i leads to goal i; other goals j are of other states.
+    """
+    same = torch.eye(logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    return F.binary_cross_entropy_with_logits(logits, same.expand_as(logits))
+
+
+def interval_distance(start: Tensor, goal: Tensor, mixture: Tensor) -> Tensor:
+    """Return the interval quasimetric ``[...]`` from ``start`` to ``goal``, both ``[..., D]``.
+
+    Wang and Isola 2022, "Improved representation of asymmetrical distances with interval quasimetric embeddings",
+    equation 3: each component is the length of the union of 8 intervals from start_k to goal_k, if start_k < goal_k.
+    The distance is the mean of the components times ``mixture`` and their maximum times 1 - ``mixture``.
+    """
+    low, order = start.reshape(*start.shape[:-1], -1, INTERVALS).sort(-1)  # [..., D / 8, 8]
+    high = goal.reshape(*start.shape[:-1], -1, INTERVALS).gather(-1, order)
+    high = torch.where(high > low, high, low)  # empty intervals cover nothing
+    covered = F.pad(high.cummax(-1).values[..., :-1], (1, 0), value=-torch.inf)  # up to here, by intervals before
+    component = (high - torch.maximum(low, covered)).clamp(min=0).sum(-1)  # [..., D / 8]
+    return mixture * component.mean(-1) + (1 - mixture) * component.amax(-1)
