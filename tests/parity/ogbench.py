@@ -22,24 +22,21 @@ __all__ = ["TOLERANCES", "compare"]
 
 NETWORKS = {
     "actor/actor_net": "actor", "value/value_net": "value", "target_value/value_net": "target_value.model",
-    "goal_rep/layers_0": "phi.network", "dynamics": "dynamics", "critic/value_net": "critic",
-    "target_critic/value_net": "target_critic.model", "critic/phi": "critic.phi", "critic/psi": "critic.psi",
-    "value/phi": "value.phi", "value/psi": "value.psi", "low_actor/actor_net": "actor.low", "high_actor/actor_net": "actor.high",
+    "critic/value_net": "critic", "target_critic/value_net": "target_critic.model", "goal_rep/layers_0": "phi.network",
+    "low_actor/actor_net": "actor.low", "high_actor/actor_net": "actor.high", "critic/phi": "critic.phi",
+    "critic/psi": "critic.psi", "value/phi": "value.phi", "value/psi": "value.psi", "dynamics": "dynamics",
 }  # fmt: skip
 """The authors' networks, without ``modules_``, and ours."""
+SCALARS = {"value/alpha/value": "distance.mixture", "lam/log_value": "log_multiplier"}
+SETTINGS = {
+    "lr": "lr", "discount": "discount", "tau": "tau", "expectile": "expectile", "alpha": "alpha",
+    "low_alpha": "low_alpha", "high_alpha": "high_alpha", "rep_dim": "representation_width",
+    "latent_dim": "representation_width", "low_actor_rep_grad": "actor_trains_phi", "eps": "tolerance",
+}  # fmt: skip
 GOALS = {
     "value_goals": "value", "actor_goals": "actor", "low_actor_goals": "low", "high_actor_goals": "actor",
     "high_actor_targets": "high",
 }  # fmt: skip
-SCALARS = {"value/alpha/value": "distance.mixture", "lam/log_value": "log_multiplier"}
-SETTINGS = {
-    "latent_dim": "representation_width", "eps": "tolerance", "lr": "lr", "discount": "discount", "tau": "tau", "expectile": "expectile", "alpha": "alpha",
-    "low_alpha": "low_alpha", "high_alpha": "high_alpha", "rep_dim": "representation_width",
-    "low_actor_rep_grad": "actor_trains_phi",
-}  # fmt: skip
-CLASSES = 3
-
-
 STATE, CLASSES = 5, 3
 
 
@@ -49,7 +46,8 @@ def losses(metrics: Mapping[str, Tensor], meta: Mapping[str, Any]) -> dict[str, 
     found = {
         "actor/actor_loss": "actor", "low_actor/actor_loss": "actor/low", "high_actor/actor_loss": "actor/high",
         "value/value_loss": "value", "critic/critic_loss": "critic", "critic/contrastive_loss": "critic",
-        "value/contrastive_loss": "value", "value/lam_loss": "lagrange_multiplier", "dynamics/dynamics_loss": "dynamics",
+        "value/contrastive_loss": "value", "value/lam_loss": "lagrange_multiplier",
+        "dynamics/dynamics_loss": "dynamics",
     }  # fmt: skip
     out = {theirs: m[ours] for theirs, ours in found.items() if ours in m}
     if "bc" in m:

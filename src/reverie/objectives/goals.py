@@ -21,7 +21,7 @@ INTERVALS = 8
 """Number of intervals in a component of the interval quasimetric."""
 
 
-def goal_of(batch: Batch, name: str) -> Obs:
+def _goal_of(batch: Batch, name: str) -> Obs:
     """Return the goals called ``name`` of the transitions ``[B, 1]``, by the keys ``goal/KEY``."""
     prefix = f"{name}/"
     return {f"{GOAL}{key.removeprefix(prefix)}": x for key, x in batch.goals.items() if key.startswith(prefix)}
@@ -29,22 +29,22 @@ def goal_of(batch: Batch, name: str) -> Obs:
 
 def start_and_goal(batch: Batch, name: str) -> Obs:
     """Return the observations at which the transitions ``[B, 1]`` start, with their goals called ``name``."""
-    return obs_before(batch.obs) | goal_of(batch, name)
+    return obs_before(batch.obs) | _goal_of(batch, name)
 
 
 def next_and_goal(batch: Batch, name: str) -> Obs:
     """Return the observations to which the transitions ``[B, 1]`` lead, with their goals called ``name``."""
-    return obs_after(batch.obs) | goal_of(batch, name)
+    return obs_after(batch.obs) | _goal_of(batch, name)
 
 
 def obs_of_goal(batch: Batch, name: str) -> Obs:
     """Return the goals called ``name`` of the transitions ``[B, 1]`` as observations: by their own keys."""
-    return {key.removeprefix(GOAL): x for key, x in goal_of(batch, name).items()}
+    return {key.removeprefix(GOAL): x for key, x in _goal_of(batch, name).items()}
 
 
 def rows_and_goal(batch: Batch, name: str) -> Obs:
     """Return the observations of both rows ``[B, 2]`` of the transitions, with their goals called ``name``."""
-    return batch.obs | {key: x.expand(-1, 2, *x.shape[2:]) for key, x in goal_of(batch, name).items()}
+    return batch.obs | {key: x.expand(-1, 2, *x.shape[2:]) for key, x in _goal_of(batch, name).items()}
 
 
 def expectile_error(error: Tensor, advantage: Tensor, expectile: float) -> Tensor:
