@@ -529,6 +529,18 @@ PUBLISHED = {  # papers, or their authors' code where it differs; PPO and A2C: S
     "tqc": {"num_critics": 5, "num_quantiles": 25, "num_dropped_quantiles": 2},
     "cql": {"actor_lr": 1e-4, "temperature_lr": 1e-4, "num_samples": 10, "cql_temperature": 1.0},
     "iql": {"expectile": 0.7, "beta": 3.0, "max_weight": 100.0, "actor_lr": 3e-4, "value_lr": 3e-4},
+    "gcbc": {"lr": 3e-4, "batch_size": 1024},
+    "gcivl": {"lr": 3e-4, "batch_size": 1024, "discount": 0.99, "tau": 0.005, "expectile": 0.9, "alpha": 10.0},
+    "hiql": {
+        "expectile": 0.7,
+        "low_alpha": 3.0,
+        "high_alpha": 3.0,
+        "subgoal_steps": 25,
+        "representation_width": 10,
+    },
+    "gciql": {"expectile": 0.9, "tau": 0.005, "alpha": 0.3, "actor_loss": "ddpg_bc"},
+    "crl": {"alpha": 0.1, "actor_loss": "ddpg_bc", "representation_width": 512},
+    "qrl": {"alpha": 0.003, "actor_loss": "ddpg_bc", "representation_width": 512, "tolerance": 0.05},
     "bcq": {"num_samples": 10, "phi": 0.05, "lam": 0.75, "lr": 1e-3, "batch_size": 100},
     "discrete_bcq": {
         "threshold": 0.3,

@@ -10,8 +10,8 @@ import pytest
 from reverie.algos.table import ALGORITHMS
 
 WORKER = Path(__file__).parent / "two_ranks.py"
-OWN_BATCH = ("crossq:crossq", "xqc:xqc")
-"""Batch normalization takes the mean of each rank's own half."""
+OWN_BATCH = ("crossq:crossq", "xqc:xqc", "crl:crl", "crl:crl_choices")
+"""Batch normalization takes the mean of each rank's own half, and CRL contrasts the goals of this half alone."""
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,8 @@ def learners():
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
         scaled |= {"reanalyze_interval": 0} if name == "bmpc" else {}  # each rank plans for its own windows
         scaled |= {DROPOUT[name]: 0.0} if name in DROPOUT else {}  # each rank drops others
-        scaled |= {"batch_length": 4 if name == "bc_chunks" else 3}  # a recurrent memory needs two chunks of two
+        if not hasattr(contracts.CONFIGS[name], "goal_keys"):  # which are of single transitions
+            scaled |= {"batch_length": 4 if name == "bc_chunks" else 3}  # a recurrent memory needs two chunks of two
 
         def made(b, name=name, more=scaled):
             return contracts.build(name, batch_size=b, normalize_obs="running", graph=False, **more)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from . import bmpc, dreamer_v1_v2, dreamer_v3, offline, pydreamer, r2dreamer, sb3, simba_v2, tdmpc2, xqc
+from . import bmpc, dreamer_v1_v2, dreamer_v3, offline, ogbench, pydreamer, r2dreamer, sb3, simba_v2, tdmpc2, xqc
 from .comparison import TOLERANCES, Comparison
 
 
@@ -48,6 +48,8 @@ def module_of(meta: Mapping[str, Any]) -> ModuleType:
         return pydreamer
     if source.split(" ")[0] in offline.COMPARISONS:
         return offline
+    if source.startswith("seohongpark/ogbench "):
+        return ogbench
     if source.startswith("danielpalenicek/xqc "):
         return xqc
     if source.startswith("DAVIAN-Robotics/SimbaV2 "):

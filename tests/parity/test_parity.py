@@ -97,6 +97,22 @@ def test_offline_learners_are_equal_to_the_authors_updates(name):
     assert recorded == {name for name, *_ in result.lines}
 
 
+GOAL_CONDITIONED = [
+    "gcbc", "gcbc_discrete", "gcivl", "gcivl_discrete", "hiql", "hiql_discrete", "gciql", "gciql_awr", "gciql_discrete",
+    "crl", "crl_awr", "crl_discrete", "qrl", "qrl_awr", "qrl_discrete",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOAL_CONDITIONED)
+def test_goal_conditioned_learners_are_equal_to_the_authors_updates(name):
+    file = ROOT / "tests" / "golden" / f"ogbench_{name}.npz"
+    result = parity.compare(file)
+    assert not result.failed, str(result)
+    with np.load(file) as z:
+        recorded = {k for k in z.files if k.split("/")[0] in ("out", "step1", "step3")}
+    assert recorded == {name for name, *_ in result.lines}
+
+
 def test_simba_v2_is_equal_to_the_authors_updates():
     file = ROOT / "tests" / "golden" / "simba_v2.npz"
     result = parity.compare(file)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 
 from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig
-from reverie.core.bounds import Above, Regex, ScheduledFloat, Within
+from reverie.core.bounds import Above, AtLeast, Regex, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalSampling, GoalShares
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ObsSpec, without_mask
-from reverie.core.types import Window
-from reverie.nn.network import NetworkConfig
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ActionSpec, ObsSpec, num_continuous, without_mask
+from reverie.core.types import Metrics, Window
+from reverie.nn.network import CRITIC_SETTINGS, NetworkConfig
+from reverie.objectives.td import Losses
 
 # ---------------------------------------------------------------------- learner
 
@@ -39,6 +40,11 @@ class GoalConditioned(ModelFree):
             shares=self.cfg.goal_shares, keys=self.preprocess.goals, discount=getattr(self.cfg, "discount", 0.0),
             context=self.window.context,
         )  # fmt: skip
+
+    def minimize_sum(self, losses: Losses) -> Metrics:
+        """Take a step of the optimizer ``all`` on the sum of all terms, as the authors do, and return the metrics."""
+        self.optims["all"].step(losses.total())
+        return losses.update().metrics
 
 
 # ---------------------------------------------------------------------- settings
@@ -119,14 +125,14 @@ class GoalConfig(GoalKeysConfig):
 class GoalValueConfig(GoalConfig):
     """Settings of goal-conditioned learners with values."""
 
+    network_settings: ClassVar[frozenset[str]] = frozenset(CRITIC_SETTINGS)
+
     networks: NetworkConfig = field(
         default_factory=lambda: NetworkConfig(units=(512, 512, 512), critic_norm="after_relu")
     )
-    """Layers of the networks, with GELU instead of ReLU."""
+    """Layers of the networks, with GELU instead of ReLU. Values are critics."""
     discount: Annotated[float, Within("[0, 1)")] = 0.99
     """Discount factor gamma per agent step. The authors use 0.995 in giant mazes."""
-    tau: Annotated[float, Within("(0, 1]")] = 0.005
-    """Step size of the target networks per update; 1 copies the networks."""
     value_goals: GoalShares = field(
         default_factory=lambda: GoalShares(current=0.2, episode=0.5, random=0.3, geometric=True)
     )
@@ -135,3 +141,31 @@ class GoalValueConfig(GoalConfig):
     @property
     def goal_shares(self) -> dict[str, GoalShares]:
         return {"value": self.value_goals, "actor": self.actor_goals}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectileConfig(GoalValueConfig):
+    """Settings of goal-conditioned learners whose values are expectiles, with target networks."""
+
+    expectile: Annotated[float, Within("(0, 1)")] = 0.9
+    """Tau: a value is this expectile of its targets. At 0.5 it is their mean; near 1 it approaches their maximum."""
+    tau: Annotated[float, Within("(0, 1]")] = 0.005
+    """Step size of the target networks per update; 1 copies the networks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorLossConfig(GoalValueConfig):
+    """Settings of goal-conditioned learners with a choice of the policy's loss."""
+
+    actor_loss: Literal["ddpg_bc", "awr"] = "ddpg_bc"
+    """Loss of the policy. ddpg_bc: maximize the value of its actions, and imitate recorded ones. awr: imitate recorded
+    actions with weights exp(alpha A), which discrete actions need."""
+    alpha: Annotated[float, AtLeast(0)] = 0.3
+    """Weight of imitation in ddpg_bc, inverse temperature in awr. The authors choose it for each environment."""
+
+    def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
+        if self.actor_loss == "ddpg_bc" and not num_continuous(action_spec):
+            raise ConfigError(
+                "algo.actor_loss = ddpg_bc: values have no gradient by discrete actions. Use --algo.actor-loss awr."
+            )
+        return super().for_specs(obs_spec, action_spec)

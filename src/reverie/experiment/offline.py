@@ -91,6 +91,11 @@ def read_offline_rows(
     recorded.close()
     starts = np.flatnonzero(dataset.column("is_first"))
     longest = int(np.diff(starts, append=dataset.count).max(initial=1)) - 1
+    if longest < (steps := getattr(config.algo, "subgoal_steps", 0)):
+        raise ConfigError(
+            f"algo.subgoal_steps = {steps}: the longest episode of the data has {count_noun(longest, 'step')}. Lower "
+            "it to less than that."
+        )
     spaces, remarks = None if has_env else _acting_spaces(recorded, config.algo), tuple(recorded.remarks())
     if heldout is not None:
         episodes = count_noun(int(np.count_nonzero(heldout.column("is_first"))), "episode")

@@ -53,6 +53,11 @@ In contrast, evaluations are greedy (eps_test = 0.001 for BCQ) and pixels are in
 _ATARI_DATA: Settings = {"updates": 20_000, "steps": 20_000, "learning_starts": 10_000, "replay.capacity": 100_000}
 """Changes for a machine without a GPU; values by reverie."""
 
+_GOAL_DATA: Settings = {
+    "updates": 50_000, "steps": 50_000, "algo.batch_size": 256, "algo.networks.units": (256, 256),
+}
+"""Changes of goal-conditioned learners for a machine without a GPU; values by reverie."""
+
 TABLE: dict[str, Preset] = {
     "bc": Preset("bc", DATA,
         "Behavior cloning on data of MuJoCo and similar tasks; as many updates as the other algorithms.",
@@ -87,7 +92,14 @@ TABLE: dict[str, Preset] = {
         cpu_changes={"updates": 200_000, "steps": 200_000}),
     "gcbc": Preset("gcbc", DATA,
         "Goal-conditioned behavior cloning on OGBench's data: 1M updates.",
-        cpu_changes={"updates": 50_000, "steps": 50_000, "algo.batch_size": 256, "algo.networks.units": (256, 256)}),
+        cpu_changes=_GOAL_DATA),
+    "gcivl": Preset("gcivl", DATA, "GCIVL on OGBench's data: 1M updates.", cpu_changes=_GOAL_DATA),
+    "hiql": Preset("hiql", DATA, "HIQL on OGBench's data: 1M updates.", cpu_changes=_GOAL_DATA),
+    "gciql": Preset("gciql", DATA, "GCIQL on OGBench's data: 1M updates.", cpu_changes=_GOAL_DATA),
+    "crl": Preset("crl", DATA, "CRL on OGBench's data: 1M updates.",
+        cpu_changes=_GOAL_DATA | {"algo.representation_width": 256}),
+    "qrl": Preset("qrl", DATA, "QRL on OGBench's data: 1M updates.",
+        cpu_changes=_GOAL_DATA | {"algo.representation_width": 256}),
     "crr": Preset("crr", DATA,
         "CRR on data of MuJoCo and similar tasks; as many updates as the other algorithms.",
         cpu_changes={"updates": 200_000, "steps": 200_000}),

@@ -1,0 +1,83 @@
+"""Record three updates of the goal-conditioned learners in OGBench's code, for ``tests/parity``.
+
+    python tools/record_ogbench.py CHECKOUTS tests/golden      # jax, flax, optax, distrax, ml_collections, chex
+
+CHECKOUTS holds seohongpark/ogbench (1d41409) in a folder of its name. Its agents run as they are, in float32.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from record_offline import ACTION, BATCH, STATE, Arrays, disturb, flat, load_agent, rows, save, settings_of
+
+SETTINGS = {
+    "lr": 1e-2, "batch_size": BATCH, "actor_hidden_dims": (16, 12), "value_hidden_dims": (16, 12), "discount": 0.97,
+    "tau": 0.05, "rep_dim": 4, "latent_dim": 16,
+}  # fmt: skip
+"""What differs from the settings of their files."""
+CLASSES = 3
+"""Number of discrete actions."""
+UPDATES = 3
+AGENTS = ("gcbc", "gcivl", "hiql", "gciql", "crl", "qrl")
+GOALS = ("value_goals", "actor_goals", "low_actor_goals", "high_actor_goals", "high_actor_targets")
+
+
+def draw_batch(g: np.random.Generator, config: Any) -> Arrays:
+    """Transitions with all goals; some of them have reached the goal of the values."""
+    batch = {"observations": rows(g, BATCH, STATE), "next_observations": rows(g, BATCH, STATE)}
+    batch["actions"] = g.integers(0, CLASSES, BATCH) if config["discrete"] else np.tanh(rows(g, BATCH, ACTION))
+    batch |= {name: rows(g, BATCH, STATE) for name in GOALS}
+    reached = g.random(BATCH) < 0.3
+    batch["value_goals"][reached] = batch["observations"][reached]
+    batch["masks"] = 1 - reached.astype(np.float32)
+    batch["rewards"] = reached - np.float32(config["gc_negative"])
+    return batch
+
+
+def disturb_network(parameters: Any, g: np.random.Generator) -> Any:
+    """Add noise to all parameters, so that a forgotten one shows; some actions lie outside of [-1, 1]."""
+    for seed, name in enumerate(parameters):
+        parameters[name] = disturb(parameters[name], seed)
+    for actor in (parameters.get("modules_actor", {}), parameters.get("modules_low_actor", {})):
+        if "mean_net" in actor:
+            actor["mean_net"]["bias"] = actor["mean_net"]["bias"] + 2 * rows(g, ACTION)
+    return parameters
+
+
+def record(checkouts: Path, folder: Path, name: str, changes: dict[str, Any], suffix: str = "") -> None:
+    """Three updates on other batches."""
+    module, _ = load_agent(checkouts / "ogbench/impls", name)
+    config = module.get_config()
+    config.update({k: v for k, v in SETTINGS.items() if k in config} | changes)
+    g = np.random.default_rng(5)
+    batches = [draw_batch(g, config) for _ in range(UPDATES)]
+    first = batches[0]
+    actions = np.full(1, CLASSES - 1) if config["discrete"] else first["actions"]  # the largest class, for their number
+    agent = getattr(module, f"{name.upper()}Agent").create(0, first["observations"][: len(actions)], actions, config)
+    parameters = disturb_network(agent.network.params, g)
+    agent = agent.replace(network=agent.network.replace(params=parameters))
+    arrays = flat(parameters, "param/")
+    for i, batch in enumerate(batches):
+        agent, info = agent.update(batch)
+        used = batch if name == "hiql" else {k: v for k, v in batch.items() if "actor_" not in k or k == "actor_goals"}
+        arrays |= {f"data/update{i}/{k}": v for k, v in used.items()}
+        arrays |= {f"out/update{i}/{k}": np.array(v) for k, v in info.items() if k.endswith("_loss")}
+        arrays |= {} if i == 1 else flat(agent.network.params, f"step{i + 1}/")
+    meta = {"source": f"seohongpark/ogbench 1d41409 impls/agents/{name}.py", "agent": name, **settings_of(config)}
+    save(folder / f"ogbench_{name}{suffix}.npz", arrays, meta)
+
+
+if __name__ == "__main__":
+    places = Path(sys.argv[1]), Path(sys.argv[2])
+    for agent_name in AGENTS:
+        takes_gradients = agent_name in ("gciql", "crl", "qrl")  # of the critic by actions, unless it weights them
+        record(*places, agent_name, {})
+        discrete = {"discrete": True} | ({"actor_loss": "awr"} if takes_gradients else {})
+        discrete |= {"low_actor_rep_grad": True} if agent_name == "hiql" else {}
+        record(*places, agent_name, discrete, "_discrete")
+        if takes_gradients:
+            record(*places, agent_name, {"actor_loss": "awr"}, "_awr")
