@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from reverie.agent import evaluating, policy_file, world_model_inspector
+from reverie.agent import evaluating, policy_file, reaching, world_model_inspector
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
+from reverie.agent.reaching import Reached
 from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
+from reverie.algos.goal_planner import GoalPlan
 from reverie.core.errors import DataError
 from reverie.core.rows import episode_rows
 from reverie.core.specs import spec_to_dict
@@ -179,6 +182,42 @@ class Agent(Player):
             DataError: the probe does not exist.
         """
         return world_model_inspector.steer(self, state, probe, inputs, steps=steps, lr=lr)
+
+    def reach(
+        self, goal: Any, env: gymnasium.Env[Any, Any] | None = None, *,
+        max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Reached:  # fmt: skip
+        """Play one episode toward a goal, with a goal-conditioned agent.
+
+        Args:
+            goal: the observation to reach, as for :meth:`act`. ``env.reset`` gets it as the option ``goal``.
+            env: the environment. None: a new one, as in training.
+            max_steps: actions after which the episode is over. None: ``episode_limit``.
+            radius: distance from the goal within which it is reached: Euclidean, of pictures the mean difference of
+                pixels in [0, 1]. None: the environment judges by ``info["success"]``, if the goal that it observes is
+                this one.
+            seed: of the environment.
+            options: more options of ``env.reset``.
+
+        Raises:
+            ConfigError: the algorithm does not act toward goals, or an argument is out of range.
+            DataError: the goal does not fit the observations.
+        """
+        return reaching.reach(self, goal, env, max_steps=max_steps, radius=radius, seed=seed, options=options)
+
+    def plan(self, obs: Any, goal: Any) -> GoalPlan:
+        """Return the plan of LeWM from an observation to a goal, both as for :meth:`act`.
+
+        Returns:
+            Tensors with a first axis of 1, or N for batches: normalized actions ``blocks``, predicted ``latents`` and
+            ``costs``, the squared distances to the goal's latent.
+
+        Raises:
+            ConfigError: the algorithm does not plan to goals.
+            DataError: the observation or the goal does not fit.
+        """
+        return reaching.plan(self, obs, goal)
 
     def export(self, out: Path | str | None = None, **options: Any) -> ExportReport:
         """Export the policy to a file that runs without reverie: see :func:`reverie.export`."""

@@ -141,7 +141,7 @@ class Player:
             DataError: ``obs`` does not fit the space the agent was trained on.
             ConfigError: the policy has no distribution, such as BCQ, or a custom policy without a method ``inspect``.
         """
-        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask, goal)
+        single, output = self.inspect(obs, state, is_first, reward, action_mask, goal)
         statistics = {name: to_numpy(x) for name, x in action_statistics(output.decision, self.action_space).items()}
         return {name: x[0] for name, x in statistics.items()} if single else statistics
 
@@ -163,10 +163,28 @@ class Player:
         Raises:
             ConfigError: the algorithm has no critic, such as BC, or its policy does not support inspection.
         """
-        single, output = self._inspect_policy(obs, state, is_first, reward, action_mask, goal)
+        single, output = self.inspect(obs, state, is_first, reward, action_mask, goal)
         with torch.no_grad():
             values = to_numpy(self.algo.state_value(output).reshape(-1))  # [N]
         return float(values[0]) if single else values
+
+    def distance(self, obs: Any, state: AgentState | None = None, *, goal: Any = None) -> Any:
+        """Return the estimated distance of an observation to a goal, as a goal-conditioned agent learned it.
+
+        It is a number of steps for GCIVL, HIQL, GCIQL and QRL, and the distance of latents for LeWM. ``goal``: as in
+        :meth:`act`.
+
+        Returns:
+            A float, infinite if the goal cannot be reached; ``[N]`` for batches.
+
+        Raises:
+            ConfigError: the algorithm does not estimate distances.
+            DataError: the observation or the goal does not fit.
+        """
+        single, output = self.inspect(obs, state, goal=goal)
+        with torch.no_grad():
+            distances = to_numpy(self.algo.goal_distance(output).reshape(-1))  # [N]
+        return float(distances[0]) if single else distances
 
     def _prepare_input(
         self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any = None
@@ -198,9 +216,10 @@ class Player:
             flat = self.observer.batch(obs, count, stacks, first, action_mask)
         return count is None, obs_to_step(flat, first, reward), AgentState(state.policy, stacks, goal)
 
-    def _inspect_policy(
-        self, obs: Any, state: AgentState | None, is_first: Any, reward: Any, action_mask: Any, goal: Any
-    ) -> tuple[bool, PolicyOutput]:
+    def inspect(
+        self, obs: Any, state: AgentState | None = None, is_first: Any = None, reward: Any = 0.0,
+        action_mask: Any = None, goal: Any = None,
+    ) -> tuple[bool, PolicyOutput]:  # fmt: skip
         """Return whether ``obs`` is a single observation, and the policy's output; random generators are unchanged."""
         single, step, before = self._prepare_input(obs, state, is_first, reward, action_mask, goal)
         device = self.algo.device

@@ -165,6 +165,14 @@ class Algorithm(nn.Module):
         """
         raise ConfigError(f"{type(self).__name__} does not learn a state-value function.")
 
+    def goal_distance(self, output: PolicyOutput) -> Tensor:
+        """Return the estimated distance of rows to their goals ``[N]``, given the policy's output.
+
+        Raises:
+            ConfigError: the algorithm does not estimate distances.
+        """
+        raise ConfigError(f"{type(self).__name__} does not estimate distances to goals.")
+
     def train_step(self, batch: Batch) -> Update:
         """Take one gradient step on a batch on the learner's device, with the same operations for every batch.
 

@@ -13,11 +13,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from reverie.algos.base import Algorithm
 from reverie.algos.goal_conditioned import ActorLossConfig, GoalConditioned
 from reverie.core.bounds import AtLeast
 from reverie.core.goals import GoalShares
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.goal_networks import BilinearValue, build_goal_actor
@@ -82,6 +83,9 @@ class CRL(GoalConditioned):
         self.to(device)
         self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
         self._policy = SampledPolicy(actor, device, cfg.graph)
+
+    def goal_distance(self, output: PolicyOutput) -> Tensor:
+        return Algorithm.goal_distance(self, output)  # values are logits, not numbers of steps
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of all networks."""

@@ -6,18 +6,20 @@ recorded observations serve as goals. The environment, or the caller of ``agent.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
 from reverie.algos.model_free import ModelFree, ModelFreeConfig, OfflineConfig
 from reverie.core.bounds import Above, AtLeast, Regex, ScheduledFloat, Within
 from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalSampling, GoalShares
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL, ActionSpec, ObsSpec, num_continuous, without_mask
-from reverie.core.types import Metrics, Window
+from reverie.core.types import Metrics, PolicyOutput, Window
 from reverie.nn.network import CRITIC_SETTINGS, NetworkConfig
 from reverie.objectives.td import Losses
 
@@ -40,6 +42,12 @@ class GoalConditioned(ModelFree):
             shares=self.cfg.goal_shares, keys=self.preprocess.goals, discount=getattr(self.cfg, "discount", 0.0),
             context=self.window.context,
         )  # fmt: skip
+
+    def goal_distance(self, output: PolicyOutput) -> Tensor:
+        """Return d of V(s, g) = -(1 - gamma^d) / (1 - gamma), in steps: the value of a goal that is d steps away."""
+        value = self.state_value(output)
+        discount = self.cfg.discount
+        return torch.log((1 + (1 - discount) * value).clamp(0, 1)) / math.log(discount)
 
     def minimize_sum(self, losses: Losses) -> Metrics:
         """Take a step of the optimizer ``all`` on the sum of all terms, as the authors do, and return the metrics."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
-from reverie.core.types import Mode
-from reverie.nn.exploration import ChunkPolicy
+from reverie.core.types import Mode, PolicyOutput, Step
+from reverie.nn.exploration import ChunkPolicy, ChunkState
 from reverie.nn.latent_model import LatentModel
 
 
@@ -87,6 +87,10 @@ def plan_to_goal(
 
 class PlanningPolicy(ChunkPolicy):
     """Executes plans. In evaluations, the number of decisions so far seeds the candidates."""
+
+    def inspect(self, step: Step, state: ChunkState) -> PolicyOutput:
+        """Return the first action of a new plan."""
+        return PolicyOutput(step.obs_on(self.device), self.propose(step, None)[:, 0])
 
     def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor | None:
         """Return the seed of the next plans, ``[1]``."""

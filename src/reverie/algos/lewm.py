@@ -23,7 +23,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RunningStatistics
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Step, Update
+from reverie.core.types import Batch, Obs, PolicyOutput, Step, Update
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Strided
 from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg
@@ -106,6 +106,11 @@ class LeWM(ModelFree):
         limits = self.actions(torch.stack([torch.full_like(self.actions.shift, x) for x in (-1.0, 1.0)]))  # [2, A]
         bounds = limits.repeat(1, self.cfg.block)
         return plan_to_goal(model, model.encode(obs), model.encode_goal(obs), bounds, self.cfg.planner, seed)
+
+    def goal_distance(self, output: PolicyOutput) -> Tensor:
+        """Return the distance of the latents of observation and goal."""
+        model, obs = self.objective.model, output.inputs
+        return (model.encode(obs) - model.encode_goal(obs)).norm(dim=-1)
 
     def propose(self, obs: Obs, seed: Tensor | None) -> Tensor:
         """Return the actions ``[N, h A]`` that are executed before the next plan."""

@@ -19,7 +19,7 @@ from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError
 from reverie.core.goals import GoalShares
 from reverie.core.specs import GOAL, ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, Update
+from reverie.core.types import Batch, Obs, PolicyOutput, Update
 from reverie.nn.adam import Adam
 from reverie.nn.exploration import SampledPolicy
 from reverie.nn.goal_networks import PHI, Quasimetric, build_goal_actor, build_goal_network, with_phi
@@ -130,6 +130,9 @@ class QRL(GoalConditioned):
         self.to(device)
         self.optims["all"] = Adam(self.objective.parameters(), cfg.lr)
         self._policy = SampledPolicy(actor, device, cfg.graph)
+
+    def goal_distance(self, output: PolicyOutput) -> Tensor:
+        return -self.state_value(output)
 
     def train_step(self, batch: Batch) -> Update:
         """Take one step of all networks and of the multiplier."""

@@ -70,6 +70,30 @@ class EvalCommand(RunOptions, EnvOverride):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReachCommand(RunOptions, EnvOverride):
+    """Play one episode toward a goal with a goal-conditioned agent."""
+
+    goal: Annotated[Path, Positional("GOAL")]
+    """File with the observation to reach: a picture (.png, .jpg) or an array (.npy, or .npz by key)."""
+    max_steps: int | None = None
+    """Actions after which the episode is over. None: as evaluations."""
+    radius: float | None = None
+    """Distance from the goal within which it is reached: Euclidean, or the mean difference of pixels in [0, 1]. None:
+    the environment judges, if it observes this goal."""
+    seed: int | None = None
+    """Seed of the environment."""
+
+    def __call__(self) -> None:
+        from reverie.agent.loading import load
+        from reverie.agent.reaching import reach_and_film
+
+        agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        reached, film = reach_and_film(agent, self.goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
+        print(reached)
+        print_files({} if film is None else {"video": film}, self.run)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DreamCommand(RunOptions, EnvOverride, DataOptions):
     """Compare imagined trajectories of the world model with the real episodes."""
 

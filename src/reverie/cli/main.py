@@ -23,6 +23,7 @@ from reverie.core.version import version
 
 COMMANDS = {
     "train": ("train_command:train_command", "train an agent, or continue a run"),
+    "reach": ("agent:ReachCommand", "play toward a goal, a state or a picture, and film it"),
     "eval": ("agent:EvalCommand", "play whole episodes with a trained agent, and record a video"),
     "estimate": ("agent:EstimateCommand", "estimate the return of a trained agent from a dataset"),
     "dream": ("agent:DreamCommand", "compare imagined trajectories of a world model with real episodes"),

@@ -1,0 +1,134 @@
+"""Episodes of a goal-conditioned agent toward one goal, and its estimates of how far goals are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from PIL import Image
+
+from reverie.agent.goal_input import GOAL_NAME
+from reverie.agent.player import Player
+from reverie.algos.goal_conditioned import GoalKeysConfig
+from reverie.algos.goal_planner import GoalPlan
+from reverie.algos.lewm import LeWM
+from reverie.core.bounds import AtLeast
+from reverie.core.errors import ConfigError, DataError
+from reverie.envs.make import close_quietly
+from reverie.log.video import write_video
+from reverie.run.folder import RunFolder
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """An episode toward a goal."""
+
+    success: bool | None
+    """Whether the goal was reached; None: unknown, since the environment pursues another goal and no radius is set."""
+    steps: int
+    """Actions until the goal was reached, or until the episode was over."""
+    distances: np.ndarray
+    """The agent's estimate of the distance at each observation, ``[steps + 1]``; empty if it has none."""
+    frames: list[np.ndarray]
+    """Rendered frames of all observations, if the environment renders; else none."""
+
+    def __str__(self) -> str:
+        text = {True: "reached the goal", False: "did not reach the goal", None: "played toward the goal"}[self.success]
+        return f"{text} in {self.steps} steps"
+
+
+def reach(
+    player: Player, goal: Any, env: gymnasium.Env[Any, Any] | None = None, *,
+    max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Reached:  # fmt: skip
+    """Play one episode toward a goal: see ``Agent.reach``."""
+    AtLeast(1).check("max_steps", max_steps)
+    AtLeast(0).check("radius", radius)
+    if not isinstance(player.config.algo, GoalKeysConfig):
+        raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
+    made = player.make_env(render=True) if env is None else None
+    try:
+        return _play(player, made or env, goal, max_steps or player.episode_limit, radius, seed, options)
+    finally:
+        if made is not None:
+            close_quietly(made)
+
+
+def _play(
+    player: Player, env: Any, goal: Any, max_steps: int, radius: float | None, seed: int | None,
+    options: Mapping[str, Any] | None,
+) -> Reached:  # fmt: skip
+    obs, _ = env.reset(seed=seed, options={GOAL_NAME: goal, **(options or {})})
+    judges = radius is None and _pursues(obs, goal)  # whether the environment knows this goal
+    state, frames, distances, success, step = None, list[np.ndarray](), list[float](), None, 0
+    while True:
+        if env.render_mode == "rgb_array":
+            frames.append(np.asarray(env.render()))
+        with contextlib.suppress(ConfigError):  # the learner has no values
+            distances.append(player.distance(obs, goal=goal))
+        if radius is not None:
+            success = _error(obs, goal) <= radius
+        if success or step == max_steps:
+            break
+        action, state = player.act(obs, state, goal=goal)
+        obs, _, terminated, truncated, info = env.step(action)
+        step += 1
+        success = bool(info.get("success", False)) if judges else success
+        max_steps = step if terminated or truncated else max_steps
+    return Reached(success=success, steps=step, distances=np.array(distances), frames=frames)
+
+
+def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:
+    """Return the plan of a world model from an observation to a goal: see ``Agent.plan``."""
+    if not isinstance(player.algo, LeWM):
+        raise ConfigError(f"{player.config.algo.algorithm} does not plan to goals. Train lewm.")
+    return player.algo.plan(player.inspect(obs, goal=goal)[1].inputs)
+
+
+def _pursues(obs: Any, goal: Any) -> bool:
+    """Return whether the environment's goal in ``obs`` is ``goal``; pictures may differ by noise."""
+    if not isinstance(obs, Mapping) or GOAL_NAME not in obs:
+        return False
+    return _error(obs[GOAL_NAME], goal) < 1e-2
+
+
+def _error(obs: Any, goal: Any) -> float:
+    """Return the largest distance between an observation and a goal, of any part: Euclidean, or a mean of pixels."""
+    if isinstance(obs, Mapping):
+        parts = {key: obs[key] for key in (goal if isinstance(goal, Mapping) else obs) if key != GOAL_NAME}
+        return max(_error(part, goal[key] if isinstance(goal, Mapping) else goal) for key, part in parts.items())
+    a, b = np.asarray(obs), np.asarray(goal)
+    if a.shape != b.shape:
+        raise DataError(f"the goal has shape {b.shape}: expected {a.shape}, that of an observation.")
+    gap = np.abs(a.astype(np.float64) - b)
+    return float(gap.mean() / 255 if a.dtype == np.uint8 else np.linalg.norm(gap))
+
+
+def read_goal(path: Path) -> Any:
+    """Return the goal in a file: a picture, an array (.npy), or parts by key (.npz). DataError if it cannot be read."""
+    try:
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            return np.asarray(Image.open(path).convert("RGB"))
+        content = np.load(path, allow_pickle=False)
+        return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else content
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {error}. Expected a picture (.png, .jpg) or an array (.npy, .npz).") from None
+
+
+def reach_and_film(
+    player: Player, goal: Path, *, max_steps: int | None, radius: float | None, seed: int | None
+) -> tuple[Reached, Path | None]:
+    """Play one episode toward the goal in a file; return it, and its film reach.mp4 in the run's videos."""
+    reached = reach(player, read_goal(goal), max_steps=max_steps, radius=radius, seed=seed)
+    if not reached.frames:
+        return reached, None
+    path = RunFolder(player.run).videos / "reach.mp4"
+    return reached, write_video(path, np.stack(reached.frames), player.frames_per_second)
