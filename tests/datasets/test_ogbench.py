@@ -5,6 +5,7 @@ import sys
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 from reverie.core.errors import ConfigError, DataError, EnvError, RunError
 from reverie.datasets import ogbench_generation
@@ -13,6 +14,7 @@ from reverie.datasets.ogbench import RECIPES, Recipe, parse_name
 from reverie.datasets.ogbench_generation import make_dataset
 from reverie.envs.goal_tasks import global_generator
 from reverie.envs.suites import register_suite
+from reverie.experiment.build import build
 from reverie.experiment.settings import Request, resolve
 
 NAME = "pointmaze-medium-navigate-v0"
@@ -75,6 +77,25 @@ def test_held_out_episodes_are_those_that_the_name_has(folder):
     assert heldout("gail", "Pendulum-v1") is None  # it has no losses on recorded rows
     assert heldout(heldout_fraction=0.25) is None
     assert heldout(heldout_data="mine.npz").endswith("/mine.npz")
+
+
+class Still(gymnasium.Env):
+    observation_space = action_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 0.0, True, False, {}
+
+
+def test_held_out_data_need_rewards_only_if_the_learner_does(folder):
+    save(folder, NAME)
+    save(folder, f"{NAME}-val")
+    more = {"data": f"ogbench:{NAME}", "env.max_episode_steps": 9}
+    experiment = build(resolve(Request(algorithm="bc", env=Still, overrides=more)), Still)
+    assert set(experiment.heldout()) == {"heldout/loss/actor"}
+    experiment.close()
 
 
 def test_success_selects_the_best_checkpoint():
@@ -165,3 +186,12 @@ def test_what_cannot_be_made(folder, monkeypatch):
     monkeypatch.delitem(gymnasium.registry, "pointmaze-medium-v0", raising=False)
     with pytest.raises(EnvError, match=r"needs the package 'ogbench' .*pip install \"reverie-rl\[ogbench\]\""):
         make_dataset(NAME, folder)
+
+
+@pytest.mark.parametrize(("y", "z", "visible"), [
+    (0.28, 0.02, True), (0.29, 0.02, False), (-0.29, 0.02, True), (-0.31, 0.02, False), (-0.31, 0.07, True),
+    (-0.31, 0.09, False),
+])  # fmt: skip
+def test_episodes_in_which_the_cube_disappears(y, z, visible):
+    positions = np.array([[0.4, 0.0, 0.02], [0.4, y, z]])
+    assert ogbench_generation._is_visible(positions) is visible

@@ -1,5 +1,6 @@
 """Environments with tasks, in a stand-in with OGBench's interface, and in OGBench if it is installed."""
 
+import json
 from collections import Counter
 
 import gymnasium
@@ -9,6 +10,8 @@ import torch
 from gymnasium import spaces
 
 import env_steps
+import reverie
+from reverie.agent.evaluating import evaluate_run
 from reverie.core.errors import ConfigError
 from reverie.envs.check import run_env_check
 from reverie.envs.config import EnvConfig
@@ -91,6 +94,18 @@ def test_the_seed_of_a_reset_seeds_all_that_an_environment_draws(kind):
     goals = [step.obs["goal/observation"][0] for step in steps]
     assert torch.equal(goals[0], goals[1])  # within an episode
     assert [int(goal[1]) for goal in goals[::1]][:3] == [1, 1, 1]
+
+
+def test_an_agent_is_evaluated_in_some_tasks(tmp_path):
+    small = {"console": False, "tensorboard": False, "eval_episodes": 0, "learning_starts": 50}
+    reverie.train("sac", env=Tasks, steps=60, run=tmp_path / "run", **small)
+    agent = reverie.load(tmp_path / "run", env=Tasks)
+    report = evaluate_run(agent, 6, tasks=(2, 3))
+    assert Counter(report.evaluation.lengths) == {3: 3, 4: 3}
+    content = json.loads(report.files["evaluation"].read_text())
+    assert (content["tasks"], content["success_rate/task2"]) == ([2, 3], 1.0)
+    with pytest.raises(ConfigError, match="no task 4, only 1 to 3"):
+        agent.evaluate(1, tasks=(4,))
 
 
 def test_tasks_that_do_not_exist():

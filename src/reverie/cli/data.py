@@ -37,7 +37,7 @@ class DatasetCommand(TrustOption, ReadOptions):
     """The dataset to read."""
 
     path: Annotated[str, Positional("PATH")]
-    """File, folder or glob of any format, run folder, folder or URL of a replay store, or minari:NAME."""
+    """File, folder or glob of any format, run folder, folder or URL of a replay store, minari:NAME or ogbench:NAME."""
 
     def open(self) -> Reader:
         """Open the dataset."""

@@ -23,8 +23,8 @@ class CommonOptions(TrustOption):
     envs: int = 1
     """Number of environments stepped together."""
     data: str | tuple[str, ...] = ""
-    """Dataset: a file, folder, glob, run or minari:NAME; or several, in any supported format. No rows are collected,
-    unless --experience mixed(0.5) is set, and --env is used for evaluation."""
+    """Dataset: a file, folder, glob, run, minari:NAME or ogbench:NAME; or several, in any supported format. No rows are
+    collected, unless --experience mixed(0.5) is set, and --env is used for evaluation."""
     size: str | None = None
     """Size of the networks, such as 12m; `reverie list` names them. None: the preset's."""
     config: tuple[Path, ...] = ()

@@ -53,8 +53,8 @@ class DatasetConfig(ReadOptions):
     """A dataset to learn from."""
 
     path: str | tuple[str, ...] = ""
-    """File, folder or glob in any supported format, or minari:NAME; or several, with the same spaces. In Python also
-    data in memory. Empty: no dataset."""
+    """File, folder or glob in any supported format, minari:NAME or ogbench:NAME; or several, with the same spaces. In
+    Python also data in memory. Empty: no dataset."""
     estimate_updates: Annotated[int, AtLeast(0)] = 5000
     """Number of updates for each fitted Q evaluation, which estimates the policy's return if there is no evaluation
     environment. 0: no estimates."""

@@ -51,7 +51,7 @@ def parse_name(name: str) -> tuple[str, str]:
     return ("", "") if match is None else (f"{match[1]}{match[3]}", match[2])
 
 
-def check_name(name: str) -> None:
+def check_dataset_name(name: str) -> None:
     """Raise ConfigError unless ``name`` is the name of a dataset."""
     if not parse_name(name)[0]:
         raise ConfigError(
@@ -70,7 +70,7 @@ def source_advice(name: str) -> str:
 
 def ogbench_path(name: str) -> Path:
     """Return the file of the dataset called ``name``, in the working folder or in OGBench's; DataError without it."""
-    check_name(name)
+    check_dataset_name(name)
     for folder in (Path(), Path.home() / ".ogbench" / "data"):
         if (path := folder / f"{name}.npz").is_file():
             return path

@@ -20,7 +20,7 @@ import numpy as np
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, did_you_mean
 from reverie.core.rows import Rows
-from reverie.datasets.ogbench import PREFIX, RECIPES, check_name, parse_name, source_advice
+from reverie.datasets.ogbench import PREFIX, RECIPES, check_dataset_name, parse_name, source_advice
 from reverie.datasets.output import staged_file
 from reverie.envs.goal_tasks import global_generator
 from reverie.envs.suites import register_suite
@@ -42,7 +42,7 @@ OBJECTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "
 
 def make_dataset(
     name: str, folder: Path, episodes: int | None = None, seed: int = 0,
-    progress: Callable[[str, int, int], None] = lambda file, done, total: None,
+    progress: Callable[[str, int, int], None] = lambda file, count, total: None,
 ) -> list[Path]:  # fmt: skip
     """Write ``episodes`` of the dataset called ``name`` to ``folder``, and a tenth of them held out; return the files.
 
@@ -53,14 +53,14 @@ def make_dataset(
         EnvError: OGBench is not installed.
         RunError: a file exists.
     """
-    check_name(name)
+    check_dataset_name(name)
     if name not in RECIPES:
         raise ConfigError(f"{PREFIX}{name} cannot be made.{did_you_mean(name, RECIPES)} {source_advice(name)}")
     AtLeast(1).check("episodes", episodes)
     AtLeast(0).check("seed", seed)
     recipe, (env_id, kind) = RECIPES[name], parse_name(name)
-    number = recipe.episodes if episodes is None else episodes
-    files = {folder / f"{name}.npz": number, folder / f"{name}-val.npz": max(1, number // 10)}
+    count = recipe.episodes if episodes is None else episodes
+    files = {folder / f"{name}.npz": count, folder / f"{name}-val.npz": max(1, count // 10)}
     register_suite(env_id)
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -69,9 +69,9 @@ def make_dataset(
         play = (_Maze if env_id.startswith("pointmaze-") else _Robot)(env_id, kind).play
         for part, (path, total) in zip(staged, files.items(), strict=True):
             parts = []
-            for done in range(total):
+            for number in range(total):
                 parts.append(play(recipe.states))
-                progress(path.name, done + 1, total)
+                progress(path.name, number + 1, total)
             columns: dict[str, Any] = {key: np.concatenate([rows[key] for rows in parts]) for key in parts[0]}
             with part.open("wb") as file:
                 np.savez_compressed(file, **columns)
@@ -164,11 +164,11 @@ class _Robot:
         self._env = make(env_id, **settings).unwrapped
         self._is_noisy, self._has_drawer = kind == "noisy", scene == "scene"
         self._random_fraction = (0.2 if scene == "puzzle" else 0.1) if self._is_noisy else 0.0
-        way = "markov" if self._is_noisy else "plan"
+        policy = "markov" if self._is_noisy else "plan"
         self._oracles: dict[str, Any] = {}
         for part in OBJECTS[scene]:
-            module = importlib.import_module(f"ogbench.manipspace.oracles.{way}.{part}_{way}")
-            oracle = getattr(module, f"{part.title()}{way.title()}Oracle")
+            module = importlib.import_module(f"ogbench.manipspace.oracles.{policy}.{part}_{policy}")
+            oracle = getattr(module, f"{part.title()}{policy.title()}Oracle")
             self._oracles[part] = oracle(
                 env=self._env, **({"gripper_always_closed": True} if scene == "puzzle" else {})
             )
@@ -183,8 +183,8 @@ class _Robot:
     def _play_once(self, states: int) -> Rows:
         env, recorder = self._env, _Recorder()
         obs, info = env.reset()
-        least, most = STACKING.get(self._size, (0.5, 0.5))
-        stacking = _random.uniform(least, most) if least < most else least
+        low, high = STACKING.get(self._size, (0.5, 0.5))
+        stacking = _random.uniform(low, high) if low < high else low
         noise = _random.uniform(0, 0.1) * ROBOT_NOISE if self._is_noisy else None
         oracle = self._oracles[info["privileged/target_task"]]
         oracle.reset(obs, info)

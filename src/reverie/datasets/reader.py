@@ -236,9 +236,9 @@ def check_rewards(info: DatasetInfo, path: Path, purpose: str) -> None:
     """Raise DataError if the dataset at ``path`` has no rewards, which ``purpose`` needs."""
     if not info.has_rewards:
         raise DataError(
-            f"{path} has no rewards, which {purpose} needs. Write a copy with rewards that your function "
-            "computes from observations and actions, such as from a success flag or the distance to a goal: "
-            f"reverie data convert {path} COPY --reward-fn module:function."
+            f"{path} has no rewards, which {purpose} needs. Goal-conditioned learners, such as gcbc, need none. Or "
+            "write a copy with rewards that your function computes from observations and actions, such as from a "
+            f"success flag or the distance to a goal: reverie data convert {path} COPY --reward-fn module:function."
         )
 
 

@@ -19,13 +19,14 @@ from gymnasium.utils import seeding
 
 from reverie.core.errors import ConfigError
 from reverie.core.obs_codec import default_key
+from reverie.core.specs import GOAL
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import TASK
 from reverie.envs.wrappers import Reset, Stepped, checked_reset, checked_step
 
 Env = gymnasium.Env[Any, Any]
 _legacy: Any = np.random  # NumPy's types lack its functions that replace the global generator
-GOAL = "goal"
+GOAL_KEY = GOAL.removesuffix("/")
 """Key of the goal in the info of ``reset``, and among the observations."""
 
 
@@ -48,7 +49,7 @@ def with_goal_tasks(env: Env, config: EnvConfig, index: int) -> Env:
     if isinstance(num_tasks, int):
         seeded = SeededEnv(env)
         has_rewards = getattr(env.unwrapped, "_reward_task_id", None) is not None  # OGBench's singletask
-        if not has_rewards and GOAL in seeded.reset(options={config.task_option: 1})[1]:
+        if not has_rewards and GOAL_KEY in seeded.reset(options={config.task_option: 1})[1]:
             return GoalTasks(env, config, num_tasks, index)
         env = seeded
     if config.tasks:
@@ -99,7 +100,7 @@ class GoalTasks(SeededEnv):
         self._num_episodes = self._task = 0
         self._goal: dict[str, Any] = {}
         parts = self._parts(env.observation_space)
-        self.observation_space = spaces.Dict({**parts, GOAL: spaces.Dict(parts)})
+        self.observation_space = spaces.Dict({**parts, GOAL_KEY: spaces.Dict(parts)})
 
     def _parts(self, value: Any) -> dict[str, Any]:
         """Return the parts of an observation, or of its space, by key."""
@@ -113,9 +114,9 @@ class GoalTasks(SeededEnv):
         options = {self._option: task, **(options or {})}
         self._task = options[self._option]
         obs, info = super().reset(seed=seed, options=options)
-        self._goal = self._parts(copy.deepcopy(info[GOAL]))
-        return {**self._parts(obs), GOAL: self._goal}, {**info, TASK: self._task}
+        self._goal = self._parts(copy.deepcopy(info[GOAL_KEY]))
+        return {**self._parts(obs), GOAL_KEY: self._goal}, {**info, TASK: self._task}
 
     def step(self, action: Any) -> Stepped:
         obs, reward, terminated, truncated, info = super().step(action)
-        return {**self._parts(obs), GOAL: self._goal}, reward, terminated, truncated, {**info, TASK: self._task}
+        return {**self._parts(obs), GOAL_KEY: self._goal}, reward, terminated, truncated, {**info, TASK: self._task}

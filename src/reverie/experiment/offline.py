@@ -259,7 +259,10 @@ def read_heldout_data(
     """
     data = config.data.merge({"path": config.heldout_data})
     with contextlib.closing(open_recorded(data, config.env, probed.action, probed.observation)) as recorded:
-        if not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards:
+        learns_rewards = config.algo.needs_rewards(collected=not config.offline) or isinstance(
+            config.algo, DreamerConfig
+        )
+        if learns_rewards and (not isinstance(owner, RecordedEpisodes) or owner.about.has_rewards):
             check_rewards(recorded.about, recorded.reader.path, "heldout_data")
         check_dataset_fits(recorded, spec_to_dict(owner.obs_spec, owner.action_spec), config.env.id, config.algo)
         return _build_heldout(config, recorded, algo, scratch)
