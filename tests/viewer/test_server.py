@@ -399,7 +399,7 @@ def test_a_comparison_answers(tmp_path, logged_run, scores, longer, answer):
         assert said["budget"] == 200
         (said,) = compare_settings(runs, same_budget=True)["answers"]
         assert "after 200 env steps" in said["text"]
-    for axis, last in {"steps": 200, "seconds": 4, "updates": 50}.items():
+    for axis, last in {"steps": 200, "seconds": 2.5, "updates": 50}.items():
         group = compare_settings(runs, axis)["groups"][0]
         assert group["curves"]["episode/score"]["seeds"][0][0].tolist() == [last / 2, last]
         assert group["curves"]["episode/score"]["interval"][0][-1] == last
