@@ -44,7 +44,8 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.presets import ON_CPU, preset_name
 from reverie.experiment.settings import PRESETS
 from reverie.log import style
-from reverie.log.themed_svg import DARK, THEME, themed_svg
+from reverie.log.colors import BLUE, DARK
+from reverie.log.themed_svg import THEME, themed_svg
 from reverie.replay.config import ReplayConfig
 from reverie.run.collect import Collector
 
@@ -421,7 +422,7 @@ def test_no_picture_is_older_than_its_data() -> None:
 def test_a_figure_follows_the_theme() -> None:
     file = io.StringIO()
     figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
-    axes.plot([0, 1], [0, 1], color=style.BLUE)
+    axes.plot([0, 1], [0, 1], color=BLUE)
     figure.savefig(file, format="svg")
     head, _, body = themed_svg(file.getvalue()).partition("</style>")
     assert "prefers-color-scheme:dark" in head

@@ -13,6 +13,7 @@ from reverie.core.errors import RunError
 from reverie.experiment.config import ExperimentConfig
 from reverie.experiment.settings import saved_settings
 from reverie.log import plot
+from reverie.log.colors import ORANGE
 from reverie.log.style import save_figure
 from reverie.run.folder import RunFolder, write_saved_config
 from run_logs import logged
@@ -143,6 +144,7 @@ def test_a_figure_has_one_source_a_panel(capsys, monkeypatch):
         "Pendulum-v1: training episodes, running mean": ["ppo\nIQM of 5 seeds,\n95 % interval"],
         "Hopper-v5: evaluations during training": ["bc\n1 seed"],
     }
+    assert figures[0].axes[0].texts[0].get_color() == ORANGE  # all have the algorithm dreamer_v3: the first its color
     assert Path("two/panels.png").is_file()
     Path("file").touch()
     assert main(["compare", *paths, "--figure", "file/panels.png"]) == 1

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageColor
 
+from reverie.log import colors as colors_table
 from reverie.log import style
 from reverie.log.aggregate import MeasurementSettings, SeedSummary, aggregate
 from reverie.log.jsonl import FINAL
@@ -19,7 +20,7 @@ def colors(png):
     return {color for _, color in image.getcolors(image.width * image.height)}
 
 
-BLUE, ORANGE, DARK = (ImageColor.getrgb(color) for color in (style.BLUE, style.ORANGE, style.INK))
+BLUE, ORANGE, DARK = map(ImageColor.getrgb, (colors_table.BLUE, colors_table.ORANGE, colors_table.INK))
 
 
 def test_curve_shows_training_and_evaluation(tmp_path):
@@ -85,6 +86,8 @@ def test_curves_of_seeds_with_their_interval(tmp_path):
 def test_labels_beside_lines_are_apart():
     figure, (axes,) = style.new_panels(1, 1, (4, 3), title="a$b_$")
     axes.plot([0, 1], [0, 1])
-    style.label_lines(axes, [(y, text, color) for y, text, color in zip((1, 0.99, 1), "abc", style.HUES, strict=False)])
+    style.label_lines(
+        axes, [(y, text, color) for y, text, color in zip((1, 0.99, 1), "abc", colors_table.HUES, strict=False)]
+    )
     places = sorted(text.get_position()[1] for text in axes.texts)
     assert min(np.diff(places)) * axes.bbox.height * 72 / figure.dpi > 9  # the size of their font

@@ -56,7 +56,7 @@ def logged_run(folder):
         saved["experiment"] |= {"steps": steps[-1], **settings}
         (path / "config.yaml").write_text(yaml.safe_dump(saved))
         rows = [
-            {"step": step, "episode/score": score, "time/seconds": step / 50, "counters/updates": step / 4}
+            {"step": step, "episode/score": score, "time/seconds": step / 80, "counters/updates": step / 4}
             for step, score in zip(steps, scores, strict=True)
         ]
         if final is not None:

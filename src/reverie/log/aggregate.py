@@ -185,7 +185,9 @@ def _common_steps(points: Sequence[Series], *, same: bool, extend_last: bool) ->
         union = sorted({step for steps, _ in points for step in steps if step <= furthest})
         return np.array([x for x in union if all(x in steps or x > steps[-1] for steps, _ in points)], float)
     first, last = max(steps[0] for steps, _ in points), furthest
-    return np.unique(np.round(np.linspace(first, last, min(MAX_POINTS, max(len(steps) for steps, _ in points)))))
+    spaced = np.linspace(first, last, min(MAX_POINTS, max(len(steps) for steps, _ in points)))
+    is_whole = all(np.array_equal(steps, np.round(steps)) for steps, _ in points)  # not where they are seconds
+    return np.unique(np.round(spaced) if is_whole else spaced)
 
 
 def write_aggregate(path: Path, aggregate: Aggregate | None, head: Mapping[str, Any]) -> None:
