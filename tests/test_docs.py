@@ -90,6 +90,7 @@ def prose(text: str) -> str:
 NOT_RUN = {
     "train": "trains for long; its settings are resolved",
     "tune": "trains for long; its settings are resolved",
+    "reach": "needs a goal-conditioned run; tests/agent/test_reaching.py has some",
     "bench": "takes its time; its settings are resolved",
     "view": "ends with Ctrl-C; tests/viewer has a browser",
     "import": "needs a file of Stable-Baselines3; tests/agent/test_sb3.py has some",
