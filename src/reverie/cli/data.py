@@ -323,7 +323,7 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
             ("returns", f"{sparkline(counts, 0)}  {scores.min():.4g} to {scores.max():.4g}"),
         ]
         if not info.has_rewards:
-            sections["episodes"][-3:] = [("return", "no rewards")]
+            sections["episodes"][-3:] = [("return", "no rewards: goal-conditioned learners, such as gcbc, need none")]
         sections["actions"] = [line for use in summary.actions for line in [(use.name, use.format()), *_bars(use)]]
         sections["constant"] = summary.constant_lines()
     sections["remarks"] = [("", remark) for remark in reader.remarks()]
