@@ -73,10 +73,22 @@ def test_an_episode_toward_a_goal(walker):
     unknown = walker.reach(goal, Walk(), max_steps=7)
     assert (unknown.success, unknown.steps, len(unknown.distances)) == (None, 7, 0)
     assert "toward the goal in 7 steps" in str(unknown)
-    with pytest.raises(ConfigError, match="does not estimate distances|state-value function"):
+    with pytest.raises(ConfigError, match="does not learn a state-value function"):
         walker.distance(np.zeros(1, np.float32), goal=goal)
     with pytest.raises(ConfigError, match="does not plan"):
         walker.plan(np.zeros(1, np.float32), goal)
+
+
+def test_settings_that_contradict_goals_are_named(walker):
+    data = walker.run.parent / "walks.npz"
+    for settings, problem in (
+        ({"replay.hindsight": "future(reward='numpy:subtract')"}, "gcbc samples goals itself"),
+        ({"algo.batch_length": 3}, "samples goals for single transitions"),
+        ({"algo.goal_keys": "place"}, "no observation matches. The observations are: observation"),
+        ({"env": "CartPole-v1"}, "CartPole-v1"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=problem):
+            reverie.train("gcbc", data=data, run=walker.run.parent / "no", **{"env": "none", "updates": 1} | settings)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +123,15 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     assert (plan.blocks.shape, plan.latents.shape, plan.costs.shape) == ((1, 5, 10), (1, 5, 64), (1, 5))
     Image.fromarray(goal).save(tmp_path / "goal.png")
     assert np.array_equal(read_goal(tmp_path / "goal.png"), goal)
-    command = ["reach", str(dreamer.run), str(tmp_path / "goal.png"), "--env", "reverie/TwoRooms-v0", "--max-steps", "2"]
+    command = [
+        "reach",
+        str(dreamer.run),
+        str(tmp_path / "goal.png"),
+        "--env",
+        "reverie/TwoRooms-v0",
+        "--max-steps",
+        "2",
+    ]
     assert main(command) == 0
     assert "2 steps" in capsys.readouterr().out
     assert (dreamer.run / "videos/reach.mp4").exists()
