@@ -70,14 +70,14 @@ def build_goal_network(
     return network
 
 
-def without_goal(spec: ObsSpec) -> ObsSpec:
+def _without_goal(spec: ObsSpec) -> ObsSpec:
     """Return ``spec`` without the goal."""
     return {key: part for key, part in spec.items() if not key.startswith(GOAL)}
 
 
 def with_phi(spec: ObsSpec, width: int) -> ObsSpec:
     """Return ``spec`` with a representation of ``width`` numbers instead of the goal."""
-    return {**without_goal(spec), PHI: ObsPart(kind="vector", shape=(width,), dtype="float32")}
+    return {**_without_goal(spec), PHI: ObsPart(kind="vector", shape=(width,), dtype="float32")}
 
 
 # ---------------------------------------------------------------------- HIQL
@@ -135,7 +135,7 @@ class BilinearValue(nn.Module):
         super().__init__()
         goal = {key: part for key, part in obs_spec.items() if key.startswith(GOAL)}
         self.phi: Network = build_goal_network(
-            without_goal(obs_spec), width, cfg, dtype, copies=copies, extra_inputs=inputs
+            _without_goal(obs_spec), width, cfg, dtype, copies=copies, extra_inputs=inputs
         )
         self.psi: Network = build_goal_network(goal, width, cfg, dtype, copies=copies)
         self.scale: float = width**-0.5
