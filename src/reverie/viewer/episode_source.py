@@ -96,6 +96,10 @@ class PictureRenderer:
         frame = env.render()
         return self._draw(row) if frame is None else encode_png(shrink(frame, SIDE))
 
+    def goal(self, obs: Obs) -> bytes | None:
+        """Return a picture of a goal ``[1, ...]`` by key; None if it is no picture."""
+        return self._draw({key: value.numpy()[None] for key, value in obs.items()})
+
     def dream(self, predictions: Mapping[str, np.ndarray]) -> bytes | None:
         """Return a picture of the networks' predictions ``[...]``, by the names of a dream."""
         return self._draw(

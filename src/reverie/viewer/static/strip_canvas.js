@@ -52,7 +52,7 @@ export function drawStrip(canvas, strip, sides, picture, color) {
     }
     c.fillStyle = color("soft");
     c.textAlign = "center";
-    c.fillText(row, left(i) + wide / 2, height - 3);
+    c.fillText(strip.labels[i] ?? row, left(i) + wide / 2, height - 3);
   });
   const places = origins.map((_, row) => placeOfRow(strip, width, row));
   if (lines.length) drawLines(c, lines, places, lanes + BARS + LABEL, color);
