@@ -245,7 +245,7 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     agent = viewer.agent(run, checkpoint)
     plays = viewer.data is None and has_env(agent)
     session = open_episode(viewer, agent, 0 if episode is seed is None and not plays else episode, seed)
-    tried = session.start_longest() if seed is None else 1
+    tried = session.start_longest() if seed is None and not is_goal_agent(agent) else 1  # a goal ends it early
     page.close()
     page.session, page.name = session, run
     head, pictures = _describe_session(page)
