@@ -73,20 +73,21 @@ def make_goal_strip(estimates: list[dict[str, Any]], unit: str, columns: int = C
     name = "distance" if "distance" in estimates[0] else "value"
     bars = np.array([row.get(name, np.nan) for row in estimates])
     bars[~np.isfinite(bars)] = np.nan
+    title = {"steps": "Steps to the goal", "value": "Value of the goal"}.get(unit, f"Distance to the goal {unit}")
     length, sentence = len(bars), "This agent estimates no distance to the goal."
     if not np.isnan(bars).all():
         best = int(np.nanargmin(bars) if name == "distance" else np.nanargmax(bars))
-        sentence = f"{name} of the goal ({unit}): {bars[0]:.3g} at row 0, {bars[best]:.3g} at row {best}."
+        sentence = f"{title}: {bars[0]:.3g} at row 0, {bars[best]:.3g} at row {best}."
     none = [""] * length
     return Strip(
-        sentence=sentence[0].upper() + sentence[1:], columns=choose_columns(length, (), columns), origins=none,
-        levels=none, texts=none, bars=bars, bar_label=f"{name} of the goal ({unit})",
+        sentence=sentence, columns=choose_columns(length, (), columns), origins=none,
+        levels=none, texts=none, bars=bars, bar_label=title,
     )  # fmt: skip
 
 
 def unit_of(agent: Agent, estimates: Collection[str]) -> str:
     """Return the unit of the first of :func:`estimate_goals`, given their names."""
-    return ("latents" if isinstance(agent.algo, LeWM) else "steps") if "distance" in estimates else "value"
+    return ("in latent space" if isinstance(agent.algo, LeWM) else "steps") if "distance" in estimates else "value"
 
 
 def _as_step(obs: Obs) -> Step:
@@ -306,11 +307,11 @@ def plan_strip(costs: list[float], block: int) -> Strip:
     """Return the strip of a plan, given the squared distance to the goal now and after each block of actions."""
     count, steps = len(costs) + 1, block * (len(costs) - 1)
     names = ["now", *(f"+{block * i}" for i in range(1, len(costs)))]
-    sentence = f"The plan: squared distance to the goal’s latent {costs[0]:.3g} now, {costs[-1]:.3g} after {steps} steps."
+    sentence = f"The plan: squared distance to the goal’s latent {costs[0]:.2f} now, {costs[-1]:.2f} after {steps} steps."
     return Strip(
         sentence=sentence, columns=[*range(count)], origins=["seen", *["imagined"] * (count - 2), "seen"],
         levels=[""] * count, texts=[""] * count, bars=np.array([*costs, 0.0]), bar_label="cost",
-        labels=[*(f"{name}: {cost:.3g}" for name, cost in zip(names, costs, strict=True)), "goal"],
+        labels=[*(f"{name}: {cost:.{0 if cost > 9.9 else 1}f}" for name, cost in zip(names, costs, strict=True)), "goal"],
         pictured="nearest recorded",
     )  # fmt: skip
 

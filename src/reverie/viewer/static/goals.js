@@ -55,7 +55,7 @@ export class Goals {
     const scale = !known.length ? ["This agent estimates no distances."] : unit === "value" ? ["value ", low, bar, high] : ["distance to the goal ", low, bar, `${high} ${unit}`];
     $("#scale").replaceChildren(...scale);
     const goal = Object.entries(map.numbers).map(([key, values]) => `${key} ${values.map(short).join(", ")}`).join("; ");
-    $("#hovered").textContent = goal ? `Goal: ${goal}` : "\u00a0";
+    $("#hovered").textContent = goal ? `Goal: ${goal}` : "Point at a state to read its distance.";
     this.draw();
     this.follow();
   }
