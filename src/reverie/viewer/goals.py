@@ -6,6 +6,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from reverie.agent.agent import Agent
+from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import to_uint8_image
 from reverie.agent.goal_input import GOAL_NAME
 from reverie.algos.goal_conditioned import GoalKeysConfig
@@ -140,10 +142,7 @@ class TowardGoal:
         return self._observe(self.source.step(action))
 
     def _observe(self, step: Step) -> Step:
-        return Step(
-            obs=step.obs | self.goal, reward=step.reward, is_first=step.is_first, is_last=step.is_last,
-            is_terminal=step.is_terminal,
-        )  # fmt: skip
+        return replace(step, obs=step.obs | self.goal)
 
 
 def _option(agent: Agent, goal: Obs) -> Any:
@@ -240,13 +239,14 @@ class GoalStates:
         """Return coordinates of rows ``[N, ...]``: N pairs, NaN where the rows lack these numbers."""
         numbers = self.numbers(rows)
         unknown = np.full(len(next(iter(rows.values()))), np.nan)
-        return np.stack([numbers.get(x, unknown), numbers.get(y, unknown)], -1).tolist()
+        pairs: list[list[float]] = np.stack([numbers.get(x, unknown), numbers.get(y, unknown)], -1).tolist()
+        return pairs
 
     def estimate(self, goal: Obs) -> np.ndarray | None:
-        """Return the distance of each point to ``goal`` (of :func:`as_goal`), else its value, ``[P]``; None: unknown."""
+        """Return each point's distance to ``goal`` (of :func:`as_goal`), else its value, ``[P]``; None: unknown."""
         if isinstance(self.agent.algo, LeWM):
             target = self.features(observed_goal(self.agent, goal))
-            return (self.latents[: self.num_points] - target).norm(dim=-1).numpy()
+            return to_numpy((self.latents[: self.num_points] - target).norm(dim=-1))
 
         def first_estimate(part: Obs) -> Tensor:
             count = len(next(iter(part.values())))
@@ -306,12 +306,14 @@ class GoalStates:
 def plan_strip(costs: list[float], block: int) -> Strip:
     """Return the strip of a plan, given the squared distance to the goal now and after each block of actions."""
     count, steps = len(costs) + 1, block * (len(costs) - 1)
-    names = ["now", *(f"+{block * i}" for i in range(1, len(costs)))]
-    sentence = f"The plan: squared distance to the goal’s latent {costs[0]:.2f} now, {costs[-1]:.2f} after {steps} steps."
+    labels = [f"+{block * i}: {cost:.{0 if cost > 9.9 else 1}f}" for i, cost in enumerate(costs)]
+    sentence = (
+        f"Squared distance of latents to the goal: {costs[0]:.2f} now, {costs[-1]:.2f} planned after {steps} steps."
+    )
     return Strip(
         sentence=sentence, columns=[*range(count)], origins=["seen", *["imagined"] * (count - 2), "seen"],
         levels=[""] * count, texts=[""] * count, bars=np.array([*costs, 0.0]), bar_label="cost",
-        labels=[*(f"{name}: {cost:.{0 if cost > 9.9 else 1}f}" for name, cost in zip(names, costs, strict=True)), "goal"],
+        labels=[labels[0].replace("+0", "now"), *labels[1:], "goal"],
         pictured="nearest recorded",
     )  # fmt: skip
 

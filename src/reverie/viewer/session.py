@@ -59,9 +59,9 @@ class Session:
         ``seed`` None: the first seed of the run's final evaluation. ``source`` None: the agent's environment.
         """
         self.recorded: RecordedEnv | None = source
-        self.source: Any = make_live_env(agent) if source is None else source  # Env, RecordedEnv or TowardGoal
+        self.source: Any = source or make_live_env(agent)  # perhaps in a TowardGoal
         self.deterministic: bool = True
-        own_limit = None if source is not None else self.source.max_episode_steps
+        own_limit = getattr(self.source, "max_episode_steps", None)
         self.limit: int = max(agent.episode_limit, own_limit or 0)
         """Steps after which the episode is cut off."""
         self._set_agent(agent)
@@ -96,8 +96,9 @@ class Session:
 
     def state_before(self, at: int) -> Any:
         """Return the policy's state before row ``at``."""
-        line = self.timeline
-        return self.policy.override(line.real[at - 1].state, line.actions[at - 1]) if at else self.agent.initial_state(1)
+        if not at:
+            return self.agent.initial_state(1)
+        return self.policy.override(self.timeline.real[at - 1].state, self.timeline.actions[at - 1])
 
     def start(self, seed: int | None = None) -> int:
         """Begin another episode; ``seed`` None: with the next seed."""

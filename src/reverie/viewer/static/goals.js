@@ -18,7 +18,6 @@ export class Goals {
   }
 
   open() {
-    const refocus = this.canvas === document.activeElement || this.refocus;
     this.canvas = el("canvas", { id: "map", tabIndex: 0, ariaLabel: "Map of recorded states: arrow keys choose one, Enter makes it the goal",
       onclick: (event) => this.pursue(this.locate(event)), onmousemove: (event) => this.describe(this.locate(event)),
       onkeydown: (event) => this.move(event), onfocus: () => this.draw(), onblur: () => this.draw() });
@@ -29,13 +28,10 @@ export class Goals {
     $("#panel").replaceChildren(el("p", {}, `Each point is a recorded state. ${text}`),
       el("div", { className: "bar" }, el("label", {}, "right", this.select[0]), el("label", {}, "up", this.select[1])),
       this.canvas, el("p", { id: "scale" }), el("p", { id: "hovered" }, "Reading the data …"), el("p", { id: "aim" }), el("div", { id: "plan" }));
-    if (refocus) this.canvas.focus();
+    if (this.refocus) this.canvas.focus();
+    this.refocus = false;
     if (this.map) this.showMap();
     else this.load();
-  }
-
-  close() {
-    this.refocus = false;
   }
 
   async load() {
