@@ -13,8 +13,10 @@ from test_server import TOKEN, served
 import reverie
 from browser import violations
 from reverie.cli.main import main
+from reverie.core.errors import DataError
 from reverie.core.specs import GOAL
 from reverie.envs.two_rooms import SIDE, find_dot
+from reverie.viewer.episode_source import RecordedEnv, decode_png
 from reverie.viewer.goals import GoalStates, as_goal
 from reverie.viewer.session import Session
 
@@ -99,6 +101,21 @@ def test_an_episode_to_a_chosen_goal(runs):
     known = agent.distance({"image": row.step.obs["image"][0].numpy()}, goal=states.obs["image"][5].numpy())
     assert row.values["distance"] == pytest.approx(known, rel=1e-5)
     session.close()
+
+
+def test_the_goal_of_a_recorded_episode_is_its_end(runs):
+    agent = reverie.load(runs / "rooms")
+    session = Session(agent, source=RecordedEnv(agent, None, 1))
+    live, goal = session.picture(0)[0], session.pictures.goal(session.goal)
+    recorded = agent.load_episode(1).obs["image"][0].numpy()
+    for picture, number in ((live, 0), (goal, -1)):
+        np.testing.assert_array_equal(decode_png(picture), recorded[number])
+
+
+@pytest.mark.parametrize("number", [-1, 2000, "1", None])
+def test_states_that_do_not_exist(runs, number):
+    with pytest.raises(DataError, match="expected the number of a recorded state"):
+        GoalStates(reverie.load(runs / "maze")).goal(number)
 
 
 def test_estimates_and_subgoals_of_recorded_states(runs):

@@ -22,7 +22,7 @@ from reverie.agent.goal_input import GOAL_NAME
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.core.files import check_writable
 from reverie.core.spaces import column, columns_to_nested, iter_leaves
 from reverie.core.specs import DESIRED_GOAL, GOAL, without_mask
@@ -179,6 +179,12 @@ class GoalStates:
     def inputs(self) -> Obs:
         """All rows as preprocessed goals ``goal/KEY`` ``[M, ...]``."""
         return self._to_inputs(self.obs)
+
+    def goal(self, number: Any) -> Obs:
+        """Return a point as the goal that the agent observes: see :func:`as_goal`."""
+        if type(number) is not int or not 0 <= number < self.num_points:
+            raise DataError(f"{short_repr(number)}: expected the number of a recorded state, below {self.num_points}.")
+        return as_goal(self.agent, self.obs, number)
 
     def _to_inputs(self, rows: Obs) -> Obs:
         policy: Any = self.agent.algo.policy

@@ -392,8 +392,7 @@ def _goal_plan(page: Page, at: Any) -> Response:
 
 def _pursue(page: Page, number: Any) -> Response:
     """Make a recorded state the goal, and begin an episode to it, in the environment if there is one."""
-    session, states = page.open(), page.goal_states()
-    goal = as_goal(session.agent, states.obs, range(states.num_points)[number])
+    session, goal = page.open(), page.goal_states().goal(number)
     if session.recorded is not None and has_env(session.agent):
         session = Session(session.agent)
         page.close()
