@@ -456,7 +456,7 @@ class Session:
             "recorded": recorded and recorded.name,
             "episode": recorded and recorded.number,
             "goals": is_goal_agent(self.agent),
-            "unit": unit_of(self.agent, self.timeline.real[0].values),
+            "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
             "playable": has_env(self.agent),
         }
 

@@ -46,7 +46,7 @@ export class Goals {
     this.span = [known[Math.round(0.02 * end)], known[Math.round(0.98 * end)]];
     this.sides = [0, 1].map((axis) => map.points.map((point) => point[axis]).concat(map.goal[axis] ?? []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]));
     this.select.forEach((select, i) => select.replaceChildren(...map.axes.map((name) => el("option", { value: name, selected: name === [map.x, map.y][i] }, name))));
-    const bar = el("i", { className: "gradient" }), { unit } = page.about, [low, high] = this.span.map(short);
+    const bar = el("i", { className: "gradient" }), { distance_unit: unit } = page.about, [low, high] = this.span.map(short);
     bar.style.background = `linear-gradient(to right, ${[0, 0.5, 1].map((part) => this.tint(this.span[0] + part * (this.span[1] - this.span[0]))).join()})`;
     const scale = !known.length ? ["This agent estimates no distances."] : unit === "value" ? ["value ", low, bar, high] : ["distance to the goal ", low, bar, `${high} ${unit}`];
     $("#scale").replaceChildren(...scale);
@@ -86,7 +86,7 @@ export class Goals {
   tint(value) {
     const [low, high] = this.span, part = Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
     const [near, far] = this.ends ?? ["dream", "real"].map((name) => color(name).match(/[\d.]+/g).map(Number));
-    const share = this.page.about.unit === "value" ? 1 - part : part;
+    const share = this.page.about.distance_unit === "value" ? 1 - part : part;
     return value === null || Number.isNaN(part) ? color("edge") : `rgb(${near.map((x, i) => Math.round(x + share * (far[i] - x)))})`;
   }
 
@@ -143,7 +143,7 @@ export class Goals {
   describe(number) {
     const { map, page } = this, distance = map?.colors?.[number], place = map?.points[number];
     if (!place) return;
-    const far = distance === undefined ? "" : `: ${page.about.unit === "value" ? `value ${short(distance)}` : `${distance === null ? "beyond all" : short(distance)} ${page.about.unit} from the goal`}`;
+    const far = distance === undefined ? "" : `: ${page.about.distance_unit === "value" ? `value ${short(distance)}` : `${distance === null ? "beyond all" : short(distance)} ${page.about.distance_unit} from the goal`}`;
     $("#hovered").textContent = `${map.x} ${short(place[0])}, ${map.y} ${short(place[1])}${far}`;
   }
 
