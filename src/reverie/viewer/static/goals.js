@@ -43,6 +43,7 @@ export class Goals {
 
   showMap() {
     const { map, page } = this, known = (map.colors ?? []).filter((value) => value !== null).sort((a, b) => a - b), end = known.length - 1;
+    this.ends = ["dream", "real"].map((name) => color(name).match(/[\d.]+/g).map(Number)); // in the theme of the moment
     this.span = [known[Math.round(0.02 * end)], known[Math.round(0.98 * end)]];
     this.sides = [0, 1].map((axis) => map.points.map((point) => point[axis]).concat(map.goal[axis] ?? []).reduce(([a, b], x) => [Math.min(a, x), Math.max(b, x)], [Infinity, -Infinity]));
     this.select.forEach((select, i) => select.replaceChildren(...map.axes.map((name) => el("option", { value: name, selected: name === [map.x, map.y][i] }, name))));
@@ -85,7 +86,7 @@ export class Goals {
   // The color of a distance (near is orange, far is blue) or of a value.
   tint(value) {
     const [low, high] = this.span, part = Math.max(0, Math.min(1, (value - low) / (high - low || 1)));
-    const [near, far] = this.ends ?? ["dream", "real"].map((name) => color(name).match(/[\d.]+/g).map(Number));
+    const [near, far] = this.ends;
     const share = this.page.about.distance_unit === "value" ? 1 - part : part;
     return value === null || Number.isNaN(part) ? color("edge") : `rgb(${near.map((x, i) => Math.round(x + share * (far[i] - x)))})`;
   }
@@ -103,7 +104,6 @@ export class Goals {
       c.arc(...this.at(pair), radius, 0, 7);
       for (const draw of draws) c[draw]();
     };
-    this.ends = ["dream", "real"].map((name) => color(name).match(/[\d.]+/g).map(Number));
     map.points.forEach((point, i) => {
       c.fillStyle = this.tint(map.colors?.[i] ?? null);
       circle(point, 3, ["fill"]);
