@@ -22,7 +22,8 @@ from reverie.viewer.session import Session
 
 FEW = {"updates": 20, "tensorboard": False, "console": False, "eval_episodes": 0}
 COLORS = """c => {
-  const pixels = new Uint32Array(c.getContext("2d").getImageData(0, 0, c.width, c.height).data.buffer), counts = new Map();
+  const pixels = new Uint32Array(c.getContext("2d").getImageData(0, 0, c.width, c.height).data.buffer);
+  const counts = new Map();
   for (const pixel of pixels) if (pixel >>> 24 === 255) counts.set(pixel, (counts.get(pixel) ?? 0) + 1);
   return [...counts.values()].filter((count) => count > 9).length;
 }"""
