@@ -90,6 +90,7 @@ def prose(text: str) -> str:
 NOT_RUN = {
     "train": "trains for long; its settings are resolved",
     "tune": "trains for long; its settings are resolved",
+    "reach": "needs a goal-conditioned run; tests/agent/test_reaching.py has some",
     "bench": "takes its time; its settings are resolved",
     "view": "ends with Ctrl-C; tests/viewer has a browser",
     "import": "needs a file of Stable-Baselines3; tests/agent/test_sb3.py has some",
@@ -98,6 +99,7 @@ NOT_RUN = {
     "estimate": "needs a run on data; tests/test_estimating.py has one",
     "compare": "needs several seeds; tests/log has them",
     "data download": "needs a network; tests/datasets has a server",
+    "data make": "takes two minutes; tests/datasets/test_ogbench.py makes small ones",
 }
 """Commands of reverie in the pages that are read to their end, but not run, and why."""
 ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")

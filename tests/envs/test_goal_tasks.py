@@ -40,7 +40,7 @@ class Tasks(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.task, self.time = (options or {}).get("task_id", 0), 0
-        return self.drawn(), {"goal": self.drawn()}
+        return self.drawn(), {"goal": self.drawn() + np.array([0, 10], np.float32)}
 
     def step(self, action):
         self.time += 1
@@ -92,9 +92,9 @@ def test_the_seed_of_a_reset_seeds_all_that_an_environment_draws(kind):
     (one, steps), (two, _) = play(), play()
     assert one == two
     assert np.random.uniform() == expected[1]  # noqa: NPY002 - the generator of everybody else is unchanged
-    goals = [step.obs["goal/observation"][0] for step in steps]
+    goals = torch.stack([step.obs["goal/observation"][0] for step in steps])
     assert torch.equal(goals[0], goals[1])  # within an episode
-    assert [int(goal[1]) for goal in goals[::1]][:3] == [1, 1, 1]
+    assert goals[:4, 1].tolist() == [11, 11, 11, 13]  # of task 1, and then of task 3
 
 
 def test_an_agent_is_evaluated_in_some_tasks(tmp_path):

@@ -135,9 +135,9 @@ def test_methods_that_take_one_goal_get_one():
             "dqn",
             BitFlip,
             {"algo.networks.memory": "lstm(4)", "algo.batch_length": 4},
-            "dqn has a world model, or stores",
+            "dqn samples goals itself, has a world model, or stores",
         ),
-        ("dreamer_v2", BitFlip, {}, "dreamer_v2 has a world model, or stores values with the rows"),
+        ("dreamer_v2", BitFlip, {}, "dreamer_v2 samples goals itself, has a world model"),
         ("ppo", BitFlip, {}, "replay.hindsight = .* has no effect: on-policy learners keep one rollout"),
     ],
 )

@@ -235,12 +235,13 @@ class DownloadCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeCommand:
-    """Generate a dataset of OGBench as its authors did, by oracles in its environment."""
+    """Generate a dataset of OGBench as its authors did, by oracles in its environment, or pictures of two rooms."""
 
     name: Annotated[str, Positional("NAME")]
-    """ogbench:NAME, such as ogbench:pointmaze-medium-navigate-v0."""
+    """ogbench:NAME, such as ogbench:pointmaze-medium-navigate-v0; or two_rooms, of reverie/TwoRooms-v0."""
     episodes: int | None = None
-    """Number of episodes; a tenth of this number is added as held-out data. None: OGBench's number."""
+    """Number of episodes; a tenth of this number is added as held-out data. None: OGBench's number, or
+    800 of two_rooms."""
     out: Path = Path()
     """Folder to write NAME.npz and NAME-val.npz to."""
     seed: int = 0
@@ -249,9 +250,16 @@ class MakeCommand:
     def __call__(self) -> None:
         from reverie.core.files import disk_errors_as_run_error
         from reverie.datasets.ogbench_generation import make_dataset
+        from reverie.datasets.two_rooms import NAME, make_two_rooms
 
+        options = self.out, self.episodes, self.seed
         with _file_progress("episodes") as progress, disk_errors_as_run_error(self.out):
-            for path in make_dataset(self.name.removeprefix("ogbench:"), self.out, self.episodes, self.seed, progress):
+            made = (
+                make_two_rooms(*options, progress)
+                if self.name == NAME
+                else make_dataset(self.name.removeprefix("ogbench:"), *options, progress)
+            )
+            for path in made:
                 print(path)
 
 
@@ -323,7 +331,7 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
             ("returns", f"{sparkline(counts, 0)}  {scores.min():.4g} to {scores.max():.4g}"),
         ]
         if not info.has_rewards:
-            sections["episodes"][-3:] = [("return", "no rewards")]
+            sections["episodes"][-3:] = [("return", "no rewards: goal-conditioned learners, such as gcbc, need none")]
         sections["actions"] = [line for use in summary.actions for line in [(use.name, use.format()), *_bars(use)]]
         sections["constant"] = summary.constant_lines()
     sections["remarks"] = [("", remark) for remark in reader.remarks()]

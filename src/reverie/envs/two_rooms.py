@@ -43,11 +43,12 @@ class TwoRooms(gymnasium.Env[dict[str, Any], np.ndarray]):
         super().reset(seed=seed)
         given = options or {}
         self.place, self.target = (
-            find_dot(given[name]) if name in given else self._anywhere() for name in ("image", "goal")
+            find_dot(given[name]) if name in given else self.draw_place() for name in ("image", "goal")
         )
         return self._observe(), {}
 
-    def _anywhere(self) -> np.ndarray:
+    def draw_place(self) -> np.ndarray:
+        """Return a random free place, its column and row."""
         while True:
             place = self.np_random.uniform(MARGIN, SIDE - 1 - MARGIN, 2)
             if is_free(place):

@@ -5,21 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from reverie.algos.base import Algorithm
 from reverie.algos.goal_conditioned import GoalConditioned, GoalKeysConfig
+from reverie.algos.model_free import ModelFree
 from reverie.core.errors import ConfigError
 from reverie.core.imports import import_object
 from reverie.core.logger import logger
 from reverie.core.obs_codec import ObsCodec
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import GOAL, ObsSpec
+from reverie.core.types import Step
 from reverie.envs.goals import GOALS, GoalFunction, goal_spec_problem, is_goal_env
 from reverie.envs.make import Env, MakeEnv, make_gym
 from reverie.experiment.config import NO_ENV, ExperimentConfig
-from reverie.nn.preprocess import Preprocessor
+from reverie.nn.preprocess import Preprocessor, inspect_policy
 from reverie.replay.buffer import ReplayBuffer
+from reverie.replay.episodes import EpisodeBounds
 from reverie.replay.goals import GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
 
+NUM_TRIPLES = 1000
+"""Number of held-out rows, each with two goals, in :func:`goal_recall`."""
 FUNCTION_ADVICE = "name a function of goals: future(reward='module:function')"
 
 
@@ -29,6 +38,42 @@ def sample_goals(algo: Algorithm, replay: ReplayBuffer, seed: int) -> None:
         replay.goals = GoalSampler(
             replay.storage, replay.window, replay.batch_sampler.windows, algo.goal_sampling, seed
         )
+
+
+def goal_recall(algo: Algorithm, replay: ReplayBuffer, seed: int) -> dict[str, float]:
+    """Return ``goal/recall``: how often ``algo`` takes the earlier of two rows for the nearer goal, in [0, 1].
+
+    The two are random later rows of the same episode. Empty if the learner estimates no distances, or episodes have
+    less than three rows.
+    """
+    handles = np.arange(replay.oldest * replay.storage.streams, replay.count * replay.storage.streams)
+    row, stream = np.divmod(handles, replay.storage.streams)
+    end = EpisodeBounds(replay.storage).find(row, stream)[1]
+    able = np.flatnonzero(end - row >= 2)
+    if not isinstance(algo, ModelFree) or not isinstance(algo.cfg, GoalKeysConfig) or not len(able):
+        return {}
+    rng = np.random.default_rng(seed)
+    chosen = able[rng.integers(len(able), size=NUM_TRIPLES)]
+    near = rng.integers(row[chosen] + 1, end[chosen])
+    far = rng.integers(near + 1, end[chosen] + 1)
+    goals = (goal * replay.storage.streams + stream[chosen] for goal in (near, far))
+    try:
+        first, second = (_estimate_distances(algo, replay, handles[chosen], goal) for goal in goals)
+    except ConfigError:
+        return {}
+    ordered = (first < second).float() + 0.5 * (first == second).float()
+    return {"goal/recall": float(ordered.mean())}
+
+
+@torch.no_grad()
+def _estimate_distances(algo: ModelFree, replay: ReplayBuffer, rows: np.ndarray, goals: np.ndarray) -> Tensor:
+    """Return the estimated distances ``[R]`` from stored rows to goals, both handles ``[R]``."""
+    obs = {key: replay.storage.gather_column(name, rows) for name, key in replay.obs_names.items()}
+    for key in algo.preprocess.goals:
+        obs[f"{GOAL}{key}"] = replay.storage.gather_column(f"obs/{key}", goals)
+    none = torch.zeros(len(rows), dtype=torch.bool)
+    step = Step(obs=obs, reward=none.float(), is_first=~none, is_last=none, is_terminal=none)
+    return algo.goal_distance(inspect_policy(algo.policy, step, algo.policy.initial(len(rows))))
 
 
 def _has_world_model(learner: type[Any]) -> bool:

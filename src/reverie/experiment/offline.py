@@ -30,7 +30,7 @@ from reverie.datasets.reader import Space, check_rewards
 from reverie.envs.goals import add_goal_space
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 from reverie.experiment.environments import Environments, ProbedEnv
-from reverie.experiment.goals import sample_goals
+from reverie.experiment.goals import goal_recall, sample_goals
 from reverie.objectives.returns import NextRow, returns_to_go
 from reverie.replay.offline import OfflineReplay
 from reverie.run.evaluate import ScoreMetric
@@ -299,7 +299,8 @@ def make_heldout_metrics(
     def measure() -> dict[str, float]:
         with seeded_rng(seed), single_rank():
             losses = [algo.heldout_losses(batch) for batch in batches]
-        return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]}
+            recall = goal_recall(algo, dataset, seed)
+        return {f"heldout/{k}": float(torch.stack([terms[k] for terms in losses]).mean()) for k in losses[0]} | recall
 
     score = ScoreMetric.parse(config.score_metric).name
     if score.startswith("heldout/") and score not in (names := measure()):

@@ -126,5 +126,5 @@ def interval_distance(start: Tensor, goal: Tensor, mixture: Tensor) -> Tensor:
     high = goal.reshape(*start.shape[:-1], -1, INTERVALS).gather(-1, order)
     high = torch.where(high > low, high, low)  # empty intervals cover nothing
     covered = F.pad(high.cummax(-1).values[..., :-1], (1, 0), value=-torch.inf)  # up to here, by intervals before
-    component = (high - torch.maximum(low, covered)).clamp(min=0).sum(-1)  # [..., D / 8]
+    component = (high - torch.where(covered > low, covered, low)).clamp(min=0).sum(-1)  # [..., D / 8]
     return mixture * component.mean(-1) + (1 - mixture) * component.amax(-1)

@@ -22,26 +22,33 @@ typedef struct {
     float eps;
 } Hidden;
 
-static inline float gelu(float x) { return 0.5f * x * (1.0f + fast_tanh(SCALE * (x + CUBE * x * x * x))); }
+/* gelu(x) = x share(x), as (1 + tanh(u)) / 2 = sigmoid(2u). */
+static inline float share(float x) { return fast_sigmoid(2.0f * SCALE * (x + CUBE * x * x * x)); }
 
-static inline float gelu_slope(float x) {
-    float t = fast_tanh(SCALE * (x + CUBE * x * x * x));
-    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * SCALE * (1.0f + 3.0f * CUBE * x * x);
-}
+/* The slope of gelu at x, given share(x). */
+static inline float slope(float x, float s) { return s + x * s * (1.0f - s) * 2.0f * SCALE * (1.0f + 3.0f * CUBE * x * x); }
 
 /* y = activation(x); both may be the same array. */
 static inline void activate(const float *x, float *y, int64_t width, int64_t is_gelu) {
     if (is_gelu) {
-        _Pragma("omp simd") for (int64_t i = 0; i < width; i++) y[i] = gelu(x[i]);
+        _Pragma("omp simd") for (int64_t i = 0; i < width; i++) y[i] = x[i] * share(x[i]);
     } else {
         _Pragma("omp simd") for (int64_t i = 0; i < width; i++) y[i] = x[i] < 0.0f ? 0.0f : x[i]; /* NaN stays NaN */
+    }
+}
+
+/* y = gelu(x) and slopes = gelu'(x), in the time of one of them. */
+static inline void activate_with_slope(const float *x, float *y, float *slopes, int64_t width) {
+    _Pragma("omp simd") for (int64_t i = 0; i < width; i++) {
+        float s = share(x[i]);
+        y[i] = x[i] * s, slopes[i] = slope(x[i], s);
     }
 }
 
 /* g = g activation'(x). */
 static inline void through(const float *x, float *g, int64_t width, int64_t is_gelu) {
     if (is_gelu) {
-        _Pragma("omp simd") for (int64_t i = 0; i < width; i++) g[i] *= gelu_slope(x[i]);
+        _Pragma("omp simd") for (int64_t i = 0; i < width; i++) g[i] *= slope(x[i], share(x[i]));
     } else {
         _Pragma("omp simd") for (int64_t i = 0; i < width; i++) g[i] = x[i] <= 0.0f ? 0.0f : g[i];
     }
@@ -93,7 +100,8 @@ static void back_rows(void *given, Worker worker) {
     Hidden *c = given;
     (void)worker;
     int64_t strips = (c->rows + STRIP - 1) / STRIP, width = c->width;
-    float n[width], between[width];
+    float n[width], between[width], slopes[width];
+    int64_t both = c->scale && c->act_first && c->gelu;
     for (int64_t strip = next_piece(&c->taken); strip < strips; strip = next_piece(&c->taken)) {
         float *partial = c->partial ? c->partial + strip * 2 * width : 0, factor = 0;
         if (partial) memset(partial, 0, 2 * width * sizeof(float));
@@ -101,11 +109,14 @@ static void back_rows(void *given, Worker worker) {
             const float *x = c->x + r * width;
             float *g = c->out + r * width;
             memcpy(g, c->dy + r * width, width * sizeof(float));
-            if (c->scale && c->act_first) activate(x, between, width, c->gelu);
+            if (both) activate_with_slope(x, between, slopes, width);
+            else if (c->scale && c->act_first) activate(x, between, width, 0);
             if (c->scale) factor = standardize(c->act_first ? between : x, n, width, c->eps);
             if (!c->act_first) scale_shift(n, c, between), through(between, g, width, c->gelu);
             if (c->scale) through_norm(c, n, factor, g, partial);
-            if (c->act_first) through(x, g, width, c->gelu);
+            if (both) {
+                _Pragma("omp simd") for (int64_t i = 0; i < width; i++) g[i] *= slopes[i];
+            } else if (c->act_first) through(x, g, width, c->gelu);
         }
     }
 }

@@ -1,0 +1,152 @@
+"""Goals that the caller passes: to act, to play an episode and to plan; what does not fit is named."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from PIL import Image
+
+import reverie
+from reverie.agent.reaching import read_goal
+from reverie.cli import main
+from reverie.core.errors import ConfigError, DataError
+from reverie.envs.two_rooms import TwoRooms, draw, find_dot
+from reverie.log.jsonl import read_metrics
+
+TINY = {"algo.batch_size": 8, "algo.networks.units": (16, 16)}
+
+
+class Walk(gymnasium.Env):
+    """A place on a line that the action moves; it knows no goals."""
+
+    observation_space = spaces.Box(-10, 10, (1,), np.float32)
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = np.zeros(1, np.float32)
+        return self.place.copy(), {}
+
+    def step(self, action):
+        self.place = np.clip(self.place + action, -10, 10).astype(np.float32)
+        return self.place.copy(), 0.0, False, False, {}
+
+
+@pytest.fixture(scope="module")
+def walker(tmp_path_factory):
+    """An agent that imitates walks which keep their direction, so that it reaches what it is told to."""
+    folder, rng = tmp_path_factory.mktemp("walks"), np.random.default_rng(0)
+    direction = rng.choice([-1.0, 1.0], 60).repeat(21)
+    place = np.cumsum(direction.reshape(60, 21), 1) - direction.reshape(60, 21)
+    np.savez(folder / "walks.npz", observations=place.reshape(-1, 1).astype(np.float32),
+             actions=direction[:, None].astype(np.float32), terminals=np.arange(1260) % 21 == 20)  # fmt: skip
+    run = reverie.train("gcbc", data=folder / "walks.npz", env="none", updates=300, run=folder / "run", **TINY)
+    return reverie.load(run.run)
+
+
+def test_a_goal_is_kept_until_another_one_is_passed(walker):
+    start, right, left = (np.array([x], np.float32) for x in (0, 5, -5))
+    action, state = walker.act(start, goal=right)
+    assert action > 0
+    assert walker.act(start, state)[0] == action
+    other, state = walker.act(start, state, goal={"observation": left})
+    assert other < 0
+    both = walker.act(np.stack([start, start]), goal=np.stack([right, left]))[0]
+    np.testing.assert_allclose(both.ravel(), [action.item(), other.item()], rtol=1e-5)
+    whole = {"observation": start, "goal": {"observation": right}}  # as an environment would supply it
+    assert walker.act(whole)[0] == action
+
+
+@pytest.mark.parametrize(("goal", "problem"), [
+    (None, "there is no goal: pass goal"), (np.zeros(2), r"shape \(2,\): expected \(1,\)"),
+    (np.array([np.nan]), "contains NaN"), ({"place": np.zeros(1)}, "is missing"),
+])  # fmt: skip
+def test_a_goal_that_does_not_fit_is_named(walker, goal, problem):
+    with pytest.raises(DataError, match=problem):
+        walker.act(np.zeros(1, np.float32), goal=goal)
+
+
+def test_an_episode_toward_a_goal(walker):
+    goal = np.array([6.0], np.float32)
+    assert walker.reach(goal, Walk(), radius=1.0, max_steps=30).success
+    unknown = walker.reach(goal, Walk(), max_steps=7)
+    assert (unknown.success, unknown.steps, len(unknown.distances)) == (None, 7, 0)
+    assert "toward the goal in 7 steps" in str(unknown)
+    with pytest.raises(ConfigError, match="does not learn a state-value function"):
+        walker.distance(np.zeros(1, np.float32), goal=goal)
+    with pytest.raises(ConfigError, match="does not plan"):
+        walker.plan(np.zeros(1, np.float32), goal)
+
+
+def test_recordings_alone_give_a_number(walker):
+    """On held-out walks, the earlier of two rows is nearly always the nearer goal; without training, half the time."""
+    rates = []
+    for updates in (1, 500):
+        folder = walker.run.parent / f"recall-{updates}"
+        settings = TINY | {"algo.lr": 3e-3, "algo.batch_size": 64, "algo.tau": 0.02, "heldout_fraction": 0.2}
+        data = walker.run.parent / "walks.npz"
+        reverie.train("gcivl", data=data, env="none", updates=updates, run=folder, **settings)
+        rates.append(read_metrics(folder / "metrics.jsonl", ["goal/recall"])[-1]["goal/recall"])
+    assert rates[0] < 0.8
+    assert rates[1] > 0.9
+
+
+def test_settings_that_contradict_goals_are_named(walker):
+    data = walker.run.parent / "walks.npz"
+    for settings, problem in (
+        ({"replay.hindsight": "future(reward='numpy:subtract')"}, "gcbc samples goals itself"),
+        ({"algo.batch_length": 3}, "samples goals for single transitions"),
+        ({"algo.goal_keys": "place"}, "no observation matches. The observations are: observation"),
+        ({"env": "CartPole-v1"}, "CartPole-v1"),
+    ):
+        with pytest.raises((ConfigError, DataError), match=problem):
+            reverie.train("gcbc", data=data, run=walker.run.parent / "no", **{"env": "none", "updates": 1} | settings)
+
+
+@pytest.fixture(scope="module")
+def dreamer(tmp_path_factory):
+    """A world model of two rooms, hardly trained."""
+    folder, env = tmp_path_factory.mktemp("rooms"), TwoRooms()
+    env.action_space.seed(0)
+    pictures, actions = [], []
+    for episode in range(3):
+        obs, _ = env.reset(seed=episode)
+        for _ in range(20):
+            actions.append(env.action_space.sample())
+            pictures.append(obs["image"])
+            obs = env.step(actions[-1])[0]
+    ends = np.arange(60) % 20 == 19
+    np.savez(folder / "rooms.npz", observations=np.array(pictures), actions=np.array(actions), terminals=ends)
+    run = reverie.train("lewm", data=folder / "rooms.npz", env="none", updates=3, run=folder / "run", **TINY,
+                        **{"algo.planner.iterations": 2, "algo.planner.candidates": 40})  # fmt: skip
+    return reverie.load(run.run, env="reverie/TwoRooms-v0")
+
+
+def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
+    goal = draw(np.array([20.0, 9.0]))
+    np.testing.assert_allclose(find_dot(goal), [20, 9], atol=0.05)
+    reached = dreamer.reach(goal, max_steps=3, options={"image": draw(np.array([8.0, 9.0]))})
+    assert (reached.success, reached.steps, len(reached.distances)) == (False, 3, 4)
+    at_once = dreamer.reach(goal, radius=1e-3, options={"image": goal})
+    assert (at_once.success, at_once.steps) == (True, 0)
+    near = dreamer.reach(goal, max_steps=5, options={"image": draw(np.array([20.0, 10.0]))})
+    assert near.success  # the environment judges: the goal that it observes is this picture
+    plan = dreamer.plan(draw(np.array([8.0, 9.0])), goal)
+    assert (plan.blocks.shape, plan.latents.shape, plan.costs.shape) == ((1, 5, 10), (1, 5, 64), (1, 5))
+    Image.fromarray(goal).save(tmp_path / "goal.png")
+    assert np.array_equal(read_goal(tmp_path / "goal.png"), goal)
+    command = [
+        "reach",
+        str(dreamer.run),
+        str(tmp_path / "goal.png"),
+        "--env",
+        "reverie/TwoRooms-v0",
+        "--max-steps",
+        "2",
+    ]
+    assert main(command) == 0
+    assert "2 steps" in capsys.readouterr().out
+    assert (dreamer.run / "videos/reach.mp4").exists()
+    (tmp_path / "text.npy").write_text("no array")
+    with pytest.raises(DataError, match="Expected a picture"):
+        read_goal(tmp_path / "text.npy")
