@@ -15,6 +15,7 @@ from reverie.agent.evaluating import evaluate_run
 from reverie.core.errors import ConfigError
 from reverie.envs.check import run_env_check
 from reverie.envs.config import EnvConfig
+from reverie.envs.make import make_gym
 from reverie.envs.slot_vector_env import make_vector_env
 from reverie.run.evaluate import evaluate
 
@@ -141,3 +142,17 @@ def test_environments_of_ogbench(env_id, width, tasks):
     assert {key: part.shape for key, part in env.obs_spec.items()} == dict.fromkeys(keys, (width,))
     assert env.call("get_wrapper_attr", "tasks") == [tuple(range(1, tasks + 1))] if tasks else True
     env.close()
+
+
+class Maze(Fixed):
+    def set_goal(self, goal_xy):
+        self.goal_xy = goal_xy
+
+
+@pytest.mark.parametrize("goal", [np.array([7.0, 8.0], np.float32), {"observation": np.array([7.0, 8.0], np.float32)}])
+def test_a_goal_as_an_option_is_the_goal_of_a_maze(goal):
+    env = make_gym(EnvConfig(), Maze, render=False)
+    obs, _ = env.reset(seed=0, options={"goal": goal})
+    assert obs["goal"]["observation"].tolist() == env.unwrapped.goal_xy.tolist() == [7, 8]
+    assert env.step(np.zeros(1))[0]["goal"]["observation"].tolist() == [7, 8]
+    assert env.reset(seed=0)[0]["goal"]["observation"].tolist() != [7, 8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ class Reached:
     """The agent's estimate of the distance at each observation, ``[steps + 1]``; empty if it has none."""
     frames: list[np.ndarray]
     """Rendered frames of all observations, if the environment renders; else none."""
+    start: Any
+    """The first observation."""
 
     def __str__(self) -> str:
         text = {True: "reached the goal", False: "did not reach the goal", None: "played toward the goal"}[self.success]
@@ -68,7 +71,8 @@ def _play(
 ) -> Reached:  # fmt: skip
     obs, _ = env.reset(seed=seed, options={GOAL_NAME: goal, **(options or {})})
     judges = radius is None and _pursues(obs, goal)  # whether the environment knows this goal
-    state, frames, distances, success, step = None, list[np.ndarray](), list[float](), None, 0
+    start, state = copy.deepcopy(obs), None
+    frames, distances, success, step = list[np.ndarray](), list[float](), None, 0
     while True:
         if env.render_mode == "rgb_array":
             frames.append(np.asarray(env.render()))
@@ -83,7 +87,7 @@ def _play(
         step += 1
         success = bool(info.get("success", False)) if judges else success
         max_steps = step if terminated or truncated else max_steps
-    return Reached(success=success, steps=step, distances=np.array(distances), frames=frames)
+    return Reached(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
 
 
 def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:

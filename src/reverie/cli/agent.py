@@ -82,15 +82,23 @@ class ReachCommand(RunOptions, EnvOverride):
     the environment judges, if it observes this goal."""
     seed: int | None = None
     """Seed of the environment."""
+    strip: Path | None = None
+    """File (.png, .svg or .html) for the plan of lewm from the beginning to the goal, as a strip of recorded frames."""
 
     def __call__(self) -> None:
         from reverie.agent.loading import load
-        from reverie.agent.reaching import reach_and_film
+        from reverie.agent.reaching import reach_and_film, read_goal
+        from reverie.viewer.goals import check_plan_strip, write_plan_strip
 
         agent = load(self.run, env=self.env, checkpoint=self.checkpoint, device=self.device)
+        if self.strip is not None:
+            check_plan_strip(agent, self.strip)
         reached, film = reach_and_film(agent, self.goal, max_steps=self.max_steps, radius=self.radius, seed=self.seed)
         print(reached)
         print_files({} if film is None else {"video": film}, self.run)
+        if self.strip is not None:
+            print(write_plan_strip(agent, reached.start, read_goal(self.goal), self.strip))
+            print_files({"strip": self.strip}, self.run)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.fingerprint: dict[str, str] = env_fingerprint(env)
         self.env: Env = with_mask(env) if config.uses_key(MASK_KEY) else env
         self._info: Any = {}  # of the latest step
+        self._reset_options: dict[str, Any] | None = None
         self._logs = bool(config.log_info)
         self._step = 0
         self.episode: int = 0
@@ -118,7 +119,7 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.episode += 1
         self._step = 0
         try:
-            obs, info = checked_reset(self.env, seed)
+            obs, info = checked_reset(self.env, seed, self._reset_options)
             self._check_unchanged("reset", info, obs)
             self._write_obs(obs, True, rows)
         except BaseException as error:
@@ -209,7 +210,13 @@ class FlatEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             return None, f"call('{name}'): {self._with_location(error)}"
 
     def set_attr(self, name: str, value: Any) -> tuple[None, str]:
-        """Set an attribute that the environment or a wrapper has; return an error message or ""."""
+        """Set an attribute that the environment or a wrapper has; return an error message or "".
+
+        ``reset_options``: of each reset from now on.
+        """
+        if name == "reset_options":
+            self._reset_options = value
+            return None, ""
         try:
             is_set = self.env.set_wrapper_attr(name, value, force=False)
             return None, "" if is_set else self._missing_attribute_text(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import gymnasium
@@ -115,6 +115,12 @@ class GoalTasks(SeededEnv):
         self._task = options[self._option]
         obs, info = super().reset(seed=seed, options=options)
         self._goal = self._parts(copy.deepcopy(info[GOAL_KEY]))
+        if GOAL_KEY in options and hasattr(self.unwrapped, "set_goal"):  # a maze, whose goal can be anywhere
+            goal = options[GOAL_KEY]
+            goal = dict(goal) if isinstance(goal, Mapping) else self._parts(goal)
+            if (state := np.asarray(next(iter(goal.values())))).ndim == 1:
+                self._goal = goal
+                self.unwrapped.set_goal(goal_xy=state[:2])
         return {**self._parts(obs), GOAL_KEY: self._goal}, {**info, TASK: self._task}
 
     def step(self, action: Any) -> Stepped:

@@ -38,6 +38,10 @@ class Strip:
     """The row where truth and dream part: the first that differs. Numbers may come near again within three rows."""
     lines: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Numbers of each row by name, ``[T]``, drawn as lines."""
+    labels: list[str] = field(default_factory=list[str])
+    """Texts below the columns; empty: the numbers of their rows."""
+    pictured: str = "truth"
+    """What the pictures show."""
 
 
 def choose_columns(length: int, fixed: Collection[int | None], count: int = COLUMNS) -> list[int]:

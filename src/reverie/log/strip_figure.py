@@ -32,9 +32,9 @@ SIDE = 160
 @styled
 def write_strip(path: Path, strip: Strip, real: Sequence[np.ndarray], dream: Sequence[np.ndarray] = ()) -> Path:
     """Draw ``strip`` with pictures ``[H, W, 3]`` uint8 of its columns, write it in the type of ``path``, return it."""
-    lanes = {"truth": [shrink(picture, SIDE) for picture in real]}
+    lanes = {strip.pictured: [shrink(picture, SIDE) for picture in real]}
     if len(dream):
-        pairs = zip((shrink(picture, SIDE) for picture in dream), lanes["truth"], strict=True)
+        pairs = zip((shrink(picture, SIDE) for picture in dream), lanes[strip.pictured], strict=True)
         lanes["dream"] = [outline_truth(*pair) for pair in pairs]
     figure, content = _draw(strip, lanes), io.BytesIO()
     if path.suffix == ".png":
@@ -53,7 +53,7 @@ def write_strip(path: Path, strip: Strip, real: Sequence[np.ndarray], dream: Seq
 
 def _draw(strip: Strip, lanes: dict[str, list[np.ndarray]]) -> Figure:
     """Return the figure. Its coordinates are inches from the upper left corner."""
-    count, (rows, columns) = len(strip.columns), lanes["truth"][0].shape[:2]
+    count, (rows, columns) = len(strip.columns), next(iter(lanes.values()))[0].shape[:2]
     width = min((WIDTH - MARGIN) / count, 1.6) - GAP
     height = width * rows / columns
     lefts = MARGIN + (width + GAP) * np.arange(count)
@@ -79,8 +79,8 @@ def _draw(strip: Strip, lanes: dict[str, list[np.ndarray]]) -> Figure:
     if strip.lines:
         _draw_lines(axes, strip.lines, centers, bottom + BARS + 0.05)
     _draw_bars(axes, strip, centers, total - 0.2)
-    for row in strip.columns:
-        axes.text(centers[row], total - 0.1, str(row), color=SOFT, fontsize=9, ha="center", va="center")
+    for row, text in zip(strip.columns, strip.labels or map(str, strip.columns), strict=True):
+        axes.text(centers[row], total - 0.1, text, color=SOFT, fontsize=9, ha="center", va="center")
     axes.set(xlim=(0, WIDTH), ylim=(total, 0), aspect="auto")
     axes.axis("off")
     return figure

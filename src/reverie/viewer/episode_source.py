@@ -16,6 +16,7 @@ from reverie.agent.dream_figures import newest_frame, open_renderer, to_uint8_im
 from reverie.agent.world_model_inspector import predicted_observations
 from reverie.core.errors import EnvError
 from reverie.core.protocols import Env
+from reverie.core.specs import GOAL
 from reverie.core.types import FLAGS, Batch, Obs, Step
 from reverie.datasets.dataset import DatasetConfig
 from reverie.envs.make import close_quietly
@@ -86,7 +87,8 @@ class PictureRenderer:
         self.dreamt_keys: Collection[str] | None = dreamt
         self._closing = contextlib.ExitStack()
         self._paint = None if dreamt is None else self._closing.enter_context(open_renderer(agent, dreamt))
-        self._image = next((key for key, part in agent.obs_spec.items() if part.kind == "image"), None)
+        images = [key for key, part in agent.obs_spec.items() if part.kind == "image" and not key.startswith(GOAL)]
+        self._image = images[0] if images else None
 
     def real(self, env: Env | RecordedEnv, obs: Obs) -> bytes | None:
         """Return a picture of the current row ``[1, ...]``; None if it cannot be drawn."""
@@ -95,6 +97,10 @@ class PictureRenderer:
             return picture
         frame = env.render()
         return self._draw(row) if frame is None else encode_png(shrink(frame, SIDE))
+
+    def goal(self, obs: Obs) -> bytes | None:
+        """Return a picture of a goal ``[1, ...]`` by key; None if it is no picture."""
+        return self._draw({key: value.numpy()[None] for key, value in obs.items()})
 
     def dream(self, predictions: Mapping[str, np.ndarray]) -> bytes | None:
         """Return a picture of the networks' predictions ``[...]``, by the names of a dream."""

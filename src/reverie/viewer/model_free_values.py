@@ -16,6 +16,7 @@ from reverie.core.types import Step
 from reverie.nn.actor_critic import DiscreteQEnsemble, DiscreteQNetwork
 from reverie.nn.distributions import GumbelCategoricals
 from reverie.nn.preprocess import PreprocessedPolicy
+from reverie.viewer.goals import estimate_goals, is_goal_agent
 
 
 @torch.no_grad()
@@ -23,8 +24,11 @@ def model_free_values(agent: Agent, step: Step, before: Any, after: Any, action:
     """Return ``q`` of all actions if they are discrete, otherwise ``value`` of ``action`` ``[1, A]``; and ``policy``.
 
     With several critics, the lowest value counts. On-policy agents value the state. ``before`` and ``after``: the
-    policy's state before and after the row ``step``. Without a critic there are no values.
+    policy's state before and after the row ``step``. Without a critic there are no values. Goal-conditioned agents
+    estimate a ``distance`` to the goal.
     """
+    if is_goal_agent(agent):
+        return {name: float(x) for name, x in estimate_goals(agent, step, before).items()}
     objective: Any = getattr(agent.algo, "objective", None)
     if not isinstance(agent.algo, ModelFree) or objective is None:
         return {}

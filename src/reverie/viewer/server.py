@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -33,6 +34,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from reverie.agent.agent import Agent
 from reverie.agent.loading import load
 from reverie.algos.base import INTERNAL_PREFIX
+from reverie.algos.lewm import LeWM
 from reverie.core.errors import DataError, ReverieError, RunError, short_repr
 from reverie.log.video import shrink
 from reverie.run.checkpoint import Checkpoints
@@ -41,11 +43,15 @@ from reverie.run.manifest import checkpoint_problem
 from reverie.viewer.comparison import AXES, compare_settings
 from reverie.viewer.episode_source import SIDE, RecordedEnv, crop, decode_png, encode_png
 from reverie.viewer.export import export_episode, to_json_value
+from reverie.viewer.goals import GoalStates, as_goal, has_env, is_goal_agent
+from reverie.viewer.page_data import MAX_SHOWN_NUMBERS
 from reverie.viewer.runs import find_checkpoints, find_runs, run_state, runs_table
 from reverie.viewer.session import Session
 
 MAX_AGENTS, MAX_REQUEST_BYTES, MAX_PICTURES, STRIP = 4, 2**16, 24, 6
 """Maximum number of agents kept in memory; bytes of a request; pictures in an answer, and pictures per future."""
+GOAL_SIDE = 2
+"""Second number of the address of the goal's picture, after 0 for real rows and 1 for the dream."""
 LOOPBACK_HOSTS = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?")
 """Host names of this machine: other names could belong to a foreign page that resolves to this machine."""
 MAX_STEP_SECONDS, MAX_PREVIEW_ROWS = 0.2, 1000
@@ -123,6 +129,8 @@ class Viewer:
             lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
         )
 
+        self.goal_states = functools.lru_cache(1)(lambda agent: GoalStates(agent, self.data))
+
     def path(self, name: str) -> Path:
         """Return the folder of a run by its name in the table; no other folder is accessible."""
         if name not in self.runs:
@@ -183,7 +191,14 @@ class Page:
         head |= {"lanes": session.describe_lanes(), "lane": session.lanes.index(session.timeline)}
         head |= {"edits": len(session.timeline.edits), "end": session.timeline.dream_end(), "seed": session.seed}
         changed = range(first, len(session))
-        return head, self.row_pictures(changed if len(changed) <= MAX_PICTURES else [])
+        pictures = self.row_pictures(changed if len(changed) <= MAX_PICTURES else [])
+        if not first and is_goal_agent(session.agent) and (goal := session.pictures.goal(session.goal)) is not None:
+            pictures.append(([0, GOAL_SIDE], goal))
+        return head, pictures
+
+    def goal_states(self) -> GoalStates:
+        """Return the recorded states of the session's agent, which are read once."""
+        return self.viewer.goal_states(self.open().agent)
 
     def row_pictures(self, rows: Any) -> Pictures:
         """Return the pictures of rows; an address is the row, and 0 for the real row or 1 for the dream."""
@@ -228,8 +243,9 @@ def begin(page: Page, run: Any, checkpoint: Any = None, episode: Any = None, see
     """Open a run and begin an episode; ``episode``: number of a recorded episode to show instead."""
     viewer = page.viewer
     agent = viewer.agent(run, checkpoint)
-    session = open_episode(viewer, agent, 0 if episode is seed is None and viewer.data is not None else episode, seed)
-    tried = session.start_longest() if seed is None else 1
+    plays = viewer.data is None and has_env(agent)
+    session = open_episode(viewer, agent, 0 if episode is seed is None and not plays else episode, seed)
+    tried = session.start_longest() if seed is None and not is_goal_agent(agent) else 1  # a goal ends it early
     page.close()
     page.session, page.name = session, run
     head, pictures = _describe_session(page)
@@ -344,6 +360,48 @@ def compare_checkpoint(page: Page, checkpoint: Any) -> Response:
     return {"errors": page.open().evaluate_agent(page.viewer.agent(page.name, checkpoint))}, []
 
 
+def _goal_map(page: Page, x: Any = None, y: Any = None) -> Response:
+    """Return recorded states on two axes, with their estimated distances to the goal, and the goal."""
+    session, states = page.open(), page.goal_states()
+    known = states.axes
+    x, y = (given if given in known else usual for given, usual in zip((x, y), states.default_axes, strict=True))
+    goal = session.goal
+    head = {"axes": [*known], "x": x, "y": y, "points": np.stack([known[x], known[y]], -1), "goal": None}
+    head |= {"colors": states.estimate(as_goal(session.agent, goal, 0)), "goal": states.place(goal, x, y)[0]}
+    numbers = {key: values.flatten() for key, values in goal.items() if key in states.vectors}
+    return head | {"numbers": {k: v.tolist() for k, v in numbers.items() if len(v) <= MAX_SHOWN_NUMBERS}}, []
+
+
+def _goal_path(page: Page, x: Any, y: Any, first: int) -> Response:
+    """Return the places of the real rows from ``first`` on."""
+    rows = [row.step.obs for row in page.open().timeline.real[first:]]
+    obs = {key: torch.cat([row[key] for row in rows]) for key in page.goal_states().obs} if rows else {}
+    return {"first": first, "path": page.goal_states().place(obs, x, y) if rows else []}, []
+
+
+def _goal_plan(page: Page, at: Any) -> Response:
+    """Return what the agent aims at in a row: the point of HIQL's subgoal, or LeWM's plan with its pictures."""
+    session, states = page.open(), page.goal_states()
+    at = min(int(at), len(session.timeline.real) - 1)
+    step, before = session.timeline.real[at].step, session.state_before(at)
+    if not isinstance(session.agent.algo, LeWM):
+        return {"at": at, "subgoal": states.subgoal(step, before)}, []
+    strip, pictures = states.plan(step, before)
+    return {"at": at, "strip": vars(strip)}, [([i, 0], encode_png(x)) for i, x in enumerate(pictures) if x is not None]
+
+
+def _pursue(page: Page, number: Any) -> Response:
+    """Make a recorded state the goal, and begin an episode to it, in the environment if there is one."""
+    session, goal = page.open(), page.goal_states().goal(number)
+    if session.recorded is not None and has_env(session.agent):
+        session = Session(session.agent)
+        page.close()
+        page.session = session
+    session.pursue(goal)
+    session.start(session.seed)
+    return _describe_session(page)
+
+
 def _export_file(page: Page, kind: Any) -> Response:
     """Send the episode and its dream as a file."""
     name, content = export_episode(page.open(), kind, page.viewer.path(page.name).name)
@@ -361,6 +419,10 @@ COMMANDS: dict[str, Callable[..., Response]] = {
     "switch_checkpoint": switch_checkpoint,
     "compare_checkpoint": compare_checkpoint,
     "export_file": _export_file,
+    "goal_map": _goal_map,
+    "goal_path": _goal_path,
+    "goal_plan": _goal_plan,
+    "pursue": _pursue,
     "run": lambda page: (run_state(page.viewer.path(page.name)), []),
     "pictures": lambda page, rows: ({}, page.row_pictures([row for row in rows if 0 <= row < len(page.open())])),
     "start": lambda page, seed=None: page.rows_since(page.open().start(seed)),

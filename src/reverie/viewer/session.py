@@ -19,13 +19,14 @@ from reverie.agent.player import policy_mode
 from reverie.agent.world_model_inspector import WorldModelInspector, replace_classes
 from reverie.algos.base import INTERNAL_PREFIX, prediction_name
 from reverie.core.errors import ConfigError, DataError, EnvError, short_repr
-from reverie.core.protocols import Env, Policy
+from reverie.core.protocols import Policy
 from reverie.core.seeding import derived_seeds
-from reverie.core.types import Step
+from reverie.core.types import Obs, Step
 from reverie.log.strip import COLUMNS, Strip
 from reverie.nn.state_space import Latent
 from reverie.run.collect import to_executed_action
 from reverie.viewer.episode_source import PictureRenderer, RecordedEnv, action_names, make_live_env
+from reverie.viewer.goals import TowardGoal, as_goal, has_env, is_goal_agent, make_goal_strip, observed_goal, unit_of
 from reverie.viewer.model_free_values import critic_rewards, greedy_gap, model_free_values
 from reverie.viewer.page_data import (
     MAX_SHOWN_NUMBERS,
@@ -57,12 +58,15 @@ class Session:
 
         ``seed`` None: the first seed of the run's final evaluation. ``source`` None: the agent's environment.
         """
-        self.source: Env | RecordedEnv = make_live_env(agent) if source is None else source
+        self.recorded: RecordedEnv | None = source
+        self.source: Any = source or make_live_env(agent)  # perhaps in a TowardGoal
         self.deterministic: bool = True
-        own_limit = None if isinstance(self.source, RecordedEnv) else self.source.max_episode_steps
+        own_limit = getattr(self.source, "max_episode_steps", None)
         self.limit: int = max(agent.episode_limit, own_limit or 0)
         """Steps after which the episode is cut off."""
         self._set_agent(agent)
+        if source is not None and is_goal_agent(agent):  # by default, where the episode ends
+            self.pursue(as_goal(agent, {key: x[0] for key, x in source.batch.obs.items()}, -1))
         self.pictures: PictureRenderer = PictureRenderer(agent, None if self.inspector is None else self.inspector.keys)
         self.seed: int = derived_seeds(agent.config.seed)["test"] if seed is None else seed
         self.start(self.seed)
@@ -81,6 +85,21 @@ class Session:
 
     # ------------------------------------------------------------------ the real episode
 
+    def pursue(self, goal: Obs) -> None:
+        """Act toward ``goal``, of :func:`~reverie.viewer.goals.as_goal`, from the next :meth:`start` on."""
+        self.source = TowardGoal(getattr(self.source, "source", self.source), self.agent, goal)
+
+    @property
+    def goal(self) -> Obs:
+        """The goal of the episode, ``[1, ...]`` by the keys of the observations that it is."""
+        return observed_goal(self.agent, self.timeline.real[0].step.obs)
+
+    def state_before(self, at: int) -> Any:
+        """Return the policy's state before row ``at``."""
+        if not at:
+            return self.agent.initial_state(1)
+        return self.policy.override(self.timeline.real[at - 1].state, self.timeline.actions[at - 1])
+
     def start(self, seed: int | None = None) -> int:
         """Begin another episode; ``seed`` None: with the next seed."""
         self.seed = self.seed + 1 if seed is None else seed
@@ -96,7 +115,7 @@ class Session:
 
     def start_longest(self) -> int:
         """Begin the longest episode of up to ``NUM_TRIED`` seeds; return how many there was time to try."""
-        if isinstance(self.source, RecordedEnv):
+        if self.recorded is not None:
             return 1
         lengths, deadline = dict[int, int](), time.monotonic() + MAX_TRIED_SECONDS
         while len(lengths) < NUM_TRIED and max(lengths.values(), default=0) < LONG and time.monotonic() < deadline:
@@ -124,7 +143,7 @@ class Session:
         at = len(line.real) - 1 if at is None else self._row(at, line.real)
         if line.real[at].values["last"]:
             raise DataError("the episode is over at this row: start another one, or continue the dream.")
-        recorded = self.source.batch.action[:, at] if isinstance(self.source, RecordedEnv) else None
+        recorded = None if self.recorded is None else self.recorded.batch.action[:, at]
         follows = line.actions[at] if at < len(line.actions) else line.real[at].policy_action
         chosen = follows if recorded is None else recorded
         if action is not None:
@@ -148,7 +167,7 @@ class Session:
     def _add_real_row(self, step: Step) -> None:
         """Add a row; the policy acts on it, and the model observes or imagines it."""
         line, real = self.timeline, self.timeline.real
-        if not isinstance(self.source, RecordedEnv) and len(real) >= self.limit and not step.is_last[0]:
+        if not self.recorded is not None and len(real) >= self.limit and not step.is_last[0]:
             step = self.source.truncate(step, [0])
         action = line.actions[len(real) - 1] if real else None
         state = self.agent.initial_state(1) if action is None else self.policy.override(real[-1].state, action)
@@ -429,13 +448,16 @@ class Session:
 
     def info(self) -> dict[str, Any]:
         """Return the facts that are the same for all rows."""
-        recorded = self.source if isinstance(self.source, RecordedEnv) else None
+        recorded = self.recorded
         return agent_info(self.agent, self.inspector) | {
             "env": self.agent.config.env.id,
             "seed": self.seed,
             "names": self.action_names,
             "recorded": recorded and recorded.name,
             "episode": recorded and recorded.number,
+            "goals": is_goal_agent(self.agent),
+            "distance_unit": unit_of(self.agent, self.timeline.real[0].values),
+            "playable": has_env(self.agent),
         }
 
     def __len__(self) -> int:
@@ -469,6 +491,8 @@ class Session:
         line, columns = self.timeline, self._check_number(columns, 8, 16)
         facts = [row.values for row in line.real]
         rewards = np.array([row["reward"] for row in facts])
+        if is_goal_agent(self.agent):
+            return make_goal_strip(facts, unit_of(self.agent, facts[0]), columns)
         if self.inspector is None:
             values = np.array([row.get("value", np.nan) for row in facts])
             gaps = np.array([greedy_gap(self.agent, row) for row in facts])

@@ -14,6 +14,7 @@ import { Timeline } from "./timeline.js";
 const AHEAD = 24; // pictures that are fetched before they are needed; rows played or imagined at once
 const FILLED = 1000; // rows of an episode that are played when it is opened
 const SHOWING = [6, 12]; // seconds that the first showing of an episode takes, at least and at most
+const GOAL = 2; // in the address of a picture: of the goal
 const KEPT = 3000; // pictures kept in memory
 const PLACE = ["checkpoint", "episode", "seed", "row", "seen", "zoom"]; // in the address: where in a run one is
 
@@ -127,7 +128,7 @@ class Page {
     $("#title").textContent = this.name;
     document.title = `${this.name} – reverie`;
     $("#dream").hidden = $("#see").hidden = $(".dreaming .pair").hidden = !about.dreams;
-    $(".stage").classList.toggle("alone", !about.dreams);
+    $("#goal").hidden = true;
     $("#again").hidden = this.hello.data;
     $("#again").textContent = about.recorded ? "Play anew" : "New episode";
     $("#mine").disabled = Boolean(about.recorded) && !about.dreams;
@@ -138,6 +139,7 @@ class Page {
     this.timeline.reset();
     this.strip.reset();
     this.takeRows(head);
+    $(".stage").classList.toggle("alone", !about.dreams && $("#goal").hidden);
     this.at = 0;
     this.hands.meet(about);
     this.panels.meet();
@@ -205,6 +207,7 @@ class Page {
     const left = about.recorded ? `a recorded episode (${about.recorded})` : `${about.env}, played by the agent`;
     let text = about.dreams
       ? `Left: ${left}. Right: what the model imagines under the same actions, after it has observed the first ${rows}.`
+      : about.goals ? `This is ${left}${about.recorded ? ", and the agent’s distances to the goal" : " toward the goal"}.`
       : `This is ${left}${about.recorded ? ", and the agent’s values of it" : ""}. This agent has no world model, so it does not dream.`;
     text += this.tried > 1 && this.seed === this.longest ? ` It is the longest of ${this.tried} episodes.` : "";
     if ($("#lead").textContent !== text) $("#lead").textContent = text;
@@ -217,6 +220,11 @@ class Page {
 
   keepPictures(pictures) {
     for (const { row, side, blob } of pictures) {
+      if (side === GOAL) {
+        $("#goal").hidden = false;
+        paint($("#goal canvas"), blob);
+        continue;
+      }
       this.pictures.set(`${row}/${side}`, blob);
       this.drawn[side] = true;
     }
@@ -404,12 +412,18 @@ class Page {
   // A new episode with a seed, by default the next one.
   async startEpisode(seed = null) {
     if (this.about.recorded) return this.open(this.run);
+    return this.playNew("start", { seed });
+  }
+
+  // Begins another episode, and plays it: toward a chosen goal once.
+  async playNew(what, given) {
     this.stop();
-    const opening = ++this.opening, head = await this.ask("start", { seed });
+    const opening = ++this.opening, head = await this.ask(what, given);
     if (!head) return;
     this.meet(head);
     const filled = this.fill(opening);
-    this.autoplay();
+    if (what === "pursue") this.play();
+    else this.autoplay();
     await filled;
     if (opening === this.opening) await this.observe();
   }

@@ -4,6 +4,7 @@
 import { remember, remembered } from "./address.js";
 import { $, el } from "./dom.js";
 import { Futures } from "./futures.js";
+import { Goals } from "./goals.js";
 import { Gallery } from "./gallery.js";
 import { Latent } from "./latent.js";
 import { Row } from "./row.js";
@@ -14,19 +15,20 @@ export class Panels {
   constructor(page) {
     this.page = page;
     this.chosen = remembered("tab");
-    this.tabs = { Row: new Row(page), Futures: new Futures(page), Latent: new Latent(page), Episodes: new Gallery(page),
+    this.tabs = { Goal: new Goals(page), Row: new Row(page), Futures: new Futures(page), Latent: new Latent(page), Episodes: new Gallery(page),
       Training: new Training(page), Share: new Share(page) };
   }
 
   meet() {
-    const { dreams, latents } = this.page.about; // latents that are not drawn cannot be set
-    const names = Object.keys(this.tabs).filter((name) => (name !== "Futures" || dreams) && (name !== "Latent" || latents));
+    const { dreams, goals, latents } = this.page.about; // latents that are not drawn cannot be set
+    const names = Object.keys(this.tabs).filter((name) => (name !== "Futures" || dreams) && (name !== "Latent" || latents) && (name !== "Goal" || goals));
     const tab = (name) => el("button", { role: "tab", id: `tab-${name}`, onclick: () => this.choose(name),
       onkeydown: (event) => this.besides(event, names, name) }, name);
     $("#tabs").replaceChildren(...names.map(tab));
     for (const one of $("#tabs").children) one.setAttribute("aria-controls", "panel");
     for (const one of Object.values(this.tabs)) one.meet?.();
-    this.choose(names.includes(this.chosen) ? this.chosen : "Row");
+    this.first = names[0];
+    this.choose(names.includes(this.chosen) ? this.chosen : this.first);
   }
 
   besides(event, names, name) {
@@ -40,7 +42,7 @@ export class Panels {
   choose(name) {
     this.tabs[this.chosen]?.close?.();
     this.chosen = name;
-    remember({ tab: name === "Row" ? null : name });
+    remember({ tab: name === this.first ? null : name });
     for (const one of $("#tabs").children) {
       one.setAttribute("aria-selected", one.id === `tab-${name}`);
       one.tabIndex = one.id === `tab-${name}` ? 0 : -1;
@@ -53,7 +55,7 @@ export class Panels {
   }
 
   recolor() {
-    this.choose(this.chosen ?? "Row");
+    this.choose(this.chosen ?? this.first);
   }
 
   show(row) {

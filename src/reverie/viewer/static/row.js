@@ -18,6 +18,7 @@ export class Row {
     line("reward", [real?.reward, dream?.reward, error?.reward]);
     if (dreams) line("continues", [real ? +!real.terminal : null, dream?.cont, error?.cont], "1 unless the row is terminal");
     if (real?.value !== undefined || dream) line("value", [real?.value, dream?.value, off(real?.value, dream?.value)], "by the critic");
+    if (real?.distance !== undefined) line("distance", [real.distance, "", ""], `to the goal (${about.distance_unit})`);
     if (real?.kl !== undefined) line("surprise", [real.kl, "", ""], "KL of posterior and prior, in nats");
     for (const [key, value] of Object.entries(error ?? {}))
       if (!["reward", "cont"].includes(key)) line(key, ["", "", value], units[key] ?? "absolute difference");

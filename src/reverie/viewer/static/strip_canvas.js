@@ -52,7 +52,7 @@ export function drawStrip(canvas, strip, sides, picture, color) {
     }
     c.fillStyle = color("soft");
     c.textAlign = "center";
-    c.fillText(row, left(i) + wide / 2, height - 3);
+    c.fillText(strip.labels[i] ?? row, left(i) + wide / 2, height - 3);
   });
   const places = origins.map((_, row) => placeOfRow(strip, width, row));
   if (lines.length) drawLines(c, lines, places, lanes + BARS + LABEL, color);
@@ -72,7 +72,12 @@ function drawBars(c, { bars, levels, bar_label: name }, places, width, floor, co
   c.fillRect(0, floor, right, 1);
   c.lineWidth = 1;
   c.textAlign = "left";
-  if (!judged) return bars.some((bar) => bar !== null) && c.fillText(name, 2, floor - BARS + 9);
+  if (!judged && bars.some((bar) => bar !== null)) {
+    [c.strokeStyle, c.lineWidth] = [color("paper"), 4]; // readable on bars too
+    c.strokeText(name, 2, floor - BARS + 9);
+    c.fillText(name, 2, floor - BARS + 9);
+  }
+  if (!judged) return;
   c.setLineDash([4, 3]);
   c.beginPath();
   c.moveTo(0, line);

@@ -41,6 +41,7 @@ export class Timeline {
     const line = (name, side, key, stroke, dash) => ({ name, values: rows.map((row) => row[side]?.[key] ?? null), color: stroke, dash });
     const found = { Reward: [line(about.dreams ? "real" : "", "real", "reward", real)] };
     const values = (row) => row.real ?? row.dream;
+    if (rows.some((row) => row.real?.distance !== undefined)) found[`Distance to the goal (${about.distance_unit})`] = [line("", "real", "distance", real)];
     if (about.dreams) {
       const errors = Object.keys(rows[0]?.error ?? {});
       this.key = errors.includes(this.key) ? this.key : errors[0];
