@@ -235,7 +235,7 @@ class DownloadCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class MakeCommand:
-    """Generate a dataset of OGBench as its authors did, by oracles in its environment, or pictures of two rooms."""
+    """Generate a dataset of OGBench as its authors did, by oracles, or of two rooms."""
 
     name: Annotated[str, Positional("NAME")]
     """ogbench:NAME, such as ogbench:pointmaze-medium-navigate-v0; or two_rooms, of reverie/TwoRooms-v0."""

@@ -16,13 +16,13 @@ DARK = {INK: "#e6e8ec", SOFT: "#a0a7b3", LINE: "#2c313a", CARD: "#1c1f25", BLUE:
         HUES[7]: "#cda585"}  # fmt: skip
 """Each color in a dark theme."""
 ALGORITHM_HUES = (
-    "ppo r2dreamer sac_ae crr discrete_crr",
-    "dreamer_v3 ddpg c51 cql discrete_cql gail",
-    "sac bmpc iqn rebrac decision_transformer",
-    "dqn dreamer_v2 crossq fql",
-    "td3 a2c plan2explore_v3 td3_bc",
-    "iql plan2explore tqc qr_dqn",
-    "tdmpc2 plan2explore_v1 impala simba_v2 bcq discrete_bcq",
+    "ppo r2dreamer sac_ae crr discrete_crr gcbc",
+    "dreamer_v3 ddpg c51 cql discrete_cql gail lewm",
+    "sac bmpc iqn rebrac decision_transformer hiql",
+    "dqn dreamer_v2 crossq fql gcivl",
+    "td3 a2c plan2explore_v3 td3_bc gciql",
+    "iql plan2explore tqc qr_dqn crl",
+    "tdmpc2 plan2explore_v1 impala simba_v2 bcq discrete_bcq qrl",
     "bc dreamer_v1 discrete_sac xqc",
 )
 """The algorithms of each of :data:`HUES`. Algorithms for the same tasks differ, as far as there are colors."""
