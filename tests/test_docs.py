@@ -413,7 +413,7 @@ def tool(name: str) -> ModuleType:
 
 
 def test_no_picture_is_older_than_its_data() -> None:
-    """Else run ``python docs/tools/figures.py``, or with ``--tutorials``."""
+    """Else run ``python docs/tools/figures.py``, or ``make notebooks`` for those of tutorials."""
     figures = tool("figures")
     wanted = figures.wanted()
     assert {path: figures.made_from(path) for path in wanted} == wanted
@@ -489,6 +489,9 @@ def test_a_notebook_has_all_of_its_page(page: str) -> None:
         assert [line.removeprefix("!") for line in lines if not line.startswith("%%")] == [
             line for line in code.rstrip().splitlines() if line.strip() or not lines[0].startswith("!")
         ]
+    outputs = [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
+    assert any("image/svg+xml" in output.get("data", {}) for output in outputs[-1])  # its subject
+    assert not re.search("━|timing updates", str(outputs))
 
 
 # ---------------------------------------------------------------- tables
