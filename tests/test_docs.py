@@ -99,7 +99,6 @@ NOT_RUN = {
     "estimate": "needs a run on data; tests/test_estimating.py has one",
     "compare": "needs several seeds; tests/log has them",
     "data download": "needs a network; tests/datasets has a server",
-    "data make": "takes two minutes; tests/datasets/test_ogbench.py makes small ones",
 }
 """Commands of reverie in the pages that are read to their end, but not run, and why."""
 ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")
