@@ -99,7 +99,6 @@ NOT_RUN = {
     "estimate": "needs a run on data; tests/test_estimating.py has one",
     "compare": "needs several seeds; tests/log has them",
     "data download": "needs a network; tests/datasets has a server",
-    "data make": "takes two minutes; tests/datasets/test_ogbench.py makes small ones",
 }
 """Commands of reverie in the pages that are read to their end, but not run, and why."""
 ELSEWHERE = ("hf://", "s3://", "models:/", "runs:/", "wandb:")
@@ -413,7 +412,7 @@ def tool(name: str) -> ModuleType:
 
 
 def test_no_picture_is_older_than_its_data() -> None:
-    """Else run ``python docs/tools/figures.py``, or with ``--tutorials``."""
+    """Else run ``python docs/tools/figures.py``, or ``make notebooks`` for those of tutorials."""
     figures = tool("figures")
     wanted = figures.wanted()
     assert {path: figures.made_from(path) for path in wanted} == wanted
@@ -489,6 +488,9 @@ def test_a_notebook_has_all_of_its_page(page: str) -> None:
         assert [line.removeprefix("!") for line in lines if not line.startswith("%%")] == [
             line for line in code.rstrip().splitlines() if line.strip() or not lines[0].startswith("!")
         ]
+    outputs = [cell["outputs"] for cell in cells if cell["cell_type"] == "code"]
+    assert any("image/svg+xml" in output.get("data", {}) for output in outputs[-1])  # its subject
+    assert not re.search("━|timing updates", str(outputs))
 
 
 # ---------------------------------------------------------------- tables

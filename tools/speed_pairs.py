@@ -44,6 +44,9 @@ def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tupl
     b, t = (1, window.rollout + 1) if window.rollout else (window.batch, window.rows)
     no = torch.zeros(b, t, dtype=torch.bool)
     actions = torch.rand(b, t, 6, generator=generator) * 2 - 1
+    sampling = getattr(learner, "goal_sampling", None)  # of goal-conditioned learners
+    named = (*sampling.shares, *(("low", "high") if sampling.subgoal_steps else ())) if sampling else ()
+    goals = {f"{goal}/state": torch.randn(b, t - 1, 17, generator=generator) for goal in named}
     batch = Batch(
         obs={"state": torch.randn(b, t, 17, generator=generator)},
         action=torch.nn.functional.one_hot(actions.argmax(-1), 6).float() if choices else actions,
@@ -53,6 +56,7 @@ def learner_and_batch(name: str, settings: dict[str, int] | None = None) -> tupl
             key: torch.zeros(b, t, *column.shape, dtype=getattr(torch, column.dtype))
             for key, column in learner.extra_spec.items()
         },
+        **({"goals": goals} if goals else {}),
     )  # fmt: skip
     return learner, learner.prepare_rollout(batch) if hasattr(learner, "prepare_rollout") else batch
 

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-"""Make the pictures of README and site from the results in benchmarks/, and those of the tutorials from their code.
+"""Make the pictures of README and site from the results in benchmarks/.
 
     python docs/tools/figures.py                 # whatever is older than its data
-    python docs/tools/figures.py --tutorials     # also the pictures of tutorials, which run in minutes
     python docs/tools/figures.py --check         # only say what is older
 
-Each SVG holds a hash of what it was made from, so that nobody has to remember. docs/images/dream.gif is a film of one
-run (docs/tools/hero.py) and has no data.
+Each SVG holds a hash of what it was made from, so that nobody has to remember. `notebooks.py` makes the pictures of
+tutorials. docs/images/dream.gif is a film of one run (docs/tools/hero.py) and has no data.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import argparse
 import hashlib
 import io
 import json
-import os
 import re
-import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from documentation import homes, is_tutorial
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -476,7 +472,7 @@ def summary(axes: Axes, rows: Rows, kind: str, column: int, colors: Mapping[str,
 
 def shown(page: Path) -> dict[str, Path]:
     """Return the pictures that the code of a tutorial saves, by their names in its working folder."""
-    named = re.findall(r"\]\((\.\./images/tutorials/[\w.]+)\)", page.read_text(encoding="utf-8"))
+    named = re.findall(r"\]\(((?:\.\./)?images/tutorials/[\w.]+)\)", page.read_text(encoding="utf-8"))
     return {Path(name).name: (page.parent / name).resolve() for name in named}
 
 
@@ -485,27 +481,6 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
     pattern = r"(?:<!--\s*([^\n]*?)\s*-->\n)?```(python|sh)\n(.*?)```\n"
     for found in re.finditer(pattern, page.read_text(encoding="utf-8"), re.DOTALL):
         yield found.groups("")  # type: ignore[misc]
-
-
-def run(page: Path, keep: Mapping[str, Path]) -> None:
-    """Run a tutorial as its reader would, and keep its pictures."""
-    script = "import matplotlib; matplotlib.use('Agg')\n"
-    script += "from reverie.log.style import SETTINGS; matplotlib.rcParams.update(SETTINGS)\n"
-    with tempfile.TemporaryDirectory() as folder:
-        for comment, language, code in blocks(page):
-            if file := re.fullmatch(r"test: (\w+\.py)", comment):
-                Path(folder, file[1]).write_text(code, encoding="utf-8")
-            elif language == "python":
-                script += code + "\n"
-            else:
-                lines = [shlex.split(line, comments=True) for line in code.splitlines() if line.strip()]
-                script += "import subprocess, sys\n"
-                script += "".join(f"subprocess.run([sys.executable, '-m', *{line!r}], check=True)\n" for line in lines)
-        Path(folder, "page.py").write_text(f"{script}", encoding="utf-8")
-        paths = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
-        subprocess.run([sys.executable, "page.py"], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, check=True)
-        for name, out in keep.items():
-            save(Path(folder, name).read_text(encoding="utf-8"), out, digest_of_page(page))
 
 
 # ---------------------------------------------------------------- what is older than its data
@@ -531,9 +506,8 @@ def wanted() -> dict[Path, str]:
 
 
 def tutorials() -> list[Path]:
-    """Return the pages whose code saves pictures."""
-    pages = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
-    return [page for page in pages if shown(page) and any(blocks(page))]
+    """Return the pages that are also notebooks."""
+    return [ROOT / page for page in homes() if is_tutorial(page)]
 
 
 def made_from(path: Path) -> str:
@@ -552,7 +526,6 @@ def save(svg: str, path: Path, hashed: str) -> None:
 def main() -> int:
     """Draw what is older than its data; return 1 if ``--check`` finds something."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tutorials", action="store_true", help="run the tutorials whose code is newer")
     parser.add_argument("--all", action="store_true", help="make those too that are not older")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a picture is older than its data")
     args = parser.parse_args()
@@ -565,9 +538,6 @@ def main() -> int:
             with rc_context(SETTINGS), io.StringIO() as file:
                 one.draw(*(read(file) for file in one.data)).savefig(file, format="svg")
                 save(file.getvalue(), path, old[path])
-    for page in tutorials() if args.tutorials else ():
-        if {*shown(page).values()} & {*old}:
-            run(page, shown(page))
     return 0
 
 

@@ -259,6 +259,15 @@ class Counting:
         return torch.eye(3)[self.calls % 3].expand(len(step), 3), state
 
 
+def test_rounding_is_no_difference(tmp_path):
+    """It is largest where a tanh is steep."""
+    function = save_policy(agent_of(*CASES["td3"], tmp_path), 1, tmp_path / "policy.pt2", "torch")
+    call = open_policy(tmp_path / "policy.pt2", "torch")
+    for shift, count in ((2e-5, 0), (1e-3, 5)):
+        shifted = compare_with_agent(function, lambda x, shift=shift: [y + shift for y in call(x)], 5)
+        assert shifted[0] == count
+
+
 def test_what_cannot_be_exported_says_why_and_leaves_what_was_there(tmp_path, monkeypatch):
     agent = agent_of(CASES["dqn"][0], "discrete", tmp_path)
     monkeypatch.setattr("reverie.agent.policy_file.copy_to_cpu", lambda agent: agent)

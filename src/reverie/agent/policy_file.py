@@ -29,8 +29,8 @@ from reverie.log.artifacts import missing_package_error
 
 Format = Literal["onnx", "torch"]
 SUFFIXES: dict[Format, str] = {"onnx": ".onnx", "torch": ".pt2"}
-ATOL = 1e-5
-"""Largest difference from the agent, in float32."""
+ATOL = 1e-4
+"""Largest difference from the agent, in float32: where a tanh is steep, rounding alone reaches 2e-5."""
 MAX_TIE_SHARE = 0.005
 """Fraction of steps that may differ, where rounding decides between two almost equally good classes."""
 SEMANTICS = (
@@ -51,7 +51,7 @@ class ExportReport:
     steps: int
     """Number of compared steps."""
     num_differing: int
-    """Steps that differed by more than 1e-5, because rounding decided between two classes."""
+    """Steps that differed by more than 1e-4, because rounding decided between two classes."""
     error: float
     """Largest difference in the other steps: relative for numbers above 1; actions are scaled to [-1, 1]."""
 
