@@ -122,6 +122,14 @@ def dreamer(tmp_path_factory):
     return reverie.load(run.run, env="reverie/TwoRooms-v0")
 
 
+def test_another_goal_begins_another_plan(dreamer):
+    start, goal, other = (draw(np.array([x, 9.0])) for x in (8.0, 20.0, 25.0))
+    _, state = dreamer.act(start, goal=goal)
+    plan = np.stack([dreamer.act(start, state, goal=x)[0] for x in (goal, goal.copy(), other)])
+    assert np.array_equal(plan[0], plan[1])
+    assert not np.array_equal(plan[0], plan[2])
+
+
 def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     goal = draw(np.array([20.0, 9.0]))
     np.testing.assert_allclose(find_dot(goal), [20, 9], atol=0.05)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.specs import GOAL
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import ChunkPolicy, ChunkState
 from reverie.nn.latent_model import LatentModel
@@ -85,8 +86,25 @@ def plan_to_goal(
     return GoalPlan(mean[:, 0], latents, _distance(latents, goal[:, None]))
 
 
+class PlanState(NamedTuple):
+    """The state of :class:`PlanningPolicy` for N environments."""
+
+    chunk: ChunkState
+    goal: Tensor  # [N, G], the numbers of the last goals; G = 1 before the first ones
+
+
 class PlanningPolicy(ChunkPolicy):
-    """Executes plans. In evaluations, the number of decisions so far seeds the candidates."""
+    """Executes plans; another goal begins a new one. In evaluations, the number of decisions seeds the candidates."""
+
+    def initial(self, num_envs: int) -> Any:
+        return PlanState(super().initial(num_envs), torch.zeros(num_envs, 1, device=self.device))
+
+    def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
+        obs = step.obs_on(self.device)
+        goal = torch.cat([obs[key].flatten(1).float() for key in sorted(obs) if key.startswith(GOAL)], 1)
+        is_new = (goal != state.goal).any(1).to(step.is_first.device)
+        action, chunk = super().act(replace(step, is_first=step.is_first | is_new), state.chunk, mode)
+        return action, PlanState(chunk, goal)
 
     def inspect(self, step: Step, state: ChunkState) -> PolicyOutput:
         """Return the first action of a new plan."""
