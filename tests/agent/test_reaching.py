@@ -103,6 +103,37 @@ def test_settings_that_contradict_goals_are_named(walker):
             reverie.train("gcbc", data=data, run=walker.run.parent / "no", **{"env": "none", "updates": 1} | settings)
 
 
+class GoalWalk(Walk):
+    """The same as a goal environment, with an observation that no goal has."""
+
+    place_space = Walk.observation_space
+    observation_space = spaces.Dict(
+        observation=spaces.Box(-9, 9, (3,), np.float32), achieved_goal=place_space, desired_goal=place_space
+    )
+
+    def observe(self):
+        return {"observation": np.full(3, 9, np.float32), "achieved_goal": self.place.copy(),
+                "desired_goal": np.full(1, 2, np.float32)}  # fmt: skip
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        truncated = super().step(action)[0][0] > 5
+        return self.observe(), 0.0, False, bool(truncated), {"is_success": False}
+
+
+def test_the_achieved_goal_alone_is_compared(tmp_path):
+    settings = TINY | {"eval_episodes": 0}
+    data = reverie.train("td3", env=GoalWalk, steps=60, run=tmp_path / "data", **settings | {"env.num": 1}).run
+    run = reverie.train("gcbc", data=data, env=GoalWalk, updates=2, run=tmp_path / "run", **settings).run
+    agent = reverie.load(run, env=GoalWalk)
+    assert agent.reach(np.array([0.2], np.float32), radius=0.5).steps == 0
+    assert agent.reach(np.array([2.0], np.float32), max_steps=2).success is False  # the environment pursues this goal
+    assert agent.reach(np.array([5.0], np.float32), max_steps=2).success is None
+
+
 @pytest.fixture(scope="module")
 def dreamer(tmp_path_factory):
     """A world model of two rooms, hardly trained."""
@@ -155,6 +186,7 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     assert main(command) == 0
     assert "2 steps" in capsys.readouterr().out
     assert (dreamer.run / "videos/reach.mp4").exists()
-    (tmp_path / "text.npy").write_text("no array")
-    with pytest.raises(DataError, match="Expected a picture"):
-        read_goal(tmp_path / "text.npy")
+    for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match="Expected a picture"):
+            read_goal(tmp_path / name)

@@ -202,7 +202,7 @@ def test_two_rooms_are_made_whole_or_not_at_all(tmp_path):
     with pytest.raises(ConfigError, match="seed"):
         make_two_rooms(tmp_path, 1, seed=-1)
     (tmp_path / "two_rooms-val.npz").touch()
-    with pytest.raises(RunError, match="two_rooms-val.npz exists"):
+    with pytest.raises(RunError, match=r"two_rooms-val\.npz exists"):
         make_two_rooms(tmp_path, 1)
     assert not (tmp_path / "two_rooms.npz").exists()
     (tmp_path / "two_rooms-val.npz").unlink()
