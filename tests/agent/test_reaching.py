@@ -161,6 +161,14 @@ def test_another_goal_begins_another_plan(dreamer):
     assert not np.array_equal(plan[0], plan[2])
 
 
+def test_distances_need_no_plan(dreamer, monkeypatch):
+    start, goal = (draw(np.array([x, 9.0])) for x in (8.0, 20.0))
+    action, distance = dreamer.act(start, goal=goal)[0], dreamer.distance(start, goal=goal)
+    np.testing.assert_allclose(dreamer.distribution(start, goal=goal)["mean"], action)
+    monkeypatch.setattr(type(dreamer.algo), "plan", None)
+    assert dreamer.distance(start, goal=goal) == distance
+
+
 def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     goal = draw(np.array([20.0, 9.0]))
     np.testing.assert_allclose(find_dot(goal), [20, 9], atol=0.05)
@@ -182,6 +190,8 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
         "reverie/TwoRooms-v0",
         "--max-steps",
         "2",
+        "--seed",
+        "1",
     ]
     assert main(command) == 0
     assert "2 steps" in capsys.readouterr().out

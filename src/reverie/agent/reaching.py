@@ -20,7 +20,7 @@ from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.goal_planner import GoalPlan
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, count_noun
 from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.make import close_quietly
@@ -45,7 +45,7 @@ class Reached:
 
     def __str__(self) -> str:
         text = {True: "reached the goal", False: "did not reach the goal", None: "played toward the goal"}[self.success]
-        return f"{text} in {self.steps} steps"
+        return f"{text} in {count_noun(self.steps, 'step')}"
 
 
 def reach(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -15,6 +16,7 @@ from reverie.core.specs import GOAL
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import ChunkPolicy, ChunkState
 from reverie.nn.latent_model import LatentModel
+from reverie.nn.normals import Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,18 @@ class PlanState(NamedTuple):
     goal: Tensor  # [N, G], the numbers of the last goals; G = 1 before the first ones
 
 
+@dataclass(frozen=True)
+class FirstAction:
+    """The action ``[N, A]`` that begins a plan, which is searched only when it is asked for: distances need none."""
+
+    mode: Callable[[], Tensor]
+
+    def summary(self, squashed: bool = True) -> Summary:
+        """Return the action and its standard deviation, 0."""
+        action = self.mode()
+        return action, torch.zeros_like(action)
+
+
 class PlanningPolicy(ChunkPolicy):
     """Executes plans; another goal begins a new one. In evaluations, the number of decisions seeds the candidates."""
 
@@ -108,7 +122,7 @@ class PlanningPolicy(ChunkPolicy):
 
     def inspect(self, step: Step, state: ChunkState) -> PolicyOutput:
         """Return the first action of a new plan."""
-        return PolicyOutput(step.obs_on(self.device), self.propose(step, None)[:, 0])
+        return PolicyOutput(step.obs_on(self.device), FirstAction(lambda: self.propose(step, None)[:, 0]))
 
     def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor | None:
         """Return the seed of the next plans, ``[1]``."""
