@@ -103,6 +103,14 @@ def test_settings_that_contradict_goals_are_named(walker):
             reverie.train("gcbc", data=data, run=walker.run.parent / "no", **{"env": "none", "updates": 1} | settings)
 
 
+def test_an_environment_without_goals_is_enough_to_act_in(walker):
+    agent, start, goal = reverie.load(walker.run, env=Walk), np.zeros(1, np.float32), np.full(1, 6, np.float32)
+    assert agent.act(start, goal=goal)[0] == walker.act(start, goal=goal)[0]
+    assert agent.reach(goal, radius=1.0, max_steps=30).success  # it makes the environment
+    with pytest.raises(DataError, match=r"no goal to act toward.* agent\.reach"):
+        agent.evaluate(episodes=1)
+
+
 class GoalWalk(Walk):
     """The same as a goal environment, with an observation that no goal has."""
 

@@ -114,7 +114,7 @@ def _achieved(player: Player, obs: Any) -> Any:
 def _error(obs: Any, goal: Any) -> float:
     """Return the largest distance between an observation and a goal, of any part: Euclidean, or a mean of pixels."""
     if isinstance(obs, Mapping):
-        parts = {key: obs[key] for key in (goal if isinstance(goal, Mapping) else obs)}
+        parts = {key: part for key, part in obs.items() if not isinstance(goal, Mapping) or key in goal}
         return max(_error(part, goal[key] if isinstance(goal, Mapping) else goal) for key, part in parts.items())
     a, b = np.asarray(obs), np.asarray(goal)
     if a.shape != b.shape:
