@@ -115,7 +115,7 @@ class PlanningPolicy(ChunkPolicy):
 
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
         obs = step.obs_on(self.device)
-        goal = torch.cat([obs[key].flatten(1).float() for key in sorted(obs) if key.startswith(GOAL)], 1)
+        goal = torch.cat([obs[key].reshape(len(step), -1).float() for key in sorted(obs) if key.startswith(GOAL)], 1)
         is_new = (goal != state.goal).any(1).to(step.is_first.device)
         action, chunk = super().act(replace(step, is_first=step.is_first | is_new), state.chunk, mode)
         return action, PlanState(chunk, goal)
