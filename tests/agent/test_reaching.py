@@ -103,6 +103,45 @@ def test_settings_that_contradict_goals_are_named(walker):
             reverie.train("gcbc", data=data, run=walker.run.parent / "no", **{"env": "none", "updates": 1} | settings)
 
 
+def test_an_environment_without_goals_is_enough_to_act_in(walker):
+    agent, start, goal = reverie.load(walker.run, env=Walk), np.zeros(1, np.float32), np.full(1, 6, np.float32)
+    assert agent.act(start, goal=goal)[0] == walker.act(start, goal=goal)[0]
+    assert agent.reach(goal, radius=1.0, max_steps=30).success  # it makes the environment
+    with pytest.raises(DataError, match=r"no goal to act toward.* agent\.reach"):
+        agent.evaluate(episodes=1)
+
+
+class GoalWalk(Walk):
+    """The same as a goal environment, with an observation that no goal has."""
+
+    place_space = Walk.observation_space
+    observation_space = spaces.Dict(
+        observation=spaces.Box(-9, 9, (3,), np.float32), achieved_goal=place_space, desired_goal=place_space
+    )
+
+    def observe(self):
+        return {"observation": np.full(3, 9, np.float32), "achieved_goal": self.place.copy(),
+                "desired_goal": np.full(1, 2, np.float32)}  # fmt: skip
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observe(), {}
+
+    def step(self, action):
+        truncated = super().step(action)[0][0] > 5
+        return self.observe(), 0.0, False, bool(truncated), {"is_success": False}
+
+
+def test_the_achieved_goal_alone_is_compared(tmp_path):
+    settings = TINY | {"eval_episodes": 0}
+    data = reverie.train("td3", env=GoalWalk, steps=60, run=tmp_path / "data", **settings | {"env.num": 1}).run
+    run = reverie.train("gcbc", data=data, env=GoalWalk, updates=2, run=tmp_path / "run", **settings).run
+    agent = reverie.load(run, env=GoalWalk)
+    assert agent.reach(np.array([0.2], np.float32), radius=0.5).steps == 0
+    assert agent.reach(np.array([2.0], np.float32), max_steps=2).success is False  # the environment pursues this goal
+    assert agent.reach(np.array([5.0], np.float32), max_steps=2).success is None
+
+
 @pytest.fixture(scope="module")
 def dreamer(tmp_path_factory):
     """A world model of two rooms, hardly trained."""
@@ -120,6 +159,22 @@ def dreamer(tmp_path_factory):
     run = reverie.train("lewm", data=folder / "rooms.npz", env="none", updates=3, run=folder / "run", **TINY,
                         **{"algo.planner.iterations": 2, "algo.planner.candidates": 40})  # fmt: skip
     return reverie.load(run.run, env="reverie/TwoRooms-v0")
+
+
+def test_another_goal_begins_another_plan(dreamer):
+    start, goal, other = (draw(np.array([x, 9.0])) for x in (8.0, 20.0, 25.0))
+    _, state = dreamer.act(start, goal=goal)
+    plan = np.stack([dreamer.act(start, state, goal=x)[0] for x in (goal, goal.copy(), other)])
+    assert np.array_equal(plan[0], plan[1])
+    assert not np.array_equal(plan[0], plan[2])
+
+
+def test_distances_need_no_plan(dreamer, monkeypatch):
+    start, goal = (draw(np.array([x, 9.0])) for x in (8.0, 20.0))
+    action, distance = dreamer.act(start, goal=goal)[0], dreamer.distance(start, goal=goal)
+    np.testing.assert_allclose(dreamer.distribution(start, goal=goal)["mean"], action)
+    monkeypatch.setattr(type(dreamer.algo), "plan", None)
+    assert dreamer.distance(start, goal=goal) == distance
 
 
 def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
@@ -143,10 +198,13 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
         "reverie/TwoRooms-v0",
         "--max-steps",
         "2",
+        "--seed",
+        "1",
     ]
     assert main(command) == 0
     assert "2 steps" in capsys.readouterr().out
     assert (dreamer.run / "videos/reach.mp4").exists()
-    (tmp_path / "text.npy").write_text("no array")
-    with pytest.raises(DataError, match="Expected a picture"):
-        read_goal(tmp_path / "text.npy")
+    for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(DataError, match="Expected a picture"):
+            read_goal(tmp_path / name)

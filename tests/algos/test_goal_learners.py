@@ -43,3 +43,8 @@ def test_goals_may_be_a_part_of_an_observation(name):
     assert set(agent.goal_sampling.keys) == ({"state", "more"} if name != "hiql" else {*SPECS["everything"]})
     with pytest.raises(ConfigError, match="goal_keys = 'nothing': no observation matches"):
         tiny(name, {"goal_keys": "nothing"}).build(SPECS["vector"], MOVES)
+
+
+def test_without_the_future_there_are_no_distances():
+    with pytest.raises(ConfigError, match="discount = 0"):
+        config("gcivl", discount=0.0)

@@ -12,6 +12,7 @@ from reverie.datasets import ogbench_generation
 from reverie.datasets.format_detection import open_reader
 from reverie.datasets.ogbench import RECIPES, Recipe, parse_name
 from reverie.datasets.ogbench_generation import make_dataset
+from reverie.datasets.two_rooms import make_two_rooms
 from reverie.envs.goal_tasks import global_generator
 from reverie.envs.suites import register_suite
 from reverie.experiment.build import build
@@ -195,3 +196,14 @@ def test_what_cannot_be_made(folder, monkeypatch):
 def test_episodes_in_which_the_cube_disappears(y, z, visible):
     positions = np.array([[0.4, 0.0, 0.02], [0.4, y, z]])
     assert ogbench_generation._is_visible(positions) is visible
+
+
+def test_two_rooms_are_made_whole_or_not_at_all(tmp_path):
+    with pytest.raises(ConfigError, match="seed"):
+        make_two_rooms(tmp_path, 1, seed=-1)
+    (tmp_path / "two_rooms-val.npz").touch()
+    with pytest.raises(RunError, match=r"two_rooms-val\.npz exists"):
+        make_two_rooms(tmp_path, 1)
+    assert not (tmp_path / "two_rooms.npz").exists()
+    (tmp_path / "two_rooms-val.npz").unlink()
+    assert [np.load(path)["terminals"].sum() for path in make_two_rooms(tmp_path, 2)] == [2, 1]

@@ -22,10 +22,11 @@ from reverie.core.hardware import choose_device
 from reverie.core.imports import import_object, is_remembered, texts_in, trust_modules
 from reverie.core.logger import logger
 from reverie.core.space_json import space_from_json
-from reverie.core.specs import ActionSpec, diff_specs, spec_to_dict
+from reverie.core.specs import GOAL, ActionSpec, diff_specs, spec_to_dict
 from reverie.core.types import State
 from reverie.datasets.reader import Space
 from reverie.envs.flat_env import FlatEnv, make_flat
+from reverie.envs.goals import add_goal_space
 from reverie.envs.make import EnvLike, MakeEnv, SpacesOnlyEnv, close_quietly, env_factory
 from reverie.envs.slot import preserve_torch_rng
 from reverie.experiment.config import NO_ENV, ExperimentConfig
@@ -159,9 +160,19 @@ def _open_example(config: ExperimentConfig, factory: MakeEnv | None) -> Iterator
             advice = f" The run's env.kwargs are kept unless you pass others, for example --env.kwargs '{{}}'.{advice}"
         raise EnvError(f"{str(error).rstrip('.')}.{advice} {SPACES_ALONE}") from error
     try:
-        yield flat
+        yield _with_goals(flat, config)
     finally:
         close_quietly(flat)
+
+
+def _with_goals(flat: FlatEnv, config: ExperimentConfig) -> FlatEnv:
+    """Return ``flat`` with the goals among its spaces that acting needs, but the environment does not supply."""
+    goals = [key for key in config.algo.acting_spec(flat.obs_spec) if key not in flat.obs_spec]
+    if not goals:
+        return flat
+    env: gymnasium.Wrapper[Any, Any, Any, Any] = gymnasium.Wrapper(flat.env)
+    env.observation_space = add_goal_space(flat.env.observation_space, [key.removeprefix(GOAL) for key in goals])
+    return FlatEnv(env, config.env, "the environment", drawn=False)
 
 
 def _resolve_env_factory(saved: SavedConfig, run: Path, setting: str, env: EnvLike | None) -> EnvLike | None:

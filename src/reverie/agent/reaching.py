@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from PIL import Image
 
 from reverie.agent.goal_input import GOAL_NAME
@@ -19,7 +21,9 @@ from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.goal_planner import GoalPlan
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
-from reverie.core.errors import ConfigError, DataError
+from reverie.core.errors import ConfigError, DataError, count_noun
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
+from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.make import close_quietly
 from reverie.log.video import write_video
 from reverie.run.folder import RunFolder
@@ -44,7 +48,7 @@ class Reached:
 
     def __str__(self) -> str:
         text = {True: "reached the goal", False: "did not reach the goal", None: "played toward the goal"}[self.success]
-        return f"{text} in {self.steps} steps"
+        return f"{text} in {count_noun(self.steps, 'step')}"
 
 
 def reach(
@@ -79,13 +83,13 @@ def _play(
         with contextlib.suppress(ConfigError):  # the learner has no values
             distances.append(player.distance(obs, goal=goal))
         if radius is not None:
-            success = _error(obs, goal) <= radius
+            success = _error(_achieved(player, obs), goal) <= radius
         if success or step == max_steps:
             break
         action, state = player.act(obs, state, goal=goal)
         obs, _, terminated, truncated, info = env.step(action)
         step += 1
-        success = bool(info.get("success", False)) if judges else success
+        success = any(bool(info.get(key)) for key in SUCCESS_KEYS) if judges else success
         max_steps = step if terminated or truncated else max_steps
     return Reached(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
 
@@ -99,15 +103,22 @@ def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:
 
 def _pursues(obs: Any, goal: Any) -> bool:
     """Return whether the environment's goal in ``obs`` is ``goal``; pictures may differ by noise."""
-    if not isinstance(obs, Mapping) or GOAL_NAME not in obs:
-        return False
-    return _error(obs[GOAL_NAME], goal) < 1e-2
+    name = next((name for name in (GOAL_NAME, DESIRED_GOAL) if isinstance(obs, Mapping) and name in obs), None)
+    return name is not None and _error(obs[name], goal) < 1e-2
+
+
+def _achieved(player: Player, obs: Any) -> Any:
+    """Return the parts of an observation that a goal has too."""
+    if not isinstance(obs, Mapping) or not isinstance(space := player.observation_space, spaces.Dict):
+        return obs
+    goal: Any = space.spaces.get(GOAL_NAME)
+    return obs[ACHIEVED_GOAL] if goal is None else {key: obs[key] for key in goal}
 
 
 def _error(obs: Any, goal: Any) -> float:
     """Return the largest distance between an observation and a goal, of any part: Euclidean, or a mean of pixels."""
     if isinstance(obs, Mapping):
-        parts = {key: obs[key] for key in (goal if isinstance(goal, Mapping) else obs) if key != GOAL_NAME}
+        parts = {key: part for key, part in obs.items() if not isinstance(goal, Mapping) or key in goal}
         return max(_error(part, goal[key] if isinstance(goal, Mapping) else goal) for key, part in parts.items())
     a, b = np.asarray(obs), np.asarray(goal)
     if a.shape != b.shape:
@@ -123,7 +134,7 @@ def read_goal(path: Path) -> Any:
             return np.asarray(Image.open(path).convert("RGB"))
         content = np.load(path, allow_pickle=False)
         return dict(content) if isinstance(content, np.lib.npyio.NpzFile) else content
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: {error}. Expected a picture (.png, .jpg) or an array (.npy, .npz).") from None
 
 

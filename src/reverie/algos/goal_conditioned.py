@@ -139,7 +139,7 @@ class GoalValueConfig(GoalConfig):
         default_factory=lambda: NetworkConfig(units=(512, 512, 512), critic_norm="after_relu")
     )
     """Layers of the networks, with GELU instead of ReLU. Values are critics."""
-    discount: Annotated[float, Within("[0, 1)")] = 0.99
+    discount: Annotated[float, Within("(0, 1)")] = 0.99
     """Discount factor gamma per agent step. The authors use 0.995 in giant mazes."""
     value_goals: GoalShares = field(
         default_factory=lambda: GoalShares(current=0.2, episode=0.5, random=0.3, geometric=True)

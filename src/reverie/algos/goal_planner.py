@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +12,11 @@ from torch import Tensor
 from reverie.core.bounds import AtLeast, Within
 from reverie.core.config import Config
 from reverie.core.errors import ConfigError
+from reverie.core.specs import GOAL
 from reverie.core.types import Mode, PolicyOutput, Step
 from reverie.nn.exploration import ChunkPolicy, ChunkState
 from reverie.nn.latent_model import LatentModel
+from reverie.nn.normals import Summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,12 +88,41 @@ def plan_to_goal(
     return GoalPlan(mean[:, 0], latents, _distance(latents, goal[:, None]))
 
 
+class PlanState(NamedTuple):
+    """The state of :class:`PlanningPolicy` for N environments."""
+
+    chunk: ChunkState
+    goal: Tensor  # [N, G], the numbers of the last goals; G = 1 before the first ones
+
+
+@dataclass(frozen=True)
+class FirstAction:
+    """The action ``[N, A]`` that begins a plan, which is searched only when it is asked for: distances need none."""
+
+    mode: Callable[[], Tensor]
+
+    def summary(self, squashed: bool = True) -> Summary:
+        """Return the action and its standard deviation, 0."""
+        action = self.mode()
+        return action, torch.zeros_like(action)
+
+
 class PlanningPolicy(ChunkPolicy):
-    """Executes plans. In evaluations, the number of decisions so far seeds the candidates."""
+    """Executes plans; another goal begins a new one. In evaluations, the number of decisions seeds the candidates."""
+
+    def initial(self, num_envs: int) -> Any:
+        return PlanState(super().initial(num_envs), torch.zeros(num_envs, 1, device=self.device))
+
+    def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
+        obs = step.obs_on(self.device)
+        goal = torch.cat([obs[key].reshape(len(step), -1).float() for key in sorted(obs) if key.startswith(GOAL)], 1)
+        is_new = (goal != state.goal).any(1).to(step.is_first.device)
+        action, chunk = super().act(replace(step, is_first=step.is_first | is_new), state.chunk, mode)
+        return action, PlanState(chunk, goal)
 
     def inspect(self, step: Step, state: ChunkState) -> PolicyOutput:
         """Return the first action of a new plan."""
-        return PolicyOutput(step.obs_on(self.device), self.propose(step, None)[:, 0])
+        return PolicyOutput(step.obs_on(self.device), FirstAction(lambda: self.propose(step, None)[:, 0]))
 
     def draw_noise(self, envs: int, steps: Tensor, mode: Mode) -> Tensor | None:
         """Return the seed of the next plans, ``[1]``."""

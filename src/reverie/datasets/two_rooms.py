@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,11 +29,13 @@ def make_two_rooms(
     ``terminals``, which is true at an episode's last picture.
     """
     AtLeast(1).check("episodes", episodes)
+    AtLeast(0).check("seed", seed)
     count, rng = 800 if episodes is None else episodes, np.random.default_rng(seed)
     files = {folder / f"{NAME}.npz": count, folder / f"{NAME}-val.npz": max(1, count // 10)}
     folder.mkdir(parents=True, exist_ok=True)
-    for path, total in files.items():
-        with staged_file(path) as staged:
+    with contextlib.ExitStack() as stack:
+        staged = [stack.enter_context(staged_file(path)) for path in files]
+        for part, (path, total) in zip(staged, files.items(), strict=True):
             pictures, actions = [], []
             for number in range(total):
                 episode = _play(rng)
@@ -40,7 +43,7 @@ def make_two_rooms(
                 actions.append(episode[1])
                 progress(path.name, number + 1, total)
             ends = np.arange(STATES * total) % STATES == STATES - 1
-            with staged.open("wb") as file:
+            with part.open("wb") as file:
                 np.savez_compressed(
                     file, observations=np.concatenate(pictures), actions=np.concatenate(actions), terminals=ends
                 )

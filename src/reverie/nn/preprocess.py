@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from reverie.core.errors import ConfigError
+from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import DESIRED_GOAL, GOAL, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
@@ -266,8 +266,13 @@ class PreprocessedPolicy:
         goal = {key: obs[name] for key in self.preprocess.goals if (name := f"{GOAL}{key}") in obs}
         if DESIRED_GOAL in obs and not goal:  # a goal environment
             goal = dict.fromkeys(self.preprocess.goals, obs[DESIRED_GOAL])
-        if not goal:
+        if not self.preprocess.goals:
             return goal
+        if not goal:
+            raise DataError(
+                "there is no goal to act toward, neither in the environment nor in the rows: pass it to agent.act, or "
+                "play with agent.reach."
+            )
         normalizer, frames = self.preprocess.normalizer, self.preprocess.frames
         goal = goal if normalizer is None else normalizer(goal)
         if frames is not None:
