@@ -18,6 +18,7 @@ from torch import Tensor
 
 from reverie.agent.player import Player, check_choice
 from reverie.agent.policy_function import PolicyFunction, TensorSpec
+from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.files import check_writable, disk_errors_as_run_error, write_json
@@ -61,6 +62,8 @@ def export_policy(
     format: Format | None = None, batch: int | None = None, steps: int = 1000,
 ) -> ExportReport:  # fmt: skip
     """Export the policy of a player to a file, and compare the file with the player: see :func:`reverie.export`."""
+    if isinstance(player.algo, LeWM):
+        raise ConfigError(f"{player.config.algo.algorithm} searches its actions, which cannot be exported.")
     format = _choose_format(format, out)
     AtLeast(1).check("batch", 1 if batch is None else batch)
     AtLeast(1).check("steps", steps)

@@ -161,7 +161,7 @@ class LeWMConfig(GoalKeysConfig):
     action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
     network_settings: ClassVar[frozenset[str]] = frozenset()
 
-    batch_size: int = 128
+    batch_size: Annotated[int, AtLeast(2)] = 128
     """B, number of windows in a batch."""
     batch_length: Annotated[int, AtLeast(2)] = 16
     """T, rows of each window: a multiple of `block`, and one more. The authors have three blocks."""

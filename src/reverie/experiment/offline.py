@@ -94,7 +94,7 @@ def read_offline_rows(
     if longest < (steps := getattr(config.algo, "subgoal_steps", 0)):
         raise ConfigError(
             f"algo.subgoal_steps = {steps}: the longest episode of the data has {count_noun(longest, 'step')}. Lower "
-            "it to less than that."
+            "it to that number."
         )
     spaces, remarks = None if has_env else _acting_spaces(recorded, config.algo), tuple(recorded.remarks())
     if heldout is not None:
