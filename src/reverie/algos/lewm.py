@@ -23,7 +23,7 @@ from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
 from reverie.core.protocols import RunningStatistics
 from reverie.core.specs import ActionSpec, ObsSpec
-from reverie.core.types import Batch, Obs, PolicyOutput, Step, Update
+from reverie.core.types import Batch, Obs, PolicyOutput, Step, Update, Window
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Strided
 from reverie.nn.latent_model import LatentModel, LatentRegularizer, Sigreg
@@ -54,7 +54,7 @@ class LeWMObjective(nn.Module):
         ``batch.action``: normalized.
         """
         z = self.model.encode({key: batch.obs[key][:, :: self.block] for key in self.model.keys})  # [B, n + 1, D]
-        predicted = self.model.predict(z[:, :-1], blocks_of(batch.action[:, :-1], self.block))
+        predicted = self.model.predict(z[:, :-1], _blocks_of(batch.action[:, :-1], self.block))
         prediction, regularizer = (predicted - z[:, 1:]).square().mean(), self.regularizer.loss(z)
         with torch.no_grad():
             metrics = {
@@ -64,7 +64,7 @@ class LeWMObjective(nn.Module):
         return Losses({"model": prediction + regularizer}, metrics)
 
 
-def blocks_of(action: Tensor, block: int) -> Tensor:
+def _blocks_of(action: Tensor, block: int) -> Tensor:
     """Return actions ``[B, n k, A]`` as n blocks of k actions, ``[B, n, k A]``."""
     return action.reshape(len(action), action.shape[1] // block, -1)
 
@@ -79,7 +79,7 @@ class LeWM(ModelFree):
 
     def __init__(self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: LeWMConfig, device: torch.device) -> None:
         super().__init__(cfg.network_spec(obs_spec), cfg, device)
-        self.window = replace(self.window, crosses_episodes=False, has_priorities=False)
+        self.window: Window = replace(self.window, crosses_episodes=False, has_priorities=False)
         spec, width = self.preprocess.spec, action_spec.width
         encoded = {key: spec[key] for key in self.preprocess.goals}
         model = LatentModel(encoded, cfg.block * width, cfg.networks, cfg.latent, cfg.dtype)

@@ -107,7 +107,7 @@ class OGBenchReader(ArraysReader):
     has_final_steps = True
 
     def __init__(self, path: Path, options: ReadOptions, arrays: Mapping[str, np.ndarray] | None = None) -> None:
-        self.declared = {"env_id": parse_name(path.stem)[0]}
+        self.declared: dict[str, Any] = {"env_id": parse_name(path.stem)[0]}
         super().__init__(path, options, arrays)
 
     @classmethod

@@ -32,11 +32,20 @@ STITCHED_CELLS = 4
 """Distance in cells from the start to the goal of an episode to be stitched."""
 ROBOT_NOISE = np.array([1.0, 1.0, 1.0, 3.0, 10.0])
 """Standard deviations of the noise on a robot's actions, times up to 0.1 by episode."""
-DTYPES = {"terminals": np.bool_, "button_states": np.int64}
+DTYPES: dict[str, type[np.generic]] = {"terminals": np.bool_, "button_states": np.int64}
 """Types of the arrays that are not float32."""
-STACKING = {"single": (0, 0), "double": (0, 0.25), "triple": (0.05, 0.35), "quadruple": (0.1, 0.5)}
+STACKING: dict[str, tuple[float, float]] = {
+    "single": (0, 0),
+    "double": (0, 0.25),
+    "triple": (0.05, 0.35),
+    "quadruple": (0.1, 0.5),
+}
 """Range of the probability that a new target of a cube is on another cube, by the number of cubes."""
-OBJECTS = {"cube": ("cube",), "scene": ("cube", "button", "drawer", "window"), "puzzle": ("button",)}
+OBJECTS: dict[str, tuple[str, ...]] = {
+    "cube": ("cube",),
+    "scene": ("cube", "button", "drawer", "window"),
+    "puzzle": ("button",),
+}
 """What the robot moves, by environment."""
 
 

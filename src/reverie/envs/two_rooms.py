@@ -37,7 +37,8 @@ class TwoRooms(gymnasium.Env[dict[str, Any], np.ndarray]):
         picture = spaces.Box(0, 255, SHAPE, np.uint8)
         self.observation_space: spaces.Dict = spaces.Dict({"image": picture, "goal": spaces.Dict({"image": picture})})
         self.action_space: spaces.Box = spaces.Box(-1, 1, (2,), np.float32)
-        self.place = self.target = np.zeros(2)
+        self.place: np.ndarray = np.zeros(2)
+        self.target: np.ndarray = np.zeros(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         super().reset(seed=seed)
@@ -51,7 +52,7 @@ class TwoRooms(gymnasium.Env[dict[str, Any], np.ndarray]):
         """Return a random free place, its column and row."""
         while True:
             place = self.np_random.uniform(MARGIN, SIDE - 1 - MARGIN, 2)
-            if is_free(place):
+            if _is_free(place):
                 return place
 
     def step(self, action: np.ndarray) -> Stepped:
@@ -59,7 +60,7 @@ class TwoRooms(gymnasium.Env[dict[str, Any], np.ndarray]):
         for axis in (0, 1):  # one after the other, so that the dot slides along walls
             moved = self.place.copy()
             moved[axis] = np.clip(moved[axis] + move[axis], MARGIN, SIDE - 1 - MARGIN)
-            if is_free(moved):
+            if _is_free(moved):
                 self.place = moved
         reached = bool(np.linalg.norm(self.place - self.target) < RADIUS)
         return self._observe(), float(reached), reached, False, {"success": reached}
@@ -71,7 +72,7 @@ class TwoRooms(gymnasium.Env[dict[str, Any], np.ndarray]):
         return draw(self.place).repeat(8, 0).repeat(8, 1)
 
 
-def is_free(place: np.ndarray) -> bool:
+def _is_free(place: np.ndarray) -> bool:
     """Return whether the dot can be at ``place``, its column and row."""
     return bool(abs(place[0] - WALL) >= 1.5 or DOOR[0] <= place[1] <= DOOR[1])
 

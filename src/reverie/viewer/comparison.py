@@ -92,7 +92,7 @@ def compare_settings(runs: Mapping[str, Path], axis: str = "steps", same_budget:
         ],
         "differences": [[setting, values] for setting, values in differences.items()],
         "answers": [
-            {"task": task, "text": answer_comparison(rivals), "budget": budgets.get(task)}
+            {"task": task, "text": _answer_comparison(rivals), "budget": budgets.get(task)}
             for task, rivals in _by_task(scored).items()
         ],
         "remarks": remarks,
@@ -157,7 +157,7 @@ def _by_task(groups: Sequence[Group]) -> dict[str, list[tuple[Group, ComparedSet
     return tasks
 
 
-def answer_comparison(rivals: Sequence[tuple[Group, ComparedSetting]]) -> str:
+def _answer_comparison(rivals: Sequence[tuple[Group, ComparedSetting]]) -> str:
     """Return a sentence: which of several groups is best, its mean and interval, or why that is unknown."""
     ranked = sorted(rivals, key=lambda rival: -rival[0].estimate.value)
     (best, score), (low, high) = ranked[0], (end(other.steps for _, other in rivals) for end in (min, max))

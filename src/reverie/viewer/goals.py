@@ -51,7 +51,7 @@ def has_env(agent: Agent) -> bool:
 # ---------------------------------------------------------------------- estimates
 
 
-def goal_output(agent: Agent, step: Step, before: Any) -> PolicyOutput:
+def _goal_output(agent: Agent, step: Step, before: Any) -> PolicyOutput:
     """Return the policy's output for rows with goals, ``[N, ...]``; of LeWM the inputs alone, without a plan."""
     policy: Any = agent.algo.policy
     if not isinstance(agent.algo, LeWM):
@@ -63,7 +63,7 @@ def goal_output(agent: Agent, step: Step, before: Any) -> PolicyOutput:
 @torch.no_grad()
 def estimate_goals(agent: Agent, step: Step, before: Any) -> dict[str, Tensor]:
     """Return ``distance`` and ``value`` of rows with goals, ``[N]`` each, as far as the agent estimates them."""
-    output, estimates = goal_output(agent, step, before), dict[str, Tensor]()
+    output, estimates = _goal_output(agent, step, before), dict[str, Tensor]()
     for name, estimate in (("distance", agent.algo.goal_distance), ("value", agent.algo.state_value)):
         with contextlib.suppress(ConfigError):
             estimates[name] = estimate(output).reshape(-1).cpu()
@@ -300,16 +300,16 @@ class GoalStates:
         algo = self.agent.algo
         if not isinstance(algo, LeWM):
             raise ConfigError(f"{self.agent.config.algo.algorithm} does not plan to goals. Train lewm.")
-        obs, model = goal_output(self.agent, step, before).inputs, algo.objective.model
+        obs, model = _goal_output(self.agent, step, before).inputs, algo.objective.model
         plan = algo.plan(obs)
         nearest = torch.cdist(plan.latents[0].cpu(), self.latents).argmin(1).tolist()
         start = float((model.encode(obs) - model.encode_goal(obs)).square().sum())
         ends = [self._draw(rows, 0) for rows in (step.obs, observed_goal(self.agent, step.obs))]
-        strip = plan_strip([start, *plan.costs[0].tolist()], algo.cfg.block)
+        strip = _plan_strip([start, *plan.costs[0].tolist()], algo.cfg.block)
         return strip, [ends[0], *(self.picture(number) for number in nearest), ends[1]]
 
 
-def plan_strip(costs: list[float], block: int) -> Strip:
+def _plan_strip(costs: list[float], block: int) -> Strip:
     """Return the strip of a plan, given the squared distance to the goal now and after each block of actions."""
     count, steps = len(costs) + 1, block * (len(costs) - 1)
     labels = [f"+{block * i}: {cost:.{0 if cost > 9.9 else 1}f}" for i, cost in enumerate(costs)]

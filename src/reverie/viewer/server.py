@@ -129,7 +129,9 @@ class Viewer:
             lambda run, checkpoint: load(run, **{**self.options, "checkpoint": checkpoint})
         )
 
-        self.goal_states = functools.lru_cache(1)(lambda agent: GoalStates(agent, self.data))
+        self.goal_states: Callable[[Agent], GoalStates] = functools.lru_cache(1)(
+            lambda agent: GoalStates(agent, self.data)
+        )
 
     def path(self, name: str) -> Path:
         """Return the folder of a run by its name in the table; no other folder is accessible."""
