@@ -187,7 +187,7 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
     near = dreamer.reach(goal, max_steps=5, options={"image": draw(np.array([20.0, 10.0]))})
     assert near.success  # the environment judges: the goal that it observes is this picture
     plan = dreamer.plan(draw(np.array([8.0, 9.0])), goal)
-    assert (plan.blocks.shape, plan.latents.shape, plan.costs.shape) == ((1, 5, 10), (1, 5, 64), (1, 5))
+    assert (plan.blocks.shape, plan.latents.shape, plan.costs.shape) == ((1, 5, 10), (1, 5, 32), (1, 5))
     with pytest.raises(ConfigError, match="searches its actions, which cannot be exported"):
         dreamer.export()
     Image.fromarray(goal).save(tmp_path / "goal.png")

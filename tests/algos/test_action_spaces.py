@@ -55,6 +55,8 @@ def config_of(name: str) -> Any:
             "num_elites": 2,
             "networks": {"latent": 8, "encoder_units": (8,), "num_critics": 2},
         }
+    if hasattr(config, "actor_loss"):  # the one that all actions have
+        known["actor_loss"] = "awr"
     if name == "a2c":  # its batches are whole rollouts
         del known["batch_size"]
     return config.merge(known)
