@@ -26,10 +26,11 @@ from reverie.core.errors import ConfigError, DataError, short_repr
 from reverie.core.files import check_writable
 from reverie.core.spaces import column, columns_to_nested, iter_leaves
 from reverie.core.specs import DESIRED_GOAL, GOAL, without_mask
-from reverie.core.types import Obs, PolicyOutput, Step
+from reverie.core.types import Obs, Step
 from reverie.envs.make import SpacesOnlyEnv
 from reverie.log.strip import COLUMNS, Strip, check_strip_path, choose_columns
 from reverie.log.video import to_rgb
+from reverie.nn.preprocess import inspect_policy
 
 MAX_STATES, MAX_POINTS, CHUNK = 5000, 2000, 250
 """Recorded rows in memory, of which the first are points of the map; rows in a pass of the networks."""
@@ -51,19 +52,10 @@ def has_env(agent: Agent) -> bool:
 # ---------------------------------------------------------------------- estimates
 
 
-def _goal_output(agent: Agent, step: Step, before: Any) -> PolicyOutput:
-    """Return the policy's output for rows with goals, ``[N, ...]``; of LeWM the inputs alone, without a plan."""
-    policy: Any = agent.algo.policy
-    if not isinstance(agent.algo, LeWM):
-        output: PolicyOutput = policy.inspect(step, before)
-        return output
-    return PolicyOutput(policy.preprocess_step(step, before.past)[0].obs, None)
-
-
 @torch.no_grad()
 def estimate_goals(agent: Agent, step: Step, before: Any) -> dict[str, Tensor]:
     """Return ``distance`` and ``value`` of rows with goals, ``[N]`` each, as far as the agent estimates them."""
-    output, estimates = _goal_output(agent, step, before), dict[str, Tensor]()
+    output, estimates = inspect_policy(agent.algo.policy, step, before), dict[str, Tensor]()
     for name, estimate in (("distance", agent.algo.goal_distance), ("value", agent.algo.state_value)):
         with contextlib.suppress(ConfigError):
             estimates[name] = estimate(output).reshape(-1).cpu()
@@ -300,7 +292,7 @@ class GoalStates:
         algo = self.agent.algo
         if not isinstance(algo, LeWM):
             raise ConfigError(f"{self.agent.config.algo.algorithm} does not plan to goals. Train lewm.")
-        obs, model = _goal_output(self.agent, step, before).inputs, algo.objective.model
+        obs, model = inspect_policy(self.agent.algo.policy, step, before).inputs, algo.objective.model
         plan = algo.plan(obs)
         nearest = torch.cdist(plan.latents[0].cpu(), self.latents).argmin(1).tolist()
         start = float((model.encode(obs) - model.encode_goal(obs)).square().sum())
