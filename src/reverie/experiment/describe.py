@@ -8,7 +8,7 @@ from typing import Any
 from reverie.core.errors import count_noun
 from reverie.core.hardware import available_memory
 from reverie.core.kernel_dispatch import kernel_problem
-from reverie.core.specs import ObsSpec
+from reverie.core.specs import GOAL, ObsSpec
 from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import replay_bytes
 from reverie.replay.sources import split_window
@@ -66,7 +66,8 @@ def _replay_room(config: ExperimentConfig) -> str:
 
 def motionless(config: ExperimentConfig, spec: ObsSpec) -> str:
     """Return a remark if recorded images are learned from one by one, so that no motion is seen; "" if not."""
-    single = [key for key, part in spec.items() if part.kind == "image" and part.shape[-1] in (1, 3)]
+    images = {key: part for key, part in spec.items() if part.kind == "image" and not key.startswith(GOAL)}
+    single = [key for key, part in images.items() if part.shape[-1] in (1, 3)]
     if not single or getattr(config.algo, "frame_stack", 0) != 1:
         return ""
     return (
