@@ -412,8 +412,9 @@ def test_rewards_that_are_shifted_teach_what_shifted_data_do(pendulum: Path, tmp
 
 
 def test_a_run_on_several_datasets(pendulum: Path, tmp_path: Path, said: list[str]) -> None:
-    train([pendulum, pendulum], tmp_path / "run", updates=2, env="none")
+    train([pendulum, pendulum], tmp_path / "run", updates=2, env="none", steps=10)
     assert any("320 recorded steps in 8 episodes" in line for line in said)
+    assert any("7.87 kB of recorded rows" in line for line in said)  # all of them, whatever the steps
     words = ["train", "td3", "--data", str(pendulum), str(pendulum), "--updates", "3"]
     assert main([*words, "--run", str(tmp_path / "run")]) == 0
 

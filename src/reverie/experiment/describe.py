@@ -48,9 +48,9 @@ def describe_experiment(experiment: Any, folder: Path) -> list[str]:
     preset = f" (preset {config.preset})" if config.preset else ""
     lines.append(f"{config.name}{preset}: {count / 1e6:.2f}M parameters on {algo.device}, in {folder}")
     updates = count_noun(config.planned_counts(window)[0], "update")
-    rows = _format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
     if config.offline:
-        return [*lines, f"{updates}, {rows} of recorded rows"]
+        return [*lines, f"{updates}, {_format_bytes(experiment.replay.nbytes)} of recorded rows"]
+    rows = _format_bytes(replay_bytes(config.replay, experiment.replay, config.steps))
     return [*lines, f"{config.steps:,} env steps, {updates}, replay up to {rows}{_replay_room(config)}"]
 
 
