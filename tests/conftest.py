@@ -61,6 +61,16 @@ def _no_home(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def _forget_scripts(tmp_path_factory):
+    """Modules that a test wrote are not imported in the next one, whose modules may have their names."""
+    before = set(sys.modules)
+    yield
+    for name in sys.modules.keys() - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path_factory.getbasetemp())):
+            del sys.modules[name]
+
+
 @pytest.fixture
 def _no_collection():
     """Garbage of other tests is not collected deep in a recursion, where its finalizers would fail."""
