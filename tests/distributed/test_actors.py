@@ -104,25 +104,6 @@ def test_a_run_outlives_its_actors_and_is_resumed(tmp_path: Path, said: list[str
         reverie.train("dqn", run=run, steps=600, **(QUICK | {"actors": 0}))
 
 
-def test_a_loop_of_ones_own() -> None:
-    more = {"replay": {"capacity": 50_000, "fractions": {"uniform": 0.0, "priority": 1.0}}, "random_steps": 50}
-    algo = reverie.DQNConfig(batch_size=16)
-    scores: list[float] = []
-    with reverie.AsyncCollector("CartPole-v1", algo, actors=2, envs=2, seed=1, **more) as collector:
-        while collector.env_steps < 400 or collector.clock.updates < 20:
-            scores += [episode.score for episode in collector.collect()]
-            if len(collector) >= 50:
-                batch = collector.sample()
-                losses = collector.algo.objective.critic_loss(collector.algo.prepare_batch(batch))
-                collector.algo.minimize(losses)
-                collector.feedback(batch.index, losses.update())
-        replays = collector.source.replays
-        assert len({float(x) for r in replays for x in r.batch_sampler.priorities.priority}) > 5
-        assert max(int(r.storage.read(0, r.count, ["version"])["version"].max(initial=0)) for r in replays) > 0
-    assert len(scores) > 3
-    assert not multiprocessing.active_children()
-
-
 def elsewhere_missing(**kwargs: Any) -> gymnasium.Env[Any, Any]:
     """A simulator that only the main process can reach."""
     if multiprocessing.parent_process() is not None:

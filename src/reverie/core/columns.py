@@ -14,9 +14,9 @@ from torch import Tensor
 
 from reverie.core.errors import DataError
 from reverie.core.kernel_dispatch import accelerated
-from reverie.core.specs import EXTRAS, ActionSpec, ObsSpec
+from reverie.core.specs import EXTRAS, MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.specs import ColumnSpec as ColumnSpec
-from reverie.core.types import FLAGS
+from reverie.core.types import FLAGS, Step
 
 StepRows = Mapping[str, Tensor | np.ndarray]
 """One row of each of N streams by column, ``[N, ...]``, on any device."""
@@ -29,6 +29,14 @@ def row_columns(obs: ObsSpec, action: ActionSpec, extras: Mapping[str, ColumnSpe
     columns["reward"] = ColumnSpec((), "float32")
     columns |= {name: ColumnSpec((), "bool") for name in FLAGS}
     return columns | {f"{EXTRAS}{key}": column for key, column in extras.items()}
+
+
+def zero_step(spec: ObsSpec, rows: int, first: bool = False) -> Step:
+    """Return all-zero rows in which every action is legal."""
+    obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
+    obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK_KEY}
+    no = torch.zeros(rows, dtype=torch.bool)
+    return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
 
 
 def check_column_shapes(

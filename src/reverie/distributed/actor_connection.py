@@ -23,11 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from reverie.algos.base import Algorithm
-from reverie.core.columns import ColumnSpec
+from reverie.core.columns import ColumnSpec, zero_step
 from reverie.core.kernel_dispatch import use_only_kernels
 from reverie.core.seeding import preserve_rng_state
-from reverie.core.specs import MASK_KEY, ObsSpec
-from reverie.core.types import Step
+from reverie.core.specs import ObsSpec
 from reverie.envs.worker import SharedColumn, allocate_shared
 from reverie.run.collect import EpisodeStats
 
@@ -164,14 +163,6 @@ def acting_weights(algo: Algorithm, spec: ObsSpec) -> dict[str, Tensor]:
             algo.policy.extras(algo.policy.override(state, action))
     named_tensors = {**dict(algo.named_parameters()), **dict(algo.named_buffers())}
     return {name: x for name, x in named_tensors.items() if x.untyped_storage().data_ptr() in reads.read and x.numel()}
-
-
-def zero_step(spec: ObsSpec, rows: int, first: bool = False) -> Step:
-    """Return all-zero rows in which every action is legal."""
-    obs = {key: torch.zeros(rows, *part.shape, dtype=getattr(torch, part.dtype)) for key, part in spec.items()}
-    obs |= {key: torch.ones_like(x) for key, x in obs.items() if key == MASK_KEY}
-    no = torch.zeros(rows, dtype=torch.bool)
-    return Step(obs=obs, reward=torch.zeros(rows), is_first=no | first, is_last=no, is_terminal=no.clone())
 
 
 def serialize_weights(weights: Mapping[str, Tensor]) -> bytes:

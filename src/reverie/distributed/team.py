@@ -29,13 +29,14 @@ from torch import Tensor
 
 from reverie.core.clock import Clock, Watch
 from reverie.core.collectives import use_ranks as learning
+from reverie.core.columns import zero_step
 from reverie.core.errors import RunError, count_noun
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import ObsSpec
 from reverie.core.types import Batch, State, Step, Update
 from reverie.distributed.actor_collector import ActorCollector
-from reverie.distributed.actor_connection import RowBlock, zero_step
+from reverie.distributed.actor_connection import RowBlock
 from reverie.distributed.process_group import ProcessGroup
 from reverie.experiment.build import Experiment
 from reverie.replay.sources import concat_batches

@@ -1,0 +1,140 @@
+"""A module of the user as a learner that only acts: a loop outside of this library trains it."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reverie.algos.base import Algorithm
+from reverie.algos.settings import AlgorithmConfig
+from reverie.core.columns import ColumnSpec, zero_step
+from reverie.core.errors import ConfigError
+from reverie.core.protocols import Policy
+from reverie.core.specs import ActionSpec, ObsSpec, action_kind, num_classes_per_choice
+from reverie.core.types import Obs, Window
+from reverie.nn.exploration import (
+    ActionNoise,
+    EpsilonGreedy,
+    EpsilonSchedule,
+    Gaussian,
+    GreedyPolicy,
+    NoisyPolicy,
+    SampledPolicy,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CustomPolicyConfig(AlgorithmConfig):
+    """A policy of the user, and the batches to sample for its training."""
+
+    policy: Any = None
+    """A module or function of observations, or an object with the methods of ``core/protocols.py: Policy``."""
+    exploration: ActionNoise | EpsilonSchedule | str | None = None
+    """Noise added to actions, or how often a class is drawn at random. None: neither."""
+    batch_length: int = 2
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy the weights, which another process would otherwise share, and overwrite."""
+        try:
+            module = copy.deepcopy(self.policy)
+            return {**vars(self), "policy": pickle.dumps(module.cpu() if isinstance(module, nn.Module) else module)}
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                f"the policy cannot be sent to other processes: {error}. Use a class or a function that they can "
+                "import, or actors = 0."
+            ) from None
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, policy=pickle.loads(state["policy"]))  # of this program, not of a file
+
+
+class CustomPolicy(Algorithm):
+    """The policy of the user. Its modules stay in the mode, train or eval, that the user sets."""
+
+    def __init__(
+        self, obs_spec: ObsSpec, action_spec: ActionSpec, cfg: CustomPolicyConfig, device: torch.device
+    ) -> None:
+        super().__init__(graph=False)
+        self.window: Window = Window(batch=cfg.batch_size, length=cfg.batch_length)
+        self.extra_spec: Mapping[str, ColumnSpec] = {}
+        self.device = device
+        self.network: nn.Module = cfg.policy if isinstance(cfg.policy, nn.Module) else Function(cfg.policy)
+        self.to(device)
+        self._policy = (
+            cfg.policy if _is_policy(cfg.policy) else _make_policy(self.network, cfg, obs_spec, action_spec, device)
+        )
+
+    def enter_eval_mode(self) -> None:
+        """Leave the modes to the user."""
+
+
+CustomPolicyConfig.learner = CustomPolicy
+
+
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[Obs], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, obs: Obs) -> Any:
+        return self.function(obs)
+
+
+def _is_policy(policy: Any) -> bool:
+    """Return whether ``policy`` has the methods of a :class:`~reverie.core.protocols.Policy`."""
+    return all(hasattr(policy, name) for name in ("initial", "act", "override", "extras"))
+
+
+def _make_policy(
+    network: nn.Module, cfg: CustomPolicyConfig, obs_spec: ObsSpec, action_spec: ActionSpec, device: torch.device
+) -> Policy[Any]:
+    """Return the policy that acts as the output of ``network`` says, which two observations of zeros show.
+
+    Raises:
+        ConfigError: it cannot take observations, or its output fits no action of this environment.
+    """
+    width = action_spec.width
+    obs = zero_step(obs_spec, 2).obs_on(device)
+    shapes = ", ".join(f"{key}: {list(x.shape)}" for key, x in obs.items())
+    try:
+        with torch.no_grad():
+            output = network(obs)
+    except Exception as error:
+        raise ConfigError(
+            f"the policy failed: {type(error).__name__}: {error}. It gets a dictionary of tensors {{{shapes}}} and "
+            f"returns actions [2, {width}] for these two observations."
+        ) from error
+    if not isinstance(output, Tensor):
+        if callable(getattr(output, "sample", None)) and callable(getattr(output, "mode", None)):
+            return SampledPolicy(network, device, graph=False)
+        raise ConfigError(
+            f"the policy returns {type(output).__name__}: expected a tensor [N, {width}], or a distribution with "
+            "sample(), which returns actions and their log-probabilities, and mode()."
+        )
+    if output.shape != (2, width):
+        raise ConfigError(f"the policy returns {list(output.shape)} for two observations: expected [2, {width}].")
+    kind = action_kind(action_spec)
+    if kind == "mixed":
+        raise ConfigError("the policy returns a tensor, but actions are numbers and choices: return a distribution.")
+    if kind == "continuous":
+        noise: ActionNoise = _exploration(cfg, ActionNoise, kind) or Gaussian(0.0)
+        return NoisyPolicy(network, noise, width, device, graph=False)
+    schedule: EpsilonSchedule = _exploration(cfg, EpsilonSchedule, kind) or EpsilonGreedy(0.0)
+    return GreedyPolicy(network, schedule, num_classes_per_choice(action_spec), device)
+
+
+def _exploration(cfg: CustomPolicyConfig, wanted: Any, kind: str) -> Any:
+    """Return the exploration of ``cfg``, which has to be ``wanted`` for actions of this ``kind``."""
+    given = cfg.exploration
+    chosen = wanted.parse(given, "exploration") if isinstance(given, str) else given
+    if chosen is None or isinstance(chosen, wanted):
+        return chosen
+    raise ConfigError(f"exploration = {chosen}: {kind} actions need one of {', '.join(wanted.variants())}.")

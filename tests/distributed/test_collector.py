@@ -1,0 +1,213 @@
+"""A loop of one's own: the library collects, samples, evaluates and saves, and the update is the user's."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import reverie
+from reverie.algos.ddpg import DDPGConfig, DDPGObjective
+from reverie.core.errors import ConfigError, RunError
+
+
+class Actor(nn.Module):
+    """Acts on Pendulum-v1."""
+
+    def __init__(self, outputs: int = 1) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, outputs), nn.Tanh())
+
+    def forward(self, obs: dict[str, Tensor]) -> Tensor:
+        value: Tensor = self.body(obs["observation"])
+        return value
+
+
+class Critic(nn.Module):
+    """Values of actions on Pendulum-v1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 1)
+
+    def forward(self, obs: dict[str, Tensor], action: Tensor) -> Tensor:
+        value: Tensor = self.body(torch.cat([obs["observation"], action], -1)).squeeze(-1)
+        return value
+
+
+SMALL: dict[str, Any] = {"batch_size": 8, "learning_starts": 20, "random_steps": 10, "replay": {"capacity": 1000}}
+
+
+def train(folder: Path | None, stop_after: int = 0, **settings: Any) -> tuple[nn.Module, reverie.Collector]:
+    """Train DDPG in a loop of one's own, which ends early, ``stop_after`` that many updates."""
+    torch.manual_seed(0)
+    actor, critic = Actor(), Critic()
+    objective = DDPGObjective(actor, critic, DDPGConfig(tau=0.1))
+    optim = torch.optim.Adam([*actor.parameters(), *critic.parameters()], 1e-2)
+    state = {"objective": objective, "optim": optim}
+    settings = {"steps": 420, "exploration": "ornstein_uhlenbeck()", **SMALL, **settings}
+    with reverie.Collector("Pendulum-v1", actor, folder=folder, state=state, **settings) as collector:
+        for batch in collector:
+            losses = objective(batch)
+            optim.zero_grad()
+            losses.total().backward()
+            optim.step()
+            objective.target_actor.update()
+            objective.target_critic.update()
+            collector.feedback(batch, losses)
+            if collector.clock.updates == stop_after:
+                break
+    return actor, collector
+
+
+def test_a_loop_that_was_left_between_two_updates_continues_bit_for_bit(tmp_path: Path) -> None:
+    """Two environments make two updates a turn, of which one is left."""
+    rest = {"envs": 2, "replay": {"capacity": 1000, "fractions": {"uniform": 0.5, "priority": 0.5}}}
+    expected, whole = train(tmp_path / "whole", **rest)
+    assert whole.env_steps == 420
+    assert whole.clock.updates == 420 - 22  # two windows a turn from the second turn on
+    _, left = train(tmp_path / "left", stop_after=391, **rest)
+    assert left.clock.updates_promised == 392
+    actor, continued = train(tmp_path / "left", **rest)
+    assert len(whole.pop_episodes()) == len(continued.pop_episodes()) == 2
+    for value, other in zip(actor.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(value, other)
+
+
+def test_actors_act_with_the_newest_weights_and_wait_for_updates() -> None:
+    """The learner's weights are its own: actors do not write into them."""
+    actor = Actor()
+    optim = torch.optim.SGD(actor.parameters(), 0.1)
+    ahead = []
+    with reverie.Collector(
+        "Pendulum-v1", actor, actors=1, envs=2, steps=500, ratio_tolerance=20.0, **(SMALL | {"random_steps": 0})
+    ) as collector:
+        for batch in collector:
+            optim.zero_grad()
+            (actor(batch.obs) - 0.9).square().mean().backward()
+            optim.step()
+            ahead.append(collector.env_steps - collector.clock.updates)
+        rows = collector.experiment.replay.replays[0]
+        stored = rows.storage.read(0, rows.count, ["version", "action"])
+    assert max(ahead) < 22 + 20 + 2 * 2 * 16  # the first windows, the tolerance, two blocks
+    assert min(ahead) > -20
+    assert stored["version"].max() > 200
+    assert stored["action"][:, -2].ravel() == pytest.approx(0.9, abs=0.1)
+    assert actor(batch.obs).mean().item() == pytest.approx(0.9, abs=0.1)
+    assert not multiprocessing.active_children()
+
+
+def test_a_learner_of_this_library_is_trained_by_ones_own_loop() -> None:
+    algo = reverie.DQNConfig(batch_size=8)
+    with reverie.Collector("CartPole-v1", algo, steps=200, **{**SMALL, "batch_size": 256}) as collector:
+        before = [p.clone() for p in collector.algo.objective.parameters()]
+        for batch in collector:
+            assert batch.shape[0] == 8
+            collector.feedback(batch, collector.algo.update(batch))
+    after = list(collector.algo.objective.parameters())
+    assert not all(map(torch.equal, before, after))
+    assert collector.pop_episodes()
+    assert collector.pop_episodes() == []
+
+
+class Coin:
+    """A distribution of classes."""
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        return torch.eye(2)[torch.randint(2, (1,))], torch.zeros(1)
+
+    def mode(self) -> Tensor:
+        return torch.tensor([[1.0, 0.0]])
+
+
+def test_outputs_of_a_policy_are_values_or_a_distribution() -> None:
+    """One of two classes is the best; a fifth of the actions is random, half of them the other class."""
+    outputs = {"values": lambda obs: torch.tensor([[0.0, 7.0]]).expand(len(obs["observation"]), 2),
+               "distribution": lambda obs: Coin()}  # fmt: skip
+    shares = {}
+    for name, policy in outputs.items():
+        more = {"exploration": "epsilon_greedy(0.2)"} if name == "values" else {}
+        with reverie.Collector("CartPole-v1", policy, steps=600, replay_ratio=0, **more) as collector:
+            while not collector.clock.done:
+                collector.collect()
+            rows = collector.experiment.replay
+            action = rows.storage.read(0, rows.count, ["action", "is_last"])
+            shares[name] = action["action"][~action["is_last"]].mean(0)[1]
+    assert 0.86 < shares["values"] < 0.94
+    assert 0.43 < shares["distribution"] < 0.57
+
+
+def test_evaluations_do_not_explore_and_are_filmed(tmp_path: Path) -> None:
+    video = tmp_path / "videos" / "v.mp4"
+    with reverie.Collector("CartPole-v1", lambda obs: obs["observation"][:, 1:3], exploration="epsilon_greedy(1.0)",
+                           replay_ratio=0) as collector:  # fmt: skip
+        first, again = collector.evaluate(3, video=video), collector.evaluate(3)
+    assert first.scores == again.scores
+    assert len(first.scores) == 3
+    assert first.score > 30  # random actions: 22
+    assert video.stat().st_size > 1000
+
+
+def function(obs: dict[str, Tensor]) -> Tensor:
+    """A policy without weights."""
+    return obs["observation"][:, :1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": nn.Linear(3, 1)}, r"the policy failed: TypeError: .* It gets a dictionary .*observation: \[2, 3\]"),
+        ({"policy": Actor(2)}, r"the policy returns \[2, 2\] for two observations: expected \[2, 1\]"),
+        ({"policy": lambda obs: 1.0}, r"the policy returns float: expected a tensor \[N, 1\], or a distribution"),
+        ({"policy": function, "actors": 1}, r"actors = 1: expected a module"),
+        ({"policy": function, "exploration": "epsilon_greedy(0.1)"}, r"exploration = .*unknown name"),
+        ({"policy": function, "state": {"clock": nn.Linear(1, 1)}}, r"state: clock .*under a name other than algo"),
+        ({"policy": function, "state": {"rate": 0.1}}, r"state: rate \(float\): expected an object with state_dict"),
+    ],
+)
+def test_what_does_not_fit_is_an_error_at_once(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        reverie.Collector("Pendulum-v1", **settings)
+
+
+def test_a_policy_that_other_processes_cannot_import_is_refused_there() -> None:
+    class Local(Actor):
+        pass
+
+    with (
+        reverie.Collector("Pendulum-v1", Local(), actors=1) as collector,
+        pytest.raises(ConfigError, match=r"cannot be sent to other processes: .*Local"),
+    ):
+        collector.collect()
+
+
+def test_folders_are_of_one_process_and_one_kind(tmp_path: Path, trained: Path) -> None:
+    with pytest.raises(RunError, match="the folder of a run of reverie train"):
+        reverie.Collector("Pendulum-v1", function, folder=trained)
+    with (
+        reverie.Collector("Pendulum-v1", function, folder=tmp_path),
+        pytest.raises(RunError, match="is in use by process"),
+    ):
+        reverie.Collector("Pendulum-v1", function, folder=tmp_path)
+    with reverie.Collector("Pendulum-v1", function) as collector, pytest.raises(RunError, match="folder='mine'"):
+        collector.save()
+
+
+def fail_at(step: int, folder: Path) -> None:
+    """Collect until an error at this env step."""
+    with reverie.Collector("Pendulum-v1", function, folder=folder) as loop:
+        while loop.env_steps < step:
+            loop.collect()
+        raise ZeroDivisionError
+
+
+def test_what_was_collected_is_saved_when_an_error_ends_the_loop(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_at(20, tmp_path)
+    with reverie.Collector("Pendulum-v1", function, folder=tmp_path) as loop:
+        assert loop.env_steps == 20
+        assert loop.experiment.replay.count == 20
