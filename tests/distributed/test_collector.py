@@ -98,6 +98,7 @@ def test_actors_act_with_the_newest_weights_and_wait_for_updates() -> None:
     assert stored["version"].max() > 200
     assert stored["action"][:, -2].ravel() == pytest.approx(0.9, abs=0.1)
     assert actor(batch.obs).mean().item() == pytest.approx(0.9, abs=0.1)
+    assert not any(value.is_shared() for value in actor.parameters())
     assert not multiprocessing.active_children()
 
 
