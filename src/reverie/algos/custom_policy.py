@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -40,18 +39,8 @@ class CustomPolicyConfig(AlgorithmConfig):
     batch_length: int = 2
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy the weights, which another process would otherwise share, and overwrite."""
-        try:
-            module = copy.deepcopy(self.policy)
-            return {**vars(self), "policy": pickle.dumps(module.cpu() if isinstance(module, nn.Module) else module)}
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ConfigError(
-                f"the policy cannot be sent to other processes: {error}. Use a class or a function that they can "
-                "import, or actors = 0."
-            ) from None
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, policy=pickle.loads(state["policy"]))  # of this program, not of a file
+        """Return what actors get, which act on CPUs."""
+        return {**vars(self), "policy": copy.deepcopy(self.policy).cpu()}
 
 
 class CustomPolicy(Algorithm):
