@@ -56,6 +56,16 @@ def test_the_rest_of_a_rollout_is_dropped_when_an_update_says_so():
     assert len(source) == 0
 
 
+def test_a_rollout_that_became_shorter_than_its_rows_begins_anew():
+    long, short = (experiment(PPOConfig(rollout=rows, batch_size=4)) for rows in (8, 4))
+    for _ in range(6):
+        long.collector.collect()
+    short.replay.restart_at(2)
+    short.replay.extend(long.replay.storage.read(2, 6))
+    short.replay.load_state_dict(long.replay.state_dict())
+    assert len(short.source) == 0
+
+
 def test_the_row_after_the_last_one_is_bootstrapped_from_and_acted_on_by_the_new_policy():
     made = experiment(A2CConfig(rollout=4))
     source = collected(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -105,7 +106,7 @@ def test_episodes_that_end_with_the_current_row_are_counted_once(fakes):
     assert one.pop_episodes() == []
     one.collect()
     assert one.pop_episodes() == [EpisodeStats(6.0, 3)]
-    assert one.counter.length == [0, 3]
+    assert one.counter.length.tolist() == [0, 3]
 
 
 def test_a_run_that_goes_on_counts_no_episode_twice(fakes):
@@ -250,6 +251,6 @@ def test_episodes_of_a_single_row_are_no_episodes():
     """An environment that is down shows them."""
     counter, on, off = EpisodeCounter(2), torch.tensor([True, True]), torch.tensor([False, False])
     shown = Step(obs={}, reward=torch.zeros(2), is_first=on, is_last=off, is_terminal=off)
-    assert counter.add(shown, [0.0, 0.0], {}) == []
+    assert counter.add(shown, np.array([0.0, 0.0]), {}) == []
     over = replace(shown, is_first=torch.tensor([True, False]), is_last=on)
-    assert counter.add(over, [0.0, 2.0], {}) == [(1, EpisodeStats(2.0, 1))]
+    assert counter.add(over, np.array([0.0, 2.0]), {}) == [(1, EpisodeStats(2.0, 1))]

@@ -21,8 +21,9 @@ from reverie.algos.impala import IMPALAConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
-from reverie.core.errors import RunError
+from reverie.core.errors import DataError, RunError
 from reverie.core.types import Batch, Update
+from reverie.datasets.format_detection import open_reader
 from reverie.experiment.build import build
 from reverie.experiment.config import ExperimentConfig
 from tiny_configs import SETTINGS
@@ -96,6 +97,9 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     monkeypatch.setattr(Walk, "stop_at", 10**9)
     train(config, env=env, run=tmp_path / "run")
     assert_same(tmp_path / "run", tmp_path / "whole")
+    if algo.on_policy:
+        with pytest.raises(DataError, match=r"without stored rows.* --replay.store-path FOLDER"):
+            open_reader(tmp_path / "run")
 
 
 def test_a_run_whose_weights_broke_goes_on_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,8 +77,8 @@ def everything(run: Path) -> dict[str, Any]:
     assert newest is not None
     found = dict(leaves(read_checkpoint(newest, ["algo", "random", "replay"])))
     found |= {file.name: np.load(file) for file in (newest / "replay").glob("*.npy")}
-    store = ReplayStore(run / "replay")
-    return found | {f"{name} stored": column for name, column in stored(store).items()}
+    rows = stored(ReplayStore(run / "replay")) if (run / "replay").exists() else {}  # on-policy runs store none
+    return found | {f"{name} stored": column for name, column in rows.items()}
 
 
 def stored(store: ReplayStore) -> dict[str, np.ndarray]:

@@ -27,8 +27,8 @@ class Env(Protocol):
     """Versions of the packages of the environments, by name."""
 
     @property
-    def exact_rewards(self) -> Sequence[float]:
-        """Rewards of the current rows as the environments gave them, not rounded to float32; empty after a reset."""
+    def exact_rewards(self) -> np.ndarray:
+        """Rewards ``[N]`` of the current rows as the environments gave them, float64; empty if they are unknown."""
 
     @property
     def episode_info(self) -> Mapping[int, Mapping[str, float]]:

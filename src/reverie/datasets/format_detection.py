@@ -130,6 +130,11 @@ def _parts(folder: Source) -> list[Source]:
     if folders:  # files below them are theirs
         files = {path for path in files if path.parent == folder.path}
     paths = without_text([*folders, *sorted(files, key=natural_sort_key)])
+    if not paths and {"config.yaml", "spec.json"} <= {path.name for path in folder.children}:
+        raise DataError(
+            f"{folder.path} is a run without stored rows, as those of on-policy learners are by default. Start it with "
+            f"--replay.store-path FOLDER to store them, or record new episodes: reverie data record {folder.path}"
+        )
     if not paths:
         datasets = ", ".join((folder.path / name).as_posix() for name in local_names(folder.path)[:6])
         hint = f" There are datasets at {datasets}." if datasets else ""

@@ -36,7 +36,7 @@ from reverie.experiment.config import ExperimentConfig
 from reverie.replay.config import check_capacity, check_memory, max_rows, parse_size
 from reverie.replay.persistent import PersistentReplay
 from reverie.replay.storage import row_nbytes
-from reverie.run.collect import EpisodeStats
+from reverie.run.collect import EpisodeStats, pack_episodes, unpack_episodes
 
 MAX_DEATHS, DEATH_WINDOW_SECONDS = 3, 60.0
 """The run fails if an actor dies ``MAX_DEATHS`` times within ``DEATH_WINDOW_SECONDS`` seconds."""
@@ -137,14 +137,13 @@ class ActorCollector:
 
     def state_dict(self) -> State:
         """Return the counters. Exploration follows the clock; episodes and random generators of actors restart."""
-        unlogged = [[score, length, dict(info)] for score, length, info in self.unlogged_episodes]
-        return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": unlogged,
+        return {"taken": self.new_steps, "restarts": self.restarts, "unlogged": pack_episodes(self.unlogged_episodes),
                 "starts": [lane.starts for lane in self.lanes]}  # fmt: skip
 
     def load_state_dict(self, state: State) -> None:
         """Restore the counters; actors begin new episodes."""
         self.new_steps, self.restarts = int(state["taken"]), int(state["restarts"])
-        self.unlogged_episodes[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
+        self.unlogged_episodes[:] = unpack_episodes(state["unlogged"])
         for lane, starts in zip(self.lanes, state["starts"], strict=False):  # the number of actors can have changed
             lane.starts = int(starts)
         logger.info("actors start new episodes: a run with actors does not resume in mid-episode")

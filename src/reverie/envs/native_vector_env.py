@@ -71,7 +71,7 @@ class NativeVectorEnv:
         self._is_same_step = vector_mode(self._vector) == AutoresetMode.SAME_STEP
         self._starts: dict[str, np.ndarray] = {}  # rows of the newest resets
         self._carried = np.zeros(self.num_envs)  # rewards of the actions of zeros
-        self.exact_rewards: list[float] = []
+        self.exact_rewards: np.ndarray = np.zeros(0)
         self.episode_info: dict[int, dict[str, float]] = {}
         self._answer: Step | None = None
 
@@ -112,10 +112,10 @@ class NativeVectorEnv:
         done = terminal | truncated
         self._is_same_step = self._is_same_step or resets_in_same_step(info)
         last = self._ended = done & ~first
-        self._check_ends(first.tolist(), (terminal & last).tolist(), (truncated & last).tolist())
+        self._check_ends(first, terminal & last, truncated & last)
         self.episode_info = {
             number: summary
-            for number in np.flatnonzero(last).tolist()
+            for number in (np.flatnonzero(last).tolist() if info else ())
             if (summary := success_summary(episode_info_at(info, number, self.num_envs)))
         }
         rows = self._rows(obs, last)
@@ -193,7 +193,7 @@ class NativeVectorEnv:
         if not fits.all():
             bad = int(np.argmin(fits))
             raise DataError(f"environment {bad}: the reward is {reward[bad]}: expected a finite float32 number")
-        self.exact_rewards = reward.tolist()
+        self.exact_rewards = reward
         return Step(
             obs={key: torch.from_numpy(values) for key, values in rows.items()},
             reward=torch.from_numpy(reward.astype(np.float32)),

@@ -110,7 +110,7 @@ class SlotVectorEnv:
         self._shown: Step | None = None  # the current rows
         self._step_unfinished = False  # whether a step was started but not finished
         self._error: ReverieError | None = None  # why all environments have been closed
-        self.exact_rewards: list[float] = []
+        self.exact_rewards: np.ndarray = np.zeros(0)
         """The rewards of the current rows before the conversion to float32; empty if unknown, after ``restore``."""
         self.episode_info: dict[int, Summary] = {}
         """The success and ``env.log_info`` values of the episodes that end with the current rows, by environment."""
@@ -216,14 +216,14 @@ class SlotVectorEnv:
             for number in down:
                 last[number] = True
                 self._show_again(number)
-        self._ended, self._step_unfinished, self.exact_rewards = last, False, reward
+        self._ended, self._step_unfinished, self.exact_rewards = last, False, np.array(reward, np.float64)
         self._check_limits(self._arrays, self._location)
         self._check_ends(first, terminal, truncated)
         if self._requests_summary:
             self._log([number for number, over in enumerate(last) if over])
         self._shown = Step(  # with copies, since the next step writes to the same memory
             obs={key: torch.from_numpy(array.copy()) for key, array in self._arrays.items()},
-            reward=torch.from_numpy(np.array(reward, np.float32)),
+            reward=torch.from_numpy(self.exact_rewards.astype(np.float32)),
             is_first=_to_bool_tensor(first),
             is_last=_to_bool_tensor(last),
             is_terminal=_to_bool_tensor(terminal),
@@ -349,7 +349,7 @@ class SlotVectorEnv:
         """
         self._check_open()
         self._store_pending_answer()
-        self._answer, self.exact_rewards, self.episode_info = None, [], {}
+        self._answer, self.exact_rewards, self.episode_info = None, np.zeros(0), {}
         self._step_unfinished = False
         last: list[bool] = step.is_last.tolist()
         for number, snapshot in enumerate(snapshots):

@@ -30,7 +30,7 @@ def checked_vector_step(vector: Vector, actions: Any) -> VectorStep:
     arrays = [_check_values(f"{name}: {label}", x, vector.num_envs)
               for label, x in zip(("reward", "terminated", "truncated"), (reward, *flags), strict=True)]  # fmt: skip
     for label, array in zip(("terminated", "truncated"), arrays[1:], strict=True):
-        if not np.isin(array, (0, 1)).all():  # such as NaN, which is truthy
+        if array.dtype != bool and not np.isin(array, (0, 1)).all():  # such as NaN, which is truthy
             raise DataError(f"{name}: {label} is {short_repr(array)}: expected bools.")
     reward, terminated, truncated = arrays[0].astype(np.float64), arrays[1].astype(bool), arrays[2].astype(bool)
     return obs, reward, terminated, truncated, {} if info is None else info

@@ -46,7 +46,7 @@ class ReplayBuffer:
         self.goals: GoalRelabeler | GoalSampler | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
-        self.ended: list[bool] = [True] * storage.streams  # whether the newest row of each stream is_last, or missing
+        self.ended: np.ndarray = np.ones(storage.streams, bool)  # where the newest row of a stream is_last, or missing
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
         self.extra_names: dict[str, str] = {name: name[len(EXTRAS) :] for name in names if name.startswith(EXTRAS)}
@@ -66,6 +66,11 @@ class ReplayBuffer:
         return self.storage.oldest
 
     @property
+    def oldest_needed(self) -> int:
+        """Number of the oldest row that can still be sampled."""
+        return self.oldest
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the replay when it is full."""
         return self.storage.nbytes
@@ -83,23 +88,27 @@ class ReplayBuffer:
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         if version is not None:
             rows[VERSION_COLUMN] = torch.full((self.storage.streams,), version, dtype=torch.int32)
-        is_first, is_last = step.is_first.tolist(), step.is_last.tolist()
-        if True in is_first:
+        is_first = step.is_first.numpy()
+        if np.count_nonzero(is_first):
             self._end_cut_episodes(is_first)
         if self.store is not None:  # first, as it can fail: then nothing is added
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
-        self.batch_sampler.add_one(is_first, is_last)
-        if self.goals is not None and True in is_first:
-            self.goals.episodes.add(as_numpy(step.is_first)[:, None])
-        self.ended = is_last
+        self.register_row(step)
+        self.ended = step.is_last.numpy().copy()
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
 
-    def _end_cut_episodes(self, is_first: list[bool]) -> None:
+    def register_row(self, step: Step) -> None:
+        """Register one newly collected row of each stream with the samplers."""
+        is_first = step.is_first.tolist()
+        self.batch_sampler.add_one(is_first, step.is_last.tolist())
+        if self.goals is not None and True in is_first:
+            self.goals.episodes.add(as_numpy(step.is_first)[:, None])
+
+    def _end_cut_episodes(self, is_first: np.ndarray) -> None:
         """Set ``is_last`` in newest rows that the next rows do not continue: an environment or a process crashed."""
-        cut = [stream for stream, first in enumerate(is_first) if first and not self.ended[stream]]
-        for stream in cut:
+        for stream in np.flatnonzero(is_first & ~self.ended).tolist():
             self.storage.end_episode(self.count - 1, stream)
             if self.store is not None:
                 self.store.end_episode(stream)
@@ -107,7 +116,7 @@ class ReplayBuffer:
     def restart_at(self, first: int) -> None:
         """Drop all rows. The next row gets the number ``first``, as if all earlier rows had been evicted."""
         self.storage.begin_at(first)
-        self.ended = [True] * self.storage.streams
+        self.ended = np.ones(self.storage.streams, bool)
         self.stale = True
         self.pending.clear()
         self.batch_sampler.clear()
@@ -135,7 +144,7 @@ class ReplayBuffer:
         if self.goals is not None:
             self.goals.episodes.add(rows["is_first"])
         if is_last.shape[1]:
-            self.ended = is_last[:, -1].tolist()
+            self.ended = is_last[:, -1].copy()
 
     def reserve(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of memory for the next rows, without extras: ``Storage.reserve_views``."""
@@ -156,15 +165,16 @@ class ReplayBuffer:
         return True
 
     def save_extras(self, folder: Path) -> None:
-        """Write the extras of all stored rows, one file ``[N, rows, ...]`` for each column that checkpoints keep."""
+        """Write the extras of the rows from ``oldest_needed`` on, one file ``[N, rows, ...]`` a column."""
         folder.mkdir(parents=True, exist_ok=True)
+        first = self.oldest_needed
         for name, path in self._extra_files(folder):
             spec = self.storage.specs[name]
-            shape = (self.storage.streams, self.count - self.oldest, *spec.shape)
+            shape = (self.storage.streams, self.count - first, *spec.shape)
             header = {"descr": np.dtype(spec.dtype).str, "fortran_order": False, "shape": shape}
             with path.open("wb") as file:
                 np.lib.format.write_array_header_2_0(file, header)
-                for stream, start, stop in self._pieces(name):
+                for stream, start, stop in self._pieces(name, first):
                     file.write(self.storage.read(start, stop, [name], stream)[name].tobytes())
 
     def load_extras(self, folder: Path, first: int | None = None) -> None:
@@ -172,7 +182,7 @@ class ReplayBuffer:
         first = self.oldest if first is None else first
         for name, path in self._extra_files(folder):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-            for stream, start, stop in self._pieces(name):
+            for stream, start, stop in self._pieces(name, self.oldest):
                 self.storage.replace(name, start, stream, array[stream, start - first : stop - first])
 
     def _extra_files(self, folder: Path) -> Iterator[tuple[str, Path]]:
@@ -181,11 +191,11 @@ class ReplayBuffer:
             if name.startswith(EXTRAS) and spec.in_checkpoints:
                 yield name, folder / f"{quote(name.removeprefix(EXTRAS), safe='')}.npy"
 
-    def _pieces(self, name: str) -> Iterator[tuple[int, int, int]]:
-        """Yield the stored rows as ``(stream, start, stop)``, of at most about ``COPY_BYTES`` bytes."""
+    def _pieces(self, name: str, first: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the rows from ``first`` on as ``(stream, start, stop)``, of at most about ``COPY_BYTES`` bytes."""
         rows = max(1, COPY_BYTES // max(1, self.storage.specs[name].nbytes))
         for stream in range(self.storage.streams):
-            for start in range(self.oldest, self.count, rows):
+            for start in range(first, self.count, rows):
                 yield stream, start, min(start + rows, self.count)
 
     # ------------------------------------------------------------------ windows

@@ -56,7 +56,8 @@ class ReplayConfig(BatchSamplerConfig):
     storage: Literal["ram", "mmap"] = "ram"
     """Storage of the rows with device cpu: ram, or mmap (memory-mapped files) for more rows than fit into memory."""
     store_path: str = "auto"
-    """Permanent store of all rows: auto (the run's folder), a path, a URL such as s3://bucket/name, or none."""
+    """Permanent store of all rows: auto (the run's folder; none for on-policy learners), a path, a URL such as
+    s3://bucket/name, or none."""
     store_keep: Literal["all", "replay"] = "all"
     """Rows that the store keeps: all, or replay for those that the replay of a checkpoint may need."""
     write_buffer: int | str = "1GB"

@@ -81,6 +81,8 @@ class PersistentReplay:
         self.config = config
         self.run = run
         self.location: str = absolute_store_path(config.store_path)
+        if self.location == "auto" and replay.window.rollout:  # writing rows would take longer than learning from them
+            self.location = "none"
         self.store: ReplayStore | None = self._open(self.location)
         if self.store is not None:
             self.store.stopping = stop
@@ -173,10 +175,12 @@ class PersistentReplay:
 
     def state_dict(self) -> State:
         """Return the position in the store, the rows that are not stored yet, and the state of the samplers."""
-        numbers = {"count": self.replay.count, "oldest": self.replay.oldest}
+        first, count = self.replay.oldest_needed, self.replay.count
+        numbers = {"count": count, "oldest": first}
         state: dict[str, Any] = {**numbers, "replay": dict(self.replay.state_dict())}
         if self.store is None:
-            return state
+            is_rollout = self.replay.window.rollout > 0
+            return state | ({"rows": self.replay.storage.read(first, count, list(self.columns))} if is_rollout else {})
         try:
             self.store.flush(FLUSH_SECONDS)
         except RunError as error:  # the store's thread has failed: rows that it has not stored go into the checkpoint
@@ -188,9 +192,15 @@ class PersistentReplay:
     def load_state_dict(self, state: State) -> None:
         """Fill the replay with its saved rows, and continue storing; the module's docstring lists all cases."""
         self.loaded = state
+        if "rows" in state and self._fits(state["rows"]):
+            self._load_rows(state["rows"], int(state["count"]))
+            return
         located = self._find_rows(state)
         if located is None:
-            logger.warning("the replay buffer starts empty: its rows were not stored or have been moved")
+            if "rows" in state:
+                logger.info("a new rollout begins: the rows of the checkpoint do not fit these environments")
+            else:
+                logger.warning("the replay buffer starts empty: its rows were not stored or have been moved")
             self._start_with(None)
         elif not self._read_back(located, state):
             self.is_copied = True
@@ -268,6 +278,21 @@ class PersistentReplay:
         self._continue_store(located)
         self.exact = self.replay.count == int(state["count"])
         return True
+
+    def _fits(self, rows: Mapping[str, np.ndarray]) -> bool:
+        """Return whether ``rows`` ``[N, n, ...]`` have the replay's streams and columns."""
+        expected = {name: (self.streams, *spec.shape) for name, spec in self.columns.items()}
+        return {name: (len(x), *x.shape[2:]) for name, x in rows.items()} == expected
+
+    def _load_rows(self, rows: Mapping[str, np.ndarray], count: int) -> None:
+        """Continue with the ``rows`` of a checkpoint without a store; the next row is number ``count``."""
+        self.replay.restart_at(count - _count_rows(rows))
+        self.replay.extend(rows)
+        self.exact = True
+        if self.store is not None:
+            self.segment = self.store.begin(self.columns, self.streams, first=self.replay.oldest)
+            self._store_all(self.store)
+        self.replay.attach(self.store)
 
     def _continue_store(self, located: LocatedRows) -> None:
         """Continue writing after the rows just read, or copy them if they are in another store."""

@@ -49,6 +49,13 @@ class RolloutBuffer(ReplayBuffer):
         is_complete = self.count - self.begun >= self.window.rollout
         return self.batches * max(1, self.window.epochs) - self.used if is_complete else 0
 
+    def register_row(self, step: Step) -> None:
+        """Do nothing: rollouts are not sampled as windows."""
+
+    @property
+    def oldest_needed(self) -> int:
+        return max(self.oldest, (self.count if self.used else self.begun) - self.window.context)
+
     def restart_at(self, first: int) -> None:
         """Drop all rows, see ``ReplayBuffer``; a rollout begins at row ``first``."""
         super().restart_at(first)
@@ -105,8 +112,8 @@ class RolloutBuffer(ReplayBuffer):
 
     def load_state_dict(self, state: State) -> None:
         """Restore a saved state; without the same rows a new rollout begins, as other rows are of another policy."""
-        same = (state["count"], state["streams"]) == (self.count, self.storage.streams)
-        self._restart(int(state["begun"]) if same else self.count)
+        begun, same = int(state["begun"]), (state["count"], state["streams"]) == (self.count, self.storage.streams)
+        self._restart(begun if same and begun >= self.oldest else self.count)  # the rollout can have become shorter
         self.rng.bit_generator.state = dict(state["rng"])
 
 
@@ -118,6 +125,11 @@ class RolloutQueue(ReplayBuffer):
 
     def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
         super().__init__(storage, window, seed=seed, config=BatchSamplerConfig())
+
+    @property
+    def oldest_needed(self) -> int:
+        assert self.batch_sampler.online is not None
+        return max(self.oldest, self.batch_sampler.online.oldest_row)
 
     @property
     def num_queued(self) -> int:

@@ -184,6 +184,11 @@ class OnlineQueue(Sampler):
         while self.queue and self.queue[0] < oldest:
             self.queue.popleft()
 
+    @property
+    def oldest_row(self) -> int:
+        """Number of the first row of the windows that are queued, or will be."""
+        return min(self.soonest, self.queue[0] // self.storage.streams if self.queue else self.soonest)
+
     def draw(self, count: int) -> Tensor:
         """Return the oldest handles of the queue, fewer than ``count`` if it runs empty."""
         oldest = [self.queue.popleft() for _ in range(min(count, len(self.queue)))]

@@ -39,41 +39,42 @@ class EpisodeStats(NamedTuple):
     info: Mapping[str, float] = MappingProxyType({})
 
 
-def read_exact_rewards(env: Env, step: Step) -> list[float]:
-    """Return the rewards of the current rows ``step``, in full precision if the environment provides it."""
-    return list(env.exact_rewards) or step.reward.tolist()
+def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
+    """Return the rewards of the current rows ``step``, float64 ``[N]``; exact if the environment provides them so."""
+    exact = np.asarray(env.exact_rewards, np.float64)
+    return exact if len(exact) else step.reward.numpy().astype(np.float64)
 
 
 class EpisodeCounter:
     """Sums the rewards and decisions of N running episodes."""
 
     def __init__(self, num_envs: int) -> None:
-        self.score: list[float] = [0.0] * num_envs
-        self.length: list[int] = [0] * num_envs
+        self.score: np.ndarray = np.zeros(num_envs)
+        self.length: np.ndarray = np.zeros(num_envs, np.int64)
 
     def add(
-        self, step: Step, rewards: Sequence[float], logged: Mapping[int, Mapping[str, float]]
+        self, step: Step, rewards: np.ndarray, logged: Mapping[int, Mapping[str, float]]
     ) -> list[tuple[int, EpisodeStats]]:
         """Count one row of each environment; return ``(env, stats)`` of the episodes that end with it.
 
         Episodes of a single row, which an environment yields while it is down, have no step and do not count.
         ``rewards``, ``logged``: ``exact_rewards`` and ``episode_info`` of the rows.
         """
-        finished = []
-        rows = zip(rewards, step.is_first.tolist(), step.is_last.tolist(), strict=True)
-        for i, (reward, first, last) in enumerate(rows):
-            self.score[i] = 0.0 if first else self.score[i] + reward
-            self.length[i] = 0 if first else self.length[i] + 1
-            if last and self.length[i]:
-                finished.append((i, EpisodeStats(self.score[i], self.length[i], logged.get(i, {}))))
-        return finished
+        is_first = step.is_first.numpy()
+        self.score += rewards
+        self.length += 1
+        self.score[is_first] = self.length[is_first] = 0
+        return [(i, stats._replace(info=logged.get(i, {}))) for i, stats in self.stats(step.is_last.numpy())]
 
     def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes of this many ``steps`` that do not end with the rows ``step``."""
-        if max(self.length) < steps:
-            return []
-        numbers = [i for i, last in enumerate(step.is_last.tolist()) if self.length[i] >= steps and not last]
-        return [(i, EpisodeStats(self.score[i], self.length[i])) for i in numbers]
+        return self.stats(~step.is_last.numpy(), steps)
+
+    def stats(self, chosen: np.ndarray, steps: int = 1) -> list[tuple[int, EpisodeStats]]:
+        """Return ``(env, stats)`` of the episodes ``chosen`` ``[N]`` that have at least this many ``steps``."""
+        numbers = np.flatnonzero(chosen & (self.length >= steps))
+        values = zip(self.score[numbers].tolist(), self.length[numbers].tolist(), strict=True)
+        return [(i, EpisodeStats(*value)) for i, value in zip(numbers.tolist(), values, strict=True)]
 
 
 def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -83,6 +84,26 @@ def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
         for name, value in info.items():
             values_by_name.setdefault(name, []).append(value)
     return {name: float(np.mean(values)) for name, values in sorted(values_by_name.items())}
+
+
+def pack_episodes(episodes: Sequence[EpisodeStats]) -> State:
+    """Return ``episodes`` as arrays, since encoding thousands of entries of a checkpoint takes seconds."""
+    names = dict.fromkeys(name for episode in episodes for name in episode.info)
+    return {
+        "score": np.array([episode.score for episode in episodes], np.float64),
+        "length": np.array([episode.length for episode in episodes], np.int64),
+        "info": {name: np.array([(i, x.info[name]) for i, x in enumerate(episodes) if name in x.info], np.float64)
+                 for name in names},
+    }  # fmt: skip
+
+
+def unpack_episodes(state: State) -> list[EpisodeStats]:
+    """Return the episodes that ``pack_episodes`` was given."""
+    infos: list[dict[str, float]] = [{} for _ in state["score"]]
+    for name, pairs in state["info"].items():
+        for number, value in pairs.tolist():
+            infos[int(number)][name] = value
+    return [EpisodeStats(*x) for x in zip(state["score"].tolist(), state["length"].tolist(), infos, strict=True)]
 
 
 class CollectorProtocol(Protocol):
@@ -150,7 +171,7 @@ class Collector:
         self._restarts_before = 0  # of earlier processes of this run
         self.rng: np.random.Generator = np.random.default_rng(seed)
         self._step: Step | None = env.reset(seed)  # None while a step is pending
-        self._rewards = [0.0] * env.num_envs
+        self._rewards: np.ndarray = np.zeros(env.num_envs)
         self._logged: dict[int, Mapping[str, float]] = {}
         self._failure: Exception | None = None  # the error raised instead
         self.state: Any = initial_state(policy, env.num_envs)
@@ -188,7 +209,7 @@ class Collector:
             self.sink.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
         self.count()
-        num_steps = step.is_last.tolist().count(False)
+        num_steps = len(step) - int(np.count_nonzero(step.is_last.numpy()))
         begin = time.perf_counter()
         self.env.send(self._action)
         self.seconds["time/environment_seconds"] += time.perf_counter() - begin
@@ -247,7 +268,7 @@ class Collector:
             "env_steps": self.env_steps,
             "restarts": self.restarts,
             "rng": self.rng.bit_generator.state,
-            "unlogged": [[score, length, dict(info)] for score, length, info in self.unlogged_episodes],
+            "unlogged": pack_episodes(self.unlogged_episodes),
         }
         if not self._envs_respond():
             return state
@@ -256,7 +277,7 @@ class Collector:
             "rewards": self._rewards,
             "watched": self._watched,
             "counted": self._counted,
-            "episodes": {"score": np.array(self.counter.score), "length": np.array(self.counter.length)},
+            "episodes": {"score": self.counter.score.copy(), "length": self.counter.length.copy()},
             "logged": {} if self._counted else {str(number): dict(info) for number, info in self._logged.items()},
             "begun": None if self._action is None else {"action": self._action, "stored": self._stored},
             "state": flatten_named(self.state),
@@ -286,7 +307,7 @@ class Collector:
         self.env_steps = int(state["env_steps"])
         self._restarts_before = int(state["restarts"])
         self.rng.bit_generator.state = dict(state["rng"])
-        self.unlogged_episodes[:] = [EpisodeStats(*episode) for episode in state["unlogged"]]
+        self.unlogged_episodes[:] = unpack_episodes(state["unlogged"])
         carried = state.get("state", {})
         if shapes_of(carried) == shapes_of(flatten_named(self.state)):
             self.state = unflatten_named(self.state, carried)
@@ -335,17 +356,15 @@ class Collector:
         if env is None or len(snapshots) != self.env.num_envs or "step" not in state:
             return self.env.num_envs
         step = unflatten_named(self.step, state["step"])
-        counter_state = state["episodes"]
-        self.counter.score, self.counter.length = counter_state["score"].tolist(), counter_state["length"].tolist()
+        self.counter.score, self.counter.length = (np.array(state["episodes"][name]) for name in ("score", "length"))
         self._step = env.restore(snapshots, step)
-        over = self._step.is_last & ~step.is_last
+        over = (self._step.is_last & ~step.is_last).numpy()
         self._counted, self._watched, self._rewards = bool(state["counted"]), bool(state["watched"]), state["rewards"]
         self._logged = {int(number): dict(info) for number, info in state["logged"].items()}
         if begun := state["begun"]:
             self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
-            ended = zip(self.counter.score, self.counter.length, over.tolist(), strict=True)
-            self.finished.extend(EpisodeStats(score, length) for score, length, is_over in ended if is_over and length)
+            self.finished.extend(stats for _, stats in self.counter.stats(over))
         return int(over.sum())
 
 
@@ -359,7 +378,7 @@ def to_executed_action(action: Tensor, step: Step) -> Tensor:
     """Return ``action`` ``[N, A]`` as it is stored and sent: float32 on the CPU, zeros where the episode is over."""
     if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
         action = action.detach().to("cpu", torch.float32)
-    return action.masked_fill(step.is_last[:, None], 0.0) if True in step.is_last.tolist() else action
+    return action.masked_fill(step.is_last[:, None], 0.0) if np.count_nonzero(step.is_last.numpy()) else action
 
 
 def random_flat_actions(
