@@ -15,7 +15,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from reverie.agent import evaluating, policy_file, reaching, world_model_inspector
 from reverie.agent.player import AgentState, Player
 from reverie.agent.policy_file import ExportReport
-from reverie.agent.reaching import Reached
+from reverie.agent.reaching import ReachResult
 from reverie.agent.world_model_inspector import ImaginedTrajectory, ModelState
 from reverie.algos.goal_planner import GoalPlan
 from reverie.core.errors import DataError
@@ -187,7 +187,7 @@ class Agent(Player):
         self, goal: Any, env: gymnasium.Env[Any, Any] | None = None, *,
         max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Reached:  # fmt: skip
+    ) -> ReachResult:  # fmt: skip
         """Play one episode toward a goal, with a goal-conditioned agent.
 
         Args:

@@ -26,7 +26,7 @@ def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
     if isinstance(obs, tuple | list):  # the whole return value of reset or step, which is reported elsewhere
         return obs
     name = GOAL_NAME if GOAL_NAME in space.spaces else DESIRED_GOAL
-    parts = _named(spaces.Dict({key: part for key, part in space.items() if key != name}), obs)
+    parts = _to_parts(spaces.Dict({key: part for key, part in space.items() if key != name}), obs)
     if goal is None:
         if name not in parts:
             raise DataError(f"there is no goal: pass goal, an observation to reach, of the space {space[name]}.")
@@ -34,13 +34,13 @@ def add_goal(space: spaces.Dict, obs: Any, goal: Any) -> Any:
     path, leaf = next((path, leaf) for path, leaf in iter_leaves(space) if path[0] != name)
     shape = np.shape(get_at_path(parts, path))
     count = None if shape == leaf.shape else shape[0]
-    whole = space[name]
-    values = _named(whole, goal) if isinstance(whole, spaces.Dict) else goal
-    arrays = {column("goal", path): _part(values, path, leaf, count) for path, leaf in iter_leaves(whole)}
-    return {**parts, name: columns_to_nested(whole, arrays, "goal")}
+    goal_space = space[name]
+    values = _to_parts(goal_space, goal) if isinstance(goal_space, spaces.Dict) else goal
+    arrays = {column("goal", path): _part(values, path, leaf, count) for path, leaf in iter_leaves(goal_space)}
+    return {**parts, name: columns_to_nested(goal_space, arrays, "goal")}
 
 
-def _named(space: spaces.Dict, value: Any) -> dict[str, Any]:
+def _to_parts(space: spaces.Dict, value: Any) -> dict[str, Any]:
     """Return ``value`` as a dictionary; a bare value is that of the only part of ``space``."""
     if isinstance(value, Mapping):
         return dict(value)

@@ -32,7 +32,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class ReachResult:
     """An episode toward a goal."""
 
     success: bool | None
@@ -55,24 +55,24 @@ def reach(
     player: Player, goal: Any, env: gymnasium.Env[Any, Any] | None = None, *,
     max_steps: int | None = None, radius: float | None = None, seed: int | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Reached:  # fmt: skip
+) -> ReachResult:  # fmt: skip
     """Play one episode toward a goal: see ``Agent.reach``."""
     AtLeast(1).check("max_steps", max_steps)
     AtLeast(0).check("radius", radius)
     if not isinstance(player.config.algo, GoalKeysConfig):
         raise ConfigError(f"{player.config.algo.algorithm} does not act toward goals. Train gcbc, hiql or lewm.")
-    made = player.make_env(render=True) if env is None else None
+    opened_env = player.make_env(render=True) if env is None else None
     try:
-        return _play(player, made or env, goal, max_steps or player.episode_limit, radius, seed, options)
+        return _play(player, opened_env or env, goal, max_steps or player.episode_limit, radius, seed, options)
     finally:
-        if made is not None:
-            close_quietly(made)
+        if opened_env is not None:
+            close_quietly(opened_env)
 
 
 def _play(
     player: Player, env: Any, goal: Any, max_steps: int, radius: float | None, seed: int | None,
     options: Mapping[str, Any] | None,
-) -> Reached:  # fmt: skip
+) -> ReachResult:  # fmt: skip
     obs, _ = env.reset(seed=seed, options={GOAL_NAME: goal, **(options or {})})
     judges = radius is None and _pursues(obs, goal)  # whether the environment knows this goal
     start, state = copy.deepcopy(obs), None
@@ -83,7 +83,7 @@ def _play(
         with contextlib.suppress(ConfigError):  # the learner has no values
             distances.append(player.distance(obs, goal=goal))
         if radius is not None:
-            success = _error(_achieved(player, obs), goal) <= radius
+            success = _error(_achieved_parts(player, obs), goal) <= radius
         if success or step == max_steps:
             break
         action, state = player.act(obs, state, goal=goal)
@@ -91,7 +91,7 @@ def _play(
         step += 1
         success = any(bool(info.get(key)) for key in SUCCESS_KEYS) if judges else success
         max_steps = step if terminated or truncated else max_steps
-    return Reached(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
+    return ReachResult(success=success, steps=step, distances=np.array(distances), frames=frames, start=start)
 
 
 def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:
@@ -107,7 +107,7 @@ def _pursues(obs: Any, goal: Any) -> bool:
     return name is not None and _error(obs[name], goal) < 1e-2
 
 
-def _achieved(player: Player, obs: Any) -> Any:
+def _achieved_parts(player: Player, obs: Any) -> Any:
     """Return the parts of an observation that a goal has too."""
     if not isinstance(obs, Mapping) or not isinstance(space := player.observation_space, spaces.Dict):
         return obs
@@ -140,10 +140,10 @@ def read_goal(path: Path) -> Any:
 
 def reach_and_film(
     player: Player, goal: Path, *, max_steps: int | None, radius: float | None, seed: int | None
-) -> tuple[Reached, Path | None]:
+) -> tuple[ReachResult, Path | None]:
     """Play one episode toward the goal in a file; return it, and its film reach.mp4 in the run's videos."""
-    reached = reach(player, read_goal(goal), max_steps=max_steps, radius=radius, seed=seed)
-    if not reached.frames:
-        return reached, None
+    result = reach(player, read_goal(goal), max_steps=max_steps, radius=radius, seed=seed)
+    if not result.frames:
+        return result, None
     path = RunFolder(player.run).videos / "reach.mp4"
-    return reached, write_video(path, np.stack(reached.frames), player.frames_per_second)
+    return result, write_video(path, np.stack(result.frames), player.frames_per_second)

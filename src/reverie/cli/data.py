@@ -254,12 +254,12 @@ class MakeCommand:
 
         options = self.out, self.episodes, self.seed
         with _file_progress("episodes") as progress, disk_errors_as_run_error(self.out):
-            made = (
+            paths = (
                 make_two_rooms(*options, progress)
                 if self.name == NAME
                 else make_dataset(self.name.removeprefix("ogbench:"), *options, progress)
             )
-            for path in made:
+            for path in paths:
                 print(path)
 
 

@@ -26,12 +26,8 @@ from reverie.core.files import read_file, user_folder, write_atomic
 
 GROUPS = ("reverie.algos", "reverie.readers", "gymnasium.envs")
 """Entry point groups with which an installed package offers its classes to reverie or Gymnasium."""
-OFFERED = (
-    "reverie", "gymnasium.envs", "ale_py", "crafter", "craftax", "deepmind_lab", "diambra", "dm_control",
-    "flappy_bird_gymnasium", "gym_super_mario_bros", "gymnasium_robotics", "memory_maze", "minatar", "minedojo",
-    "minerl", "minigrid", "miniworld", "ogbench", "pettingzoo", "procgen",
-)  # fmt: skip
-"""Additional packages whose classes files may name: those of ``envs/suites.py``."""
+OFFERED = {"reverie", "gymnasium.envs"}
+"""Additional packages whose classes files may name. ``envs/suites.py`` adds those of its suites."""
 INSTALLED = "installed"
 """Placeholder in the list of trusted files for the hash of an installed file, which only an installer changes."""
 

@@ -56,9 +56,9 @@ def _play(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     obs, _ = env.reset(seed=int(rng.integers(2**31)))
     pictures, actions = [], []
     for _ in range(STATES):
-        if np.linalg.norm(env.place - env.target) < 1:
-            env.target = env.draw_place()
-        direction = _next_point(env.place, env.target) - env.place
+        if np.linalg.norm(env.position - env.target) < 1:
+            env.target = env.draw_position()
+        direction = _next_point(env.position, env.target) - env.position
         direction /= max(1e-6, np.abs(direction).max())
         actions.append(np.clip(direction + rng.normal(0, NOISE, 2), -1, 1).astype(np.float32))
         pictures.append(obs["image"])

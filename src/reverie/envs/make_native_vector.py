@@ -176,15 +176,15 @@ def vector_frames(vector: Vector) -> int:
 def _check_scores(vector: Vector, config: EnvConfig) -> None:
     """Raise ConfigError if a vector of Atari games would change scores of evaluations, too."""
     spec: Any = vector.spec
-    made: dict[str, Any] = getattr(getattr(spec, "config", None), "_asdict", dict)()  # EnvPool
+    vector_options: dict[str, Any] = getattr(getattr(spec, "config", None), "_asdict", dict)()  # EnvPool
     if type(vector.unwrapped).__name__ == "AtariVectorEnv":
-        made = {"reward_clipping": True} | getattr(spec, "kwargs", {})
-    if made.get("reward_clipping") or made.get("reward_clip"):
+        vector_options = {"reward_clipping": True} | getattr(spec, "kwargs", {})
+    if vector_options.get("reward_clipping") or vector_options.get("reward_clip"):
         raise ConfigError(
             "env.vectorization = native: the vector clips rewards, in evaluations, too. Make it with reward_clipping = "
             "False (EnvPool: reward_clip = False), and set env.clip_reward = sign."
         )
-    if made.get("episodic_life") and not config.terminal_on_life_loss:
+    if vector_options.get("episodic_life") and not config.terminal_on_life_loss:
         raise ConfigError(
             "env.vectorization = native: the vector ends episodes with each life, in evaluations, too. Make it with "
             "episodic_life = False; for ids, set env.terminal_on_life_loss = True."

@@ -22,6 +22,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec, find_highest_version, get_env_id, parse_env_id
 
 from reverie.core.errors import EnvError, did_you_mean, format_error
+from reverie.core.imports import OFFERED
 
 ENVPOOL = "envpool/"
 """EnvPool ids, which are used unchanged."""
@@ -195,6 +196,7 @@ SUITES = (
 )
 # fmt: on
 """The suite "tests" has environments with known best returns, to test learners."""
+OFFERED.update(suite.package for suite in SUITES if suite.register is not None)
 
 
 def register_suite(env_id: str) -> None:

@@ -37,51 +37,51 @@ class TwoRooms(gymnasium.Env[dict[str, Any], np.ndarray]):
         picture = spaces.Box(0, 255, SHAPE, np.uint8)
         self.observation_space: spaces.Dict = spaces.Dict({"image": picture, "goal": spaces.Dict({"image": picture})})
         self.action_space: spaces.Box = spaces.Box(-1, 1, (2,), np.float32)
-        self.place: np.ndarray = np.zeros(2)
+        self.position: np.ndarray = np.zeros(2)
         self.target: np.ndarray = np.zeros(2)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Reset:
         super().reset(seed=seed)
-        given = options or {}
-        self.place, self.target = (
-            find_dot(given[name]) if name in given else self.draw_place() for name in ("image", "goal")
+        options = options or {}
+        self.position, self.target = (
+            find_dot(options[name]) if name in options else self.draw_position() for name in ("image", "goal")
         )
         return self._observe(), {}
 
-    def draw_place(self) -> np.ndarray:
-        """Return a random free place, its column and row."""
+    def draw_position(self) -> np.ndarray:
+        """Return a random free position, its column and row."""
         while True:
-            place = self.np_random.uniform(MARGIN, SIDE - 1 - MARGIN, 2)
-            if _is_free(place):
-                return place
+            position = self.np_random.uniform(MARGIN, SIDE - 1 - MARGIN, 2)
+            if _is_free(position):
+                return position
 
     def step(self, action: np.ndarray) -> Stepped:
         move = np.clip(np.asarray(action, np.float64), -1, 1)
         for axis in (0, 1):  # one after the other, so that the dot slides along walls
-            moved = self.place.copy()
+            moved = self.position.copy()
             moved[axis] = np.clip(moved[axis] + move[axis], MARGIN, SIDE - 1 - MARGIN)
             if _is_free(moved):
-                self.place = moved
-        reached = bool(np.linalg.norm(self.place - self.target) < RADIUS)
+                self.position = moved
+        reached = bool(np.linalg.norm(self.position - self.target) < RADIUS)
         return self._observe(), float(reached), reached, False, {"success": reached}
 
     def _observe(self) -> dict[str, Any]:
-        return {"image": draw(self.place), "goal": {"image": draw(self.target)}}
+        return {"image": draw(self.position), "goal": {"image": draw(self.target)}}
 
     def render(self) -> np.ndarray:
-        return draw(self.place).repeat(8, 0).repeat(8, 1)
+        return draw(self.position).repeat(8, 0).repeat(8, 1)
 
 
-def _is_free(place: np.ndarray) -> bool:
-    """Return whether the dot can be at ``place``, its column and row."""
-    return bool(abs(place[0] - WALL) >= 1.5 or DOOR[0] <= place[1] <= DOOR[1])
+def _is_free(position: np.ndarray) -> bool:
+    """Return whether the dot can be at ``position``, its column and row."""
+    return bool(abs(position[0] - WALL) >= 1.5 or DOOR[0] <= position[1] <= DOOR[1])
 
 
-def draw(place: np.ndarray) -> np.ndarray:
-    """Return the picture ``[32, 32, 3]`` of a dot at ``place``: red, with the walls in blue."""
+def draw(position: np.ndarray) -> np.ndarray:
+    """Return the picture ``[32, 32, 3]`` of a dot at ``position``: red, with the walls in blue."""
     column, row = np.meshgrid(np.arange(SIDE), np.arange(SIDE))
     picture = np.zeros(SHAPE, np.uint8)
-    squares = (column - place[0]) ** 2 + (row - place[1]) ** 2
+    squares = (column - position[0]) ** 2 + (row - position[1]) ** 2
     picture[..., 0] = np.round(255 * np.exp(-squares / 2))
     picture[(column == WALL) & ((row < DOOR[0]) | (row > DOOR[1])), 2] = 255
     picture[[0, -1], :, 2] = picture[:, [0, -1], 2] = 255

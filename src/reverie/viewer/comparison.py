@@ -112,8 +112,8 @@ def _group_runs(runs: Mapping[str, Path]) -> tuple[list[Group], dict[str, list[s
 def _hues(groups: Sequence[Group]) -> list[int]:
     """Return the hue of each group, as if the groups of its environment were alone."""
     envs = {group.key.env: [g.key.algorithm for g in groups if g.key.env == group.key.env] for group in groups}
-    left = {env: assign_hues(algorithms) for env, algorithms in envs.items()}
-    return [left[group.key.env].pop(0) for group in groups]
+    hues = {env: assign_hues(algorithms) for env, algorithms in envs.items()}
+    return [hues[group.key.env].pop(0) for group in groups]
 
 
 def _find_differences(keys: Sequence[GroupKey]) -> dict[str, list[str]]:

@@ -142,10 +142,10 @@ def _option(agent: Agent, goal: Obs) -> Any:
     space = agent.observation_space
     if not isinstance(space, spaces.Dict) or GOAL_NAME not in space.spaces:
         return None
-    whole, arrays = space[GOAL_NAME], {name: values[0].numpy() for name, values in goal.items()}
-    if any(arrays[column(GOAL_NAME, path)].shape != leaf.shape for path, leaf in iter_leaves(whole)):
+    goal_space, arrays = space[GOAL_NAME], {name: values[0].numpy() for name, values in goal.items()}
+    if any(arrays[column(GOAL_NAME, path)].shape != leaf.shape for path, leaf in iter_leaves(goal_space)):
         return None
-    return columns_to_nested(whole, arrays, GOAL_NAME)
+    return columns_to_nested(goal_space, arrays, GOAL_NAME)
 
 
 # ---------------------------------------------------------------------- recorded states
@@ -233,7 +233,7 @@ class GoalStates:
         x, y = sorted((names * 2)[:2], key=[*self.axes].index)
         return x, y
 
-    def place(self, rows: Obs, x: str, y: str) -> list[list[float]]:
+    def coordinates(self, rows: Obs, x: str, y: str) -> list[list[float]]:
         """Return coordinates of rows ``[N, ...]``: N pairs, NaN where the rows lack these numbers."""
         numbers = self.numbers(rows)
         unknown = np.full(len(next(iter(rows.values()))), np.nan)
@@ -249,8 +249,8 @@ class GoalStates:
         def first_estimate(part: Obs) -> Tensor:
             count = len(next(iter(part.values())))
             goals = {key: x.expand(count, *x.shape[1:]) for key, x in goal.items()}
-            found = estimate_goals(self.agent, _as_step(part | goals), self.agent.initial_state(count))
-            return next(iter(found.values()), torch.full((count,), torch.nan))
+            estimates = estimate_goals(self.agent, _as_step(part | goals), self.agent.initial_state(count))
+            return next(iter(estimates.values()), torch.full((count,), torch.nan))
 
         values = _in_chunks(first_estimate, {key: x[: self.num_points] for key, x in self.obs.items()}).numpy()
         return None if np.isnan(values).all() else values
@@ -262,7 +262,7 @@ class GoalStates:
         if not isinstance(algo, HIQL):
             return None
         inputs = policy.preprocess_step(step, before.past)[0].obs  # type: ignore[attr-defined]
-        wanted = algo.objective.actor.subgoal(inputs)  # [1, D]
+        subgoal = algo.objective.actor.subgoal(inputs)  # [1, D]
         state = {key: x for key, x in inputs.items() if not key.startswith(GOAL)}
 
         def represent(part: Obs) -> Tensor:
@@ -271,7 +271,7 @@ class GoalStates:
             return rows
 
         points = _in_chunks(represent, {key: x[: self.num_points] for key, x in self.inputs.items()})
-        return int((points - wanted.cpu()).norm(dim=-1).argmin())
+        return int((points - subgoal.cpu()).norm(dim=-1).argmin())
 
     def picture(self, number: int) -> np.ndarray | None:
         """Return a recorded picture ``[H, W, 3]`` uint8."""

@@ -147,9 +147,9 @@ class Viewer:
         if checkpoint is None:
             chosen = self.options.get("checkpoint") if self.single else None
             return self._loaded(path, Checkpoints(RunFolder(path).checkpoints).select(chosen))
-        if (known := find_checkpoints(path).get(checkpoint)) is None:
+        if (checkpoint_path := find_checkpoints(path).get(checkpoint)) is None:
             raise RunError(f"there is no checkpoint {short_repr(checkpoint)} in this run (any more).")
-        return self._loaded(path, known)
+        return self._loaded(path, checkpoint_path)
 
 
 Pictures = list[tuple[Any, bytes]]
@@ -369,7 +369,7 @@ def _goal_map(page: Page, x: Any = None, y: Any = None) -> Response:
     x, y = (given if given in known else usual for given, usual in zip((x, y), states.default_axes, strict=True))
     goal = session.goal
     head = {"axes": [*known], "x": x, "y": y, "points": np.stack([known[x], known[y]], -1), "goal": None}
-    head |= {"colors": states.estimate(as_goal(session.agent, goal, 0)), "goal": states.place(goal, x, y)[0]}
+    head |= {"colors": states.estimate(as_goal(session.agent, goal, 0)), "goal": states.coordinates(goal, x, y)[0]}
     numbers = {key: values.flatten() for key, values in goal.items() if key in states.vectors}
     return head | {"numbers": {k: v.tolist() for k, v in numbers.items() if len(v) <= MAX_SHOWN_NUMBERS}}, []
 
@@ -378,7 +378,7 @@ def _goal_path(page: Page, x: Any, y: Any, first: int) -> Response:
     """Return the places of the real rows from ``first`` on."""
     rows = [row.step.obs for row in page.open().timeline.real[first:]]
     obs = {key: torch.cat([row[key] for row in rows]) for key in page.goal_states().obs} if rows else {}
-    return {"first": first, "path": page.goal_states().place(obs, x, y) if rows else []}, []
+    return {"first": first, "path": page.goal_states().coordinates(obs, x, y) if rows else []}, []
 
 
 def _goal_plan(page: Page, at: Any) -> Response:
