@@ -46,6 +46,13 @@ def test_an_end_that_is_not_true_and_rows_without_truth():
     assert strip.texts[7:] == ["matches", "the dream has ended", "the dream has ended", "", ""]
     assert strip.sentence.endswith("; at frame 8 the dream has ended.")
 
+    predicted["cont"][7:10], short = 0.9, {key: x[:10] for key, x in real.items()}
+    strip = make_dream_strip(spec, short, predicted, origins, is_terminal=True)
+    assert strip.sentence.endswith("; at frame 9 the episode ends, and the dream goes on.")
+    predicted["cont"][9] = 0.1
+    assert "all" not in make_dream_strip(spec, short, predicted, origins, is_terminal=True).sentence
+    assert make_dream_strip(spec, short, predicted, origins, is_terminal=True).parting is None
+
 
 def test_numbers_are_judged_by_what_nothing_changes_would_give():
     spec = {"o": ObsPart(kind="vector", shape=(1,), dtype="float32")}

@@ -123,7 +123,10 @@ def dream(
     errors, baseline_errors, units = dream_errors(truth, predicted, agent.obs_spec, context)
     origins = ["seen"] * context + ["imagined"] * (batch.shape[1] - context)
     real = {prediction_name(key): x[0].numpy() for key, x in batch.obs.items()} | {"reward": batch.reward[0].numpy()}
-    first_strip = make_dream_strip(agent.obs_spec, real, {key: x[0] for key, x in predicted.items()}, origins)
+    first_strip = make_dream_strip(
+        agent.obs_spec, real, {key: x[0] for key, x in predicted.items()}, origins,
+        is_terminal=bool(batch.is_terminal[0, -1]),
+    )  # fmt: skip
     if (clip := agent.config.env.clip_reward) != "none":
         units["reward"] += f" of rewards after env.clip_reward = {clip}"
     report_data = {

@@ -20,13 +20,14 @@ Rows = Mapping[str, np.ndarray]
 
 
 def make_dream_strip(
-    spec: ObsSpec, real: Rows, predicted: Rows, origins: Sequence[str], columns: int = COLUMNS
-) -> Strip:
+    spec: ObsSpec, real: Rows, predicted: Rows, origins: Sequence[str], columns: int = COLUMNS, *,
+    is_terminal: bool = False,
+) -> Strip:  # fmt: skip
     """Return the strip of a dream of D rows beside an episode of T rows, D >= T.
 
     The first image is judged by its root-mean-square error. Without images, a row with a wrong class differs. Without
     classes either, the first vector, else the reward, is judged like an image. A dream that ends before the episode
-    differs from then on.
+    differs from then on, and one that goes on where the episode terminates differs there.
 
     Args:
         spec: the observations.
@@ -34,6 +35,7 @@ def make_dream_strip(
         predicted: observations, ``reward`` and ``cont`` ``[D, ...]`` by the same names.
         origins: how each row of the dream came about, ``[D]``: "seen", "imagined" or "edited".
         columns: number of pictures.
+        is_terminal: whether the episode terminates in its last row.
     """
     length, compared = len(origins), len(real["reward"])
     context = next((t for t, origin in enumerate(origins) if origin != "seen"), length)
@@ -45,8 +47,11 @@ def make_dream_strip(
         texts = [f"{level}: {bar:.2g} times “nothing changes”" for level, bar in zip(levels, bars, strict=True)]
     else:
         levels = ["" if np.isnan(bar) else "differs" if bar else "matches" for bar in bars]
-    for row in range(_predicted_end(predicted["cont"], context) + 1, compared):
+    end = _predicted_end(predicted["cont"], context)
+    for row in range(end + 1, compared):
         levels[row], texts[row], bars[row] = "differs", "the dream has ended", np.nan
+    if is_terminal and end >= compared > context:
+        levels[compared - 1], texts[compared - 1] = "differs", "the episode ends, and the dream goes on"
     parting = _find_parting(levels, patience)
     return Strip(
         sentence=_describe_dream(context, length, parting, bars, "" if parting is None else texts[parting]),

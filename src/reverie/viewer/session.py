@@ -505,7 +505,9 @@ class Session:
         names = {*real, "reward", "cont"} & line.dream[0].predictions.keys()
         predicted = {name: np.stack([row.predictions[name] for row in line.dream]) for name in names}
         origins = [row.origin for row in line.dream]
-        return make_dream_strip(self.agent.obs_spec, real | {"reward": rewards}, predicted, origins, columns)
+        real |= {"reward": rewards}
+        is_terminal = bool(facts[-1]["terminal"])
+        return make_dream_strip(self.agent.obs_spec, real, predicted, origins, columns, is_terminal=is_terminal)
 
     def picture(self, number: int) -> tuple[bytes | None, bytes | None]:
         """Return the pictures of a row as PNG: of the real row, and of the dream."""
