@@ -249,7 +249,7 @@ def test_what_cannot_be_dreamt_is_said(nano, tmp_path):
         reverie.dream_env(agent).step(0)
     few = {**FEW, "replay": {"store_path": "none"}}
     reverie.train("dreamer_v3", env="CartPole-v1", size="nano", run=tmp_path / "rowless", **few)
-    with pytest.raises(DataError, match=r"start = 'replay': .* contains no dataset.*start = 'prior'"):
+    with pytest.raises(DataError, match=r"start = 'replay': .* without stored rows.*start = 'prior'"):
         reverie.dream_env(tmp_path / "rowless")
     assert reverie.dream_env(tmp_path / "rowless", start="prior").reset()[0].shape == (4,)
     reverie.train("dqn", env="CartPole-v1", run=tmp_path / "dqn", **FEW)

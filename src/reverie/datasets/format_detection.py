@@ -133,7 +133,7 @@ def _parts(folder: Source) -> list[Source]:
     if not paths and {"config.yaml", "spec.json"} <= {path.name for path in folder.children}:
         raise DataError(
             f"{folder.path} is a run without stored rows, as those of on-policy learners are by default. Start it with "
-            f"--replay.store-path FOLDER to store them, or record new episodes: reverie data record {folder.path}"
+            f"--replay.store-path FOLDER to store them, or record new episodes: reverie data record {folder.path}."
         )
     if not paths:
         datasets = ", ".join((folder.path / name).as_posix() for name in local_names(folder.path)[:6])
