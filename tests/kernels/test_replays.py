@@ -7,21 +7,17 @@ import torch
 from tapes import Tapes
 
 import dreamer_configs
-from contracts import ALIKE, CONFIGS, PREPARED, batch, build, learned, lived, shown, steps
+from contracts import CONFIGS, DISTINCT, PREPARED, batch, build, learned, lived, shown, steps
 from dreamer_configs import V3, made
 from reverie.kernels.capture import WARM_UPS, CapturedTrainStep
 
-DIFFERENT = [name for name in CONFIGS if name not in ALIKE]
-NAMES = {(type(config), type(getattr(config.networks, "memory", None))): name
-         for name in reversed(DIFFERENT) for config in (CONFIGS[name],)}.values()  # fmt: skip
-"""One of each algorithm and kind of memory: what a tape could miss lies in the steps of its class."""
 WORLD_MODELS = [name for name in dreamer_configs.CONFIGS if name not in ("v1", "v1_cont", "v2")]
 
 
 @pytest.mark.usefixtures("plain_pytorch")
 @pytest.mark.parametrize(
     ("name", "spec", "functions"),
-    [(name, "vector", "compiled") for name in sorted(NAMES)]
+    [(name, "vector", "compiled") for name in DISTINCT]
     + [(name, "everything", "plain") for name in ("dqn_choices", "discrete_sac_transformer", "ppo_lstm", "tdmpc2")],
 )
 def test_replays_learn_what_updates_learn(name, spec, functions):
