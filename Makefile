@@ -53,7 +53,7 @@ demo: $(VENV)/.kernels
 test: export PYTHONDONTWRITEBYTECODE =
 test: lint $(VENV)/.kernels $(TRITON)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
-	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" tests/kernels)
+	$(if $(TRITON),PYTHONPATH=$(VENV)/triton $(BIN)/python -m pytest -n 2 -k "gpu or triton" --ignore tests/kernels/test_cuda.py tests/kernels)
 
 # Apart from the others: Ray is large, and its tests lose whole nodes.
 cluster: $(VENV)/.dev

@@ -11,6 +11,7 @@ from contracts import (
     ACTIONS,
     ALIKE,
     CONFIGS,
+    DISTINCT,
     MOVES,
     OFFLINE,
     ON_POLICY,
@@ -47,6 +48,7 @@ CLONES = [name for name in OFFLINE if name.startswith(("bc", "decision")) and no
 pytestmark = pytest.mark.usefixtures("plain_pytorch")
 NAMES = [name for name in CONFIGS if name not in ALIKE]
 every = pytest.mark.parametrize("name", NAMES)
+distinct = pytest.mark.parametrize("name", DISTINCT)
 replaying = pytest.mark.parametrize("name", [name for name in NAMES if name not in ON_POLICY])
 specs = pytest.mark.parametrize("spec", SPECS)
 bounded = pytest.mark.parametrize("name", ["crr", "discrete_bcq", "discrete_crr"])
@@ -58,7 +60,7 @@ def test_every_algorithm_is_here():
     assert {algorithm_name(type(config)) for config in CONFIGS.values()} | DREAMERS == ours
 
 
-@every
+@distinct
 def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
     """A learner with these weights of another one acts as that does; a critic beside an actor is not among them."""
     spec, moves = tiny(name).acting_spec(SPECS["everything"]), ACTIONS.get(name, MOVES)
@@ -78,8 +80,10 @@ def test_what_the_policy_reads_is_all_that_an_actor_needs(name):
 # ---------------------------------------------------------------- updates
 
 
-@every
-@pytest.mark.parametrize(("spec", "precision"), [("vector", "bfloat16"), ("everything", "float32")])
+@pytest.mark.parametrize(
+    ("name", "spec", "precision"),
+    [(name, "everything", "float32") for name in NAMES] + [(name, "vector", "bfloat16") for name in DISTINCT],
+)
 def test_an_update_trains_all_and_says_it_in_words(name, spec, precision):
     """Every parameter changes or is a target; metrics are typed, finite scalars; actions are legal."""
     agent = build(name, spec, normalize_obs=None, graph=False, precision=precision)
@@ -130,7 +134,7 @@ def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name):
         assert all(x.device.type == "meta" and not x.requires_grad for x in update.metrics.values())
 
 
-@every
+@distinct
 def test_compiled_updates_are_those_of_the_seed_and_resume_bit_for_bit(name):
     """In place: what has read the tensors of a learner goes on with the same memory."""
     found = []
@@ -150,7 +154,7 @@ def test_compiled_updates_are_those_of_the_seed_and_resume_bit_for_bit(name):
         agent.load_state_dict(build(name, **{"networks.units": (16,)}).state_dict())
 
 
-@every
+@distinct
 def test_weights_are_those_of_the_seed_and_evaluation_draws_nothing(name):
     torch.manual_seed(3)
     rng = torch.get_rng_state()

@@ -65,7 +65,8 @@ def test_losses_on_held_out_rows_are_those_of_an_update_that_is_not_made(name):
 @pytest.mark.usefixtures("plain_pytorch")
 @pytest.mark.parametrize("name", V3)
 def test_an_update_neither_waits_for_the_device_nor_copies_from_the_host(name):
-    agent, kind = made(name, "meta", batch_size=16, batch_length=16)  # enough for what is done differently with many
+    many = {"batch_size": 16, "batch_length": 16, "horizon": 2}  # enough for what is done differently with many
+    agent, kind = made(name, "meta", **many)
     data = batch(agent, kind).to("meta")
     with device_only():
         update = agent.train_step(data)

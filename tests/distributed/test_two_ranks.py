@@ -10,7 +10,7 @@ import pytest
 from reverie.algos.table import ALGORITHMS
 
 WORKER = Path(__file__).parent / "two_ranks.py"
-OWN_BATCH = ("crossq:crossq", "xqc:xqc", "lewm:lewm", "lewm:lewm_vicreg", "crl:crl", "crl:crl_choices")
+OWN_BATCH = ("crossq:crossq", "xqc:xqc", "lewm:lewm", "crl:crl")
 """Batch normalization takes the mean of each rank's own half, and CRL contrasts the goals of this half alone."""
 
 

@@ -24,10 +24,9 @@ EPS = 1e-2
 """Of all optimizers: with the usual ones, Adam's first steps are as long for a gradient of 1e-9, which is the rounding
 error of one that is 0, as for any other."""
 DROPOUT = {
-    "tdmpc2": "networks.dropout",
-    "bmpc": "networks.dropout",
-    "sac_ensemble": "networks.critic_dropout",
-} | dict.fromkeys(("decision_transformer", "decision_transformer_choices"), "dropout")
+    "tdmpc2": "networks.dropout", "bmpc": "networks.dropout", "sac_ensemble": "networks.critic_dropout",
+    "decision_transformer": "dropout",
+}  # fmt: skip
 OF_ROWS = ("_std", "_min", "_max", "return_rate", "mask_false", "probe")
 """Metrics that are no mean over rows; over ranks their mean is told."""
 
@@ -70,7 +69,7 @@ def one_number_a_draw():
 def learners():
     """Yield the name of each algorithm with what makes its learner and a batch."""
     for name, cfg in contracts.ON_POLICY.items():
-        if name in contracts.ALIKE:
+        if name not in contracts.DISTINCT:
             continue
         size = "rollout" if name.startswith("a2c") else "batch_size"
         rows = {size: cfg.batch_length, "normalize_obs": "running", "graph": False}
@@ -79,12 +78,12 @@ def learners():
             return contracts.build(name, **rows | {size: b * rows[size]})
 
         yield name, made, contracts.batch
-    for name in sorted(contracts.CONFIGS.keys() - contracts.ON_POLICY.keys() - contracts.ALIKE):
+    for name in sorted({*contracts.DISTINCT, "fql_chunks"} - contracts.ON_POLICY.keys()):  # which normalizes values
         scaled = {"reward_scale": "return_std"} if name in ("dqn", "iql") else {}
         scaled |= {"reanalyze_interval": 0} if name == "bmpc" else {}  # each rank plans for its own windows
         scaled |= {DROPOUT[name]: 0.0} if name in DROPOUT else {}  # each rank drops others
         if not hasattr(contracts.CONFIGS[name], "goal_keys"):  # which are of single transitions
-            scaled |= {"batch_length": 4 if name == "bc_chunks" else 3}  # a recurrent memory needs two chunks of two
+            scaled |= {"batch_length": 3}
 
         def made(b, name=name, more=scaled):
             return contracts.build(name, batch_size=b, normalize_obs="running", graph=False, **more)

@@ -201,7 +201,6 @@ def test_check_env_suggests_what_suits_the_spaces() -> None:
     [
         ("c51", "CartPole-v1", {"v_min": -0.1, "v_max": 0.1}, {"v_min": 0.0, "v_max": 100.0}),
         ("simba_v2", "Pendulum-v1", {"max_value": 0.1}, {"max_value": 2000.0}),
-        ("xqc", "Pendulum-v1", {"max_value": 0.1}, {"max_value": 2000.0}),
     ],
 )
 def test_returns_outside_of_the_atoms(

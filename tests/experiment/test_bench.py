@@ -170,24 +170,10 @@ def test_settings_are_those_that_train_would_have() -> None:
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_report_from_words_to_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "report.json"
-    words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4"]
-    assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
-    text = capsys.readouterr().out
-    for piece in ("parameters", "update", "for 8 envs", "GFLOP/s", "of the float32 rate"):
-        assert piece in text
-    values = json.loads(path.read_text())
-    rate = values["matrix_gflops"]["float32"]
-    assert values["share"] == pytest.approx(values["speed"]["gflop"] / values["speed"]["update_s"] / rate)
-    assert values["settings"]["algo"]["batch_length"] == 4
-    assert values["machine"]["threads"] == 1
-
-
-@pytest.mark.usefixtures("quick")
-def test_an_environment_is_timed_and_closed(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_report_from_words_to_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The environment is timed, too, and closed."""
     closed = []
 
     def make(config: EnvConfig, *, seed: int) -> Any:
@@ -197,11 +183,17 @@ def test_an_environment_is_timed_and_closed(
         return env
 
     monkeypatch.setattr("reverie.envs.slot_vector_env.make_vector_env", make)
-    words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4", "--envs", "2", "--device", "cpu"]
-    assert main(["bench", *words]) == 0
-    text, pieces = capsys.readouterr().out, ("on reverie/Grid-v0", "for 2 envs", "steps/s")
-    assert all(piece in text for piece in pieces)
+    path = tmp_path / "report.json"
+    words = ["--env", "reverie/Grid-v0", "--size", "nano", "--batch", "2x4", "--envs", "2"]
+    assert main(["bench", *words, "--threads", "1", "--device", "cpu", "--json", str(path)]) == 0
+    text, pieces = capsys.readouterr().out, ("parameters", "update", "GFLOP/s", "of the float32 rate")
+    assert all(piece in text for piece in (*pieces, "on reverie/Grid-v0", "for 2 envs", "steps/s"))
     assert closed == [True]
+    values = json.loads(path.read_text())
+    rate = values["matrix_gflops"]["float32"]
+    assert values["share"] == pytest.approx(values["speed"]["gflop"] / values["speed"]["update_s"] / rate)
+    assert values["settings"]["algo"]["batch_length"] == 4
+    assert values["machine"]["threads"] == 1
 
 
 def test_noise_can_be_learned_from() -> None:

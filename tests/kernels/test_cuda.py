@@ -62,7 +62,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 
 def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torch.Tensor]:
-    """What the last checkpoint of a run holds that was stopped and went on."""
+    """What the last checkpoint of a run holds; those of model-free learners that explore were stopped and went on."""
     given = (
         RUNS[algorithm]
         | {
@@ -73,8 +73,8 @@ def train(algorithm: str, device: str, run: Path, **more: Any) -> dict[str, torc
         | more
     )
     reverie.train(algorithm, **given)
-    longer = "updates" if "updates" in given else "steps"
-    reverie.train(algorithm, **given | {longer: int(1.2 * given[longer])})
+    if algorithm in ("td3", "dqn"):
+        reverie.train(algorithm, **given | {"steps": int(1.2 * given["steps"])})
     saved = load_file(Checkpoints(run / "checkpoints").latest() / "tensors.safetensors")
     return {name: x for name, x in saved.items() if not name.startswith("random/")}
 

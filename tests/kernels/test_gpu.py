@@ -6,7 +6,6 @@ import functools
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from unittest.mock import Mock, patch
 
 import pytest
@@ -31,13 +30,10 @@ ALONE = (
 )  # fmt: skip
 NAMES = [f"{kernel}{way}_kernel" for kernel in BOTH + IMAGES for way in ("_backward", "")]
 NAMES = sorted(NAMES + [f"{kernel}_kernel" for kernel in ALONE])
-SIZES = {
-    "small": {"deter": 64, "hidden": 32, "stoch": 4, "classes": 5, "blocks": 4},
-    "12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16},
-} | UNEVEN
+SIZES = {"12m": {"deter": 256, "hidden": 64, "stoch": 8, "classes": 16}} | UNEVEN
 
 
-@pytest.mark.parametrize("within", [nullcontext, torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+@pytest.mark.parametrize("within", [torch.inference_mode, lambda: torch.device("meta")])
 def test_the_check_of_a_device_passes_whatever_the_caller_is_doing(on_gpu, within):
     """What is found out once is for all later calls; without a GPU, ``meta`` is another default device."""
     state = torch.get_rng_state()

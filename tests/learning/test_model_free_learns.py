@@ -71,16 +71,12 @@ MEMORY = VALUES | {
     "algo.target_update_interval": 1, "algo.tau": 0.05, "algo.networks.units": (32,), "algo.batch_length": 8,
     "algo.networks.memory": "lstm(16)",
 }  # fmt: skip
-WINDOW = {"algo.batch_length": 3, "algo.networks.memory": "transformer(5, 16, 2)", "algo.actor_lr": 3e-3,
-          "algo.critic_lr": 3e-3, "algo.temperature": 0.1, "algo.temperature_lr": 0.0}  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "own"), [("dqn", {}), ("discrete_sac", WINDOW)])
-def test_what_was_seen_once_is_remembered(name, own, tmp_path):
+def test_what_was_seen_once_is_remembered(tmp_path):
     """Best 1, by chance or without memory 0."""
-    alien = {"algo.networks.encoder", *(("algo.lr", "algo.target_update_interval", "algo.exploration") if own else ())}
-    settings = {key: value for key, value in (MEMORY | own).items() if key not in alien}
-    result = reverie.train(name, env="reverie/Cue-v0", run=tmp_path / "run", **settings)
+    settings = {key: value for key, value in MEMORY.items() if key != "algo.networks.encoder"}
+    result = reverie.train("dqn", env="reverie/Cue-v0", run=tmp_path / "run", **settings)
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 0.8
 
 

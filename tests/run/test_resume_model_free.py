@@ -17,7 +17,6 @@ from reverie.algos.base import Algorithm
 from reverie.algos.ddpg import DDPGConfig
 from reverie.algos.dqn import DQNConfig
 from reverie.algos.fql import FQLConfig
-from reverie.algos.impala import IMPALAConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.algos.td3 import TD3Config
 from reverie.api import train_config as train
@@ -61,7 +60,6 @@ ALGORITHMS = {
         "algo.intrinsic_reward": "rnd(units=8)",
         "algo.target_kl": 0.02, "algo.lr": [[0, 1e-3], [200, 1e-4]], "algo.clip_range": [[0, 0.2], [200, 0.1]],
     }),
-    "impala": (IMPALAConfig(), {"algo.normalize_obs": "running"}),
     "a2c, gru": (A2CConfig(), {"algo.networks.memory": "gru(4)", "algo.batch_length": 3}),
 }  # fmt: skip
 ROLLOUTS = {"algo.batch_size": 6, "algo.rollout": 9, "algo.batch_length": 1}

@@ -166,6 +166,9 @@ CONFIGS = MODEL_FREE | OFFLINE | ON_POLICY
 ALIKE = {"sac", "sac_mixed", "gail_discrete", "dqn_lstm", "qr_dqn_gru", "bc_choices", "discrete_crr", "ppo", "a2c_lstm",
          "ppo_transformer"}  # fmt: skip
 """Those that run no line in updates and acting that none of the others runs; tests of single features need them."""
+DISTINCT = sorted({(type(config), type(getattr(config.networks, "memory", None))): name
+                   for name, config in reversed(CONFIGS.items()) if name not in ALIKE}.values())  # fmt: skip
+"""One of each algorithm and kind of memory, for tests of what all settings of an algorithm do alike."""
 TINY = {"batch_size": 4, "networks.units": (8, 8), "networks.encoder": "dreamer(depth=2)"}
 SPECS = {
     "vector": {"state": ObsPart(kind="vector", shape=(3,), dtype="float32")},

@@ -232,9 +232,8 @@ def test_branches(page, site):
     assert (sum(counts), len(counts) <= 2) == (8, True)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-def test_lanes(page, site, width):
-    page.set_viewport_size({"width": width, "height": 1200})
+def test_lanes(page, site):
+    page.set_viewport_size({"width": 390, "height": 1200})
     last, lanes = opened(page, site, at=3), page.locator(".lane")
     chosen = page.locator(".lane[aria-pressed=true]")
     go(page, ("#lanes", None), "m", "0", row("4 of .*"), "0", row("5 of .*"), "m")
@@ -244,7 +243,7 @@ def test_lanes(page, site, width):
     page.locator("#steps").fill("4")
     go(page, "#dreamon", (".lane", 3), row("[3-6] of .*"), ("#play", "Play"))
     expect(chosen).to_have_text(re.compile("^dream 2 leaves dream at row 2, [4-7] rows, score "))
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.wait_for_function(f"() => [...document.querySelectorAll('.lane canvas')].every({DRAWN})")
     at = page.locator("#row").inner_text().split(" of")[0]
     lanes.first.click()
@@ -532,9 +531,8 @@ def test_nothing_is_inaccessible(page, site, scheme, tabs):
     assert violations(page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_a_phone(page, site, scheme):
-    page.emulate_media(color_scheme=scheme)
+def test_it_fits_a_phone(page, site):
+    page.emulate_media(color_scheme="light")
     page.set_viewport_size({"width": 390, "height": 800})
     wide = "document.documentElement.scrollWidth"
     page.goto(site)
@@ -553,8 +551,7 @@ def test_it_fits_a_phone(page, site, scheme):
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function(f"{wide} <= 390")
     go(page, "#theme")
-    paper = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
-    assert (paper == "rgb(20, 22, 26)") == (scheme == "light")
+    assert page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor") == "rgb(20, 22, 26)"
     go(page, "?", ("#help", re.compile("continue the dream")))
 
 

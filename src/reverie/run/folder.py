@@ -232,7 +232,8 @@ def write_saved_config(path: Path, saved: SavedConfig) -> None:
         head["custom"] = saved.custom
     if saved.packages:
         head["packages"] = saved.packages
-    write_atomic(path, yaml.safe_dump({**head, "experiment": saved.experiment}, sort_keys=False, allow_unicode=True))
+    content = {**head, "experiment": saved.experiment}
+    write_atomic(path, yaml.dump(content, Dumper=YAML_DUMPER, sort_keys=False, allow_unicode=True))
     for module in _modules_in(saved) & sys.modules.keys():
         trust_file_of(module)
     trust_locations(text for text, inside in _locations(saved.experiment, path.parent) if not is_plain(text, inside))
