@@ -64,17 +64,19 @@ class EpisodeCounter:
         self.score += rewards
         self.length += 1
         self.score[is_first] = self.length[is_first] = 0
-        return [(i, stats._replace(info=logged.get(i, {}))) for i, stats in self.stats(step.is_last.numpy())]
+        return self.stats(step.is_last.numpy(), logged)
 
     def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes of this many ``steps`` that do not end with the rows ``step``."""
-        return self.stats(~step.is_last.numpy(), steps)
+        return self.stats(~step.is_last.numpy(), {}, steps)
 
-    def stats(self, chosen: np.ndarray, steps: int = 1) -> list[tuple[int, EpisodeStats]]:
+    def stats(
+        self, chosen: np.ndarray, logged: Mapping[int, Mapping[str, float]], steps: int = 1
+    ) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes ``chosen`` ``[N]`` that have at least this many ``steps``."""
         numbers = np.flatnonzero(chosen & (self.length >= steps))
-        values = zip(self.score[numbers].tolist(), self.length[numbers].tolist(), strict=True)
-        return [(i, EpisodeStats(*value)) for i, value in zip(numbers.tolist(), values, strict=True)]
+        columns = (x.tolist() for x in (numbers, self.score[numbers], self.length[numbers]))
+        return [(i, EpisodeStats(score, length, logged.get(i, {}))) for i, score, length in zip(*columns, strict=True)]
 
 
 def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -364,7 +366,7 @@ class Collector:
         if begun := state["begun"]:
             self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
-            self.finished.extend(stats for _, stats in self.counter.stats(over))
+            self.finished.extend(stats for _, stats in self.counter.stats(over, {}))
         return int(over.sum())
 
 
