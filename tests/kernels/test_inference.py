@@ -244,6 +244,6 @@ def test_a_captured_plan_is_the_plan():
             each.update(rows)
             found += [action, state.mean]
         each.found = found
-    assert any(capture for captures in inference._captures.values() for capture in captures.by_key.values())
+    assert any(get_captures(agent.policy.plans[True]).by_key.values())
     assert all(torch.equal(a, b) for a, b in zip(agent.found, copied.found, strict=True))
     assert not torch.equal(agent.found[0], agent.found[2])

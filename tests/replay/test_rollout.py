@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from reverie.algos.a2c import A2CConfig
+from reverie.algos.impala import IMPALAConfig
 from reverie.algos.ppo import PPOConfig
 from reverie.core.errors import ConfigError, RunError
 from reverie.core.types import Update
@@ -54,6 +55,15 @@ def test_the_rest_of_a_rollout_is_dropped_when_an_update_says_so():
     assert len(source) == 39
     source.feedback(source.sample().index, Update(metrics={}, rollout_done=torch.tensor(True)))
     assert len(source) == 0
+
+
+def test_rows_of_rollouts_that_wait_in_a_queue_are_needed():
+    made = experiment(IMPALAConfig(rollout=4, batch_size=2))
+    for _ in range(11):
+        made.collector.collect()
+    assert made.replay.oldest_needed == 0
+    made.source.sample()
+    assert made.replay.oldest_needed == 3  # with the row before them
 
 
 def test_a_rollout_that_became_shorter_than_its_rows_begins_anew():

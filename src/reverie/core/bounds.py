@@ -6,10 +6,11 @@ schedules: ``[[0, 0], [1e4, 3e-4]]`` increases from 0 to 3e-4 over the first 10,
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -110,6 +111,15 @@ WeightByPattern = float | dict[str, float]
 # ---------------------------------------------------------------- settings that change during a run
 
 
+@functools.cache
+def _interpolation(points: tuple[tuple[float, float], ...]) -> Callable[[float], float]:
+    """Return the function that interpolates ``points`` linearly."""
+    import numpy as np  # imported late, so that commands start faster
+
+    steps, values = np.array(points).T.copy()
+    return lambda step: float(np.interp(step, steps, values))
+
+
 @dataclass(frozen=True, repr=False)
 class PiecewiseLinear:
     """A number by env steps (or updates, without any): linear between points, constant before and after them."""
@@ -142,10 +152,7 @@ class PiecewiseLinear:
 
     def value_at(self, step: float) -> float:
         """Return the value at an env step."""
-        import numpy as np  # imported late, so that commands start faster
-
-        steps, values = zip(*self.points, strict=True)
-        return float(np.interp(step, steps, values))
+        return _interpolation(self.points)(step)
 
     @property
     def max_value(self) -> float:

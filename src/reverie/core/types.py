@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,6 +61,16 @@ State = Mapping[str, Any]
 FLAGS = ("is_first", "is_last", "is_terminal")
 """The columns that mark where episodes begin and end."""
 
+MAX_LISTED_FLAGS = 64
+"""Number of flags up to which a list of them is made faster than an array."""
+
+
+def count_set(flags: Tensor) -> int:
+    """Return how many of the ``flags`` ``[N]`` on the CPU are set."""
+    if flags.shape[0] <= MAX_LISTED_FLAGS:
+        return flags.tolist().count(True)
+    return int(np.count_nonzero(flags.numpy()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
@@ -73,6 +84,12 @@ class Step:
 
     def __len__(self) -> int:
         return self.is_first.shape[0]
+
+    def with_obs(self, obs: Obs) -> Step:
+        """Return these rows with other observations; faster than ``dataclasses.replace``."""
+        return Step(
+            obs=obs, reward=self.reward, is_first=self.is_first, is_last=self.is_last, is_terminal=self.is_terminal
+        )
 
     def obs_on(self, device: torch.device | str) -> Obs:
         """Return the observations on another device, without waiting for the copy."""

@@ -275,13 +275,17 @@ def run_captured(learner: Algorithm, step: TrainStep, batch: Batch) -> Update:
 def batch_tensors(batch: Batch) -> dict[str, Tensor]:
     """Return the tensors of a batch by name, in an order that does not depend on its dictionaries' order."""
     by_name: dict[str, Tensor] = {}
-    for field in fields(batch):
-        value = getattr(batch, field.name)
+    for name in _BATCH_FIELDS:
+        value = getattr(batch, name)
         if isinstance(value, dict):
-            by_name |= {f"{field.name}/{key}": value[key] for key in sorted(value)}
+            for key in sorted(value):
+                by_name[f"{name}/{key}"] = value[key]
         else:
-            by_name[field.name] = value
+            by_name[name] = value
     return by_name
+
+
+_BATCH_FIELDS = tuple(field.name for field in fields(Batch))
 
 
 def _replace_tensors(batch: Batch, tensors: Sequence[Tensor]) -> Batch:

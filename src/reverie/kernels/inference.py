@@ -7,7 +7,6 @@ are functions marked as ``static``; all others are called. A replay draws new ra
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -48,13 +47,12 @@ class Captures:
         self.supported: bool = inference.static or is_stateless
 
 
-_captures: weakref.WeakKeyDictionary[CapturableFunction, Captures] = weakref.WeakKeyDictionary()
-
-
 def get_captures(inference: CapturableFunction) -> Captures:
-    """Return the captures of an inference; its copies have their own."""
-    captures = _captures.get(inference)
-    return _captures.setdefault(inference, Captures(inference)) if captures is None else captures
+    """Return the captures of an inference."""
+    if inference.fast is None:
+        inference.fast = Captures(inference)
+    captures: Captures = inference.fast
+    return captures
 
 
 def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
@@ -62,7 +60,8 @@ def supports_infer(inference: CapturableFunction, obs: Obs) -> bool:
     if torch.is_grad_enabled():
         return False
     captures = get_captures(inference)
-    return captures.supported and all(x.is_cpu for x in (*captures.numbers, *obs.values()))
+    used = (*captures.numbers[:1], *obs.values())  # the others are where the first is
+    return captures.supported and all(x.is_cpu for x in used)
 
 
 def infer_captured(inference: CapturableFunction, obs: Obs) -> Tensor:

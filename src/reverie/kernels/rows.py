@@ -94,8 +94,9 @@ def gather_rows_cpu(ring: RingBuffer, handles: Tensor, length: int, out: Mapping
     """See ``core.columns``."""
     fast, handles = ring.fast or _addresses(ring), handles.contiguous()
     pointers = fast.pack(*[column.data_ptr() for column in out.values()])
-    threads = torch.get_num_threads() if len(handles) * length * fast.row_bytes >= PARALLEL else 1
-    fast.library.gather_rows(fast.address, handles.data_ptr(), len(handles), length, pointers, threads)
+    count = handles.shape[0]
+    threads = torch.get_num_threads() if count * length * fast.row_bytes >= PARALLEL else 1
+    fast.library.gather_rows(fast.address, handles.data_ptr(), count, length, pointers, threads)
 
 
 # ---------------------------------------------------------------- sum trees
@@ -134,15 +135,15 @@ def _dense(x: Tensor, count: int, dtype: torch.dtype = torch.float32) -> bool:
 
 def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> bool:
     """Return whether there are few enough rows, and all is dense on the CPU."""
-    width, count = factor.numel(), len(x)
-    dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
-    return dense and count <= CHUNK_ROWS and _dense(x, count * width) and load_kernels() is not None
+    # The buffers are contiguous, and the moments are on the host.
+    fits = x.is_cpu and x.dtype is torch.float32 and x.is_contiguous() and x.shape[0] <= CHUNK_ROWS
+    return fits and factor.is_cpu and x.numel() == x.shape[0] * factor.numel() and load_kernels() is not None
 
 
 def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """Compute ``nn/normalization.py: add_and_standardize``: in PyTorch as slow as a step of HalfCheetah."""
     library: Any = load_kernels()
-    library.add_rows(moments.data_ptr(), x.data_ptr(), len(x), moments.shape[1], CONSTANT_RTOL, CONSTANT_ATOL,
+    library.add_rows(moments.data_ptr(), x.data_ptr(), x.shape[0], moments.shape[1], CONSTANT_RTOL, CONSTANT_ATOL,
         shift.data_ptr(),
                       factor.data_ptr())  # fmt: skip
 
@@ -151,9 +152,10 @@ def supports_add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> bool:
     """Return whether all is dense on the CPU."""
-    count, double = len(returns), torch.float64
-    dense = _dense(returns, count, double) and _dense(reward, count) and _dense(is_first, count, torch.bool)
-    return dense and _dense(moments, 3, double) and _dense(factor, 1) and load_kernels() is not None
+    # The buffers are contiguous, and returns and moments are on the host.
+    count = returns.shape[0]
+    fits = _dense(reward, count) and _dense(is_first, count, torch.bool)
+    return fits and factor.is_cpu and load_kernels() is not None
 
 
 def add_returns_cpu(
@@ -161,7 +163,7 @@ def add_returns_cpu(
 ) -> None:
     """See ``nn.rewards``."""
     library: Any = load_kernels()
-    library.add_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), len(returns), discount,
+    library.add_returns(returns.data_ptr(), reward.data_ptr(), is_first.data_ptr(), returns.shape[0], discount,
                          moments.data_ptr(), CONSTANT_ATOL, factor.data_ptr())  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from reverie.kernels.compiler import load_kernels
 from reverie.kernels.ctypes_call import capture_state
 from reverie.kernels.tape_ops import Plain, plain_calls
+from reverie.nn.functional import without_grad
 
 MAX_INT_ARGS, MAX_FLOAT_ARGS = 16, 8
 """Numbers of arguments that ``replay.c`` can pass: integers or pointers, and floats."""
@@ -97,7 +98,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves 
             self.obstacle = "it draws random numbers and puts the generator back, which a replay cannot repeat"
         self.calls = list(_join_calls(self.calls))
 
-    @torch.no_grad()
+    @without_grad
     def replay(self) -> None:
         """Make all recorded calls again."""
         for call in self.calls:

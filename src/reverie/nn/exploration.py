@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.kernel_dispatch import accelerated
 from reverie.core.specs import MASK_KEY
 from reverie.core.types import Mode, Obs, PolicyOutput, QValues, Step
-from reverie.nn.functional import is_traced, sample_legal
+from reverie.nn.functional import is_traced, sample_legal, without_grad
 from reverie.objectives.categorical import join_choices, split_choices
 
 
@@ -37,6 +37,11 @@ class CapturableFunction:
         self.network = network
         self.static = static
         self.graph = graph
+        self.fast: Any = None  # what a kernel has captured
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes of a copy, which has its own captures."""
+        return {**vars(self), "fast": None}
 
     @accelerated
     def __call__(self, obs: Obs) -> Tensor:
@@ -46,7 +51,8 @@ class CapturableFunction:
     @accelerated
     def on_host(self, obs: Obs, device: torch.device) -> Tensor:
         """Return ``function(obs)`` on the CPU, of observations on any device; the network is on ``device``."""
-        return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).cpu()
+        obs = obs if device.type == "cpu" else {key: x.to(device, non_blocking=True) for key, x in obs.items()}
+        return self(obs).cpu()
 
 
 def _as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
@@ -253,7 +259,7 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
     def initial(self, num_envs: int) -> NoiseState:
         return self.noise.initial(num_envs, self.width)
 
-    @torch.no_grad()
+    @without_grad
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
         """Return ``(action [N, A] on the CPU, state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
         action = self.actor.on_host(step.obs, self.device)  # [N, A]
@@ -281,7 +287,7 @@ class SampledPolicy(StatelessStorage[None]):
     def initial(self, num_envs: int) -> None:
         pass
 
-    @torch.no_grad()
+    @without_grad
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
         return chosen.on_host(step.obs, self.device), None
@@ -330,7 +336,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
     def initial(self, num_envs: int) -> GreedyState:
         return GreedyState(torch.zeros(num_envs, dtype=torch.int64))
 
-    @torch.no_grad()
+    @without_grad
     def act(self, step: Step, state: GreedyState, mode: Mode) -> tuple[Tensor, GreedyState]:
         """Return ``(action, state)``, the action one-hot ``[N, A]`` on the CPU; mode ``eval`` is greedy.
 
@@ -394,7 +400,7 @@ class ChunkPolicy(StatelessStorage[ChunkState]):
         none = torch.zeros(num_envs, self.size, self.width)
         return ChunkState(none, torch.full((num_envs,), self.size), torch.zeros((), dtype=torch.int64))
 
-    @torch.no_grad()
+    @without_grad
     def act(self, step: Step, state: ChunkState, mode: Mode) -> tuple[Tensor, ChunkState]:
         """Return ``(action [N, A] on the CPU, state)``. Where an episode begins, a new chunk replaces the last one."""
         noise = self.draw_noise(len(step), state.steps, mode)

@@ -206,13 +206,14 @@ class ObsNormalizer(nn.Module):
             )
         self.cfg = cfg
         self.keys: list[str] = list(vectors)
+        self._is_checked = False  # whether rows need no longer be counted, which takes as long as adding them
         self._each: list[tuple[str, Standardizer]] = [(key, Standardizer(part.shape)) for key, part in vectors.items()]
         self.parts: nn.ModuleList = nn.ModuleList([part for _, part in self._each])
 
     def forward(self, obs: Obs) -> Obs:
         """Return the observations with normalized vectors ``[..., *shape]``; stacked frames count as leading axes."""
         clip = self.cfg.clip
-        return obs | {key: part(obs[key]).clamp(-clip, clip) for key, part in self._each if key in obs}
+        return obs | {key: part.forward(obs[key]).clamp(-clip, clip) for key, part in self._each if key in obs}
 
     def fit(self, obs: Mapping[str, Tensor]) -> None:
         """Replace all rows by these, ``[M, *shape]`` of each vector, in their order."""
@@ -222,6 +223,10 @@ class ObsNormalizer(nn.Module):
 
     def add(self, obs: Mapping[str, Tensor]) -> None:
         """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`NormalizeConfig`."""
+        if self._is_checked:
+            for key, part in self._each:
+                part.add(obs[key])
+            return
         before, limit = self.count, self.cfg.limit
         if limit is not None:
             if before >= limit:
@@ -231,6 +236,7 @@ class ObsNormalizer(nn.Module):
             part.add(obs[key])
         if before < (limit or CONSTANT_CHECK_ROWS) <= self.count:
             self._warn()
+        self._is_checked = limit is None and before >= CONSTANT_CHECK_ROWS
 
     @property
     def count(self) -> int:

@@ -13,7 +13,7 @@ from reverie.core.types import Mode, Obs, PolicyOutput, Step
 from reverie.nn.cnn import ConvReLU
 from reverie.nn.distributions import ActionLayout, GumbelCategoricals, MixedDistribution
 from reverie.nn.exploration import StatelessStorage
-from reverie.nn.functional import mask_illegal
+from reverie.nn.functional import mask_illegal, without_grad
 from reverie.nn.memory import MEMORY_COLUMN, Memory, MemoryModule
 from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.normals import UnclippedNormal
@@ -186,7 +186,7 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
         decision: PolicyValueOutput = self.network(obs, step.is_first.to(self.device).unsqueeze(1), state.after)
         return decision
 
-    @torch.no_grad()
+    @without_grad
     def act(self, step: Step, state: MemoryState, mode: Mode) -> tuple[Tensor, MemoryState]:
         decision: Any = self.evaluate(step, state)
         action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]

@@ -40,8 +40,9 @@ def lr_or_tensor(lr: ScheduledFloat, device: torch.device) -> float | Tensor:
 
 def advance_schedules(ramps: Iterable[tuple[PiecewiseLinear, Tensor]], step: int) -> None:
     """Set the tensor of each ramp to its value at this env step, in place, because captured updates keep reading it."""
+    values: dict[int, float] = {}  # ramps that several optimizers share are read once
     for ramp, value in ramps:
-        value.fill_(ramp.value_at(step))
+        value.fill_(values.get(id(ramp)) or values.setdefault(id(ramp), ramp.value_at(step)))
 
 
 def lr_schedules(optim: object) -> list[tuple[PiecewiseLinear, Tensor]]:

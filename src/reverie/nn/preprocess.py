@@ -17,6 +17,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import DESIRED_GOAL, GOAL, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
+from reverie.nn.functional import without_grad
 from reverie.nn.normalization import NormalizeConfig, ObsNormalizer
 from reverie.nn.reward_scaling import Affine, Factor, ReturnBounds, ReturnScaler, ReturnStd, RewardScale
 
@@ -254,12 +255,14 @@ class PreprocessedPolicy:
     def preprocess_step(self, step: Step, past: Obs) -> tuple[Step, Obs]:
         """Return the preprocessed rows, and the past frames for the next ones."""
         normalizer, frames = self.preprocess.normalizer, self.preprocess.frames
-        obs = step.obs_on(self.device)
+        obs = step.obs if self.device.type == "cpu" else step.obs_on(self.device)
         if frames is not None:
             obs, past = frames.push(obs, step.is_first.to(self.device, non_blocking=True), past)
         if normalizer is not None:
-            obs = normalizer(obs)
-        return replace(step, obs=obs | self._preprocess_goal(obs)), past
+            obs = normalizer.forward(obs)
+        if self.preprocess.goals:
+            obs = obs | self._preprocess_goal(obs)
+        return step.with_obs(obs), past
 
     def _preprocess_goal(self, obs: Obs) -> Obs:
         """Return the goals ``goal/KEY`` ``[N, ...]``; a stack repeats them."""
@@ -280,7 +283,7 @@ class PreprocessedPolicy:
             goal, _ = frames.push(goal, first, frames.initial(len(first), self.device))
         return {f"{GOAL}{key}": value for key, value in goal.items()}
 
-    @torch.no_grad()
+    @without_grad
     def act(self, step: Step, state: PreprocessState, mode: Mode) -> tuple[Tensor, PreprocessState]:
         step, past = self.preprocess_step(step, state.past)
         action, inner = self.inner.act(step, state.state, mode)

@@ -14,7 +14,7 @@ from reverie.core.columns import as_numpy
 from reverie.core.errors import RunError
 from reverie.core.protocols import RowAnnotator
 from reverie.core.specs import EXTRAS, VERSION_COLUMN
-from reverie.core.types import Batch, State, Step, Update, Window
+from reverie.core.types import Batch, State, Step, Update, Window, count_set
 from reverie.replay.batch_sampler import BatchSampler, BatchSamplerConfig
 from reverie.replay.goals import GOALS, GoalSampler
 from reverie.replay.hindsight import GoalRelabeler
@@ -46,7 +46,7 @@ class ReplayBuffer:
         self.goals: GoalRelabeler | GoalSampler | None = None
         self.stale: bool = False  # rows were added that the annotator has not seen
         self.pending: list[Feedback] = []
-        self.ended: np.ndarray = np.ones(storage.streams, bool)  # where the newest row of a stream is_last, or missing
+        self.ended: Tensor = torch.ones(storage.streams, dtype=torch.bool)  # where no episode is unfinished
         names = list(storage.specs)
         self.obs_names: dict[str, str] = {name: name[len("obs/") :] for name in names if name.startswith("obs/")}
         self.extra_names: dict[str, str] = {name: name[len(EXTRAS) :] for name in names if name.startswith(EXTRAS)}
@@ -88,14 +88,13 @@ class ReplayBuffer:
         rows["is_first"], rows["is_last"], rows["is_terminal"] = step.is_first, step.is_last, step.is_terminal
         if version is not None:
             rows[VERSION_COLUMN] = torch.full((self.storage.streams,), version, dtype=torch.int32)
-        is_first = step.is_first.numpy()
-        if np.count_nonzero(is_first):
-            self._end_cut_episodes(is_first)
+        if count_set(step.is_first):
+            self._end_cut_episodes(step.is_first)
         if self.store is not None:  # first, as it can fail: then nothing is added
             self.store.add(rows)
         self.storage.add(rows | {f"{EXTRAS}{key}": value for key, value in extras.items()} if extras else rows)
         self.register_row(step)
-        self.ended = step.is_last.numpy().copy()
+        self.ended = step.is_last.clone()
         if self.annotator is not None and not self.stale:
             self.annotator.on_add(self.storage, step)
 
@@ -106,9 +105,9 @@ class ReplayBuffer:
         if self.goals is not None and True in is_first:
             self.goals.episodes.add(as_numpy(step.is_first)[:, None])
 
-    def _end_cut_episodes(self, is_first: np.ndarray) -> None:
+    def _end_cut_episodes(self, is_first: Tensor) -> None:
         """Set ``is_last`` in newest rows that the next rows do not continue: an environment or a process crashed."""
-        for stream in np.flatnonzero(is_first & ~self.ended).tolist():
+        for stream in (is_first & ~self.ended).nonzero().flatten().tolist():
             self.storage.end_episode(self.count - 1, stream)
             if self.store is not None:
                 self.store.end_episode(stream)
@@ -116,7 +115,7 @@ class ReplayBuffer:
     def restart_at(self, first: int) -> None:
         """Drop all rows. The next row gets the number ``first``, as if all earlier rows had been evicted."""
         self.storage.begin_at(first)
-        self.ended = np.ones(self.storage.streams, bool)
+        self.ended = torch.ones(self.storage.streams, dtype=torch.bool)
         self.stale = True
         self.pending.clear()
         self.batch_sampler.clear()
@@ -144,7 +143,7 @@ class ReplayBuffer:
         if self.goals is not None:
             self.goals.episodes.add(rows["is_first"])
         if is_last.shape[1]:
-            self.ended = is_last[:, -1].copy()
+            self.ended = torch.from_numpy(is_last[:, -1].copy())
 
     def reserve(self, rows: int) -> dict[str, np.ndarray] | None:
         """Return views ``[N, rows, ...]`` of memory for the next rows, without extras: ``Storage.reserve_views``."""
@@ -223,13 +222,14 @@ class ReplayBuffer:
             weight = rows["weight"].fill_(1.0) if weights is None else rows["weight"].copy_(weights)
             handles = rows["index"].copy_(handles)
         elif weights is None:
-            weight = torch.ones(len(handles), device=device)
+            weight = torch.ones(handles.shape[0], device=device)
         else:
             weight = weights.to(device, non_blocking=True)
         return Batch(
             obs={key: rows[name] for name, key in self.obs_names.items()},
             extras={key: rows[name] for name, key in self.extra_names.items()},
-            goals={name.removeprefix(GOALS): x for name, x in rows.items() if name.startswith(GOALS)},
+            goals={} if self.goals is None
+            else {name.removeprefix(GOALS): x for name, x in rows.items() if name.startswith(GOALS)},
             action=rows["action"], reward=rows["reward"], is_first=rows["is_first"], is_last=rows["is_last"],
             is_terminal=rows["is_terminal"], weight=weight, index=handles,
         )  # fmt: skip

@@ -252,8 +252,8 @@ class HostStorage(Storage):
         return self.columns[name][streams, slots]
 
     def gather(self, handles: Tensor, length: int) -> dict[str, Tensor]:
-        if self._windows_of != (len(handles), length):
-            self._windows_of = (len(handles), length)
+        if self._windows_of != (handles.shape[0], length):
+            self._windows_of = (handles.shape[0], length)
             self._windows = {
                 name: torch.empty((), dtype=dtype, device="cpu").expand(len(handles), length, *shape[1:])
                 for name, shape, dtype in self.ring.rows

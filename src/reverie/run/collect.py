@@ -20,7 +20,7 @@ from reverie.core.protocols import Env, Policy, Restorable, RowSink, RunningStat
 from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
-from reverie.core.types import State, Step
+from reverie.core.types import State, Step, count_set
 
 TIME_METRICS = ("time/acting_seconds", "time/environment_seconds", "time/update_seconds")
 """Metrics of the time that a collector and the loop spend on each task."""
@@ -41,8 +41,8 @@ class EpisodeStats(NamedTuple):
 
 def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
     """Return the rewards of the current rows ``step``, float64 ``[N]``; exact if the environment provides them so."""
-    exact = np.asarray(env.exact_rewards, np.float64)
-    return exact if len(exact) else step.reward.numpy().astype(np.float64)
+    exact = np.asarray(env.exact_rewards)
+    return exact if exact.size else step.reward.numpy().astype(np.float64)
 
 
 class EpisodeCounter:
@@ -60,21 +60,24 @@ class EpisodeCounter:
         Episodes of a single row, which an environment yields while it is down, have no step and do not count.
         ``rewards``, ``logged``: ``exact_rewards`` and ``episode_info`` of the rows.
         """
-        is_first = step.is_first.numpy()
         self.score += rewards
         self.length += 1
-        self.score[is_first] = self.length[is_first] = 0
-        return [(i, stats._replace(info=logged.get(i, {}))) for i, stats in self.stats(step.is_last.numpy())]
+        if count_set(step.is_first):
+            is_first = step.is_first.numpy()
+            self.score[is_first] = self.length[is_first] = 0
+        return self.stats(step.is_last.numpy(), logged) if count_set(step.is_last) else []
 
     def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes of this many ``steps`` that do not end with the rows ``step``."""
-        return self.stats(~step.is_last.numpy(), steps)
+        return self.stats(~step.is_last.numpy(), {}, steps)
 
-    def stats(self, chosen: np.ndarray, steps: int = 1) -> list[tuple[int, EpisodeStats]]:
+    def stats(
+        self, chosen: np.ndarray, logged: Mapping[int, Mapping[str, float]], steps: int = 1
+    ) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes ``chosen`` ``[N]`` that have at least this many ``steps``."""
         numbers = np.flatnonzero(chosen & (self.length >= steps))
-        values = zip(self.score[numbers].tolist(), self.length[numbers].tolist(), strict=True)
-        return [(i, EpisodeStats(*value)) for i, value in zip(numbers.tolist(), values, strict=True)]
+        columns = (x.tolist() for x in (numbers, self.score[numbers], self.length[numbers]))
+        return [(i, EpisodeStats(score, length, logged.get(i, {}))) for i, score, length in zip(*columns, strict=True)]
 
 
 def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -208,8 +211,8 @@ class Collector:
         if not self._stored:
             self.sink.add(step, self._action, self.policy.extras(self.state))
             self._stored = True
-        self.count()
-        num_steps = len(step) - int(np.count_nonzero(step.is_last.numpy()))
+        self._count(step)
+        num_steps = len(step) - count_set(step.is_last)
         begin = time.perf_counter()
         self.env.send(self._action)
         self.seconds["time/environment_seconds"] += time.perf_counter() - begin
@@ -236,8 +239,12 @@ class Collector:
 
     def count(self) -> None:
         """Count the current rows unless they have been counted; waits for them."""
-        if not self._counted and self._envs_respond():
-            self.finished.extend(stats for _, stats in self.counter.add(self.step, self._rewards, self._logged))
+        if self._envs_respond():
+            self._count(self.step)
+
+    def _count(self, step: Step) -> None:
+        if not self._counted:
+            self.finished += [stats for _, stats in self.counter.add(step, self._rewards, self._logged)]
             self._counted = True
 
     @property
@@ -364,7 +371,7 @@ class Collector:
         if begun := state["begun"]:
             self._action, self._stored = to_executed_action(begun["action"], self._step), bool(begun["stored"])
         if self._counted:
-            self.finished.extend(stats for _, stats in self.counter.stats(over))
+            self.finished.extend(stats for _, stats in self.counter.stats(over, {}))
         return int(over.sum())
 
 
@@ -378,7 +385,7 @@ def to_executed_action(action: Tensor, step: Step) -> Tensor:
     """Return ``action`` ``[N, A]`` as it is stored and sent: float32 on the CPU, zeros where the episode is over."""
     if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
         action = action.detach().to("cpu", torch.float32)
-    return action.masked_fill(step.is_last[:, None], 0.0) if np.count_nonzero(step.is_last.numpy()) else action
+    return action.masked_fill(step.is_last[:, None], 0.0) if count_set(step.is_last) else action
 
 
 def random_flat_actions(

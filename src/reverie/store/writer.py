@@ -63,22 +63,22 @@ class Writer:
     def add(self, rows: StepRows) -> None:
         if not self.checked:
             self._check(rows, 1)
-        slot, block = self._block_and_slot(self.count)[1], self._block()
+        block, slot = self._block()
         if self.ring is None or self.ring.columns is not block:
             self.ring = RingBuffer(block)
         put_rows(self.ring, rows, slot)
-        self._advance(1)
+        self._advance(1, slot)
 
     def extend(self, rows: Mapping[str, np.ndarray]) -> None:
         self._check(rows, 2)
         done, total = 0, next(iter(rows.values())).shape[1]
         while done < total:
-            slot = self._block_and_slot(self.count)[1]
+            block, slot = self._block()
             n = min(total - done, self.segment.chunk - slot)
-            for name, column in self._block().items():
+            for name, column in block.items():
                 column[:, slot : slot + n] = rows[name][:, done : done + n]
             done += n
-            self._advance(n)
+            self._advance(n, slot)
 
     def end_episode(self, stream: int) -> None:
         if self.count > self.segment.first:
@@ -122,10 +122,11 @@ class Writer:
 
     # ------------------------------------------------------------ the caller's side
 
-    def _block(self) -> Block:
+    def _block(self) -> tuple[Block, int]:
+        """Return the block of the next row, and the row's slot in it."""
         number, slot = self._block_and_slot(self.count)
         if slot:
-            return self.blocks[number]
+            return self.blocks[number], slot
         self.retrier.report_hang()
         self._raise_failure()  # before a row is added: a retry after the error must not add it twice
         self._wait_for_room()
@@ -135,7 +136,7 @@ class Writer:
                 name: np.empty((segment.streams, segment.chunk, *column.shape), column.dtype)
                 for name, column in segment.columns.items()
             }  # fmt: skip
-        return block
+        return block, slot
 
     def _wait_for_room(self) -> None:
         """Wait until a block is free, or until the run is stopping: its last rows can exceed the limit."""
@@ -151,10 +152,9 @@ class Writer:
         if warned:
             logger.warning("the store accepts rows again: the run continues")
 
-    def _advance(self, n: int) -> None:
-        is_new_block = self._block_and_slot(self.count)[1] == 0
+    def _advance(self, n: int, slot: int) -> None:
         self.count += n
-        if is_new_block:
+        if slot == 0:  # of a new block
             with self.changed:
                 self.changed.notify_all()
 
