@@ -118,7 +118,7 @@ class Batch:
         """Return the batch of storage columns ``[B, T, ...]``; extras are passed separately, and weights are 1."""
         return cls(
             obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
-            weight=torch.ones(len(index)),
+            weight=torch.ones(len(index), device=index.device),
             index=index,
             extras=extras or {},
             goals={},

@@ -23,7 +23,7 @@ from reverie.envs.suites import package_versions
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
 from reverie.envs.tensor_vector import TensorRows, TensorVector
 
-UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks")
+UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks", "restarts", "restart_window")
 """Settings that need single environments, or rows in the host's memory."""
 
 

@@ -169,8 +169,9 @@ def _to_space(space: Any) -> Any:
     if count is not None:
         return spaces.Discrete(int(count)) if not shape else spaces.MultiDiscrete(np.full(shape, int(count)))
     low, high = ("low", "high") if hasattr(space, "low") else ("minimum", "maximum")
-    bounds: Any = [np.broadcast_to(getattr(space, name), shape).astype(dtype) for name in (low, high)]
-    return spaces.Box(*bounds, shape, dtype=dtype.type)
+    bounds = [np.broadcast_to(getattr(space, name), shape).astype(dtype) for name in (low, high)]
+    kind: Any = dtype.type
+    return spaces.Box(bounds[0], bounds[1], shape, dtype=kind)
 
 
 SUITES: dict[str, Callable[..., JaxTask]] = {

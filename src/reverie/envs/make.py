@@ -30,6 +30,7 @@ from reverie.envs.goal_tasks import with_goal_tasks
 from reverie.envs.limits import NO_LIMIT, own_limit
 from reverie.envs.suites import (
     ENVPOOL,
+    JAX_SUITES,
     choose_renderer,
     dm_control_view,
     is_atari,
@@ -175,10 +176,15 @@ def _limit_time(env: Env, base_env: Env, config: EnvConfig) -> Env:
 
 def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
     """Make the environment below the wrappers of settings; a native vector of one as a single environment."""
+    if factory is None and config.id.startswith(JAX_SUITES):
+        raise EnvError(f"{config.id} is stepped on a device, with others: it cannot be made as a single environment.")
     if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
         from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
+        from reverie.envs.tensor_vector import TensorVector
 
-        return VectorOfOne(make_native_vector(config, factory, 1))
+        if isinstance(vector := make_native_vector(config, factory, 1), TensorVector):
+            raise EnvError(f"{config.id} shows tensors of N environments on a device: it is no single environment.")
+        return VectorOfOne(vector)
     return _from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 

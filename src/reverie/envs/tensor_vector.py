@@ -50,3 +50,17 @@ class TensorVector(Protocol):
 
     def close(self) -> None:
         """Release memory. Can be called twice."""
+
+
+def is_tensor_vector(vector: Any) -> bool:
+    """Return whether a Gymnasium vector shows tensors. Resets it, unless it tells a device, as simulators do."""
+    if isinstance(getattr(vector.unwrapped, "device", None), torch.device | str):
+        return True
+    return isinstance(first_leaf(vector.reset()[0]), Tensor)
+
+
+def first_leaf(value: Any) -> Any:
+    """Return the first array of a nested observation."""
+    while isinstance(value, Mapping | tuple):
+        value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
+    return value

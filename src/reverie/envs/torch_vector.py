@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.envs.make_native_vector import vector_limit, vector_mode
-from reverie.envs.tensor_vector import TensorRows
+from reverie.envs.tensor_vector import TensorRows, first_leaf
 from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, Vector
 
 
@@ -33,11 +33,11 @@ class TorchVector:
         self.max_episode_steps: int | None = vector_limit(vector)
         self.mode: AutoresetMode = vector_mode(vector)
         device = getattr(vector.unwrapped, "device", None)
-        self.device: torch.device = torch.device(device) if device else _first_leaf(self.reset(None).obs).device
+        self.device: torch.device = torch.device(device) if device else first_leaf(self.reset(None).obs).device
 
     def reset(self, seed: int | None) -> TensorRows:
         obs, _ = self.vector.reset(seed=seed)
-        none = torch.zeros(self.num_envs, dtype=torch.bool, device=_first_leaf(obs).device)
+        none = torch.zeros(self.num_envs, dtype=torch.bool, device=first_leaf(obs).device)
         self._last, self._carried, self._fresh = none, none.float(), obs
         self.is_lost: Tensor = none.any()  # whether an episode has ended without its last observation
         return TensorRows(obs, self._carried, none, none)
@@ -101,22 +101,6 @@ class TorchVector:
 
     def close(self) -> None:
         self.vector.close()
-
-
-def is_tensor_vector(vector: Any) -> bool:
-    """Return whether a Gymnasium vector shows tensors. Resets it, unless it tells a device, as simulators do."""
-    if not isinstance(vector, VectorEnv):
-        return False
-    if isinstance(getattr(vector.unwrapped, "device", None), torch.device | str):
-        return True
-    return isinstance(_first_leaf(vector.reset()[0]), Tensor)
-
-
-def _first_leaf(value: Any) -> Any:
-    """Return the first array of a nested observation."""
-    while isinstance(value, Mapping | tuple):
-        value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
-    return value
 
 
 def _map(function: Callable[..., Any], *values: Any) -> Any:

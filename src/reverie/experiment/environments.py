@@ -11,11 +11,13 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, short_repr
+from reverie.core.hardware import choose_device
 from reverie.core.protocols import Env
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
 from reverie.envs.make import EnvLike, InstanceWrapper, MakeEnv, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.suites import JAX_SUITES
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 
 
@@ -91,7 +93,7 @@ def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
 def _make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
     """Make the training environments. With actors, which make their own, return a closed one with known spaces."""
     if not config.actors:
-        return make_vector_env(config.env, seed=seed, factory=factory, new=new)
+        return make_vector_env(config.env, seed=seed, factory=factory, new=new, device=choose_device(config.device))
     if isinstance(factory, InstanceWrapper):
         raise ConfigError(
             f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
@@ -120,8 +122,11 @@ def make_eval_env(
     vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
     warns = not workers or config.eval_env is not None  # otherwise the training environment warns
+    if factory is None and env.id.startswith(JAX_SUITES):
+        num = env.num  # another number would be compiled anew, which takes longer than the steps
     env = env.merge({"num": num, "vectorization": vectorization})
-    return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
+    device = choose_device(config.device) if workers else "cpu"
+    return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns, device=device)
 
 
 def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:
