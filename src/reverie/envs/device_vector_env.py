@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
@@ -18,10 +19,10 @@ from reverie.core.signals import is_interrupt
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
 from reverie.core.types import State, Step
 from reverie.envs.config import EnvConfig
-from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS
+from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
 from reverie.envs.suites import package_versions
 from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
-from reverie.envs.tensor_vector import TensorRows, TensorVector
+from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
 
 UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks", "restarts", "restart_window")
 """Settings that need single environments, or rows in the host's memory."""
@@ -47,7 +48,7 @@ class DeviceVectorEnv:
         self.action_spec: ActionSpec = ActionCodec(vector.action_space).spec
         self.max_episode_steps: int | None = vector.max_episode_steps
         self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
-        self.packages: dict[str, str] = package_versions(vector)
+        self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
         self._encode = TensorObsCodec(codec, self.device, config.channel_axis)
         self._decode = action_decoder(vector.action_space, self.device)
         self._shown: Step | None = None
@@ -163,6 +164,44 @@ class DeviceVectorEnv:
 
     def close(self) -> None:
         self.vector.close()
+
+
+class TensorVectorOfOne(gymnasium.Env[Any, Any]):
+    """A vector of one as a single environment, whose spaces agents read, and which they can play."""
+
+    def __init__(self, vector: TensorVector) -> None:
+        self.vector = vector
+        self.observation_space: gymnasium.Space[Any] = vector.observation_space
+        self.action_space: gymnasium.Space[Any] = vector.action_space
+        self.max_episode_steps: int | None = vector.max_episode_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return to_numpy(self.vector.reset(seed).obs), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        rows = self.vector.step(
+            map_tensors(lambda x: torch.from_numpy(x).to(self.vector.device), add_batch_axis(action))
+        )
+        terminal = bool(rows.terminal[0])
+        return to_numpy(rows.obs), float(rows.reward[0]), terminal, bool(rows.last[0]) and not terminal, {}
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+def to_numpy(obs: Any) -> Any:
+    """Return the observation of the first environment as arrays."""
+    return map_tensors(lambda x: x[0].numpy(force=True), obs)
+
+
+def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
+    """Make ``num`` environments of one of ``suites.JAX_SUITES``."""
+    check_device_settings(config)
+    from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
+    from reverie.envs.jax_vector import JaxVector
+
+    return JaxVector(make_task(config.id, config.kwargs), num, device)
 
 
 def check_device_settings(config: EnvConfig) -> None:

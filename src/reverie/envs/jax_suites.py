@@ -9,6 +9,7 @@ import functools
 import importlib
 import json
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -145,7 +146,7 @@ def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str 
         space = _box(shapes.shape)
     action = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
     limit = -(-episode_length // action_repeat)
-    return JaxTask(init, step, space, action, limit, action_repeat, restart if reset == "pool" else None)
+    return JaxTask(init, step, space, action, limit, {}, action_repeat, restart if reset == "pool" else None)
 
 
 def _box(shape: tuple[int, ...]) -> spaces.Box:
@@ -189,7 +190,8 @@ def _make_task(env_id: str, kwargs: str) -> JaxTask:
     suite, _, name = env_id.partition("/")
     import_jax()
     try:
-        return SUITES[suite](name, **json.loads(kwargs))
+        task = SUITES[suite](name, **json.loads(kwargs))
+        return task._replace(packages={package: version(package) for package in (suite, "jax")})
     except ImportError as error:
         raise EnvError(f"environment '{env_id}' needs the package '{suite}' ({error}): pip install {suite}") from error
     except Exception as error:  # of any kind: third-party code runs here

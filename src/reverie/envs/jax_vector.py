@@ -10,6 +10,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -38,6 +39,8 @@ class JaxTask(NamedTuple):
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
     max_episode_steps: int | None = None
+    packages: Mapping[str, str] = MappingProxyType({})
+    """Versions of its packages, by name."""
     frames_per_action: int = 1
     restart: Callable[[Any, Any, Any], tuple[Any, Any]] | None = None
     """``restart(key, obs, state)`` returns ``(obs, state)`` of a new episode, given what ``init`` returned for this
@@ -65,6 +68,7 @@ class JaxVector:
         self.action_space: gymnasium.Space[Any] = task.action_space
         self.max_episode_steps: int | None = task.max_episode_steps
         self.frames_per_action: int = task.frames_per_action
+        self.packages: dict[str, str] = dict(task.packages)
         self._place = _jax_device(self._jax, self.device)
         self._begin, self._turn = compiled(task.init, task.step, task.restart)
         self._carry: Carry | None = None

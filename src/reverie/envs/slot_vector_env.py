@@ -10,11 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
-from gymnasium.vector import VectorEnv
 from torch import Tensor
 
 from reverie.core.errors import EnvError, ReverieError
@@ -22,7 +21,7 @@ from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
-from reverie.envs.device_vector_env import DeviceVectorEnv, check_device_settings
+from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
 from reverie.envs.limits import EndCheck, LimitCheck
@@ -31,8 +30,8 @@ from reverie.envs.make_native_vector import make_native_vector
 from reverie.envs.native_vector_env import NativeVectorEnv, check_flat_actions
 from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds
 from reverie.envs.suites import JAX_SUITES
-from reverie.envs.tensor_vector import is_tensor_vector
-from reverie.envs.torch_vector import TorchVector
+from reverie.envs.torch_vector import to_tensor_vector
+from reverie.envs.vector_steps import Vector
 from reverie.envs.worker import make_worker_slots
 
 
@@ -51,7 +50,7 @@ def make_vector_env(
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
     if make is None and config.id.startswith(JAX_SUITES):
-        return _make_jax_env(config, seeds[0], device)
+        return DeviceVectorEnv(make_jax_vector(config, config.num, device), config, seeds[0])
     if config.vectorization == "native":
         return _make_native_env(config, make, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
@@ -64,24 +63,15 @@ def make_vector_env(
     return SlotVectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
 
 
-def _make_jax_env(config: EnvConfig, seed: int, device: str) -> DeviceVectorEnv:
-    check_device_settings(config)
-    from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
-    from reverie.envs.jax_vector import JaxVector
-
-    return DeviceVectorEnv(JaxVector(make_task(config.id, config.kwargs), config.num, device), config, seed)
-
-
 def _make_native_env(
     config: EnvConfig, make: MakeEnv | None, seed: int, warns: bool
 ) -> NativeVectorEnv | DeviceVectorEnv:
     """Make a vector of environments; one of tensors stays on its device."""
     vector = make_native_vector(config, make, config.num)
-    if not isinstance(vector, VectorEnv):
-        return DeviceVectorEnv(vector, config, seed)
-    if (make is not None or vector.spec is None) and is_tensor_vector(vector):
-        return DeviceVectorEnv(TorchVector(vector), config, seed)
-    return NativeVectorEnv(config, vector, seed, warns)
+    tensors = to_tensor_vector(vector)
+    if tensors is not None:
+        return DeviceVectorEnv(tensors, config, seed)
+    return NativeVectorEnv(config, cast(Vector, vector), seed, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:

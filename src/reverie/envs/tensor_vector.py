@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import gymnasium
@@ -53,10 +53,13 @@ class TensorVector(Protocol):
 
 
 def is_tensor_vector(vector: Any) -> bool:
-    """Return whether a Gymnasium vector shows tensors. Resets it, unless it tells a device, as simulators do."""
+    """Return whether a Gymnasium vector shows tensors.
+
+    Simulators tell a device. Other vectors, unless Gymnasium has registered them, are reset to see.
+    """
     if isinstance(getattr(vector.unwrapped, "device", None), torch.device | str):
         return True
-    return isinstance(first_leaf(vector.reset()[0]), Tensor)
+    return vector.spec is None and isinstance(first_leaf(vector.reset()[0]), Tensor)
 
 
 def first_leaf(value: Any) -> Any:
@@ -64,3 +67,12 @@ def first_leaf(value: Any) -> Any:
     while isinstance(value, Mapping | tuple):
         value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
     return value
+
+
+def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
+    """Return ``function`` of the tensors of nested values of the same structure."""
+    if isinstance(values[0], Mapping):
+        return {key: map_tensors(function, *(value[key] for value in values)) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(map_tensors(function, *parts) for parts in zip(*values, strict=True))
+    return function(*values)

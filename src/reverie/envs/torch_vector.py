@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import Tensor
 
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.envs.make_native_vector import vector_limit, vector_mode
-from reverie.envs.tensor_vector import TensorRows, first_leaf
+from reverie.envs.tensor_vector import TensorRows, TensorVector, first_leaf, is_tensor_vector, map_tensors
 from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, Vector
 
 
@@ -52,7 +52,7 @@ class TorchVector:
             fresh, late = obs, first & ~done
             obs = _where(late, self._fresh, _where(last, self._final(info, obs, last), obs))
             reward, self._carried = reward + self._carried, reward.where(late, 0.0)
-            self._fresh = _map(Tensor.clone, fresh)  # the vector may reuse its memory
+            self._fresh = map_tensors(Tensor.clone, fresh)  # the vector may reuse its memory
         elif self.mode == AutoresetMode.DISABLED and bool(first.any()):  # these vectors wait for the device anyway
             obs = _where(first, self._reset_ended(first), obs)
         self._last = last
@@ -103,15 +103,13 @@ class TorchVector:
         self.vector.close()
 
 
-def _map(function: Callable[..., Any], *values: Any) -> Any:
-    """Return ``function`` of the tensors of nested values of the same structure."""
-    if isinstance(values[0], Mapping):
-        return {key: _map(function, *(value[key] for value in values)) for key in values[0]}
-    if isinstance(values[0], tuple):
-        return tuple(_map(function, *parts) for parts in zip(*values, strict=True))
-    return function(*values)
+def to_tensor_vector(vector: Vector | TensorVector) -> TensorVector | None:
+    """Return ``vector`` as a vector of tensors; None if it shows arrays."""
+    if not isinstance(vector, VectorEnv):
+        return vector
+    return TorchVector(vector) if is_tensor_vector(vector) else None
 
 
 def _where(flags: Tensor, values: Any, others: Any) -> Any:
     """Return nested tensors ``[N, ...]``: of ``values`` where ``flags`` ``[N]``, else of ``others``."""
-    return _map(lambda a, b: a.where(flags.view(-1, *[1] * (b.dim() - 1)), b), values, others)
+    return map_tensors(lambda a, b: a.where(flags.view(-1, *[1] * (b.dim() - 1)), b), values, others)
