@@ -23,13 +23,15 @@ MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED, AutoresetMode.SAME_STE
 OBSERVATIONS = [
     spaces.Box(-2, 2, (3,)), spaces.Box(0, 9, (2, 3), np.int64), spaces.Box(0, 255, (6, 5, 3), np.uint8),
     spaces.Box(0, 255, (3, 36, 40), np.uint8), spaces.Box(0, 255, (7, 8), np.uint8), spaces.Box(0, 1, (5, 5, 4)),
-    spaces.Box(0, 6, (5, 5, 3), np.int32), spaces.Box(np.zeros((4, 4, 2)), np.full((4, 4, 2), (1, 9)), dtype=np.float32),
+    spaces.Box(0, 6, (5, 5, 3), np.int32),
+    spaces.Box(np.zeros((4, 4, 2)), np.full((4, 4, 2), (1, 9)), dtype=np.float32),
     spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), spaces.Discrete(4, start=2), spaces.MultiDiscrete([3, 2], start=[1, 0]),
     spaces.MultiBinary(4), spaces.MultiBinary((4, 4, 2)),
     spaces.Dict(arm=spaces.Box(0, 1, (2,)), rest=spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (1,))])),
 ]  # fmt: skip
 ACTIONS = [
-    spaces.Discrete(3, start=1), spaces.MultiDiscrete([[3, 2], [2, 4]]), spaces.MultiBinary(3), spaces.Box(-2, 6, (2, 2)),
+    spaces.Discrete(3, start=1), spaces.MultiDiscrete([[3, 2], [2, 4]]), spaces.MultiBinary(3),
+    spaces.Box(-2, 6, (2, 2)),
     spaces.Box(0, 5, (3,), np.int64), spaces.Box(-1, 3, (2,), np.float64),
     spaces.Dict(turn=spaces.Discrete(2), push=spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3)])),
 ]  # fmt: skip
@@ -161,9 +163,10 @@ def test_a_mask_without_a_legal_action_forbids_nothing():
     for _ in range(20):
         step = env.step(torch.eye(2)[[0] * 4])
         assert step.obs["action_mask"].all()
+    vector = Masked(4)
+    vector.single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(3))
     with pytest.raises(EnvError, match="action_mask"):
-        Masked.single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(3))
-        DeviceVectorEnv(TorchVector(Masked(4)), EnvConfig(num=4), 0)
+        DeviceVectorEnv(TorchVector(vector), EnvConfig(num=4), 0)
 
 
 class Own:

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from reverie.envs.config import EnvConfig
 from reverie.envs.device_vector_env import DeviceVectorEnv
@@ -66,6 +66,18 @@ class TorchCycle(VectorEnv):
         return tuple(self.spoil([self._obs(), reward, terminal, truncated, info]))
 
 
+class Tensors(VectorWrapper):
+    """A vector of arrays as one of tensors."""
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed, options=options)
+        return torch.tensor(obs), info
+
+    def step(self, action):
+        obs, *values, info = self.env.step(action.numpy())
+        return (*(torch.tensor(x) for x in (obs, *values)), info)
+
+
 def torch_env(num, mode=AutoresetMode.NEXT_STEP, **options):
     return DeviceVectorEnv(TorchVector(TorchCycle(num, mode, **options)), EnvConfig(num=num), 0)
 
@@ -117,7 +129,10 @@ def random_rows(env, turns, seed=0):
         steps.append(step)
         step = env.step(actions[-1])
     env.check()
-    rows = {name: torch.stack([getattr(s, name) for s in steps]) for name in ("reward", "is_first", "is_last", "is_terminal")}
+    rows = {
+        name: torch.stack([getattr(s, name) for s in steps])
+        for name in ("reward", "is_first", "is_last", "is_terminal")
+    }
     return rows | {"obs": torch.stack([s.obs["observation"] for s in steps]), "action": torch.stack(actions)}
 
 

@@ -123,7 +123,7 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
     is_vector = isinstance(vector, VectorEnv | TensorVector)
     if not is_vector or vector.num_envs != num:
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
-        raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv, or a TensorVector, of {num}.")
+        raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, or a TensorVector.")
     if not isinstance(vector, VectorEnv):
         return cast(TensorVector, vector)
     check_spaces(vector, "single_")
