@@ -7,7 +7,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 import device_vectors
-from device_vectors import SPACE, TorchCycle, check_rows, jax_env, random_rows, tabular_values, torch_env
+import reverie
+from device_vectors import SPACE, TorchCycle, check_rows, jax_env, jax_task, random_rows, tabular_values, torch_env
 from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.obs_codec import ObsCodec
@@ -199,3 +200,52 @@ def test_a_tensor_vector_is_used_as_it_is():
     env = make_vector_env(EnvConfig(num=5, vectorization="native"), seed=0, factory=Own)
     assert isinstance(env, DeviceVectorEnv)
     assert env.step(env.reset().obs["observation"][:, :2]).reward.shape == (5,)
+
+
+class LostEnds(Own):
+    """Shows the first observation of the next episode in place of the last."""
+
+    def reset(self, seed):
+        self.time, self.last = torch.zeros(self.num_envs), torch.zeros(self.num_envs, dtype=torch.bool)
+        return self._rows(self.last)
+
+    def step(self, action):
+        time = torch.where(self.last, 0.0, self.time + 1)
+        self.last = time == 6
+        self.time = time.masked_fill(self.last, 0.0)
+        return self._rows(self.last)
+
+    def _rows(self, last):
+        return TensorRows(self.time[:, None].expand(-1, 4).clone(), torch.zeros(self.num_envs), last, last)
+
+
+@pytest.mark.parametrize(
+    ("make", "severity", "message"),
+    [
+        (TorchCycle, "note", "state cannot be saved"),
+        (lambda num_envs: TorchCycle(num_envs, AutoresetMode.SAME_STEP, final=None), "fault", "final_obs"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(2, torch.Tensor.float)), "fault", "terminated"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(1, lambda x: x[:, None])), "fault", "reward"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(1, lambda x: x * torch.nan)), "fault", "NaN"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(0, torch.zeros(num_envs, 4).copy_)), "fault", "memory"),
+        (LostEnds, "fault", "the last row of each episode shows"),
+    ],
+)
+def test_check_env_names_what_is_wrong(make, severity, message):
+    report = reverie.check_env(make, env_options={"vectorization": "native"})
+    [finding] = [finding for finding in report.findings if finding.severity == severity]
+    assert message in finding.text
+    assert report.ok == (severity != "fault")
+    assert report.algorithms["online"] == ("a2c", "ppo")
+    assert report.algorithm == ("ppo" if report.ok else "")
+
+
+def test_check_env_of_an_environment_in_jax_finds_no_fault(monkeypatch):
+    pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    report = reverie.check_env(
+        lambda num_envs: JaxVector(jax_task(), num_envs), env_options={"vectorization": "native"}
+    )
+    assert [finding.name for finding in report.findings] == []
+    assert min(report.measurements[name] for name in ("terminated", "truncated", "episodes")) > 50

@@ -13,7 +13,7 @@ from torch import Tensor
 from reverie.core.errors import DataError, EnvError, short_repr
 from reverie.envs.make_native_vector import vector_limit, vector_mode
 from reverie.envs.tensor_vector import TensorRows, TensorVector, first_leaf, is_tensor_vector, map_tensors
-from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, Vector
+from reverie.envs.vector_steps import FINAL_INFO, FINAL_OBS, Vector, resets_in_same_step
 
 
 class TorchVector:
@@ -48,6 +48,8 @@ class TorchVector:
         self._check(reward=reward, terminated=terminal, truncated=truncated)
         done, reward = terminal | truncated, reward.float()
         last = done & ~first
+        if self.mode == AutoresetMode.NEXT_STEP and resets_in_same_step(info):
+            self.mode = AutoresetMode.SAME_STEP  # its metadata do not say so
         if self.mode == AutoresetMode.SAME_STEP:
             fresh, late = obs, first & ~done
             obs = _where(late, self._fresh, _where(last, self._final(info, obs, last), obs))
