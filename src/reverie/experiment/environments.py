@@ -12,12 +12,11 @@ from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.hardware import choose_device
-from reverie.core.protocols import Env
+from reverie.core.protocols import DeviceEnv, Env
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
 from reverie.envs.make import EnvLike, InstanceWrapper, MakeEnv, close_quietly, env_factory, make_gym, to_learnable_obs
 from reverie.envs.slot_vector_env import make_vector_env
-from reverie.envs.suites import JAX_SUITES
 from reverie.experiment.config import NO_ENV, ExperimentConfig
 
 
@@ -74,7 +73,9 @@ def open_environments(
     # An instance cannot be made a second time: the run is evaluated in it at its end.
     is_shared = training is not None and makers.share_instance
     if plays(config) and config.eval_episodes and not is_shared:
-        evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True)
+        # Another number of compiled environments would be compiled anew, which takes longer than their steps.
+        num = config.env.num if isinstance(training, DeviceEnv) else None
+        evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True, num=num)
         undo.callback(evaluation.close)
         _check_eval_env(config, training, evaluation)
     reopen = functools.partial(make_eval_env, config, makers.training, config.eval_video)
@@ -109,21 +110,19 @@ def _make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: 
 
 def make_eval_env(
     config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, as_trained: bool = False,
-    workers: bool = False,
+    workers: bool = False, num: int | None = None,
 ) -> Env:  # fmt: skip
     """Make the evaluation environments with the ``factory`` of :func:`eval_maker`.
 
     ``as_trained``: instead, make training environments with training rewards and ``factory``, except that whole games
     are played. They run in this process. ``workers``: in worker processes if training uses them, so that a crash does
-    not end the run.
+    not end the run. ``num``: their number; None: ``eval_envs``, or fewer.
     """
     env = config.env.merge({"terminal_on_life_loss": False}) if as_trained else config.eval_env_config
-    num = 1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes))
+    num = num or (1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes)))
     vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
     warns = not workers or config.eval_env is not None  # otherwise the training environment warns
-    if factory is None and env.id.startswith(JAX_SUITES):
-        num = env.num  # another number would be compiled anew, which takes longer than the steps
     env = env.merge({"num": num, "vectorization": vectorization})
     device = choose_device(config.device) if workers else "cpu"
     return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns, device=device)
