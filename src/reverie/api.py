@@ -384,8 +384,11 @@ def check_env(
     report = run_env_check(None if isinstance(env, str) else env, settings.env, steps, worker, watch)
     if (spec := report.action_spec) is None:
         return report
-    report = dataclasses.replace(report, algorithms=compatible_algorithms(spec))
+    on_device = "device" in report.measurements
+    report = dataclasses.replace(report, algorithms=compatible_algorithms(spec, on_device))
     images = any(part.kind == "image" for part in report.obs_spec.values())
+    if on_device and algorithm is None:
+        return dataclasses.replace(report, algorithm="ppo" if report.ok else "")
     if algorithm is None and not images and settings.preset.partition("+")[0] not in SUITES.values():
         name = next((name for name in VECTOR_ALGORITHMS if name in report.algorithms["online"]), DEFAULT_ALGORITHM)
         with silence_logger():

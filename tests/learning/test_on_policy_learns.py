@@ -33,3 +33,37 @@ def test_cartpole_is_solved_with_its_preset(tmp_path):
     result = reverie.train("ppo", env="CartPole-v1", run=tmp_path / "run", seed=0, **quick)
     assert result.env_steps <= 40_000
     assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 450
+
+
+def match_task():
+    """Choose the class that is shown, one of 3, in 8 steps: return 8, by chance 2.7; in JAX."""
+    import jax
+    import numpy as np
+    from gymnasium import spaces
+
+    from reverie.envs.jax_vector import JaxTask
+
+    def show(state):
+        return jax.nn.one_hot(state[0], 3)
+
+    def init(key):
+        state = (jax.random.randint(key, (), 0, 3), 0)
+        return show(state), state
+
+    def step(key, state, action):
+        reward, after = (action == state[0]) * 1.0, ((state[0] * 2 + 1) % 3, state[1] + 1)
+        return show(after), after, reward, after[0] < 0, after[1] >= 8
+
+    return JaxTask(init, step, spaces.Box(0, 1, (3,), np.float32), spaces.Discrete(3), 8)
+
+
+def test_an_environment_in_jax_is_solved(tmp_path):
+    pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    task = match_task()
+    options = SMALL | PPO | {"env.vectorization": "native", "stop_score": 7.5}
+    result = reverie.train(
+        "ppo", env=lambda num_envs: JaxVector(task, num_envs), run=tmp_path / "run", steps=6_000, **options
+    )
+    assert sum(result.evaluation.scores) / len(result.evaluation.scores) >= 7.5

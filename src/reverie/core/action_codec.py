@@ -8,7 +8,7 @@ This file must not import torch: worker processes import it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class ActionCodec:
         """Number of encoded actions that were moved to the nearest bound."""
         cuts = self.spec.slices()
         self._leaves = [(key, path, leaf, cuts[key], _decoder(leaf)) for key, (path, leaf) in sorted(leaves.items())]
-        self._decode = _unflatten_fn(space, {path: (cut, decode) for _, path, _, cut, decode in self._leaves})
+        self._decode = unflatten_fn(space, {path: (cut, decode) for _, path, _, cut, decode in self._leaves})
 
     def __call__(self, flat: np.ndarray) -> Any:
         """Return the action of the space for ``flat`` ``[A]``: the largest class, numbers clipped and scaled.
@@ -145,10 +145,12 @@ def _check_bounds(key: str, space: spaces.Box) -> None:
         )
 
 
-def _unflatten_fn(space: Space, leaves: Mapping[Path, tuple[slice, Decode]], path: Path = ()) -> Decode:
+def unflatten_fn(
+    space: Space, leaves: Mapping[Path, tuple[slice, Callable[[Any], Any]]], path: Path = ()
+) -> Callable[[Any], Any]:
     """Return the function from flat actions to values of the ``space`` at ``path``."""
     if is_nested(space):
-        parts = {name: _unflatten_fn(inner, leaves, (*path, name)) for name, inner in children(space)}
+        parts = {name: unflatten_fn(inner, leaves, (*path, name)) for name, inner in children(space)}
         if isinstance(space, spaces.Dict):
             return lambda flat: {name: part(flat) for name, part in parts.items()}
         return lambda flat: tuple(part(flat) for part in parts.values())

@@ -128,13 +128,18 @@ def has_channels_first(shape: tuple[int, ...]) -> bool:
     return usual and c < min(h, w) and w not in (1, 3, 4)
 
 
+def is_channels_first(shape: tuple[int, ...], channel_axis: ChannelAxis) -> bool:
+    """Return whether channels are the first axis of the images ``shape``, and are moved to the end."""
+    return len(shape) > 2 and (channel_axis == "first" or (channel_axis == "auto" and has_channels_first(shape[-3:])))
+
+
 def _image(space: spaces.Box, channel_axis: ChannelAxis) -> Conversion:
     """Return the conversion to ``[H, W, C]``; stacked frames become channels, as with ``env.frame_stack``."""
     rank, dtype = len(space.shape), "float32" if space.dtype.kind == "f" else "uint8"
     image_shape = space.shape if rank > 2 else (*space.shape, 1)
     frames = image_shape[0] if rank == 4 else 1
-    first = rank > 2 and (channel_axis == "first" or (channel_axis == "auto" and has_channels_first(image_shape[-3:])))
-    bounds = _channel_bounds(space, rank - 3 if first else rank - 1) if rank > 2 else None
+    first = is_channels_first(space.shape, channel_axis)
+    bounds = channel_bounds(space, rank - 3 if first else rank - 1) if rank > 2 else None
     if bounds is not None:
         low, high, encode, decode = _scaled_pixels(space, *bounds)
     else:
@@ -176,7 +181,7 @@ def _float_pixels(space: spaces.Box) -> tuple[float, float, Encode, Decode]:
     return low, high, encode, np.asarray
 
 
-def _channel_bounds(space: spaces.Box, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
+def channel_bounds(space: spaces.Box, axis: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the bounds of each channel, along ``axis``, with the axes of ``space``; None if all are equal."""
     other_axes = tuple(i for i in range(len(space.shape)) if i != axis)
     low = space.low.astype(np.float64).min(other_axes, keepdims=True)

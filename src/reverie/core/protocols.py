@@ -73,6 +73,24 @@ class Env(Protocol):
 
 
 @runtime_checkable
+class DeviceEnv(Env, Protocol):
+    """An ``Env`` whose rows are tensors on ``device``, which nobody may write to. It is resumed from its tensors."""
+
+    device: torch.device
+    success: Tensor | None
+    """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
+
+    def check(self) -> None:
+        """Raise the errors of all steps so far that are known only on the device, for which this waits."""
+
+    def state_dict(self) -> State | None:
+        """Return the state of the environments as named tensors; None if they cannot be saved."""
+
+    def load_state_dict(self, state: State, step: Step) -> None:
+        """Continue from a saved state, when ``step`` were the current rows."""
+
+
+@runtime_checkable
 class Restorable(Protocol):
     """Optional methods of an ``Env`` that restarts failed environments and can be resumed in mid-episode."""
 
@@ -223,6 +241,20 @@ class RowSink(Protocol):
 
     def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
         """Add one row to each of N streams: observation, the action ``[N, A]`` taken after it, the policy's extras."""
+
+
+class RolloutSink(RowSink, Protocol):
+    """Receives whole rollouts of T rows, on the device where they are collected."""
+
+    @property
+    def newest_rows(self) -> Mapping[str, Tensor]:
+        """The rows of the complete rollout and the row after them, ``[T + 1, N, ...]`` by column."""
+
+    def complete(self, step: Step) -> None:
+        """Add the row after the rollout, on which the policy has not acted."""
+
+    def restart(self) -> None:
+        """Drop the rows of this rollout; the next row is the first of a new one."""
 
 
 class MeterLike(Protocol):

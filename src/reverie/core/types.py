@@ -66,10 +66,10 @@ MAX_LISTED_FLAGS = 64
 
 
 def count_set(flags: Tensor) -> int:
-    """Return how many of the ``flags`` ``[N]`` on the CPU are set."""
+    """Return how many of the ``flags`` ``[N]`` are set; waits for their device."""
     if flags.shape[0] <= MAX_LISTED_FLAGS:
         return flags.tolist().count(True)
-    return int(np.count_nonzero(flags.numpy()))
+    return int(np.count_nonzero(flags.numpy(force=True)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class Batch:
         """Return the batch of storage columns ``[B, T, ...]``; extras are passed separately, and weights are 1."""
         return cls(
             obs={name.removeprefix("obs/"): x for name, x in columns.items() if name.startswith("obs/")},
-            weight=torch.ones(len(index)),
+            weight=torch.ones(len(index), device=index.device),
             index=index,
             extras=extras or {},
             goals={},

@@ -120,7 +120,7 @@ class ActorConnection:
 
     def send(self, rows: Rows, turns: int, version: int, episodes: Sequence[EpisodeStats], restarts: int) -> None:
         """Send the ``rows`` of :meth:`next_block`; the first ``turns`` are filled."""
-        payload = json.dumps([[score, length, dict(info)] for score, length, info in episodes])
+        payload = json.dumps([[x.score, x.length, dict(x.info)] for x in episodes])
         self.signs[ActorSignals._fields.index("sent")] += 1
         self._say(HEADER.pack(ROWS, self.used % self.slots, turns, version, restarts) + payload.encode())
         self.used += 1

@@ -237,7 +237,5 @@ class SharedCollector:
     def pop_episodes(self, *, at_the_end: bool = False) -> list[EpisodeStats]:
         if not (self.team.ended or at_the_end):
             return []
-        episodes = [
-            (score, length, dict(info)) for score, length, info in self.local.pop_episodes(at_the_end=at_the_end)
-        ]
+        episodes = [(x.score, x.length, dict(x.info)) for x in self.local.pop_episodes(at_the_end=at_the_end)]
         return [EpisodeStats(*episode) for part in self.team.all_gather_object(episodes) for episode in part]

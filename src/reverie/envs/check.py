@@ -19,8 +19,10 @@ from reverie.core.action_codec import ActionCodec
 from reverie.core.errors import ConfigError, short_repr
 from reverie.core.spaces import iter_leaves
 from reverie.core.specs import MASK_KEY, ActionSpec, ObsPart
+from reverie.envs.check_device import NUM, SEED, check_device_env
 from reverie.envs.checking_wrapper import CheckingWrapper, value_and_type
 from reverie.envs.config import EnvConfig
+from reverie.envs.device_vector_env import DeviceVectorEnv
 from reverie.envs.episode_info import SUCCESS_RATE, Summary
 from reverie.envs.findings import Finding, Findings, sort_findings
 from reverie.envs.flat_env import FlatEnv, Outcome, make_flat
@@ -31,6 +33,8 @@ from reverie.envs.make import Env, EnvLike, InstanceWrapper, MakeEnv, env_factor
 from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS
 from reverie.envs.masks import ActionMask
 from reverie.envs.slot import EnvFailure, EnvSpecs, Slot, close
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.suites import JAX_SUITES
 from reverie.envs.worker import make_worker_slots
 from reverie.envs.wrappers import check_spaces, wrapper_stack
 
@@ -166,6 +170,15 @@ def run_env_check(
     ``worker``: also play in a worker process. ``watch`` is called with the number of steps so far. Raises ReverieError
     if the environment does not exist or cannot be made.
     """
+    name = config.id if env is None else env_name(env)
+    if (device_env := _open_device_env(config, env)) is not None:
+        device_findings = Findings()
+        with contextlib.closing(device_env):
+            measurements = check_device_env(device_env, device_findings)
+        return EnvReport(
+            env=name, findings=sort_findings(device_findings.values()), obs_spec=device_env.obs_spec,
+            action_spec=device_env.action_spec, measurements=measurements,
+        )  # fmt: skip
     config = config.merge({"num": 1, "vectorization": "native" if config.vectorization == "native" else "sync"})
     check = _Check(env_factory(config, env), config)
     try:
@@ -188,8 +201,19 @@ def run_env_check(
     texts = {"observation_space": obs_space, "action_space": action_space}
     measurements = {name: " ".join(str(space).split()) for name, space in texts.items()}
     measurements |= {"learners_ignore": ", ".join(sorted(keys - obs.keys()))} | check.measurements
-    name = config.id if env is None else env_name(env)
     return EnvReport(env=name, findings=findings, obs_spec=obs, action_spec=action, measurements=measurements)
+
+
+def _open_device_env(config: EnvConfig, env: EnvLike | None) -> DeviceVectorEnv | None:
+    """Return the environments of a check if they are on a device; None if they are single ones, or arrays."""
+    is_named = config.id.startswith(JAX_SUITES) and env is None
+    if not is_named and (config.vectorization != "native" or (env is None and ":" not in config.id)):
+        return None
+    made = make_vector_env(config.merge({"num": NUM}), seed=SEED, factory=env, new=False)
+    if isinstance(made, DeviceVectorEnv):
+        return made
+    made.close()
+    return None
 
 
 class _Check:

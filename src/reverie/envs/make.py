@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import gymnasium
 from gymnasium import spaces
@@ -30,6 +30,7 @@ from reverie.envs.goal_tasks import with_goal_tasks
 from reverie.envs.limits import NO_LIMIT, own_limit
 from reverie.envs.suites import (
     ENVPOOL,
+    JAX_SUITES,
     choose_renderer,
     dm_control_view,
     is_atari,
@@ -175,10 +176,18 @@ def _limit_time(env: Env, base_env: Env, config: EnvConfig) -> Env:
 
 def make_base(config: EnvConfig, factory: MakeEnv | None, render: bool) -> object:
     """Make the environment below the wrappers of settings; a native vector of one as a single environment."""
-    if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
-        from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
+    if factory is None and config.id.startswith(JAX_SUITES):
+        from reverie.envs.device_vector_env import TensorVectorOfOne, make_jax_vector
 
-        return VectorOfOne(make_native_vector(config, factory, 1))
+        return TensorVectorOfOne(make_jax_vector(config, 1, "cpu"))
+    if config.vectorization == "native" or (factory is None and config.id.startswith(ENVPOOL)):
+        from reverie.envs.device_vector_env import TensorVectorOfOne
+        from reverie.envs.make_native_vector import VectorOfOne, make_native_vector
+        from reverie.envs.torch_vector import to_tensor_vector
+
+        vector = make_native_vector(config, factory, 1)
+        tensors = to_tensor_vector(vector)
+        return VectorOfOne(cast(Any, vector)) if tensors is None else TensorVectorOfOne(tensors)
     return _from_registry(config, render) if factory is None else _call_factory(factory, config, render)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -17,6 +17,7 @@ from reverie.core.signals import is_interrupt
 from reverie.envs.config import EnvConfig
 from reverie.envs.limits import NO_LIMIT
 from reverie.envs.suites import ENVPOOL, is_atari, register_id
+from reverie.envs.tensor_vector import TensorVector, is_tensor_vector
 from reverie.envs.vector_steps import (
     Vector,
     checked_vector_step,
@@ -107,7 +108,7 @@ def _native_arguments(config: EnvConfig, factory: Callable[..., Any] | None) -> 
     return (_envpool_arguments if config.id.startswith(ENVPOOL) else _ale_arguments)(config) | config.kwargs
 
 
-def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector:
+def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> Vector | TensorVector:
     """Make ``num`` environments at once: ``factory(num_envs=num)``, EnvPool's, or by Gymnasium's ``make_vec``."""
     try:
         vector = _make(config, factory, num)
@@ -119,14 +120,17 @@ def make_native_vector(config: EnvConfig, factory: Callable[..., Any] | None, nu
         source = config.id if factory is None else short_repr(factory)
         failed = f"env.vectorization = native: {source} with num_envs = {num} could not be made"
         raise EnvError(f"{failed}: {format_error(error)}") from error
-    if not isinstance(vector, VectorEnv) or vector.num_envs != num:
+    is_vector = isinstance(vector, VectorEnv | TensorVector)
+    if not is_vector or vector.num_envs != num:
         problem = f"env.vectorization = native: the factory returned {short_repr(vector)} for num_envs = {num}"
-        raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}.")
+        raise EnvError(f"{problem}: expected a gymnasium.vector.VectorEnv of {num}, or a TensorVector.")
+    if not isinstance(vector, VectorEnv):
+        return cast(TensorVector, vector)
     check_spaces(vector, "single_")
     _check_scores(vector, config)
     if isinstance(vector.unwrapped, SyncVectorEnv):
         vector.unwrapped.autoreset_mode = AutoresetMode.NEXT_STEP  # takes effect at once
-    elif vector_mode(vector) == AutoresetMode.DISABLED:
+    elif vector_mode(vector) == AutoresetMode.DISABLED and not is_tensor_vector(vector):
         vector.close()
         raise EnvError(
             "env.vectorization = native: the vector environment has AutoresetMode.DISABLED: expected NEXT_STEP or "
@@ -144,7 +148,9 @@ def _make(config: EnvConfig, factory: Callable[..., Any] | None, num: int) -> An
         return EnvPoolVector(functools.partial(package.make, task, **kwargs))
     module, _, name = config.id.rpartition(":")
     if module:
-        import_module_of(config.id, f"environment '{config.id}'", EnvError)
+        function = getattr(import_module_of(config.id, f"environment '{config.id}'", EnvError), name, None)
+        if callable(function):
+            return function(num_envs=num, **_native_arguments(config, function))
     register_id(name)
     kwargs = _native_arguments(config, None)
     return gymnasium.make_vec(name, num, vectorization_mode="vector_entry_point", **kwargs)

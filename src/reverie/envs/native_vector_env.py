@@ -26,11 +26,10 @@ from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
 from reverie.envs.episode_info import success_summary
 from reverie.envs.limits import EndCheck, LimitCheck, declared_bounds
-from reverie.envs.make import MakeEnv
-from reverie.envs.make_native_vector import make_native_vector, vector_frames, vector_limit, vector_mode
+from reverie.envs.make_native_vector import vector_frames, vector_limit, vector_mode
 from reverie.envs.masks import has_choices, mask_in
 from reverie.envs.suites import package_versions
-from reverie.envs.vector_steps import checked_vector_step, episode_info_at, final_obs, resets_in_same_step
+from reverie.envs.vector_steps import Vector, checked_vector_step, episode_info_at, final_obs, resets_in_same_step
 
 CLIPS: dict[str, Callable[[np.ndarray], np.ndarray]] = {"sign": np.sign, "tanh": np.tanh, "none": np.asarray}
 
@@ -44,9 +43,12 @@ class NativeVectorEnv:
     that ends in this step is skipped.
     """
 
-    def __init__(self, config: EnvConfig, factory: MakeEnv | None, seed: int, warns: bool = True) -> None:
-        """``warns``: warn about observations outside of their space, which are used unchanged."""
-        self._vector = make_native_vector(config, factory, config.num)
+    def __init__(self, config: EnvConfig, vector: Vector, seed: int, warns: bool = True) -> None:
+        """``vector``: of ``make_native_vector``.
+
+        ``warns``: warn about observations outside of their space, which are used unchanged.
+        """
+        self._vector = vector
         self._seed, self._clip = seed, CLIPS[config.clip_reward]
         self._actions = self._vector.single_action_space
         self._codec = ActionCodec(self._actions)

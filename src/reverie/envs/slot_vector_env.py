@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,30 +21,38 @@ from reverie.core.logger import logger
 from reverie.core.specs import ActionSpec, ObsSpec, diff_specs, spec_to_dict
 from reverie.core.types import Step
 from reverie.envs.config import EnvConfig
+from reverie.envs.device_vector_env import DeviceVectorEnv, make_jax_vector
 from reverie.envs.episode_info import Summary
 from reverie.envs.flat_env import make_flat
 from reverie.envs.limits import EndCheck, LimitCheck
-from reverie.envs.make import EnvLike, env_factory
+from reverie.envs.make import EnvLike, MakeEnv, env_factory
+from reverie.envs.make_native_vector import make_native_vector
 from reverie.envs.native_vector_env import NativeVectorEnv, check_flat_actions
 from reverie.envs.slot import EnvFailure, EnvSpecs, Maker, Restarter, Slot, close, derive_seeds
+from reverie.envs.suites import JAX_SUITES
+from reverie.envs.torch_vector import to_tensor_vector
+from reverie.envs.vector_steps import Vector
 from reverie.envs.worker import make_worker_slots
 
 
 def make_vector_env(
     config: EnvConfig, *, seed: int, factory: EnvLike | None = None, render: bool = False, new: bool = True,
-    warns: bool = True,
-) -> SlotVectorEnv | NativeVectorEnv:  # fmt: skip
+    warns: bool = True, device: str = "cpu",
+) -> SlotVectorEnv | NativeVectorEnv | DeviceVectorEnv:  # fmt: skip
     """Make ``config.num`` environments that are stepped together, each with its own seed derived from ``seed``.
 
     ``factory`` is called once per environment instead of making ``config.id``, and again after a failure; an instance
     is allowed for ``num=1`` in this process. ``render``: make ``SlotVectorEnv.render`` return frames if the environment
     can render. ``new``: for a new run, it is an error if the first episode lacks a value that ``env.log_info`` names;
-    otherwise a warning. ``warns``: warn about observations outside of their space, which are used unchanged. Raises
-    EnvError if they cannot be made, or their spaces are not supported.
+    otherwise a warning. ``warns``: warn about observations outside of their space, which are used unchanged.
+    ``device``: the learner's, for environments in JAX. Raises EnvError if they cannot be made, or their spaces are not
+    supported.
     """
     seeds, make = derive_seeds(seed, config.num), env_factory(config, factory)
+    if make is None and config.id.startswith(JAX_SUITES):
+        return DeviceVectorEnv(make_jax_vector(config, config.num, device), config, seeds[0])
     if config.vectorization == "native":
-        return NativeVectorEnv(config, make, seeds[0], warns)
+        return _make_native_env(config, make, seeds[0], warns)
     makers: list[Maker] = [functools.partial(make_flat, config, make, index, render) for index in range(config.num)]
     if config.vectorization == "async":
         slots, arrays = make_worker_slots(makers, config.timeout)
@@ -53,6 +61,17 @@ def make_vector_env(
         slots, specs, arrays = _serial(makers)
     restarter = Restarter(slots, specs, seeds, config.restarts, config.restart_window)
     return SlotVectorEnv(slots, arrays, restarter, bool(config.log_info), new, warns)
+
+
+def _make_native_env(
+    config: EnvConfig, make: MakeEnv | None, seed: int, warns: bool
+) -> NativeVectorEnv | DeviceVectorEnv:
+    """Make a vector of environments; one of tensors stays on its device."""
+    vector = make_native_vector(config, make, config.num)
+    tensors = to_tensor_vector(vector)
+    if tensors is not None:
+        return DeviceVectorEnv(tensors, config, seed)
+    return NativeVectorEnv(config, cast(Vector, vector), seed, warns)
 
 
 def _serial(makers: list[Maker]) -> tuple[list[Slot], EnvSpecs, dict[str, np.ndarray]]:

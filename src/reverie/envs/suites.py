@@ -26,6 +26,8 @@ from reverie.core.imports import OFFERED
 
 ENVPOOL = "envpool/"
 """EnvPool ids, which are used unchanged."""
+JAX_SUITES = ("gymnax/", "craftax/", "navix/", "jumanji/", "brax/", "playground/")
+"""Beginnings of the ids of environments in JAX (``envs/jax_suites.py``); the package is called the same."""
 EGL_PLATFORM_DEVICE = 0x313F
 
 
@@ -281,7 +283,7 @@ def check_id(env_id: str) -> None:
 
     Makes no environment.
     """
-    if env_id.startswith(ENVPOOL):
+    if env_id.startswith((ENVPOOL, *JAX_SUITES)):
         return
     register_id(env_id)
     if registered_spec(env_id) is None:

@@ -21,7 +21,7 @@ from reverie.core.clock import Clock
 from reverie.core.errors import ConfigError, DataError, RunError, count_noun
 from reverie.core.hardware import choose_device, keep_freed_memory
 from reverie.core.logger import logger
-from reverie.core.protocols import Env, Stateful
+from reverie.core.protocols import DeviceEnv, Env, Stateful
 from reverie.core.seeding import RngState, derived_seeds, seed_everything, seeded_rng
 from reverie.core.space_json import space_to_json
 from reverie.core.specs import ActionSpec, ObsSpec, spec_to_dict
@@ -43,12 +43,12 @@ from reverie.experiment.warm_start import load_initial
 from reverie.log.meter import DeviceMeter
 from reverie.log.video import shrink
 from reverie.replay.buffer import ReplayBuffer
-from reverie.replay.config import check_capacity, check_memory, max_rows
+from reverie.replay.config import build_device_rollout, check_capacity, check_memory, max_rows
 from reverie.replay.offline import OfflineReplay, OfflineReplayPart
 from reverie.replay.persistent import PersistentReplay
-from reverie.replay.rollout import RolloutBuffer
+from reverie.replay.rollout import DeviceRollout, RolloutBuffer
 from reverie.replay.sources import MixedSource, prefetch, split_window
-from reverie.run.collect import Collector, CollectorProtocol
+from reverie.run.collect import Collector, CollectorProtocol, DeviceCollector
 from reverie.run.evaluate import Evaluation, ScoreMetric, episode_limit, evaluate
 from reverie.run.folder import SavedConfig
 from reverie.run.trainable import EvaluationPurpose, MeasurementResult, Trainable
@@ -162,8 +162,9 @@ class Experiment(Trainable):
 
     def parts(self) -> dict[str, Stateful]:
         parts: dict[str, Stateful] = {"meter": self.meter}
-        if self.collector is not None and self.store is not None:
-            parts |= {"replay": self.store, "collector": self.collector}
+        stored = self.replay if isinstance(self.replay, DeviceRollout) else self.store
+        if self.collector is not None and stored is not None:
+            parts |= {"replay": stored, "collector": self.collector}
         if self.dataset is not None:
             parts["data"] = OfflineReplayPart(self.dataset, self.config.data.label, self.estimator)
         return parts | {"random": RngState()}  # last, because loading the other parts can draw from it
@@ -316,8 +317,10 @@ def _make_clock(config: ExperimentConfig, algo: Algorithm, seconds: float = 0.0)
 def build_collection(
     config: ExperimentConfig, algo: Algorithm, env: Env, window: Window, seeds: Mapping[str, int], run: Path | None,
     clock: Clock,
-) -> tuple[ReplayBuffer, Collector, PersistentReplay | None]:  # fmt: skip
+) -> tuple[ReplayBuffer | DeviceRollout, Collector, PersistentReplay | None]:  # fmt: skip
     """Build the collector and the replay. See :func:`build` for the arguments."""
+    if isinstance(env, DeviceEnv):
+        return _build_device_collection(config, algo, env, window, seeds)
     replay = config.replay.build(
         obs_spec=env.obs_spec, action_spec=env.action_spec, extra_spec=algo.extra_spec, num_envs=config.env.num,
         window=window, seed=seeds["replay"], scratch=run,
@@ -334,13 +337,45 @@ def build_collection(
     )  # fmt: skip
     if isinstance(replay, RolloutBuffer):
         assert isinstance(algo, OnPolicy)
-        if (rows := window.rollout * config.env.num) > config.steps:
-            raise ConfigError(
-                f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {window.rollout} of each of "
-                f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or increase steps."
-            )
+        _check_rollout_steps(config, window)
         replay.prepare_fn, replay.next_row_fn = algo.prepare_rollout, lambda: collector.step
     return replay, collector, store
+
+
+def _build_device_collection(
+    config: ExperimentConfig, algo: Algorithm, env: DeviceEnv, window: Window, seeds: Mapping[str, int]
+) -> tuple[DeviceRollout, DeviceCollector, None]:
+    """Build the collector and the rollout of environments on the learner's device."""
+    reasons = {
+        f"algorithm = {config.name}: expected one that learns from rollouts alone, ppo or a2c": (
+            not isinstance(algo, OnPolicy) or window.queued
+        ),
+        f"actors = {config.actors}": config.actors,
+        f"learners = {config.learners}": config.learners > 1,
+        f"experience = {config.experience}": config.offline_fraction,
+        "log_episodes = True: episodes are only summed": config.log_episodes,
+        f"device = {algo.device}: the environments are on {env.device}": algo.device.type != env.device.type,
+    }
+    if reason := next((reason for reason, is_set in reasons.items() if is_set), ""):
+        raise ConfigError(f"{reason}. This is not supported with environments on a device, such as {config.env.id}.")
+    assert isinstance(algo, OnPolicy)
+    _check_rollout_steps(config, window)
+    rollout = build_device_rollout(config.replay, env, algo.extra_spec, window, seeds["replay"])
+    rollout.prepare_fn = algo.prepare_rollout
+    collector = DeviceCollector(
+        env, algo.policy, rollout, turns=window.rollout, seed=seeds["collector"],
+        running_statistics=algo.running_statistics,
+    )  # fmt: skip
+    return rollout, collector, None
+
+
+def _check_rollout_steps(config: ExperimentConfig, window: Window) -> None:
+    """Raise ConfigError if the run is shorter than a rollout."""
+    if (rows := window.rollout * config.env.num) > config.steps:
+        raise ConfigError(
+            f"steps = {config.steps}: a rollout has {rows} rows, algo.rollout = {window.rollout} of each of "
+            f"{config.env.num} environments, so nothing would be learned. Lower algo.rollout, or increase steps."
+        )
 
 
 def _set_up_process(config: ExperimentConfig, start: int, rank: int = 0) -> tuple[str, dict[str, int]]:

@@ -11,7 +11,8 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 
 from reverie.core.errors import ConfigError, short_repr
-from reverie.core.protocols import Env
+from reverie.core.hardware import choose_device
+from reverie.core.protocols import DeviceEnv, Env
 from reverie.core.seeding import derived_seeds
 from reverie.core.specs import diff_bounds, diff_specs, spec_to_dict
 from reverie.envs.make import EnvLike, InstanceWrapper, MakeEnv, close_quietly, env_factory, make_gym, to_learnable_obs
@@ -72,7 +73,9 @@ def open_environments(
     # An instance cannot be made a second time: the run is evaluated in it at its end.
     is_shared = training is not None and makers.share_instance
     if plays(config) and config.eval_episodes and not is_shared:
-        evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True)
+        # Another number of compiled environments would be compiled anew, which takes longer than their steps.
+        num = config.env.num if isinstance(training, DeviceEnv) else None
+        evaluation = make_eval_env(config, makers.evaluation, config.eval_video, workers=True, num=num)
         undo.callback(evaluation.close)
         _check_eval_env(config, training, evaluation)
     reopen = functools.partial(make_eval_env, config, makers.training, config.eval_video)
@@ -91,7 +94,7 @@ def probe_env(config: ExperimentConfig, factory: MakeEnv | None) -> ProbedEnv:
 def _make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: int, *, new: bool) -> Env:
     """Make the training environments. With actors, which make their own, return a closed one with known spaces."""
     if not config.actors:
-        return make_vector_env(config.env, seed=seed, factory=factory, new=new)
+        return make_vector_env(config.env, seed=seed, factory=factory, new=new, device=choose_device(config.device))
     if isinstance(factory, InstanceWrapper):
         raise ConfigError(
             f"actors = {config.actors} with an environment instance: each actor makes its own in its own process. Pass "
@@ -107,21 +110,22 @@ def _make_training_env(config: ExperimentConfig, factory: MakeEnv | None, seed: 
 
 def make_eval_env(
     config: ExperimentConfig, factory: MakeEnv | None = None, render: bool = False, *, as_trained: bool = False,
-    workers: bool = False,
+    workers: bool = False, num: int | None = None,
 ) -> Env:  # fmt: skip
     """Make the evaluation environments with the ``factory`` of :func:`eval_maker`.
 
     ``as_trained``: instead, make training environments with training rewards and ``factory``, except that whole games
     are played. They run in this process. ``workers``: in worker processes if training uses them, so that a crash does
-    not end the run.
+    not end the run. ``num``: their number; None: ``eval_envs``, or fewer.
     """
     env = config.env.merge({"terminal_on_life_loss": False}) if as_trained else config.eval_env_config
-    num = 1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes))
+    num = num or (1 if isinstance(factory, InstanceWrapper) else max(1, min(config.eval_envs, config.eval_episodes)))
     vectorization = env.vectorization if workers or env.vectorization == "native" else "sync"
     seed = derived_seeds(config.seed)["evaluation"]
     warns = not workers or config.eval_env is not None  # otherwise the training environment warns
     env = env.merge({"num": num, "vectorization": vectorization})
-    return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns)
+    device = choose_device(config.device) if workers else "cpu"
+    return make_vector_env(env, seed=seed, factory=factory, render=render, new=False, warns=warns, device=device)
 
 
 def eval_maker(config: ExperimentConfig, factory: MakeEnv | None, user_env: EnvLike | None = None) -> MakeEnv | None:

@@ -131,10 +131,11 @@ def call_captured(function: CapturableFunction, obs: Obs) -> Tensor:
 
 
 def act_captured(function: CapturableFunction, obs: Obs, device: torch.device) -> Tensor:
-    """Compute ``CapturableFunction.on_host``."""
+    """Compute ``CapturableFunction.beside``."""
     graphs = _graphs_of(function, function.network, device)
     with graphs.lock:
-        return graphs(lambda x: (function.function(x),), obs, function.network)[0].cpu()
+        y = graphs(lambda x: (function.function(x),), obs, function.network)[0]
+        return y.to(next(iter(obs.values())).device, copy=True)
 
 
 def supports_choose(policy: LatentPolicy, step: Step, state: Context, mode: Mode) -> bool:

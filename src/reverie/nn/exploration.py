@@ -49,10 +49,12 @@ class CapturableFunction:
         return self.function(obs)
 
     @accelerated
-    def on_host(self, obs: Obs, device: torch.device) -> Tensor:
-        """Return ``function(obs)`` on the CPU, of observations on any device; the network is on ``device``."""
-        obs = obs if device.type == "cpu" else {key: x.to(device, non_blocking=True) for key, x in obs.items()}
-        return self(obs).cpu()
+    def beside(self, obs: Obs, device: torch.device) -> Tensor:
+        """Return ``function(obs)`` on the device of the observations; the network is on ``device``."""
+        home = next(iter(obs.values())).device
+        if home == device:
+            return self(obs)
+        return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).to(home)
 
 
 def _as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
@@ -261,8 +263,8 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
 
     @without_grad
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
-        """Return ``(action [N, A] on the CPU, state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
-        action = self.actor.on_host(step.obs, self.device)  # [N, A]
+        """Return ``(action [N, A], state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
+        action = self.actor.beside(step.obs, self.device)  # [N, A]
         if mode == "eval":
             return action, state
         noise, state = self.noise(state, step)
@@ -290,7 +292,7 @@ class SampledPolicy(StatelessStorage[None]):
     @without_grad
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
-        return chosen.on_host(step.obs, self.device), None
+        return chosen.beside(step.obs, self.device), None
 
     def inspect(self, step: Step, state: None) -> PolicyOutput:
         obs = step.obs_on(self.device)
@@ -342,7 +344,7 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
         Exploration draws from the CPU's default generator, equally often for each environment and at each step.
         """
-        values = (self.values if mode == "eval" else self.noisy_values).on_host(step.obs, self.device)  # [N, A]
+        values = (self.values if mode == "eval" else self.noisy_values).beside(step.obs, self.device)  # [N, A]
         best = [part.argmax(-1) for part in split_choices(values, self.classes)]  # [N] each
         if mode != "eval":
             chance, legal = self.randomness.epsilon_at(state.steps), step.obs.get(MASK_KEY)

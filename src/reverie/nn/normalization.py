@@ -93,7 +93,8 @@ class HostBuffers(nn.Module):
 class Moments(HostBuffers):
     """Count, mean and standard deviation of rows in float64, numerically stable for any number of rows.
 
-    Sets of rows are merged as in Chan, Golub and LeVeque (1979), by NumPy, which takes a fifth of PyTorch's time.
+    Sets of rows are merged as in Chan, Golub and LeVeque (1979), by NumPy, which takes a fifth of PyTorch's time. The
+    moments of rows on a GPU lie there, so that nothing waits for it.
     """
 
     on_host: ClassVar[tuple[str, ...]] = ("moments",)
@@ -108,7 +109,7 @@ class Moments(HostBuffers):
     @property
     def count(self) -> int:
         """Number of rows added so far."""
-        return int(self.moments.numpy()[0, 0])
+        return int(self.moments[0, 0])
 
     def add(self, x: Tensor) -> None:
         """Add rows ``[M, *shape]``; with several learners, the rows of all."""
@@ -126,6 +127,25 @@ class Moments(HostBuffers):
         return mean.reshape(self.shape), std.reshape(self.shape)
 
 
+def add_rows_on_device(moments: Tensor, x: Tensor, counted: Tensor | None = None) -> None:
+    """Add rows as :func:`add_rows` does, by operations on their device; ``counted`` ``[M]``: which rows; None: all."""
+    rows = x.reshape(len(x), moments.shape[1]).double()  # [M, D]
+    weight = torch.ones_like(rows[:, :1]) if counted is None else counted.unsqueeze(1).double()  # [M, 1]
+    new = weight.sum()
+    fresh = (rows * weight).sum(0) / new.clamp(min=1)
+    scatter = ((rows - fresh).square() * weight).sum(0)
+    count, mean, spread = moments  # [D], views
+    shift, share = fresh - mean, new / (count + new).clamp(min=1)
+    spread += shift * shift * count * share + scatter
+    mean += shift * share
+    count += new
+
+
+def std_on_device(moments: Tensor) -> Tensor:
+    """Return the population standard deviation of ``moments`` ``[3, D]``, ``[D]``."""
+    return (moments[2] / moments[0].clamp(min=1)).sqrt()
+
+
 def add_rows(moments: Tensor, x: Tensor) -> None:
     """Add rows ``x`` ``[M, ...]`` of D numbers to ``moments`` ``[3, D]``, on the CPU, in place."""
     rows = x.numpy(force=True).reshape(len(x), moments.shape[1])  # [M, D]
@@ -137,7 +157,7 @@ def add_rows(moments: Tensor, x: Tensor) -> None:
 
 def mean_and_std(moments: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return mean and population standard deviation of ``moments`` ``[3, D]``, each ``[D]``."""
-    count, mean, spread = moments.numpy()
+    count, mean, spread = moments.numpy(force=True)
     return mean, np.sqrt(spread / np.maximum(count, 1))
 
 
@@ -167,6 +187,7 @@ class Standardizer(Moments):
         if is_distributed():
             super().add(x)
             x = x[:0]
+        self.moments = self.moments.to(x.device)
         add_and_standardize(self.moments, x, self.shift, self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,11 +198,22 @@ class Standardizer(Moments):
 @accelerated
 def add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
     """Add rows ``x`` ``[M, *shape]`` to ``moments`` ``[3, D]``, then set ``shift`` and ``factor`` ``[*shape]``."""
+    if not moments.is_cpu:
+        return _standardize_on_device(moments, x, shift, factor)
     add_rows(moments, x)
     mean, std = mean_and_std(moments)
     inverse = 1 / np.where(_constant_mask(mean, std), 1.0, std)
     shift.copy_(torch.from_numpy(mean).view(shift.shape), non_blocking=True)
     factor.copy_(torch.from_numpy(inverse).view(shift.shape), non_blocking=True)
+
+
+def _standardize_on_device(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
+    """Compute :func:`add_and_standardize` without waiting for the device."""
+    add_rows_on_device(moments, x)
+    mean, std = moments[1], std_on_device(moments)
+    is_constant = std <= (CONSTANT_RTOL * mean.abs()).clamp(min=CONSTANT_ATOL)
+    shift.copy_(mean.view(shift.shape))
+    factor.copy_((1 / std.masked_fill(is_constant, 1.0)).view(shift.shape))
 
 
 def _constant_mask(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -223,7 +255,8 @@ class ObsNormalizer(nn.Module):
 
     def add(self, obs: Mapping[str, Tensor]) -> None:
         """Add new rows ``[M, *shape]`` of the run, up to the limit of :class:`NormalizeConfig`."""
-        if self._is_checked:
+        is_on_gpu = not next(iter(obs.values())).is_cpu  # where counting would wait for the device
+        if self._is_checked or (is_on_gpu and self.cfg.limit is None):
             for key, part in self._each:
                 part.add(obs[key])
             return

@@ -190,7 +190,7 @@ class RecurrentPolicy(StatelessStorage[MemoryState]):
     def act(self, step: Step, state: MemoryState, mode: Mode) -> tuple[Tensor, MemoryState]:
         decision: Any = self.evaluate(step, state)
         action = decision.policy.mode() if mode == "eval" else decision.policy.sample()[0]
-        return action.squeeze(1).cpu(), MemoryState(state.after, decision.state)
+        return action.squeeze(1).to(step.reward.device), MemoryState(state.after, decision.state)
 
     def inspect(self, step: Step, state: MemoryState) -> PolicyOutput:
         decision = self.evaluate(step, state)

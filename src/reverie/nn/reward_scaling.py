@@ -15,7 +15,15 @@ from reverie.core.bounds import Above, Finite
 from reverie.core.collectives import all_gather, is_distributed
 from reverie.core.config import Choice
 from reverie.core.kernel_dispatch import accelerated
-from reverie.nn.normalization import CONSTANT_ATOL, HostBuffers, Moments, add_rows, mean_and_std
+from reverie.nn.normalization import (
+    CONSTANT_ATOL,
+    HostBuffers,
+    Moments,
+    add_rows,
+    add_rows_on_device,
+    mean_and_std,
+    std_on_device,
+)
 
 
 @dataclass(frozen=True)
@@ -142,9 +150,21 @@ def add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> None:
     """Update ``returns`` with the next rows ``[N]``, add them to ``moments`` ``[3, 1]`` and set ``factor``."""
+    if not returns.is_cpu:
+        return _add_returns_on_device(returns, reward, is_first, discount, moments, factor)
     _update_returns(returns, reward, is_first, discount)
     add_rows(moments, returns[~is_first.cpu()])
     _set_factor(moments, factor)
+
+
+def _add_returns_on_device(
+    returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
+) -> None:
+    """Compute :func:`add_returns` without waiting for the device."""
+    returns.mul_(discount).add_(reward).masked_fill_(is_first, 0.0)
+    add_rows_on_device(moments, returns, ~is_first)
+    std = std_on_device(moments).view(factor.shape)
+    factor.copy_(torch.where(std > CONSTANT_ATOL, 1 / std, 1.0))
 
 
 class ReturnScaler(HostBuffers):
@@ -175,6 +195,8 @@ class ReturnScaler(HostBuffers):
         """Add the next row of each of N streams, ``[N]``. The first row of an episode has no reward."""
         if self.returns.shape != reward.shape:
             self.returns = self.returns.new_zeros(reward.shape)
+        self.returns = self.returns.to(reward.device)
+        self.moments.moments = self.moments.moments.to(reward.device)
         if not is_distributed():
             add_returns(self.returns, reward, is_first, self.discount, self.moments.moments, self.factor)
             return self._limit(self.returns)

@@ -13,12 +13,13 @@ from typing import Literal, NamedTuple
 from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError
 from reverie.core.hardware import available_memory
+from reverie.core.protocols import DeviceEnv
 from reverie.core.specs import VERSION_COLUMN, ActionSpec, ColumnSpec, ObsSpec
 from reverie.core.types import Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.hindsight import Hindsight
-from reverie.replay.rollout import RolloutBuffer, RolloutQueue, check_rollout, rollout_rows
+from reverie.replay.rollout import DeviceRollout, RolloutBuffer, RolloutQueue, check_rollout, rollout_rows
 from reverie.replay.storage import MappedStorage, Storage, row_nbytes, storage_on
 
 PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -113,6 +114,20 @@ class ReplayConfig(BatchSamplerConfig):
         return ReplayBuffer(storage, window, seed=seed, config=self)
 
 
+def build_device_rollout(
+    config: ReplayConfig, env: DeviceEnv, extra_spec: Mapping[str, ColumnSpec], window: Window, seed: int
+) -> DeviceRollout:
+    """Return the rollout of environments on a device; ConfigError if a setting has no meaning there."""
+    if config.store_path not in ("auto", "none"):
+        raise ConfigError(
+            f"replay.store_path = {config.store_path!r}: rows of environments on a device are not stored. Remove it."
+        )
+    check_rollout(config, window, env.num_envs)
+    return DeviceRollout(
+        row_columns(env.obs_spec, env.action_spec, extra_spec), env.num_envs, window, env.device, seed=seed
+    )
+
+
 def max_rows(config: ReplayConfig, steps: int, num_envs: int) -> int | None:
     """Return the maximum number of rows of ``steps`` env steps: two per step; None if the initial rows are unknown."""
     return None if config.init_from else 2 * steps + num_envs
@@ -147,8 +162,10 @@ def check_memory(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> None
         )
 
 
-def replay_bytes(config: ReplayConfig, replay: ReplayBuffer, steps: int) -> int:
+def replay_bytes(config: ReplayConfig, replay: ReplayBuffer | DeviceRollout, steps: int) -> int:
     """Return the bytes that ``steps`` env steps will really take: memory without rows is never touched."""
+    if isinstance(replay, DeviceRollout):
+        return replay.nbytes
     slots = replay.storage.streams * replay.storage.capacity
     return int(_bytes_per_row(replay) * (slots if config.init_from else min(slots, steps)))
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,55 +12,48 @@ from torch import Tensor
 
 from reverie.core.columns import block_of, view_in_block
 from reverie.core.errors import ConfigError, RunError
+from reverie.core.specs import EXTRAS, ColumnSpec
 from reverie.core.types import FLAGS, Batch, State, Step, Update, Window
 from reverie.replay.batch_sampler import BatchSamplerConfig
 from reverie.replay.buffer import ReplayBuffer
 from reverie.replay.storage import Storage
 
 
-class RolloutBuffer(ReplayBuffer):
-    """The newest T rows of N streams, T = ``window.rollout``: a ``BatchSource`` of minibatches.
+class MinibatchSource(ABC):
+    """Minibatches of the newest T rows of N streams, T = ``window.rollout``: a ``BatchSource``.
 
     It offers nothing before T rows are complete. Then it offers each window of ``window.length`` rows ``window.epochs``
     times, in a new random order for each epoch, and starts over. The row after the last one, on which the policy has
     not acted yet, serves only as the bootstrap: so all actions come from the current policy.
     """
 
-    gpu: torch.device | None = None
-    """The learner's GPU, if it has one: minibatches lie there."""
+    window: Window
     prepare_fn: Callable[[Batch], Batch]
     """Maps rows ``[N, context + T + 1]`` to the windows ``[W, length]`` that are learned from."""
-    next_row_fn: Callable[[], Step]
-    """Returns the current row of each stream, which is not stored yet. May wait for the environments."""
 
-    def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
-        super().__init__(storage, window, seed=seed, config=BatchSamplerConfig(), online=False)
-        self.windows: int = storage.streams * window.rollout // window.length  # W, the windows of a rollout
+    def _start(self, streams: int, window: Window, seed: int) -> None:
+        self.windows: int = streams * window.rollout // window.length  # W, the windows of a rollout
         self.batches: int = self.windows // window.batch if window.epochs else 1  # minibatches of an epoch
         self.rng: np.random.Generator = np.random.default_rng(seed)
-        self._restart(0)
+        self._forget()
 
-    def _restart(self, begun: int) -> None:
-        self.begun = begun  # number of the rollout's first row; minibatches that were sampled
-        self.used: int = 0
+    def _forget(self) -> None:
+        """Begin a new rollout."""
+        self.used: int = 0  # minibatches that were sampled
         self.rows: Batch | None = None
+
+    @property
+    @abstractmethod
+    def is_complete(self) -> bool:
+        """Whether all rows of the rollout were added."""
+
+    @abstractmethod
+    def _complete_rows(self) -> Batch:
+        """Return the context rows, the rollout's rows and the row after them: ``[N, context + T + 1]``."""
 
     def __len__(self) -> int:
         """Return the number of minibatches left of a complete rollout; 0 while it is being collected."""
-        is_complete = self.count - self.begun >= self.window.rollout
-        return self.batches * max(1, self.window.epochs) - self.used if is_complete else 0
-
-    def register_row(self, step: Step) -> None:
-        """Do nothing: rollouts are not sampled as windows."""
-
-    @property
-    def oldest_needed(self) -> int:
-        return max(self.oldest, (self.count if self.used else self.begun) - self.window.context)
-
-    def restart_at(self, first: int) -> None:
-        """Drop all rows, see ``ReplayBuffer``; a rollout begins at row ``first``."""
-        super().restart_at(first)
-        self._restart(first)
+        return self.batches * max(1, self.window.epochs) - self.used if self.is_complete else 0
 
     def sample(self, count: int | None = None) -> Batch:
         """Return the next minibatch, copied, on the learner's device. ``count`` is ignored."""
@@ -83,8 +77,41 @@ class RolloutBuffer(ReplayBuffer):
             else self.rows.map(lambda x: x.index_select(0, chosen))
         )
 
+
+class RolloutBuffer(MinibatchSource, ReplayBuffer):
+    """The rollout of environments whose rows lie in the host's memory."""
+
+    gpu: torch.device | None = None
+    """The learner's GPU, if it has one: minibatches lie there."""
+    next_row_fn: Callable[[], Step]
+    """Returns the current row of each stream, which is not stored yet. May wait for the environments."""
+
+    def __init__(self, storage: Storage, window: Window, *, seed: int) -> None:
+        ReplayBuffer.__init__(self, storage, window, seed=seed, config=BatchSamplerConfig(), online=False)
+        self._start(storage.streams, window, seed)
+        self.begun: int = 0  # number of the rollout's first row
+
+    def _restart(self, begun: int) -> None:
+        self.begun = begun
+        self._forget()
+
+    @property
+    def is_complete(self) -> bool:
+        return self.count - self.begun >= self.window.rollout
+
+    def register_row(self, step: Step) -> None:
+        """Do nothing: rollouts are not sampled as windows."""
+
+    @property
+    def oldest_needed(self) -> int:
+        return max(self.oldest, (self.count if self.used else self.begun) - self.window.context)
+
+    def restart_at(self, first: int) -> None:
+        """Drop all rows, see ``ReplayBuffer``; a rollout begins at row ``first``."""
+        super().restart_at(first)
+        self._restart(first)
+
     def _complete_rows(self) -> Batch:
-        """Return the context rows, the rollout's rows and the row after them: ``[N, context + T + 1]``."""
         streams, before = self.storage.streams, self.window.context
         handles = (self.begun - before) * streams + torch.arange(streams)
         rows = self.storage.gather(handles, before + self.window.rollout)
@@ -115,6 +142,112 @@ class RolloutBuffer(ReplayBuffer):
         begun, same = int(state["begun"]), (state["count"], state["streams"]) == (self.count, self.storage.streams)
         self._restart(begun if same and begun >= self.oldest else self.count)  # the rollout can have become shorter
         self.rng.bit_generator.state = dict(state["rng"])
+
+
+class DeviceRollout(MinibatchSource):
+    """The rollout of environments on a device, where its rows stay: a ``RolloutSink``. Part of a checkpoint.
+
+    Columns are ``[context + T + 1, N, ...]``: each row is copied once, into its place, and nothing is stored on disk.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, ColumnSpec], streams: int, window: Window, device: torch.device, *, seed: int
+    ) -> None:
+        """``columns``: as by ``row_columns``."""
+        self.window = window
+        self.streams = streams
+        shape = (window.context + window.rollout + 1, streams)
+        self.columns: dict[str, Tensor] = {
+            name: torch.zeros(*shape, *spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+            for name, spec in columns.items()
+        }
+        self._places = [
+            dict(zip(self.columns, views, strict=True))
+            for views in zip(*(x.unbind() for x in self.columns.values()), strict=True)
+        ]
+        self._has_context = False  # whether the rows before the rollout are those before it in the streams
+        self._start(streams, window, seed)
+        self.restart()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all columns."""
+        return sum(x.nbytes for x in self.columns.values())
+
+    @property
+    def is_complete(self) -> bool:
+        return self._place == len(self._places)
+
+    @property
+    def newest_rows(self) -> dict[str, Tensor]:
+        """The rows of the complete rollout and the row after them, ``[T + 1, N, ...]`` by column."""
+        return {name: x[self.window.context :] for name, x in self.columns.items()}
+
+    def restart(self) -> None:
+        """Drop the rows of this rollout; the next row is the first of a new one."""
+        self._place = self.window.context
+        self._forget()
+
+    def add(self, step: Step, action: Tensor, extras: Mapping[str, Tensor]) -> None:
+        """Add one row to each stream, see ``RowSink``."""
+        if self.is_complete:
+            self._keep_context()
+            self.restart()
+        rows = {"action": action} | {f"{EXTRAS}{key}": value for key, value in extras.items()}
+        self._write(rows, step)
+        if not self._has_context:  # the first row is repeated before itself
+            for x in self.columns.values():
+                x[: self.window.context] = x[self.window.context]
+            self._has_context = True
+
+    def complete(self, step: Step) -> None:
+        """Add the row after the rollout, on which the policy has not acted."""
+        self._write({}, step)
+
+    def _write(self, rows: dict[str, Tensor], step: Step) -> None:
+        rows |= {f"obs/{key}": value for key, value in step.obs.items()}
+        rows |= {"reward": step.reward} | {name: getattr(step, name) for name in FLAGS}
+        place = self._places[self._place]
+        for name, value in rows.items():
+            place[name].copy_(value)
+        self._place += 1
+
+    def _keep_context(self) -> None:
+        """Move the rows before the next rollout to its beginning."""
+        before, rollout = self.window.context, self.window.rollout
+        for x in self.columns.values() if before else ():
+            x[:before] = x[rollout : rollout + before].clone()
+
+    def _complete_rows(self) -> Batch:
+        rows = {name: x.transpose(0, 1) for name, x in self.columns.items()}  # [N, context + T + 1, ...], views
+        extras = {name.removeprefix(EXTRAS): x for name, x in rows.items() if name.startswith(EXTRAS)}
+        index = torch.arange(self.streams, device=rows["reward"].device)
+        return Batch.from_columns(rows, index, extras)
+
+    def feedback(self, index: Tensor, update: Update) -> None:
+        """Drop the rows as soon as ``update.rollout_done`` is true."""
+        if update.rollout_done is not None and bool(update.rollout_done):
+            self.used = self.batches * max(1, self.window.epochs)
+        if not len(self):
+            self.rows = None
+
+    def state_dict(self) -> State:
+        """Return the generator of orders, and the rows before the next rollout. Checkpoints follow whole rollouts."""
+        before, rollout = self.window.context, self.window.rollout
+        has_context = before > 0 and self.is_complete
+        kept = {name: x[rollout : rollout + before] for name, x in self.columns.items()} if has_context else {}
+        return {"rng": self.rng.bit_generator.state, "context": kept}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a saved state; with other streams, the first row is repeated before itself."""
+        self.rng.bit_generator.state = dict(state["rng"])
+        self.restart()
+        kept: Mapping[str, Any] = state["context"]
+        places = {name: x[: self.window.context] for name, x in self.columns.items()}
+        if kept and all(name in kept and kept[name].shape == x.shape for name, x in places.items()):
+            for name, x in places.items():
+                x.copy_(kept[name])
+            self._has_context = True
 
 
 class RolloutQueue(ReplayBuffer):

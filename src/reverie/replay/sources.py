@@ -77,7 +77,7 @@ SAME_STREAM_BYTES = 2**20
 def prefetch(source: BatchSource, device: torch.device) -> BatchSource:
     """Return ``source``, wrapped in a ``Prefetch`` if its batches have to be copied to a GPU."""
     storage: Any = getattr(source, "storage", None)
-    if device.type != "cuda" or hasattr(storage, "device"):
+    if device.type != "cuda" or storage is None or hasattr(storage, "device"):
         return source
     if hasattr(source, "gpu"):  # it copies whole rollouts there
         source.gpu, storage.pin = device, True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -14,9 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reverie.core.errors import DataError
 from reverie.core.imports import is_trusting
 from reverie.core.logger import logger
-from reverie.core.protocols import Env, Policy, Restorable, RowSink, RunningStatistics, ScheduledPolicy
+from reverie.core.protocols import (
+    DeviceEnv,
+    Env,
+    Policy,
+    Restorable,
+    RolloutSink,
+    RowSink,
+    RunningStatistics,
+    ScheduledPolicy,
+)
 from reverie.core.signing import is_mine, sign
 from reverie.core.specs import MASK_KEY, ActionSpec
 from reverie.core.tree import flatten_named, shapes_of, unflatten_named
@@ -35,14 +45,18 @@ class EpisodeStats(NamedTuple):
     """A finished episode: the sum of its rewards, its length in decisions, its success and ``env.log_info`` values."""
 
     score: float
-    length: int
+    length: float
     info: Mapping[str, float] = MappingProxyType({})
+    episodes: int = 1
+    """Number of episodes whose means these are: of collectors on a device, those of a whole rollout."""
+    longest: int = 0
+    """Length of the longest of them; 0: ``length``."""
 
 
 def read_exact_rewards(env: Env, step: Step) -> np.ndarray:
     """Return the rewards of the current rows ``step``, float64 ``[N]``; exact if the environment provides them so."""
     exact = np.asarray(env.exact_rewards)
-    return exact if exact.size else step.reward.numpy().astype(np.float64)
+    return exact if exact.size else step.reward.numpy(force=True).astype(np.float64)
 
 
 class EpisodeCounter:
@@ -63,13 +77,13 @@ class EpisodeCounter:
         self.score += rewards
         self.length += 1
         if count_set(step.is_first):
-            is_first = step.is_first.numpy()
+            is_first = step.is_first.numpy(force=True)
             self.score[is_first] = self.length[is_first] = 0
-        return self.stats(step.is_last.numpy(), logged) if count_set(step.is_last) else []
+        return self.stats(step.is_last.numpy(force=True), logged) if count_set(step.is_last) else []
 
     def running(self, step: Step, steps: int) -> list[tuple[int, EpisodeStats]]:
         """Return ``(env, stats)`` of the episodes of this many ``steps`` that do not end with the rows ``step``."""
-        return self.stats(~step.is_last.numpy(), {}, steps)
+        return self.stats(~step.is_last.numpy(force=True), {}, steps)
 
     def stats(
         self, chosen: np.ndarray, logged: Mapping[int, Mapping[str, float]], steps: int = 1
@@ -80,13 +94,18 @@ class EpisodeCounter:
         return [(i, EpisodeStats(score, length, logged.get(i, {}))) for i, score, length in zip(*columns, strict=True)]
 
 
-def mean_infos(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each name over the episodes that have it."""
-    values_by_name: dict[str, list[float]] = {}
-    for info in infos:
+def mean_infos(infos: Sequence[Mapping[str, float]], counts: Sequence[int] = ()) -> dict[str, float]:
+    """Return the mean of each name over the episodes that have it; ``counts``: how many each entry describes."""
+    pairs_by_name: dict[str, list[tuple[float, int]]] = {}
+    for info, count in zip(infos, counts or [1] * len(infos), strict=True):
         for name, value in info.items():
-            values_by_name.setdefault(name, []).append(value)
-    return {name: float(np.mean(values)) for name, values in sorted(values_by_name.items())}
+            pairs_by_name.setdefault(name, []).append((value, count))
+    return {name: weighted_mean(*zip(*pairs, strict=True)) for name, pairs in sorted(pairs_by_name.items())}
+
+
+def weighted_mean(values: Sequence[float], counts: Sequence[int]) -> float:
+    """Return the mean of ``values``, each of which is the mean of ``counts`` numbers."""
+    return float(np.average(values, weights=counts))
 
 
 def pack_episodes(episodes: Sequence[EpisodeStats]) -> State:
@@ -94,7 +113,8 @@ def pack_episodes(episodes: Sequence[EpisodeStats]) -> State:
     names = dict.fromkeys(name for episode in episodes for name in episode.info)
     return {
         "score": np.array([episode.score for episode in episodes], np.float64),
-        "length": np.array([episode.length for episode in episodes], np.int64),
+        "length": np.array([episode.length for episode in episodes], np.float64),
+        "count": np.array([(episode.episodes, episode.longest) for episode in episodes], np.int64).reshape(-1, 2),
         "info": {name: np.array([(i, x.info[name]) for i, x in enumerate(episodes) if name in x.info], np.float64)
                  for name in names},
     }  # fmt: skip
@@ -106,7 +126,8 @@ def unpack_episodes(state: State) -> list[EpisodeStats]:
     for name, pairs in state["info"].items():
         for number, value in pairs.tolist():
             infos[int(number)][name] = value
-    return [EpisodeStats(*x) for x in zip(state["score"].tolist(), state["length"].tolist(), infos, strict=True)]
+    columns = (state["score"].tolist(), state["length"].tolist(), infos, *state["count"].T.tolist())
+    return [EpisodeStats(*x) for x in zip(*columns, strict=True)]
 
 
 class CollectorProtocol(Protocol):
@@ -375,6 +396,115 @@ class Collector:
         return int(over.sum())
 
 
+class DeviceCollector(Collector):
+    """Collects whole rollouts of T rows in environments on a device, and reads from it once for each.
+
+    The rows of a rollout that an error ends are dropped: the next one begins with new episodes. Part of a checkpoint.
+    """
+
+    env: DeviceEnv
+    sink: RolloutSink
+
+    def __init__(self, env: DeviceEnv, policy: Policy[Any], sink: RolloutSink, *, turns: int, **options: Any) -> None:
+        """``turns``: T. ``options``: those of :class:`Collector`."""
+        super().__init__(env, policy, sink, **options)
+        self.turns = turns
+        self._is_whole = True  # whether no rollout was begun and not completed
+        self._restart_counters()
+
+    def _restart_counters(self) -> None:
+        self.running = torch.zeros(2, self.env.num_envs, dtype=torch.float64, device=self.env.device)  # scores, lengths
+
+    def collect(self) -> int:
+        """Collect T rows of each environment. Return the env steps: one for each row that is not ``is_last``."""
+        if not self._is_whole:
+            self.sink.restart()
+            self._step, self.state = self.env.reset(), initial_state(self.policy, self.env.num_envs, self.env_steps)
+            self._restart_counters()
+        self._is_whole, successes = False, list[Tensor | None]()
+        for _ in range(self.turns):
+            self._take_turn()
+            successes.append(self.env.success)
+        self.sink.complete(self.step)
+        self.env.check()
+        num_steps = self._count(self.sink.newest_rows, successes)
+        self._is_whole = True
+        self.env_steps += num_steps
+        return num_steps
+
+    def _take_turn(self) -> None:
+        """Act, store and step. Whatever reads the rows is launched before the step, which may reuse their memory."""
+        step, begin = self.step, time.perf_counter()
+        action = self._choose_action(step)
+        self.sink.add(step, action, self.policy.extras(self.state))
+        middle = time.perf_counter()
+        self._step, self._watched = self.env.step(action), False
+        self.seconds["time/acting_seconds"] += middle - begin
+        self.seconds["time/environment_seconds"] += time.perf_counter() - middle
+
+    def _count(self, rows: Mapping[str, Tensor], successes: Sequence[Tensor | None]) -> int:
+        """Count a rollout ``[T + 1, N, ...]``, whose first row was counted as the last of the one before.
+
+        Return the env steps. Raise DataError if a number is not finite.
+        """
+        first, last = rows["is_first"][1:], rows["is_last"][1:]  # [T, N] each
+        gains = torch.stack([rows["reward"][1:].double(), torch.ones_like(last, dtype=torch.float64)], 1)  # [T, 2, N]
+        sums = torch.empty_like(gains)
+        for gain, is_first, after in zip(gains, first, sums, strict=True):
+            self.running = torch.add(self.running, gain, out=after).masked_fill_(is_first, 0.0)
+        self.running = self.running.clone()  # not a part of all sums
+        lengths = sums[:, 1].where(last, 0.0)  # 0 also where an episode is a single row
+        scores = sums[:, 0].where(lengths > 0, 0.0)
+        reached = [lengths[0] * 0 if flags is None else flags.double() for flags in successes]
+        numbers = {name: x for name, x in rows.items() if x.is_floating_point()}
+        totals = [
+            (lengths > 0).sum(), scores.sum(), lengths.sum(), lengths.max(),
+            (torch.stack(reached) * (lengths > 0)).sum(),
+            (~rows["is_last"][:-1]).sum(), *(x.isfinite().all() for x in numbers.values()),
+        ]  # fmt: skip
+        count, score, length, longest, success, steps, *finite = torch.stack([x.double() for x in totals]).tolist()
+        if 0.0 in finite:
+            name = [*numbers][finite.index(0.0)]
+            raise DataError(f"the rows of {name} have NaN or infinite numbers: expected finite float32 numbers.")
+        if count:
+            info = {} if successes[-1] is None else {"success_rate": success / count}
+            self.finished.append(EpisodeStats(score / count, length / count, info, int(count), int(longest)))
+        return int(steps)
+
+    def count(self) -> None:
+        """Do nothing: all rows are counted when they are collected."""
+
+    def state_dict(self) -> State:
+        """Return the counters, and unless an error has ended a rollout, the current rows and all states as tensors."""
+        state = {
+            "env_steps": self.env_steps,
+            "restarts": 0,
+            "rng": self.rng.bit_generator.state,
+            "unlogged": pack_episodes(self.unlogged_episodes),
+        }
+        envs = self.env.state_dict() if self._is_whole else None
+        if envs is None:
+            return state
+        rows = {"step": flatten_named(self.step), "running": self.running, "state": flatten_named(self.state)}
+        return state | rows | {"environments": dict(envs)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue the saved episodes bit for bit; with another number of environments, new ones begin."""
+        super().load_state_dict(state)
+        if "environments" not in state or state["running"].shape != self.running.shape:
+            logger.warning("the environments cannot resume in the middle of an episode: they start new ones")
+            return
+        self._step = unflatten_named(self.step, state["step"])
+        self.running = state["running"].to(self.running)
+        self.env.load_state_dict(state["environments"], self._step)
+
+    def save_files(self, folder: Path) -> None:
+        """Write nothing: the environments are tensors of the checkpoint."""
+
+    def load_files(self, folder: Path) -> None:
+        """Read nothing."""
+
+
 def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any:
     """Return the state before the first observation, with exploration schedules advanced to ``env_steps``."""
     state = policy.initial(num_envs)
@@ -382,10 +512,13 @@ def initial_state(policy: Policy[Any], num_envs: int, env_steps: int = 0) -> Any
 
 
 def to_executed_action(action: Tensor, step: Step) -> Tensor:
-    """Return ``action`` ``[N, A]`` as it is stored and sent: float32 on the CPU, zeros where the episode is over."""
-    if action.requires_grad or action.dtype is not torch.float32 or not action.is_cpu:
-        action = action.detach().to("cpu", torch.float32)
-    return action.masked_fill(step.is_last[:, None], 0.0) if count_set(step.is_last) else action
+    """Return ``action`` ``[N, A]`` as it is stored and sent: float32 beside the rows, zeros after an episode."""
+    is_last = step.is_last
+    if action.requires_grad or action.dtype is not torch.float32 or action.device != is_last.device:
+        action = action.detach().to(is_last.device, torch.float32)
+    if is_last.is_cpu and not count_set(is_last):
+        return action
+    return action.masked_fill(is_last[:, None], 0.0)
 
 
 def random_flat_actions(

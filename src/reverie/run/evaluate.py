@@ -190,7 +190,7 @@ def evaluate(
     cut_off = sum(number < quota[i] for i, number in cut)
     return Evaluation(
         scores=[stats.score for stats in chosen],
-        lengths=[stats.length for stats in chosen],
+        lengths=[int(stats.length) for stats in chosen],
         mode=mode,
         frames=np.stack(frames) if len({frame.shape for frame in frames}) == 1 else None,
         info=[dict(stats.info) for stats in chosen] if any(stats.info for stats in chosen) else [],

@@ -21,7 +21,7 @@ from reverie.core.files import disk_errors_as_run_error
 from reverie.core.logger import logger
 from reverie.core.protocols import BatchSource, MeterLike, Sink
 from reverie.core.types import Metrics, vector_of
-from reverie.run.collect import CollectorProtocol, EpisodeStats, mean_infos
+from reverie.run.collect import CollectorProtocol, EpisodeStats, mean_infos, weighted_mean
 
 LOOP_METRICS = {"counters", "episode", "estimate", "eval", "heldout", "time", "step", "env/restarts",
                 "replay/measured_ratio", "replay/windows"}  # fmt: skip
@@ -67,10 +67,10 @@ class MetricsLog:
         self.restarts = restarts
         for episode in finished:
             self.finished.append(episode)
-            self.clock.episodes += 1
-            self.clock.longest_episode = max(self.clock.longest_episode, episode.length)
+            self.clock.episodes += episode.episodes
+            self.clock.longest_episode = max(self.clock.longest_episode, episode.longest or int(episode.length))
             if self.log_episodes:
-                steps = count_noun(episode.length, "step")
+                steps = count_noun(int(episode.length), "step")
                 logger.info(
                     f"episode {self.clock.episodes:,}: return {episode.score:g} in {steps}, {self.clock.position_text}"
                 )
@@ -98,9 +98,10 @@ class MetricsLog:
             return {}
         values = self.meter.flush()
         if self.finished:
-            values["episode/score"] = float(np.mean([episode.score for episode in self.finished]))
-            values["episode/length"] = float(np.mean([episode.length for episode in self.finished]))
-            means = mean_infos(episode.info for episode in self.finished)
+            counts = [episode.episodes for episode in self.finished]
+            values["episode/score"] = weighted_mean([episode.score for episode in self.finished], counts)
+            values["episode/length"] = weighted_mean([episode.length for episode in self.finished], counts)
+            means = mean_infos([episode.info for episode in self.finished], counts)
             values |= {f"episode/{name}": value for name, value in means.items()}
             self.finished.clear()
         entry = {**values, **self._spent(), **self._rates(), **self._counters()}

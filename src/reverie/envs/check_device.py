@@ -1,0 +1,103 @@
+"""Check environments on a device: random rows, the same again, and from a saved state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reverie.core.errors import EnvError, ReverieError
+from reverie.core.specs import MASK_KEY
+from reverie.core.types import FLAGS, Step
+from reverie.envs.device_vector_env import DeviceVectorEnv
+from reverie.envs.findings import Findings
+
+NUM, TURNS, SAVED_TURN, SEED = 16, 200, 20, 2
+"""Environments and turns of a check, the turn after which the state is saved, and the seed."""
+
+Rows = dict[str, Tensor]
+"""Columns ``[T, N, ...]``."""
+
+
+def check_device_env(env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]:
+    """Play random actions in ``env``; add to ``findings`` what is wrong, and return measurements by name."""
+    try:
+        rows, state, step = _play(env, env.reset(SEED), TURNS)
+        _check_rows(rows)
+        again, *_ = _play(env, env.reset(SEED), TURNS)
+        if difference := _difference(rows, again):
+            findings.add("seed", error=difference)
+        elif state is None:
+            findings.add("unsaved", error="")
+        else:
+            env.load_state_dict(state, step)
+            others, *_ = _play(env, step, TURNS - SAVED_TURN, SAVED_TURN)
+            if difference := _difference({name: x[SAVED_TURN:] for name, x in rows.items()}, others):
+                findings.add("state", error=difference)
+    except ReverieError as error:
+        findings.add("refused", error=str(error).rstrip("."))
+        return {"device": str(env.device)}
+    return _measure(rows, env, findings)
+
+
+def _play(env: DeviceVectorEnv, step: Step, turns: int, done: int = 0) -> tuple[Rows, Any, Step]:
+    """Return the rows of random actions from ``step`` on, and the state and the rows after ``SAVED_TURN``."""
+    steps, state, saved = list[Step](), None, step
+    for turn in range(done, done + turns):
+        if turn == SAVED_TURN:
+            state, saved = env.state_dict(), step
+        steps.append(step)
+        step = env.step(_random_actions(env, step, turn))
+    env.check()
+    rows = {name: torch.stack([getattr(step, name) for step in steps]) for name in ("reward", *FLAGS)}
+    return rows | {key: torch.stack([step.obs[key] for step in steps]) for key in env.obs_spec}, state, saved
+
+
+def _random_actions(env: DeviceVectorEnv, step: Step, turn: int) -> Tensor:
+    """Return actions ``[N, A]`` that depend on the turn alone, and on the mask."""
+    flat = torch.rand(env.num_envs, env.action_spec.width, generator=torch.Generator().manual_seed(turn)) * 2 - 1
+    flat = flat.to(env.device)
+    return flat.masked_fill(~step.obs[MASK_KEY], -2.0) if MASK_KEY in step.obs else flat
+
+
+def _difference(rows: Rows, others: Rows) -> str:
+    """Return the first column that differs, for a message; "" if none does."""
+    return next((f"{name} differs" for name, x in rows.items() if not torch.equal(x, others[name])), "")
+
+
+def _check_rows(rows: Rows) -> None:
+    """Raise EnvError if rows break the conventions of ``core/types.py``."""
+    first, last = rows["is_first"], rows["is_last"]
+    for name, x in rows.items():
+        if x.is_floating_point() and not x.isfinite().all():
+            raise EnvError(f"{name} is NaN or infinite in a row: expected finite float32 numbers.")
+    if rows["reward"][first].any():
+        raise EnvError("a first row has a reward: expected 0, as no action came before it.")
+    if (rows["is_terminal"] & ~last).any() or (first & last).any():
+        raise EnvError("a row is terminal but not last, or first and last: expected steps between them.")
+    ends = last[:-1].nonzero(as_tuple=True)
+    seen = [x for name, x in rows.items() if name not in ("reward", *FLAGS, MASK_KEY)]
+    if len(ends[0]) and all(torch.equal(x[:-1][ends], x[1:][ends]) for x in seen):
+        raise EnvError(
+            "the last row of each episode shows the first observation of the next episode: expected its own last "
+            "observation, from which learners bootstrap at time limits."
+        )
+
+
+def _measure(rows: Rows, env: DeviceVectorEnv, findings: Findings) -> dict[str, Any]:
+    first, last, terminal = (rows[name].cpu() for name in FLAGS)
+    lengths, returns, age, total = list[int](), list[float](), torch.zeros(NUM), torch.zeros(NUM, dtype=torch.float64)
+    for is_first, is_last, reward in zip(first, last, rows["reward"].cpu(), strict=True):
+        age, total = (age + 1).masked_fill(is_first, 0), (total + reward).masked_fill(is_first, 0.0)
+        lengths, returns = lengths + age[is_last].int().tolist(), returns + total[is_last].tolist()
+    steps = int((~last).sum())
+    if not lengths and env.max_episode_steps is None:
+        findings.add("endless", steps=steps)
+    if not rows["reward"].any():
+        findings.add("sparse", steps=steps)
+    return {
+        "device": str(env.device), "steps": steps, "episodes": len(lengths), "terminated": int(terminal.sum()),
+        "truncated": int((last & ~terminal).sum()), "max_episode_steps": env.max_episode_steps, "lengths": lengths,
+        "returns": returns, "least_reward": float(rows["reward"].min()), "largest_reward": float(rows["reward"].max()),
+    }  # fmt: skip

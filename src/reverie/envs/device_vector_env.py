@@ -1,0 +1,228 @@
+"""N environments on a device, whose rows are tensors there (``Env``): no row passes through the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from reverie.core.action_codec import ActionCodec
+from reverie.core.errors import ConfigError, DataError, EnvError, ReverieError, format_error
+from reverie.core.obs_codec import ObsCodec
+from reverie.core.signals import is_interrupt
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec
+from reverie.core.types import State, Step
+from reverie.envs.config import EnvConfig
+from reverie.envs.make_native_vector import SINGLE_ENV_SETTINGS, add_batch_axis
+from reverie.envs.suites import package_versions
+from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
+from reverie.envs.tensor_vector import TensorRows, TensorVector, map_tensors
+
+UNSUPPORTED = (*SINGLE_ENV_SETTINGS, "clip_reward", "resize", "grayscale", "tasks", "restarts", "restart_window")
+"""Settings that need single environments, or rows in the host's memory."""
+
+
+class DeviceVectorEnv:
+    """The rows of a ``TensorVector``; satisfies ``core.protocols.Env`` and ``DeviceEnv``.
+
+    Rows are as in ``SlotVectorEnv``, on ``device``, and read only. Nothing is read from the device, so that values are
+    checked only by :meth:`check`: collectors call it once for each rollout.
+    """
+
+    def __init__(self, vector: TensorVector, config: EnvConfig, seed: int) -> None:
+        """Raise ConfigError if ``config`` has settings that need single environments."""
+        check_device_settings(config)
+        self.vector = vector
+        self._seed: int | None = seed
+        space = _with_mask(vector.observation_space, vector.action_space, config)
+        codec = ObsCodec(space, config.uses_key, config.channel_axis)
+        self.num_envs: int = vector.num_envs
+        self.device: torch.device = torch.device(vector.device)
+        self.obs_spec: ObsSpec = codec.spec
+        self.action_spec: ActionSpec = ActionCodec(vector.action_space).spec
+        self.max_episode_steps: int | None = vector.max_episode_steps
+        self.frames_per_action: int = getattr(vector, "frames_per_action", 1)
+        self.packages: dict[str, str] = getattr(vector, "packages", None) or package_versions(vector)
+        self._encode = TensorObsCodec(codec, self.device, config.channel_axis)
+        self._decode = action_decoder(vector.action_space, self.device)
+        self._shown: Step | None = None
+        self._answer: Step | None = None
+        self._must_reset = False
+        self.success: Tensor | None = None
+        """Whether each environment has reached its goal in the current rows, ``[N]``; None: unknown."""
+        self.exact_rewards: np.ndarray = np.zeros(0)
+        self.episode_info: dict[int, dict[str, float]] = {}
+
+    def reset(self, seed: int | None = None) -> Step:
+        """Start N new episodes. Without a ``seed`` the random numbers continue, from the seed of ``__init__``."""
+        seed, self._seed = self._seed if seed is None else seed, None
+        self._must_reset = False
+        rows = self._call(self.vector.reset, seed)
+        self._shown = None
+        return self._show(rows, torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
+
+    def step(self, action: Tensor) -> Step:
+        """Take ``action`` ``[N, A]``; that of an ``is_last`` row is ignored, and zeros are taken instead."""
+        if action.shape != (self.num_envs, self.action_spec.width):
+            expected = f"[N, A] = {[self.num_envs, self.action_spec.width]}"
+            raise DataError(f"the action has shape {list(action.shape)}: expected {expected}.")
+        if self._must_reset or self._shown is None:
+            return self.reset()
+        first = self._shown.is_last
+        flat = action.detach().to(self.device, torch.float32).masked_fill(first.unsqueeze(1), 0.0)
+        return self._show(self._call(self.vector.step, self._decode(flat)), first)
+
+    def send(self, action: Tensor) -> None:
+        self._answer = self.step(action)
+
+    def receive(self) -> Step:
+        """Return the rows of that step."""
+        assert self._answer is not None
+        return self._answer
+
+    def _show(self, rows: TensorRows, first: Tensor) -> Step:
+        self._check_rows(rows)
+        obs = self._encode(rows.obs, self.num_envs)
+        before, self.success = self._shown, rows.success
+        if before is not None and any(
+            x.data_ptr() == before.obs[key].data_ptr() for key, x in obs.items() if x.numel()
+        ):
+            raise DataError(
+                "the observations of a step are in the memory of those of the step before, which they overwrite. "
+                "Return new tensors from step(), such as obs.clone()."
+            )
+        if MASK_KEY in obs:
+            obs[MASK_KEY] = self._with_choice(obs[MASK_KEY])
+        self._shown = Step(
+            obs=obs, reward=rows.reward.float(), is_first=first, is_last=rows.last, is_terminal=rows.terminal
+        )
+        return self._shown
+
+    def _with_choice(self, mask: Tensor) -> Tensor:
+        """Return the mask ``[N, A]`` with all classes legal in choices that have none, as at the end of an episode."""
+        out = mask.clone()
+        for _, cut in self.action_spec.categorical_slices():
+            out[:, cut] |= ~mask[:, cut].any(1, keepdim=True)
+        return out
+
+    def _check_rows(self, rows: TensorRows) -> None:
+        """Raise DataError for wrong shapes, dtypes or devices, which are known without waiting for the device."""
+        for name, x in (("reward", rows.reward), ("last", rows.last), ("terminal", rows.terminal)):
+            is_flag = name != "reward"
+            if x.shape != (self.num_envs,) or (x.dtype is torch.bool) != is_flag or x.device.type != self.device.type:
+                kind = "bool" if is_flag else "numbers"
+                raise DataError(
+                    f"{name} is {list(x.shape)} of {x.dtype} on {x.device}: expected [{self.num_envs}] {kind} on "
+                    f"{self.device}."
+                )
+
+    def check(self) -> None:
+        """Raise the vector's errors that are known only on the device, for which this waits."""
+        check: Callable[[], None] | None = getattr(self.vector, "check", None)
+        if check is not None:
+            check()
+
+    def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Call a method of the vector; its exceptions become EnvErrors."""
+        try:
+            return method(*args)
+        except BaseException as error:
+            if isinstance(error, ReverieError) or is_interrupt(error):
+                raise
+            raise EnvError(f"the environments failed with {format_error(error)}") from error
+
+    def truncate(self, step: Step, numbers: Sequence[int]) -> Step:
+        """End all episodes with the current rows, ``step``: a vector cannot end only those of ``numbers``."""
+        self._must_reset = True
+        return replace(step, is_last=torch.ones_like(step.is_last))
+
+    def state_dict(self) -> State | None:
+        """Return the state of the environments as named tensors; None if they cannot be saved."""
+        return self.vector.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor], step: Step) -> None:
+        """Continue from a saved state, when ``step`` were the current rows."""
+        self.vector.load_state_dict(state)
+        self._shown = step
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise EnvError: these environments are no objects."""
+        raise EnvError(f"environments on a device have no method '{name}' that could be called.")
+
+    def set_attr(self, name: str, value: Any) -> NoReturn:
+        """Raise EnvError: these environments are no objects."""
+        raise EnvError(f"environments on a device have no attribute '{name}' that could be set.")
+
+    def render(self) -> None:
+        """Return None: environments on a device are not rendered."""
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+class TensorVectorOfOne(gymnasium.Env[Any, Any]):
+    """A vector of one as a single environment, whose spaces agents read, and which they can play."""
+
+    def __init__(self, vector: TensorVector) -> None:
+        self.vector = vector
+        self.observation_space: gymnasium.Space[Any] = vector.observation_space
+        self.action_space: gymnasium.Space[Any] = vector.action_space
+        self.max_episode_steps: int | None = vector.max_episode_steps
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return to_numpy(self.vector.reset(seed).obs), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        rows = self.vector.step(
+            map_tensors(lambda x: torch.from_numpy(x).to(self.vector.device), add_batch_axis(action))
+        )
+        terminal = bool(rows.terminal[0])
+        return to_numpy(rows.obs), float(rows.reward[0]), terminal, bool(rows.last[0]) and not terminal, {}
+
+    def close(self) -> None:
+        self.vector.close()
+
+
+def to_numpy(obs: Any) -> Any:
+    """Return the observation of the first environment as arrays."""
+    return map_tensors(lambda x: x[0].numpy(force=True), obs)
+
+
+def make_jax_vector(config: EnvConfig, num: int, device: str) -> TensorVector:
+    """Make ``num`` environments of one of ``suites.JAX_SUITES``."""
+    check_device_settings(config)
+    from reverie.envs.jax_suites import make_task  # it imports JAX, which is optional
+    from reverie.envs.jax_vector import JaxVector
+
+    return JaxVector(make_task(config.id, config.kwargs), num, device)
+
+
+def check_device_settings(config: EnvConfig) -> None:
+    """Raise ConfigError if ``config`` has settings that environments on a device cannot apply."""
+    usual = EnvConfig()
+    wrong = [name for name in UNSUPPORTED if getattr(config, name) != getattr(usual, name)]
+    wrong += ["vectorization"] if config.vectorization == "async" else []
+    if wrong:
+        settings = ", ".join(f"env.{name} = {getattr(config, name)!r}" for name in wrong)
+        advice = " Frames are stacked by algo.frame_stack." if "frame_stack" in wrong else ""
+        raise ConfigError(f"{settings}: not supported by environments on a device. Remove {', '.join(wrong)}.{advice}")
+
+
+def _with_mask(space: Any, action_space: Any, config: EnvConfig) -> Any:
+    """Return the observation space, whose action mask, if there is one, has a flag for each element of flat actions."""
+    if not (isinstance(space, spaces.Dict) and MASK_KEY in space.spaces and config.uses_key(MASK_KEY)):
+        return space
+    width = ActionCodec(action_space).spec.width
+    if space[MASK_KEY].shape != (width,):
+        raise EnvError(
+            f"observation '{MASK_KEY}' has shape {space[MASK_KEY].shape}: expected {(width,)}, a flag for each element "
+            f"of the flat action. To go without masks, set env.exclude_keys = {MASK_KEY}."
+        )
+    return space

@@ -1,0 +1,200 @@
+"""Suites of environments in JAX, by the prefix of their ids: each function returns the :class:`JaxTask` of one name.
+
+No suite's reset of ended environments is used: it hides final observations, and ``JaxVector`` resets by itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from reverie.core.errors import EnvError, format_error
+from reverie.envs.jax_vector import JaxTask, import_jax
+
+Space = spaces.Space[Any]
+
+
+def gymnax(name: str, **kwargs: Any) -> JaxTask:
+    """Return an environment of gymnax; ``kwargs`` are its arguments, or fields of its parameters."""
+    module = importlib.import_module("gymnax")
+    fields = set(vars(module.make(name)[1]))
+    env, params = module.make(name, **{key: value for key, value in kwargs.items() if key not in fields})
+    params = params.replace(**{key: value for key, value in kwargs.items() if key in fields})
+    return gymnax_like(env, params, params.max_steps_in_episode)
+
+
+def craftax(name: str, **kwargs: Any) -> JaxTask:
+    """Return a game of Craftax; ``kwargs`` are fields of its parameters."""
+    env = importlib.import_module("craftax.craftax_env").make_craftax_env_from_name(name, auto_reset=False)
+    params = env.default_params.replace(**kwargs)
+    return gymnax_like(env, params, int(params.max_timesteps))
+
+
+def gymnax_like(env: Any, params: Any, max_episode_steps: int) -> JaxTask:
+    """Return an environment with gymnax's interface, of version 1, which tells truncations, or earlier."""
+    jnp = import_jax().numpy
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+        obs, state, reward, terminal, _ = env.step_env(key, state, action, params)
+        terminal = jnp.asarray(terminal, bool)
+        if hasattr(env, "is_truncated"):
+            return obs, state, reward, terminal, jnp.asarray(env.is_truncated(state, params), bool)
+        time = state.timestep if hasattr(state, "timestep") else state.time
+        late = time >= max_episode_steps  # earlier versions count it as a termination
+        return obs, state, reward, terminal & ~late, late
+
+    seen, action = env.observation_space(params), env.action_space(params)
+    return JaxTask(
+        lambda key: env.reset_env(key, params), step, _to_space(seen), _to_space(action), int(max_episode_steps)
+    )
+
+
+def navix(name: str, **kwargs: Any) -> JaxTask:
+    """Return an environment of navix; ``kwargs`` are its arguments. Observations are classes of the cells."""
+    env = importlib.import_module("navix").make(name, **kwargs)
+
+    def init(key: Any) -> tuple[Any, Any]:
+        first = env.reset(key)
+        return first.observation, first
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+        after = env._step(state, action)  # step() would begin a new episode
+        return after.observation, after, after.reward, after.is_termination(), after.is_truncation()
+
+    return JaxTask(init, step, _to_space(env.observation_space), _to_space(env.action_space), int(env.max_steps))
+
+
+def jumanji(name: str, **kwargs: Any) -> JaxTask:
+    """Return an environment of Jumanji; ``kwargs`` are its arguments. Fields of observations are keys."""
+    env = importlib.import_module("jumanji").make(name, **kwargs)
+    to_space = importlib.import_module("jumanji.specs").jumanji_specs_to_gym_spaces
+    space, jnp = to_space(env.observation_spec), import_jax().numpy
+
+    def observe(obs: Any) -> Any:
+        return {key: getattr(obs, key) for key in space.spaces} if isinstance(space, spaces.Dict) else obs
+
+    def init(key: Any) -> tuple[Any, Any]:
+        state, first = env.reset(key)
+        return observe(first.observation), state
+
+    def step(key: Any, state: Any, action: Any) -> tuple[Any, ...]:
+        state, after = env.step(state, action)
+        terminal = after.last() & (after.discount == 0)
+        return observe(after.observation), state, jnp.sum(after.reward), terminal, after.last() & ~terminal
+
+    return JaxTask(init, step, space, to_space(env.action_spec), getattr(env, "time_limit", None))
+
+
+def brax(name: str, episode_length: int = 1000, action_repeat: int = 1, reset: str = "pool", **kwargs: Any) -> JaxTask:
+    """Return an environment of Brax; ``kwargs`` are its arguments, such as ``backend``."""
+    env = importlib.import_module("brax.envs").get_environment(name, **kwargs)
+    return brax_like(env, episode_length, action_repeat, reset)
+
+
+def playground(name: str, reset: str = "pool", **kwargs: Any) -> JaxTask:
+    """Return an environment of MuJoCo Playground; ``kwargs`` replace values of its config."""
+    registry = importlib.import_module("mujoco_playground").registry
+    config = registry.get_default_config(name)
+    env = registry.load(name, config_overrides=kwargs or None)
+    return brax_like(env, int(config.episode_length), int(config.action_repeat), reset)
+
+
+def brax_like(env: Any, episode_length: int, action_repeat: int = 1, reset: str = "pool") -> JaxTask:
+    """Return an environment with Brax's interface: ``reset(key)`` and ``step(state, action)``, which return a state.
+
+    Episodes are truncated after ``episode_length`` steps of the environment, as by Brax's wrapper. ``reset``: "full"
+    calls its reset at the end of each episode; "pool" starts in the state in which the environment first began.
+    """
+    if reset not in ("pool", "full"):
+        raise EnvError(f"env.kwargs: reset = {reset!r}: expected pool or full.")
+    jax = import_jax()
+    jnp = jax.numpy
+
+    def init(key: Any) -> tuple[Any, Any]:
+        state = env.reset(key)
+        return state.obs, (state, jnp.zeros((), jnp.int32))
+
+    def step(key: Any, both: Any, action: Any) -> tuple[Any, ...]:
+        state, steps = both
+
+        def once(before: Any, _: Any) -> tuple[Any, Any]:
+            after = env.step(before, action)
+            return after, after.reward
+
+        state, rewards = jax.lax.scan(once, state, (), action_repeat)
+        steps, terminal = steps + action_repeat, state.done > 0
+        success = [state.metrics["success"]] if "success" in state.metrics else []
+        return state.obs, (state, steps), rewards.sum(), terminal, (steps >= episode_length) & ~terminal, *success
+
+    def restart(key: Any, obs: Any, first: Any) -> tuple[Any, Any]:
+        state, steps = first
+        # Otherwise the random numbers of each episode would be those of the first.
+        return obs, (state.replace(info={**state.info, "rng": key}) if "rng" in state.info else state, steps)
+
+    shapes = jax.eval_shape(env.reset, jax.random.PRNGKey(0)).obs
+    space: Space
+    if isinstance(shapes, Mapping):
+        space = spaces.Dict({key: _box(x.shape) for key, x in shapes.items()})
+    else:
+        space = _box(shapes.shape)
+    action = spaces.Box(-1.0, 1.0, (env.action_size,), np.float32)
+    limit = -(-episode_length // action_repeat)
+    return JaxTask(init, step, space, action, limit, {}, action_repeat, restart if reset == "pool" else None)
+
+
+def _box(shape: tuple[int, ...]) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, shape, np.float32)
+
+
+def _to_space(space: Any) -> Any:
+    """Return Gymnasium's form of a space of gymnax, Craftax or navix."""
+    inner = getattr(space, "spaces", None)
+    if inner is not None:
+        is_tuple = isinstance(inner, list | tuple)
+        return (
+            spaces.Tuple([*map(_to_space, inner)])
+            if is_tuple
+            else spaces.Dict({key: _to_space(part) for key, part in inner.items()})
+        )
+    shape, dtype = tuple(space.shape), np.dtype(space.dtype)
+    count = getattr(space, "n", None)
+    if count is None and type(space).__name__ == "Discrete":  # navix: of any shape, from 0 to a maximum
+        count = int(np.max(space.maximum)) + 1
+    if count is not None:
+        return spaces.Discrete(int(count)) if not shape else spaces.MultiDiscrete(np.full(shape, int(count)))
+    low, high = ("low", "high") if hasattr(space, "low") else ("minimum", "maximum")
+    bounds = [np.broadcast_to(getattr(space, name), shape).astype(dtype) for name in (low, high)]
+    kind: Any = dtype.type
+    return spaces.Box(bounds[0], bounds[1], shape, dtype=kind)
+
+
+SUITES: dict[str, Callable[..., JaxTask]] = {
+    "gymnax": gymnax, "craftax": craftax, "navix": navix, "jumanji": jumanji, "brax": brax, "playground": playground,
+}  # fmt: skip
+
+
+def make_task(env_id: str, kwargs: Mapping[str, Any]) -> JaxTask:
+    """Return the environment ``SUITE/NAME``, the same object for the same arguments; EnvError if it is unknown."""
+    return _make_task(env_id, json.dumps(kwargs, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _make_task(env_id: str, kwargs: str) -> JaxTask:
+    suite, _, name = env_id.partition("/")
+    import_jax()
+    try:
+        task = SUITES[suite](name, **json.loads(kwargs))
+        return task._replace(packages={package: version(package) for package in (suite, "jax")})
+    except ImportError as error:
+        raise EnvError(f"environment '{env_id}' needs the package '{suite}' ({error}): pip install {suite}") from error
+    except Exception as error:  # of any kind: third-party code runs here
+        raise EnvError(
+            f"environment '{env_id}' with env.kwargs = {kwargs} failed with {format_error(error)}"
+        ) from error

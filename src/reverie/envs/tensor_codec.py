@@ -1,0 +1,130 @@
+"""``ObsCodec`` and ``ActionCodec`` for tensors of N environments on a device: the same numbers, without leaving it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from reverie.core.action_codec import ActionCodec, unflatten_fn
+from reverie.core.errors import DataError, EnvError
+from reverie.core.obs_codec import Leaf, ObsCodec
+from reverie.core.obs_conversion import ChannelAxis, channel_bounds, is_channels_first
+from reverie.core.spaces import Space, classes_of, get_at_path, iter_leaves
+
+TensorFn = Callable[[Tensor], Tensor]
+
+
+class TensorObsCodec:
+    """Converts observations ``[N, *shape]``, nested as their space, to those of learners by key."""
+
+    def __init__(self, codec: ObsCodec, device: torch.device, channel_axis: ChannelAxis = "auto") -> None:
+        self._leaves = [(leaf, _encoder(leaf, device, channel_axis)) for leaf in codec.leaves]
+
+    def __call__(self, obs: Any, num: int) -> dict[str, Tensor]:
+        """Return the tensors of ``num`` environments; DataError for missing parts and for wrong shapes."""
+        out = {}
+        for leaf, encode in self._leaves:
+            x = get_at_path(obs, leaf.path)
+            shape = [num, *(leaf.space.shape or ())]
+            if not isinstance(x, Tensor) or list(x.shape) != shape:
+                actual = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+                raise DataError(f"observation '{leaf.key}' is {actual}: expected a tensor {shape}, [N, *shape].")
+            out[leaf.key] = encode(x)
+        return out
+
+
+def _encoder(leaf: Leaf, device: torch.device, channel_axis: ChannelAxis) -> TensorFn:
+    """Return the function from values ``[N, *leaf.space.shape]`` to ``[N, *leaf.part.shape]``."""
+    part, space = leaf.part, leaf.space
+    if part.kind == "mask":
+        return lambda x: x != 0
+    if part.kind == "vector":
+        return Tensor.float
+    if isinstance(space, spaces.Text):
+        raise EnvError(f"observation '{leaf.key}' is text, which is not supported on a device. Exclude it.")
+    if part.kind == "categorical":
+        start = torch.from_numpy(np.array(classes_of(space)[1], np.int64)).to(device)
+        return (lambda x: x.long() - start) if start.any() else Tensor.long
+    return _image_encoder(leaf, device, channel_axis)
+
+
+def _image_encoder(leaf: Leaf, device: torch.device, channel_axis: ChannelAxis) -> TensorFn:
+    part, space = leaf.part, leaf.space
+    assert space.shape is not None
+    rank, is_first = len(space.shape), is_channels_first(space.shape, channel_axis)
+    dtype = torch.uint8 if part.dtype == "uint8" else torch.float32
+    arrays = _pixel_scale(leaf, is_first)
+    scale = None if arrays is None else [torch.from_numpy(np.asarray(x)).to(device) for x in arrays]
+
+    def encode(x: Tensor) -> Tensor:
+        if scale is not None:
+            x = (x.double() - scale[0]) * scale[1]
+            x = x.round() if dtype is torch.uint8 else x
+        x = x.to(dtype)
+        if rank == 2:
+            return x.unsqueeze(-1)
+        x = x.movedim(-3, -1) if is_first else x  # [..., H, W, C]
+        return x if rank == 3 else x.movedim(-4, -2).reshape(len(x), *part.shape)
+
+    return encode
+
+
+def _pixel_scale(leaf: Leaf, is_first: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lowest pixels and the factors of the map to the learner's pixels; None if it changes nothing."""
+    space: Any = leaf.space if isinstance(leaf.space, spaces.Box) else spaces.Box(0, 1, leaf.space.shape, np.uint8)
+    rank = len(space.shape)
+    bounds = channel_bounds(space, rank - 3 if is_first else rank - 1) if rank > 2 else None
+    if bounds is None:
+        if leaf.part.dtype == "float32":
+            return None
+        bounds = np.float64(space.low.min()), np.float64(space.high.max())  # type: ignore[assignment]  # of rank 0
+    assert bounds is not None
+    low, high = bounds
+    factor = (leaf.part.high - leaf.part.low) / np.where(high > low, high - low, 1.0)
+    return None if (low == 0).all() and (factor == 1).all() else (low, factor)
+
+
+def action_decoder(space: Space, device: torch.device) -> Callable[[Tensor], Any]:
+    """Return the function from flat actions ``[N, A]`` to tensors ``[N, *shape]``, nested as the action ``space``."""
+    cuts = ActionCodec(space).spec.slices()
+    leaves = {
+        path: (cuts["/".join(map(str, path)) or "action"], _decoder(leaf, device)) for path, leaf in iter_leaves(space)
+    }
+    return unflatten_fn(space, leaves)
+
+
+def _decoder(space: Space, device: torch.device) -> TensorFn:
+    if isinstance(space, spaces.Box):
+        return _unscale_fn(space, device)
+    counts, start = classes_of(space)
+    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+    widths, first = [*map(int, counts.reshape(-1))], torch.from_numpy(np.asarray(start, np.int64)).to(device)
+
+    def decode(flat: Tensor) -> Tensor:
+        chosen = (
+            torch.stack([part.argmax(-1) for part in torch.split(flat, widths, -1)], -1)
+            if counts.shape
+            else flat.argmax(-1)
+        )
+        return (chosen.view(len(flat), *counts.shape) + first).to(dtype)
+
+    return decode
+
+
+def _unscale_fn(space: spaces.Box, device: torch.device) -> TensorFn:
+    dtype = torch.from_numpy(np.empty(0, space.dtype)).dtype
+    exact = torch.float32 if dtype is torch.float32 else torch.float64
+    low, high = (torch.from_numpy(bound.astype(np.float64)) for bound in (space.low, space.high))
+    bounds = [x.to(device, exact) for x in ((high - low) / 2, (high + low) / 2, low, high)]
+    half, middle, least, largest = bounds
+
+    def unscale(flat: Tensor) -> Tensor:
+        values = flat.clamp(-1, 1).view(len(flat), *space.shape).to(exact) * half + middle
+        return (values if dtype.is_floating_point else values.round()).clamp(least, largest).to(dtype)
+
+    return unscale

@@ -1,0 +1,78 @@
+"""The interface of environments that are stepped together on a device, and whose rows are tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import gymnasium
+import torch
+from torch import Tensor
+
+
+class TensorRows(NamedTuple):
+    """The current rows of N environments, before their conversion for learners. Read only."""
+
+    obs: Any
+    """Tensors ``[N, *shape]``, nested as the observation space."""
+    reward: Tensor  # [N] floating point, 0 where an episode begins
+    last: Tensor  # [N] bool
+    terminal: Tensor  # [N] bool
+    success: Tensor | None = None  # [N], whether the episode has reached its goal so far; None: unknown
+
+
+@runtime_checkable
+class TensorVector(Protocol):
+    """N environments that show rows as in ``core/types.py``.
+
+    A ``last`` row is followed by the first row of a new episode, and the action between them is ignored. An optional
+    method ``check()`` raises errors that are known only on the device.
+    """
+
+    num_envs: int
+    device: torch.device
+    max_episode_steps: int | None
+    observation_space: gymnasium.Space[Any]
+    """The space of one environment."""
+    action_space: gymnasium.Space[Any]
+
+    def reset(self, seed: int | None) -> TensorRows:
+        """Begin N episodes; ``seed`` None continues the random numbers."""
+
+    def step(self, action: Any) -> TensorRows:
+        """Take an action ``[N, ...]`` of the action space: tensors of class indices or of numbers within the bounds."""
+
+    def state_dict(self) -> Mapping[str, Tensor] | None:
+        """Return the state of all environments, from which ``step`` continues bit for bit; None: it cannot be saved."""
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what ``state_dict`` returned."""
+
+    def close(self) -> None:
+        """Release memory. Can be called twice."""
+
+
+def is_tensor_vector(vector: Any) -> bool:
+    """Return whether a Gymnasium vector shows tensors.
+
+    Simulators tell a device. Other vectors, unless Gymnasium has registered them, are reset to see.
+    """
+    if isinstance(getattr(vector.unwrapped, "device", None), torch.device | str):
+        return True
+    return vector.spec is None and isinstance(first_leaf(vector.reset()[0]), Tensor)
+
+
+def first_leaf(value: Any) -> Any:
+    """Return the first array of a nested observation."""
+    while isinstance(value, Mapping | tuple):
+        value = next(iter(value.values())) if isinstance(value, Mapping) else value[0]
+    return value
+
+
+def map_tensors(function: Callable[..., Any], *values: Any) -> Any:
+    """Return ``function`` of the tensors of nested values of the same structure."""
+    if isinstance(values[0], Mapping):
+        return {key: map_tensors(function, *(value[key] for value in values)) for key in values[0]}
+    if isinstance(values[0], tuple):
+        return tuple(map_tensors(function, *parts) for parts in zip(*values, strict=True))
+    return function(*values)

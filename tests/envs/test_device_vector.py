@@ -1,0 +1,251 @@
+"""Environments on a device show the rows that environments on the host show; and their mistakes are named."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+import device_vectors
+import reverie
+from device_vectors import SPACE, TorchCycle, check_rows, jax_env, jax_task, random_rows, tabular_values, torch_env
+from reverie.core.action_codec import ActionCodec
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.core.obs_codec import ObsCodec
+from reverie.envs.config import EnvConfig
+from reverie.envs.device_vector_env import DeviceVectorEnv
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.tensor_codec import TensorObsCodec, action_decoder
+from reverie.envs.tensor_vector import TensorRows
+from reverie.envs.torch_vector import TorchVector
+
+CPU = torch.device("cpu")
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED, AutoresetMode.SAME_STEP]
+OBSERVATIONS = [
+    spaces.Box(-2, 2, (3,)), spaces.Box(0, 9, (2, 3), np.int64), spaces.Box(0, 255, (6, 5, 3), np.uint8),
+    spaces.Box(0, 255, (3, 36, 40), np.uint8), spaces.Box(0, 255, (7, 8), np.uint8), spaces.Box(0, 1, (5, 5, 4)),
+    spaces.Box(0, 6, (5, 5, 3), np.int32),
+    spaces.Box(np.zeros((4, 4, 2)), np.full((4, 4, 2), (1, 9)), dtype=np.float32),
+    spaces.Box(0, 255, (4, 8, 8, 3), np.uint8), spaces.Discrete(4, start=2), spaces.MultiDiscrete([3, 2], start=[1, 0]),
+    spaces.MultiBinary(4), spaces.MultiBinary((4, 4, 2)),
+    spaces.Dict(arm=spaces.Box(0, 1, (2,)), rest=spaces.Tuple([spaces.Discrete(3), spaces.Box(-1, 1, (1,))])),
+]  # fmt: skip
+ACTIONS = [
+    spaces.Discrete(3, start=1), spaces.MultiDiscrete([[3, 2], [2, 4]]), spaces.MultiBinary(3),
+    spaces.Box(-2, 6, (2, 2)),
+    spaces.Box(0, 5, (3,), np.int64), spaces.Box(-1, 3, (2,), np.float64),
+    spaces.Dict(turn=spaces.Discrete(2), push=spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3)])),
+]  # fmt: skip
+
+
+def to_tensors(value):
+    if isinstance(value, dict):
+        return {key: to_tensors(part) for key, part in value.items()}
+    return tuple(map(to_tensors, value)) if isinstance(value, tuple) else torch.from_numpy(np.asarray(value))
+
+
+@pytest.mark.parametrize("space", OBSERVATIONS, ids=str)
+def test_observations_are_converted_as_on_the_host(space):
+    from gymnasium.vector.utils import batch_space
+
+    batch, codec = batch_space(space, 5), ObsCodec(space)
+    batch.seed(0)
+    values = batch.sample()
+    got = TensorObsCodec(codec, CPU)(to_tensors(values), 5)
+    expected = {key: torch.from_numpy(x) for key, x in codec.batch(values).items()}
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("space", ACTIONS, ids=str)
+def test_actions_are_converted_as_on_the_host(space):
+    codec = ActionCodec(space)
+    flat = np.random.default_rng(0).uniform(-1.5, 1.5, (6, codec.spec.width)).astype(np.float32)
+    torch.testing.assert_close(action_decoder(space, CPU)(torch.from_numpy(flat)), to_tensors(codec(flat)))
+
+
+@pytest.mark.parametrize("num", [1, 3, 64])
+@pytest.mark.parametrize("mode", MODES)
+def test_rows_of_each_autoreset_mode(mode, num):
+    check_rows(random_rows(torch_env(num, mode), 200), exact=mode != AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("num", [1, 3, 64])
+def test_rows_of_an_environment_in_jax(num):
+    pytest.importorskip("jax")
+    check_rows(random_rows(jax_env(num), 200))
+
+
+@pytest.mark.parametrize("make", ["jax", *MODES[1:]])
+def test_values_at_time_limits_are_those_without_a_limit(make):
+    """True values with discount 0.9: 0.81 / (1 - 0.729) = 2.989, 3.321, 3.690."""
+    if make == "jax":
+        pytest.importorskip("jax")
+        env = jax_env(64, chances=(0.3, 0.0))
+    else:
+        env = torch_env(64, make, chances=(0.3, 0.0))
+    rows = random_rows(env, 200)
+    if make == AutoresetMode.SAME_STEP:  # a transition from a first row can have two steps: leave these out
+        rows["is_last"] |= rows["is_first"]
+    values = tabular_values(rows)
+    torch.testing.assert_close(values, torch.tensor([0.81, 0.9, 1.0], dtype=torch.float64) / (1 - 0.729))
+
+
+def test_the_hidden_step_of_a_vector_that_resets_in_the_same_step_takes_zeros():
+    vector = TorchCycle(8, AutoresetMode.SAME_STEP)
+    env = DeviceVectorEnv(TorchVector(vector), EnvConfig(num=8), 0)
+    step = env.reset(0)
+    for _ in range(30):
+        ended, step = step.is_last, env.step(torch.eye(2)[[1] * 8])
+        assert torch.equal(vector.actions[-1] == 0, ended)
+
+
+def test_an_episode_that_ends_in_the_hidden_step_is_skipped():
+    rows = random_rows(torch_env(512, AutoresetMode.SAME_STEP, chances=(0.7, 0.0)), 60)
+    assert not (rows["is_first"] & rows["is_last"]).any()
+    check_rows(rows, exact=False)
+
+
+def spoiled(number, change):
+    def spoil(answer):
+        answer[number] = change(answer[number])
+        return answer
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"spoil": spoiled(2, torch.Tensor.float)}, "terminated is .*float32.*bool"),
+        ({"spoil": spoiled(1, lambda x: x[:, None])}, r"reward is \[3, 1\]"),
+        ({"spoil": spoiled(0, lambda x: x[:, :2])}, r"observation 'observation' is \[3, 2\]"),
+        ({"spoil": lambda answer: answer[:4]}, "failed with"),
+        ({"mode": AutoresetMode.SAME_STEP, "final": None}, "lacks the last observations"),
+    ],
+)
+def test_what_a_vector_does_wrong_is_named(options, message):
+    with pytest.raises((DataError, EnvError), match=message):
+        random_rows(torch_env(3, **options), 50)
+
+
+def test_a_vector_that_overwrites_its_rows_is_named():
+    memory = torch.zeros(3, 4)
+    with pytest.raises(DataError, match="memory of those of the step before"):
+        random_rows(torch_env(3, spoil=spoiled(0, memory.copy_)), 5)
+
+
+@pytest.mark.parametrize("setting", [{"frame_stack": 2}, {"wrappers": ("FlattenObservation",)}, {"resize": (8, 8)},
+                                     {"restarts": 3}, {"vectorization": "async"}])  # fmt: skip
+def test_settings_of_single_environments_are_refused(setting):
+    with pytest.raises(ConfigError, match=next(iter(setting))):
+        DeviceVectorEnv(TorchVector(TorchCycle(2)), EnvConfig(num=2, **setting), 0)
+
+
+def test_a_function_of_a_module_makes_the_vector(tmp_path, monkeypatch):
+    (tmp_path / "my_cycles.py").write_text("from device_vectors import TorchCycle\nmake = TorchCycle\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = EnvConfig(id="my_cycles:make", num=3, vectorization="native", kwargs={"chances": [0.5, 0.0]})
+    env = make_vector_env(config, seed=0)
+    assert isinstance(env, DeviceVectorEnv)
+    assert random_rows(env, 20)["is_terminal"].sum() == 0
+
+
+class Masked(device_vectors.TorchCycle):
+    """Shows a mask without any legal action at the end of each episode."""
+
+    single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(2))
+
+    def _obs(self):
+        return {"observation": super()._obs(), "action_mask": (~self.ended[:, None]).expand(-1, 2).int()}
+
+
+def test_a_mask_without_a_legal_action_forbids_nothing():
+    step = (env := DeviceVectorEnv(TorchVector(Masked(4)), EnvConfig(num=4), 0)).reset(0)
+    for _ in range(20):
+        step = env.step(torch.eye(2)[[0] * 4])
+        assert step.obs["action_mask"].all()
+    vector = Masked(4)
+    vector.single_observation_space = spaces.Dict(observation=SPACE, action_mask=spaces.MultiBinary(3))
+    with pytest.raises(EnvError, match="action_mask"):
+        DeviceVectorEnv(TorchVector(vector), EnvConfig(num=4), 0)
+
+
+class Own:
+    """A vector of tensors that is no Gymnasium vector."""
+
+    num_envs, device, max_episode_steps = 2, CPU, None
+    observation_space, action_space = SPACE, spaces.Discrete(2)
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+
+    def reset(self, seed):
+        none = torch.zeros(self.num_envs, dtype=torch.bool)
+        return TensorRows(torch.zeros(self.num_envs, 4), torch.zeros(self.num_envs), none, none)
+
+    def step(self, action):
+        return self.reset(None)
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def close(self):
+        pass
+
+
+def test_a_tensor_vector_is_used_as_it_is():
+    env = make_vector_env(EnvConfig(num=5, vectorization="native"), seed=0, factory=Own)
+    assert isinstance(env, DeviceVectorEnv)
+    assert env.step(env.reset().obs["observation"][:, :2]).reward.shape == (5,)
+
+
+class LostEnds(Own):
+    """Shows the first observation of the next episode in place of the last."""
+
+    def reset(self, seed):
+        self.time, self.last = torch.zeros(self.num_envs), torch.zeros(self.num_envs, dtype=torch.bool)
+        return self._rows(self.last)
+
+    def step(self, action):
+        time = torch.where(self.last, 0.0, self.time + 1)
+        self.last = time == 6
+        self.time = time.masked_fill(self.last, 0.0)
+        return self._rows(self.last)
+
+    def _rows(self, last):
+        return TensorRows(self.time[:, None].expand(-1, 4).clone(), torch.zeros(self.num_envs), last, last)
+
+
+@pytest.mark.parametrize(
+    ("make", "severity", "message"),
+    [
+        (TorchCycle, "note", "state cannot be saved"),
+        (lambda num_envs: TorchCycle(num_envs, AutoresetMode.SAME_STEP, final=None), "fault", "final_obs"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(2, torch.Tensor.float)), "fault", "terminated"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(1, lambda x: x[:, None])), "fault", "reward"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(1, lambda x: x * torch.nan)), "fault", "NaN"),
+        (lambda num_envs: TorchCycle(num_envs, spoil=spoiled(0, torch.zeros(num_envs, 4).copy_)), "fault", "memory"),
+        (LostEnds, "fault", "the last row of each episode shows"),
+    ],
+)
+def test_check_env_names_what_is_wrong(make, severity, message):
+    report = reverie.check_env(make, env_options={"vectorization": "native"})
+    [finding] = [finding for finding in report.findings if finding.severity == severity]
+    assert message in finding.text
+    assert report.ok == (severity != "fault")
+    assert report.algorithms["online"] == ("a2c", "ppo")
+    assert report.algorithm == ("ppo" if report.ok else "")
+
+
+def test_check_env_of_an_environment_in_jax_finds_no_fault(monkeypatch):
+    pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    report = reverie.check_env(
+        lambda num_envs: JaxVector(jax_task(), num_envs), env_options={"vectorization": "native"}
+    )
+    assert [finding.name for finding in report.findings] == []
+    assert min(report.measurements[name] for name in ("terminated", "truncated", "episodes")) > 50

@@ -1,0 +1,123 @@
+"""Environments in JAX: exact final observations, states that resume, and what is said without JAX."""
+
+import subprocess
+import sys
+
+import gymnasium
+import pytest
+import torch
+
+from device_vectors import jax_env, jax_task
+from reverie.core.errors import ConfigError, DataError, EnvError
+from reverie.envs.config import EnvConfig
+from reverie.envs.device_vector_env import DeviceVectorEnv
+from reverie.envs.slot_vector_env import make_vector_env
+from reverie.envs.suites import JAX_SUITES
+
+
+def test_nothing_imports_jax_and_an_id_says_what_to_install():
+    code = """
+import sys
+sys.modules["jax"] = None  # as if it were not installed
+import reverie, reverie.api, reverie.cli.train_command, reverie.envs.slot_vector_env
+reverie.train("ppo", "gymnax/CartPole-v1")
+"""
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert 'pip install "reverie-rl[jax]"' in failed.stderr.splitlines()[-1]
+
+
+def test_a_saved_state_continues_bit_for_bit_in_another_vector():
+    pytest.importorskip("jax")
+    env, other = jax_env(3), jax_env(3)
+    step = env.reset(5)
+    for _ in range(20):
+        step = env.step(torch.eye(2)[[0, 1, 1]])
+    state = env.state_dict()
+    assert {x.dtype for x in state.values()} == {torch.uint32, torch.int32, torch.bool, torch.float32}
+    other.load_state_dict(state, step)
+    for _ in range(200):
+        a, b = env.step(torch.eye(2)[[1, 0, 1]]), other.step(torch.eye(2)[[1, 0, 1]])
+        torch.testing.assert_close((a.obs, a.reward, a.is_last), (b.obs, b.reward, b.is_last), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [(2, lambda x: x[None], r"reward is \[2, 1\]"), (4, lambda x: x * 1.0, "truncated of dtype float32")],
+)
+def test_a_task_with_wrong_values_is_named(place, change, message):
+    pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    task = jax_task()
+
+    def step(*args):
+        values = list(task.step(*args))
+        values[place] = change(values[place])
+        return tuple(values)
+
+    env = DeviceVectorEnv(JaxVector(task._replace(step=step), 2), EnvConfig(num=2), 0)
+    env.reset()
+    with pytest.raises((DataError, EnvError), match=message):
+        env.step(torch.zeros(2, 2))
+
+
+def test_unknown_devices_names_and_settings_are_refused():
+    pytest.importorskip("jax")
+    from reverie.envs.jax_vector import JaxVector
+
+    with pytest.raises(EnvError, match="JAX has no such device"):
+        JaxVector(jax_task(), 2, "cuda")
+    with pytest.raises(ConfigError, match="frame_stack"):
+        make_vector_env(EnvConfig(id="gymnax/CartPole-v1", frame_stack=2), seed=0)
+    pytest.importorskip("gymnax")
+    with pytest.raises(EnvError, match="gymnax/NoPole-v1"):
+        make_vector_env(EnvConfig(id="gymnax/NoPole-v1"), seed=0)
+
+
+def test_cartpole_of_gymnax_equals_gymnasiums_step_for_step():
+    pytest.importorskip("gymnax")
+    num, limit = 4, 40
+    config = EnvConfig(id="gymnax/CartPole-v1", num=num, kwargs={"max_steps_in_episode": limit})
+    env, truth = make_vector_env(config, seed=0), [gymnasium.make("CartPole-v1").unwrapped for _ in range(num)]
+    step, ends, age = env.reset(0), {True: 0, False: 0}, [0] * num
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        action = torch.randint(2, (num,), generator=rng)
+        action[0] = (step.obs["observation"][0] @ torch.tensor([0.1, 0.3, 1.0, 0.5]) > 0).long()  # balances
+        before, step = step, env.step(torch.eye(2)[action])
+        for i, reference in enumerate(truth):
+            obs = step.obs["observation"][i]
+            if before.is_first[i]:
+                reference.reset(seed=0)
+                age[i] = 0
+            if before.is_last[i]:
+                assert step.is_first[i]
+                assert obs.abs().max() <= 0.05
+                continue
+            reference.state = before.obs["observation"][i].double().numpy()
+            reference.steps_beyond_terminated = None
+            age[i] += 1
+            expected, reward, terminal, *_ = reference.step(int(action[i]))
+            torch.testing.assert_close(obs, torch.from_numpy(expected), rtol=1e-5, atol=1e-5)
+            assert step.reward[i] == reward
+            assert bool(step.is_terminal[i]) == terminal
+            assert bool(step.is_last[i]) == (terminal or age[i] >= limit)
+            if step.is_last[i]:
+                ends[bool(terminal)] += 1
+    assert min(ends.values()) > 2  # both kinds were compared
+
+
+NAMES = ("Breakout-MinAtar", "Craftax-Classic-Symbolic-v1", "Navix-Empty-5x5-v0", "Snake-v1", "fast", "CheetahRun")
+
+
+@pytest.mark.parametrize("env_id", [prefix + name for prefix, name in zip(JAX_SUITES, NAMES, strict=True)])
+def test_each_suite_shows_rows(env_id):
+    pytest.importorskip({"playground": "mujoco_playground"}.get(env_id.split("/")[0], env_id.split("/")[0]))
+    env = make_vector_env(EnvConfig(id=env_id, num=3), seed=0)
+    step = env.reset()
+    for _ in range(20):
+        action = torch.rand(3, env.action_spec.width)
+        before, step = step, env.step(action)
+        assert torch.equal(before.is_last, step.is_first)
+        assert (step.reward[step.is_first] == 0).all()
+    assert isinstance(env.packages["jax"], str)
