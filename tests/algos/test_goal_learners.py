@@ -1,5 +1,7 @@
 """Which settings goal-conditioned learners refuse, and which observations they read."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -93,3 +95,27 @@ def test_plans_of_legal_actions_are_refused():
     mask = {MASK_KEY: ObsPart(kind="mask", shape=(3,), dtype="bool")}
     with pytest.raises(ConfigError, match=r"legal is unknown\. To go without masks, set env\.exclude_keys"):
         tiny("lewm").build(SPECS["vector"] | mask, CHOICE)
+
+
+def test_images_of_a_transition_and_of_its_goals_are_shifted_alike():
+    agent = build("gcivl", "everything", crop_probability=0.5)
+    data = batch(agent, "everything")
+    images = {key: x[:, :1].clone() for key, x in data.obs.items()}
+    data = replace(data, goals={f"{name}/{key}": x for name in ("value", "actor") for key, x in images.items()})
+    torch.manual_seed(0)
+    agent.crops.training, counts = True, []
+    for _ in range(40):
+        crop = agent.prepare_batch(data)
+        for name in ("value", "actor"):
+            torch.testing.assert_close(crop.goals[f"{name}/image"][:, 0], crop.obs["image"][:, 0])
+        counts.append(sum(not torch.equal(a, b) for a, b in zip(crop.obs["image"], data.obs["image"], strict=True)))
+    assert 10 <= counts.count(0) <= 30  # a single coin for all rows
+    assert all(count > len(data.weight) / 2 for count in counts if count)
+    agent.crops.training = False
+    torch.testing.assert_close(agent.prepare_batch(data).obs["image"], data.obs["image"])
+    agent.crops.training, agent.crops.probability = True, 1.0
+    shifts = [agent.prepare_batch(data).obs["image"] for _ in range(30)]
+    corners = {tuple(x[0, 0].flatten().tolist()) for x in shifts}
+    assert len(corners) > 15  # of 49 shifts
+    assert any(torch.equal(x[0, :, :5, :5], data.obs["image"][0, :, 3:, 3:]) for x in
+               [agent.prepare_batch(data).obs["image"] for _ in range(300)])  # fmt: skip
