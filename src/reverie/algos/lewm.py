@@ -123,6 +123,12 @@ class LeWM(ModelFree):
             blocks = NormalBlocks(limits.repeat(1, cfg.block), len(z), cfg.planner)
         return plan_to_goal(model, z, model.encode_goal(obs), blocks, cfg.planner, seed)
 
+    def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
+        """Raise NotImplementedError: predictions are latents alone."""
+        raise NotImplementedError(
+            "LeWM has no decoder, so it cannot dream. `reverie reach RUN GOAL --strip plan.png` draws a plan."
+        )
+
     def goal_distance(self, output: PolicyOutput) -> Tensor:
         """Return the distance of the latents of observation and goal."""
         model, obs = self.objective.model, output.inputs
