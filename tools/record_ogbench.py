@@ -1,4 +1,4 @@
-"""Record three updates of the goal-conditioned learners in OGBench's code, for ``tests/parity``.
+"""Record three updates of OGBench's goal-conditioned learners, and its encoder of pictures, for ``tests/parity``.
 
     python tools/record_ogbench.py CHECKOUTS tests/golden      # jax, flax, optax, distrax, ml_collections, chex
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from record_offline import ACTION, BATCH, STATE, Arrays, disturb, flat, load_agent, rows, save, settings_of
 
@@ -71,8 +72,20 @@ def record(checkouts: Path, folder: Path, name: str, changes: dict[str, Any], su
     save(folder / f"ogbench_{name}{suffix}.npz", arrays, meta)
 
 
+def record_encoder(checkouts: Path, folder: Path) -> None:
+    """Features of pictures: the encoder impala_small."""
+    encoder = load_agent(checkouts / "ogbench/impls", "gcbc")[0].encoder_modules["impala_small"]()
+    g = np.random.default_rng(5)
+    images = g.integers(0, 256, (BATCH // 2, 9, 6, 6)).astype(np.uint8)
+    parameters = disturb(encoder.init(jax.random.PRNGKey(0), images)["params"], 1)
+    features = np.array(encoder.apply({"params": parameters}, images))
+    arrays = {"data/images": images, "out/features": features} | flat(parameters, "param/")
+    save(folder / "ogbench_impala.npz", arrays, {"source": "seohongpark/ogbench 1d41409 impls/utils/encoders.py"})
+
+
 if __name__ == "__main__":
     places = Path(sys.argv[1]), Path(sys.argv[2])
+    record_encoder(*places)
     for agent_name in AGENTS:
         takes_gradients = agent_name in ("gciql", "crl", "qrl")  # of the critic by actions, unless it weights them
         record(*places, agent_name, {})

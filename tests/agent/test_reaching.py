@@ -203,9 +203,12 @@ def test_a_picture_as_the_goal(dreamer, tmp_path, capsys):
         "--seed",
         "1",
     ]
-    assert main(command) == 0
-    assert "2 steps" in capsys.readouterr().out
-    assert (dreamer.run / "videos/reach.mp4").exists()
+    for number in (1, 2):  # a film never replaces another one
+        assert main(command) == 0
+        assert "2 steps" in capsys.readouterr().out
+        assert (dreamer.run / f"videos/reach_{number}.mp4").exists()
+    assert main(["dream", str(dreamer.run), "--env", "reverie/TwoRooms-v0"]) != 0
+    assert "no decoder, so it cannot dream. `reverie reach RUN GOAL --strip" in capsys.readouterr().err
     for name, content in (("text.npy", "no array"), ("empty.npy", ""), ("cut.npz", "PK\3\4")):
         (tmp_path / name).write_text(content)
         with pytest.raises(DataError, match="Expected a picture"):

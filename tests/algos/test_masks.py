@@ -26,7 +26,9 @@ from tiny_configs import FEW
 
 TWO = ActionSpec(parts={name: ActionPart(kind="categorical", classes=(n,)) for name, n in (("b", 3), ("a", 2))})
 CHOSEN = {name: acts if acts is CHOICE else TWO for name, acts in CHOOSING.items()}
-choosing = pytest.mark.parametrize("name", [name for name in CHOOSING if name not in ("qr_dqn_gru", "dqn_choices")])
+choosing = pytest.mark.parametrize(
+    "name", [name for name in CHOOSING if name not in ("qr_dqn_gru", "dqn_choices", "lewm_choices")]
+)
 
 
 def learner(name: str, *, masked: bool = True) -> Any:

@@ -129,6 +129,14 @@ def test_a_check_of_tasks():
     report = run_env_check(Silent, EnvConfig(max_episode_steps=9), 300)
     assert "success" in {finding.name for finding in report.findings}
 
+    class AtGoal(Tasks):
+        def step(self, action):
+            obs, reward, over, late, info = super().step(action)
+            return obs, reward, over or info["success"], late, info
+
+    report = run_env_check(AtGoal, EnvConfig(max_episode_steps=9), 300)
+    assert "33% of random episodes succeed in their first step" in str(report)
+
 
 @pytest.mark.parametrize(
     ("env_id", "width", "tasks"),

@@ -190,6 +190,7 @@ CASES: dict[str, list[Case]] = {
     "losses.squared_error_cpu": [Case(error(), (0,), settings={"scale": 0.5}), Case(error(3), (0,))],
     "losses.huber_error_cpu": [Case(error(2), (0,), settings={"kappa": 0.7, "scale": 0.5})],
     "losses_gpu.td0_targets_triton": [Case(lambda normal, s: (TD0(), batch(normal, s), normal(s["m"], s["k"]), 0.9))],
+    "losses.normality_cpu": [Case(drawn(("m", "k", "n")), (0,), unfit=("none",))],
     "losses_gpu.masked_mean_triton": [
         Case(lambda normal, s: (normal(s["m"], s["k"]), ~batch(normal, s).is_last[:, :-1]), (0,), unfit=MANY),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,7 +23,7 @@ from reverie.core.errors import ConfigError
 from reverie.core.specs import ActionPart, ActionSpec, ObsPart
 from reverie.core.types import Step
 from reverie.experiment.bench import noise_batch
-from reverie.nn.cnn import Drq, ImageEncoder, Minatar, Nature
+from reverie.nn.cnn import Drq, ImageEncoder, Impala, Minatar, Nature
 from reverie.nn.network import NetworkConfig, ObsConcat
 from reverie.nn.on_policy_networks import PolicyValue, PolicyValueConfig
 
@@ -275,3 +277,20 @@ def test_convolutions_of_policy_and_value_begin_orthogonal() -> None:
         weight = convolution.weight.detach().flatten(1)
         torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(len(weight)), rtol=0, atol=1e-4)
         assert not convolution.bias.any()
+
+
+def test_impala_is_the_authors_encoder():
+    """OGBench's impala_small, recorded by tools/record_ogbench.py."""
+    with np.load(Path(__file__).parents[1] / "golden/ogbench_impala.npz") as z:
+        arrays = {key: torch.from_numpy(z[key]) for key in z.files if "/" in key}
+    part = ObsPart(kind="image", shape=(9, 6, 3), dtype="uint8")
+    encoder = Impala().build({"eye": part, "goal/eye": part})
+    theirs = [f"stack_blocks_{i}/Conv_{j}" for i in range(3) for j in range(3)] + ["MLP_0/Dense_0"]
+    with torch.no_grad():
+        for layer, name in zip([*encoder.convolutions[0], encoder.last[0]], theirs, strict=True):
+            kernel = arrays[f"param/{name}/kernel"]
+            layer.weight.copy_(kernel.permute(3, 2, 0, 1) if kernel.ndim == 4 else kernel.T)
+            layer.bias.copy_(arrays[f"param/{name}/bias"])
+    eye, goal = arrays["data/images"].split(3, -1)
+    ours = encoder({"eye": eye, "goal/eye": goal}, torch.float32)
+    torch.testing.assert_close(ours, arrays["out/features"], rtol=1e-5, atol=1e-5)

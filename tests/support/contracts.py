@@ -94,6 +94,13 @@ OFFLINE = {
         batch_length=5,
         latent=4,
     ),
+    "lewm_choices": config(
+        "lewm",
+        {"planner.candidates": 6, "planner.elites": 3, "planner.iterations": 2},
+        block=2,
+        batch_length=5,
+        latent=4,
+    ),
     "lewm_vicreg": config(
         "lewm",
         {"planner.candidates": 6, "planner.elites": 3, "planner.cost": "sum"},

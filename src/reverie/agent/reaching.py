@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -141,9 +142,10 @@ def read_goal(path: Path) -> Any:
 def reach_and_film(
     player: Player, goal: Path, *, max_steps: int | None, radius: float | None, seed: int | None
 ) -> tuple[ReachResult, Path | None]:
-    """Play one episode toward the goal in a file; return it, and its film reach.mp4 in the run's videos."""
+    """Play one episode toward the goal in a file; return it, and its film reach_N.mp4 in the run's videos."""
     result = reach(player, read_goal(goal), max_steps=max_steps, radius=radius, seed=seed)
     if not result.frames:
         return result, None
-    path = RunFolder(player.run).videos / "reach.mp4"
+    videos = RunFolder(player.run).videos
+    path = next(path for n in itertools.count(1) if not (path := videos / f"reach_{n}.mp4").exists())
     return result, write_video(path, np.stack(result.frames), player.frames_per_second)

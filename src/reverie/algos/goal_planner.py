@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reverie.core.bounds import AtLeast, Within
@@ -62,30 +63,80 @@ class GoalPlan(NamedTuple):
     costs: Tensor  # [N, H], squared distance of each latent to the goal's
 
 
+class NormalBlocks:
+    """Normal distributions of blocks ``[N, H, W]`` of normalized actions, clipped to ``bounds`` ``[2, W]``."""
+
+    def __init__(self, bounds: Tensor, plans: int, cfg: PlannerConfig) -> None:
+        self.bounds = bounds
+        self.mean: Tensor = bounds.new_zeros(plans, 1, cfg.horizon, bounds.shape[1])
+        self.std: Tensor = torch.full_like(self.mean, cfg.initial_std)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return ``count`` candidates ``[N, count, H, W]``, of which the first is the likeliest."""
+        size = self.mean.expand(-1, count, -1, -1).shape
+        noise = torch.randn(size, generator=generator, device=self.mean.device)
+        noise[:, 0] = 0
+        return (self.mean + self.std * noise).clamp(self.bounds[0], self.bounds[1])
+
+    def fit(self, elites: Tensor) -> None:
+        """Follow the elites ``[N, E, H, W]``."""
+        self.mean, self.std = elites.mean(1, keepdim=True), elites.std(1, keepdim=True)
+
+    def likeliest(self) -> Tensor:
+        """Return the likeliest blocks ``[N, H, W]``."""
+        return self.mean[:, 0]
+
+
+class CategoricalBlocks:
+    """Probabilities of classes in blocks ``[N, H, W]`` of one-hot actions, each of choices among ``classes``."""
+
+    def __init__(
+        self, classes: tuple[int, ...], block: int, plans: int, cfg: PlannerConfig, device: torch.device
+    ) -> None:
+        self.classes: list[int] = [*classes] * block
+        uniform = torch.cat([torch.full((count,), 1 / count, device=device) for count in self.classes])  # [W]
+        self.probability: Tensor = uniform.expand(plans, 1, cfg.horizon, -1)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return ``count`` candidates ``[N, count, H, W]``, of which the first is the likeliest."""
+        size = self.probability.expand(-1, count, -1, -1).shape
+        noise = torch.empty(size, device=self.probability.device).exponential_(generator=generator).log_().neg_()
+        noise[:, 0] = 0
+        return self._choose(self.probability.log() + noise)  # the largest sum has the class's probability: Gumbel
+
+    def _choose(self, scores: Tensor) -> Tensor:
+        """Return the one-hot classes with the largest ``scores`` ``[..., W]``."""
+        choices = zip(torch.split(scores, self.classes, -1), self.classes, strict=True)
+        return torch.cat([F.one_hot(part.argmax(-1), count) for part, count in choices], -1).to(scores.dtype)
+
+    def fit(self, elites: Tensor) -> None:
+        """Follow the elites ``[N, E, H, W]``: the frequencies of their classes."""
+        self.probability = elites.mean(1, keepdim=True)
+
+    def likeliest(self) -> Tensor:
+        """Return the likeliest blocks ``[N, H, W]``."""
+        return self._choose(self.probability[:, 0])
+
+
 def plan_to_goal(
-    model: LatentModel, z: Tensor, goal: Tensor, bounds: Tensor, cfg: PlannerConfig, seed: int
+    model: LatentModel, z: Tensor, goal: Tensor, blocks: NormalBlocks | CategoricalBlocks, cfg: PlannerConfig, seed: int
 ) -> GoalPlan:
     """Return plans from latents ``z`` to ``goal``, ``[N, D]`` each. ``seed``: of the candidates.
 
-    ``bounds`` ``[2, block_width]``: of normalized actions. The first candidate of each iteration is the mean.
+    ``blocks``: where the search begins; the elites of each iteration change it.
     """
     generator = torch.Generator(z.device).manual_seed(seed)
-    width = bounds.shape[1]
-    mean = z.new_zeros(len(z), 1, cfg.horizon, width)
-    std = torch.full_like(mean, cfg.initial_std)
     weights = z.new_ones(1) if cfg.cost == "last" else torch.linspace(0.1, 1, cfg.horizon, device=z.device)
     start = z[:, None].expand(-1, cfg.candidates, -1)
     for _ in range(cfg.iterations):
-        noise = torch.randn(len(z), cfg.candidates, cfg.horizon, width, generator=generator, device=z.device)
-        noise[:, 0] = 0
-        blocks = (mean + std * noise).clamp(bounds[0], bounds[1])  # [N, S, H, block_width]
-        distance = _distance(model.imagine(start, blocks), goal[:, None, None])  # [N, S, H]
+        candidates = blocks.draw(cfg.candidates, generator)  # [N, S, H, block_width]
+        distance = _distance(model.imagine(start, candidates), goal[:, None, None])  # [N, S, H]
         cost = (distance[..., -len(weights) :] * weights).sum(-1)  # [N, S]
-        best = cost.topk(cfg.elites, 1, largest=False).indices[..., None, None].expand(-1, -1, cfg.horizon, width)
-        elites = blocks.gather(1, best)
-        mean, std = elites.mean(1, keepdim=True), elites.std(1, keepdim=True)
-    latents = model.imagine(z, mean[:, 0])
-    return GoalPlan(mean[:, 0], latents, _distance(latents, goal[:, None]))
+        best = cost.topk(cfg.elites, 1, largest=False).indices  # [N, E]
+        blocks.fit(candidates.gather(1, best[..., None, None].expand(-1, -1, *candidates.shape[2:])))
+    chosen = blocks.likeliest()
+    latents = model.imagine(z, chosen)
+    return GoalPlan(chosen, latents, _distance(latents, goal[:, None]))
 
 
 class PlanState(NamedTuple):

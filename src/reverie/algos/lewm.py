@@ -11,18 +11,26 @@ the authors have a vision transformer and a transformer over three latents.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from reverie.algos.goal_conditioned import GoalKeysConfig
-from reverie.algos.goal_planner import GoalPlan, PlannerConfig, PlanningPolicy, plan_to_goal
+from reverie.algos.goal_planner import (
+    CategoricalBlocks,
+    GoalPlan,
+    NormalBlocks,
+    PlannerConfig,
+    PlanningPolicy,
+    plan_to_goal,
+)  # fmt: skip
 from reverie.algos.model_free import ModelFree
 from reverie.core.bounds import Above, AtLeast, ScheduledFloat
 from reverie.core.errors import ConfigError
+from reverie.core.masks import EXCLUDE_ADVICE
 from reverie.core.protocols import RunningStatistics
-from reverie.core.specs import ActionSpec, ObsSpec
+from reverie.core.specs import MASK_KEY, ActionSpec, ObsSpec, num_classes_per_choice
 from reverie.core.types import Batch, Obs, PolicyOutput, Step, Update, Window
 from reverie.nn.adam import Adam
 from reverie.nn.cnn import Strided
@@ -51,7 +59,7 @@ class LeWMObjective(nn.Module):
     def forward(self, batch: Batch) -> Losses:
         """L = E[|predict(z_t, a_t) - z_{t+k}|^2] / D + regularizer(z); both latents get a gradient: section 3.
 
-        ``batch.action``: normalized.
+        ``batch.action``: normalized, or one-hot.
         """
         z = self.model.encode({key: batch.obs[key][:, :: self.block] for key in self.model.keys})  # [B, n + 1, D]
         predicted = self.model.predict(z[:, :-1], _blocks_of(batch.action[:, :-1], self.block))
@@ -84,8 +92,10 @@ class LeWM(ModelFree):
         encoded = {key: spec[key] for key in self.preprocess.goals}
         model = LatentModel(encoded, cfg.block * width, cfg.networks, cfg.latent, cfg.dtype)
         self.objective: LeWMObjective = LeWMObjective(model, cfg.block, cfg.regularizer)
+        self.classes: tuple[int, ...] = num_classes_per_choice(action_spec)
+        """Number of classes of each discrete choice; empty if actions are continuous."""
         self.actions: Standardizer = Standardizer((width,))
-        """Mean and standard deviation of recorded actions."""
+        """Mean and standard deviation of recorded continuous actions."""
         self.to(device)
         self.optims["model"] = Adam(
             model.parameters(), cfg.lr, max_grad_norm=cfg.max_grad_norm, decoupled_decay=cfg.weight_decay
@@ -102,10 +112,22 @@ class LeWM(ModelFree):
     @torch.no_grad()
     def plan(self, obs: Obs, seed: int = 0) -> GoalPlan:
         """Return plans from preprocessed observations ``[N, ...]`` to the goals among them; actions are normalized."""
-        model = self.objective.model
-        limits = self.actions(torch.stack([torch.full_like(self.actions.shift, x) for x in (-1.0, 1.0)]))  # [2, A]
-        bounds = limits.repeat(1, self.cfg.block)
-        return plan_to_goal(model, model.encode(obs), model.encode_goal(obs), bounds, self.cfg.planner, seed)
+        model, cfg = self.objective.model, self.cfg
+        z = model.encode(obs)
+        if self.classes:
+            blocks: NormalBlocks | CategoricalBlocks = CategoricalBlocks(
+                self.classes, cfg.block, len(z), cfg.planner, z.device
+            )
+        else:
+            limits = self.actions(torch.stack([torch.full_like(self.actions.shift, x) for x in (-1.0, 1.0)]))  # [2, A]
+            blocks = NormalBlocks(limits.repeat(1, cfg.block), len(z), cfg.planner)
+        return plan_to_goal(model, z, model.encode_goal(obs), blocks, cfg.planner, seed)
+
+    def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:
+        """Raise NotImplementedError: predictions are latents alone."""
+        raise NotImplementedError(
+            "LeWM has no decoder, so it cannot dream. `reverie reach RUN GOAL --strip plan.png` draws a plan."
+        )
 
     def goal_distance(self, output: PolicyOutput) -> Tensor:
         """Return the distance of the latents of observation and goal."""
@@ -122,7 +144,7 @@ class LeWM(ModelFree):
 
     @property
     def running_statistics(self) -> RunningStatistics:
-        return LeWMStatistics(super().running_statistics, self.actions)
+        return LeWMStatistics(super().running_statistics, None if self.classes else self.actions)
 
     def find_problem(self, metrics: Any) -> str:
         std = metrics.get(LATENT_STD, 1.0)
@@ -135,10 +157,10 @@ class LeWM(ModelFree):
 
 
 class LeWMStatistics(NamedTuple):
-    """The statistics of observations, if there are any, and of actions."""
+    """The statistics of observations, if there are any, and of continuous actions."""
 
     observations: RunningStatistics | None
-    actions: Standardizer
+    actions: Standardizer | None
 
     def update_statistics(self, step: Step) -> None:
         """Do nothing: rows are recorded."""
@@ -147,7 +169,7 @@ class LeWMStatistics(NamedTuple):
         """Compute the statistics of rows ``[N, n]``, once: networks are trained with them."""
         if self.observations is not None:
             self.observations.fit(rows)
-        if not self.actions.count:
+        if self.actions is not None and not self.actions.count:
             self.actions.add(rows.action[~rows.is_last])
 
 
@@ -158,7 +180,7 @@ class LeWMStatistics(NamedTuple):
 class LeWMConfig(GoalKeysConfig):
     """Settings of LeWM: losses and planner of the authors' code (github.com/lucas-maes/le-wm), networks by reverie."""
 
-    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous"})
+    action_kinds: ClassVar[frozenset[str]] = frozenset({"continuous", "discrete", "multi_discrete"})
     network_settings: ClassVar[frozenset[str]] = frozenset()
 
     batch_size: Annotated[int, AtLeast(2)] = 128
@@ -190,6 +212,11 @@ class LeWMConfig(GoalKeysConfig):
                 f"algo.batch_length = {self.batch_length}, algo.block = {self.block}: expected a multiple of block and "
                 f"one more, such as {3 * self.block + 1}."
             )
+
+    def for_specs(self, obs_spec: ObsSpec, action_spec: ActionSpec) -> Self:
+        if MASK_KEY in obs_spec:
+            raise ConfigError(f"lewm: which actions of a plan will be legal is unknown. {EXCLUDE_ADVICE}")
+        return super().for_specs(obs_spec, action_spec)
 
 
 LeWMConfig.learner = LeWM

@@ -48,6 +48,8 @@ WORKER_START_SECONDS = 60.0
 """Maximum seconds for a worker process to start."""
 MAX_IMAGE_SIDE = 128
 """Learning is slow if a side of an image has more pixels."""
+MAX_AT_ONCE = 0.05
+"""Share of episodes that succeed in their first step from which a check warns."""
 MAX_GROWTH_MB = 64.0
 """Maximum growth of memory in the second half of the steps."""
 
@@ -356,6 +358,13 @@ class _Check:
     def _add_tasks(self) -> None:
         rates = [summary[SUCCESS_RATE] for summary in self.summaries if SUCCESS_RATE in summary]
         self.measurements |= {"success_rate": float(np.mean(rates))} if rates else {}
+        lengths = self.measurements["lengths"]
+        at_once = [
+            length == 1 and summary.get(SUCCESS_RATE) == 1
+            for summary, length in zip(self.summaries, lengths, strict=True)
+        ]
+        if (share := float(np.mean(at_once or [0]))) > MAX_AT_ONCE:
+            self.findings.add("at_once", value=share)
         for layer in wrapper_stack(self.env):
             if isinstance(layer, GoalTasks):
                 self.measurements["tasks"] = ", ".join(map(str, layer.tasks))

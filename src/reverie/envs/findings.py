@@ -50,6 +50,8 @@ warning ends_at_goals: an episode terminated at its goal, but there is no comput
     replay.hindsight relabels would continue. Give it the method compute_terminated(achieved_goal, desired_goal, info)
 warning success: episodes have goals, but the info of step() does not say whether they were reached. Return
     info['success'] in the last step
+warning at_once: {value:.0%} of random episodes succeed in their first step: these starts are at the goal, and tell
+    nothing about an agent. Draw goals farther away
 warning worker: it does not play in a worker process: {error}. Use env.vectorization = 'sync'
 note unsaved: its state cannot be saved in mid-episode{error}: a resumed run truncates the open episode. If episodes are
     long, give it the methods snapshot() and restore(state)

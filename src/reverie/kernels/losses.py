@@ -24,6 +24,7 @@ from reverie.kernels.ctypes_call import (
     once_differentiable_strict,
 )
 from reverie.objectives.estimators import SingleBootstrap
+from reverie.objectives.latents import KNOT, KNOTS
 from reverie.objectives.td import Losses, check_shapes
 
 PAIRS = 2**17
@@ -248,3 +249,29 @@ def _quantile_error_and_gradient(
             _threads(windows * steps * n * n))  # fmt: skip
     loss, *metrics = out.unbind()
     return (loss, priority, *metrics), gradient
+
+
+# ---------------------------------------------------------------------- latents
+
+
+def supports_normality(x: Tensor) -> bool:
+    """Return whether :func:`normality_cpu` can be used."""
+    return is_cpu_float32(x) and x.numel() > 0
+
+
+def normality_cpu(x: Tensor) -> Tensor:
+    """Compute ``latents.normality``. The gradient is summed up in the same pass, so that no knot's cosines are kept."""
+    return cast(Tensor, call(LossWithSlope, _normality_and_gradient, x)[0])
+
+
+def _normality_and_gradient(x: Tensor) -> tuple[tuple[Tensor], Tensor]:
+    total, slope = x.new_zeros(x.shape[1:]), torch.zeros_like(x)
+    cos, sin = (KNOT * x).cos(), (KNOT * x).sin()
+    c, s = torch.ones_like(x), torch.zeros_like(x)
+    for k, (phi, weight) in enumerate(KNOTS, 1):
+        c, s = c * cos - s * sin, s * cos + c * sin  # of k times the angle
+        real, imaginary = c.mean(0) - phi, s.mean(0)  # [T, P]
+        total += weight * (real.square() + imaginary.square())
+        factor = 2 * weight * k * KNOT / total.numel()
+        slope += c * (factor * imaginary) - s * (factor * real)
+    return (len(x) * total.mean(),), slope

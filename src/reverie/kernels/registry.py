@@ -50,7 +50,7 @@ from reverie.nn import (
 )
 from reverie.nn import optim as nn_optim
 from reverie.nn import relu_mlp as nn_relu_mlp
-from reverie.objectives import estimators, policy, quantile, returns, td
+from reverie.objectives import estimators, latents, policy, quantile, returns, td
 from reverie.replay import prioritized, windows
 
 KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
@@ -66,6 +66,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (quantile.greedy_quantiles, Kernel(losses.supports_greedy_quantiles, losses.greedy_quantiles_cpu)),
     (quantile.quantile_targets, Kernel(losses.supports_quantile_targets, losses.quantile_targets_cpu)),
     (quantile.quantile_error, Kernel(losses.supports_quantile_error, losses.quantile_error_cpu)),
+    (latents.normality, Kernel(losses.supports_normality, losses.normality_cpu)),
     (functional.cast_all, Kernel(gpu.supports_cast_all, gpu.cast_all_on_gpu)),
     (functional.linear, Kernel(matmul.supports_linear, matmul.linear_cpu)),
     (functional.copied_linear, Kernel(matmul.supports_copied_linear, matmul.copied_linear_cpu)),

@@ -30,7 +30,7 @@ class ImageEncoder(Choice, ABC):
         return images_of(spec)
 
     @abstractmethod
-    def build(self, spec: ObsSpec) -> Encoder | ConvStack:
+    def build(self, spec: ObsSpec) -> Encoder | ConvStack | ResidualStacks:
         """Return an encoder of the images in ``spec``, see ``nn/encoder.py: EncoderBuilder``."""
 
     def build_trunk(self, width: int) -> Trunk | None:
@@ -171,6 +171,72 @@ class Shifted(ImageEncoder):
         c = self.channels
         layers = (ConvLayer(c, 7, 2), ConvLayer(c, 5, 2), ConvLayer(c, 3, 2), ConvLayer(c, 3, 1))
         return ShiftedConvolutions(spec, layers, "shifted", self.pad)
+
+
+@dataclass(frozen=True)
+class Impala(ImageEncoder):
+    """Residual blocks of 3 x 3, for images of any size: Espeholt et al. 2018, figure 3, as OGBench's impala_small.
+
+    Each stack halves the sides, then adds the outputs of its blocks. A layer with GELU follows.
+    """
+
+    channels: Annotated[tuple[int, ...], AtLeast(1)] = (16, 32, 32)
+    """Filters of each stack."""
+    blocks: Annotated[int, AtLeast(1)] = 1
+    """Residual blocks of a stack; 2 in the paper."""
+    units: Annotated[int, AtLeast(1)] = 512
+    """Units of the last layer; 256 in the paper."""
+
+    def build(self, spec: ObsSpec) -> ResidualStacks:
+        return ResidualStacks(spec, self)
+
+
+class ResidualStacks(nn.Module):
+    """The network of :class:`Impala`; images of equal size share it, concatenated along their channels."""
+
+    def __init__(self, spec: ObsSpec, cfg: Impala) -> None:
+        super().__init__()
+        self.spec: dict[str, ObsPart] = dict(spec)
+        self.groups: list[list[str]] = group_by_size(spec)
+        self.blocks: int = cfg.blocks
+        self.width: int = cfg.units * len(self.groups)
+        self.convolutions: nn.ModuleList = nn.ModuleList()
+        self.last: nn.ModuleList = nn.ModuleList()
+        for group in self.groups:
+            layers, sides = nn.ModuleList(), list(spec[group[0]].shape[:2])
+            inputs = sum(spec[key].shape[2] for key in group)
+            for channels in cfg.channels:
+                widths = [inputs, *[channels] * (2 * cfg.blocks)]
+                layers.extend(nn.Conv2d(width, channels, 3, padding=1) for width in widths)
+                inputs, sides = channels, [-(-side // 2) for side in sides]
+            self.convolutions.append(layers)
+            self.last.append(nn.Linear(math.prod(sides) * inputs, cfg.units))
+        for layer in self.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(cast(Tensor, layer.bias))
+
+    def forward(self, obs: Obs, dtype: torch.dtype) -> Tensor:
+        """Map each image ``[..., H, W, C]`` to features, concatenated to ``[..., width]``."""
+        features = []
+        for group, layers, last in zip(self.groups, self.convolutions, self.last, strict=True):
+            image = torch.cat([unit_image(obs[key], self.spec[key], dtype) for key in group], -1)
+            y = image.flatten(0, -4).permute(0, 3, 1, 2)  # [M, C, H, W]
+            stack = 2 * self.blocks + 1
+            convolutions = list(cast(nn.ModuleList, layers))
+            for start in range(0, len(convolutions), stack):
+                y = _halve(convolutions[start](y))
+                for i in range(start + 1, start + stack, 2):
+                    y = y + convolutions[i + 1](convolutions[i](y.relu()).relu())
+            flat = y.relu().permute(0, 2, 3, 1).flatten(1)
+            features.append(F.gelu(last(flat), approximate="tanh").view(*image.shape[:-3], -1))
+        return torch.cat(features, -1) if len(features) > 1 else features[0]
+
+
+def _halve(x: Tensor) -> Tensor:
+    """Return maxima of 3 x 3 pixels of ``[M, C, H, W]``, every second of them: ``SAME`` padding of TensorFlow."""
+    pads = [max(0, 2 * (-(-side // 2) - 1) + 3 - side) for side in x.shape[:1:-1]]  # of the width, then the height
+    return F.max_pool2d(F.pad(x, [n for pad in pads for n in (pad // 2, pad - pad // 2)], value=-torch.inf), 3, 2)
 
 
 class ConvReLU(nn.Module):

@@ -17,7 +17,7 @@ from reverie.core.errors import ConfigError, DataError
 from reverie.core.protocols import Inspectable, Memoryless, Policy, RunningStatistics, ScheduledPolicy
 from reverie.core.specs import DESIRED_GOAL, GOAL, ObsPart, ObsSpec, without_mask
 from reverie.core.types import Batch, Mode, Obs, PolicyOutput, Step, Window
-from reverie.nn.functional import without_grad
+from reverie.nn.functional import shift_images, without_grad
 from reverie.nn.normalization import NormalizeConfig, ObsNormalizer
 from reverie.nn.reward_scaling import Affine, Factor, ReturnBounds, ReturnScaler, ReturnStd, RewardScale
 
@@ -91,6 +91,40 @@ class FrameStacker(nn.Module):
 def _concat_frames(frames: list[Tensor], part: ObsPart) -> Tensor:
     """Join frames ``[..., *shape]``, the oldest first, to one observation."""
     return torch.cat(frames, -1) if part.kind == "image" else torch.stack(frames, -1 - len(part.shape))
+
+
+class RandomCrops(nn.Module):
+    """Shifts the images of a batch in an update: all of a window, and those of its goals, by the same pixels.
+
+    As in OGBench's code (impls/utils/datasets.py: augment), a single coin decides about a whole batch.
+    """
+
+    has_two_modes = True
+
+    def __init__(self, spec: ObsSpec, probability: float, pad: int = 3) -> None:
+        """``pad``: the largest shift in pixels, in each direction."""
+        super().__init__()
+        self.keys: list[str] = [key for key, part in spec.items() if part.kind == "image"]
+        self.probability = probability
+        self.pad = pad
+
+    def forward(self, batch: Batch) -> Batch:
+        """Return the shifted batch; in evaluations it is not changed."""
+        if not (self.training and self.keys and self.probability):
+            return batch
+        first = batch.obs[self.keys[0]]
+        by = torch.randint(-self.pad, self.pad + 1, (len(first), 2), device=first.device)
+        by = by * (torch.rand((), device=first.device) < self.probability)  # [B, 2]
+        crop = {key: self._shift(x, by) if key in self.keys else x for key, x in batch.obs.items()}
+        goals = {
+            name: self._shift(x, by) if name.partition("/")[2] in self.keys else x for name, x in batch.goals.items()
+        }
+        return replace(batch, obs=crop, goals=goals)
+
+    def _shift(self, images: Tensor, by: Tensor) -> Tensor:
+        """Return images ``[B, T, H, W, C]`` shifted by ``by`` ``[B, 2]``."""
+        each = by.repeat_interleave(images.shape[1], 0)  # [B T, 2]
+        return shift_images(images.flatten(0, 1), each).view_as(images)
 
 
 class Preprocessor(nn.Module):

@@ -8,8 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LAST_KNOT, NUM_INTERVALS = 3.0, 16
-"""Range and intervals of the integral in :func:`sigreg`."""
+from reverie.core.kernel_dispatch import accelerated
+
+NUM_KNOTS = 16
+KNOT = 3.0 / NUM_KNOTS
+"""Distance of the knots 1 to 16 of the integral in :func:`sigreg`."""
+_PHI = [math.exp(-((k * KNOT) ** 2) / 2) for k in range(1, NUM_KNOTS + 1)]
+KNOTS = [(phi, (1 if k == NUM_KNOTS else 2) * KNOT * phi) for k, phi in enumerate(_PHI, 1)]
+"""phi(t) and the weight of each knot t > 0."""
 
 
 def sigreg(z: Tensor, directions: Tensor) -> Tensor:
@@ -27,19 +33,22 @@ def sigreg(z: Tensor, directions: Tensor) -> Tensor:
         z: latents ``[B, T, D]``; means are over B.
         directions: unit vectors ``[D, P]``.
     """
-    dt = LAST_KNOT / NUM_INTERVALS
-    angle = dt * (z.float() @ directions)  # [B, T, P]
+    return normality(z.float() @ directions)
+
+
+@accelerated
+def normality(x: Tensor) -> Tensor:
+    """Return the statistic of projections ``[B, T, P]`` in :func:`sigreg`, ``[]``."""
+    angle = KNOT * x
     cos, sin = [torch.ones_like(angle), angle.cos()], [torch.zeros_like(angle), angle.sin()]
-    for _ in range(NUM_INTERVALS - 1):  # cos(k + 1) = 2 cos(1) cos(k) - cos(k - 1), and so for the sine
+    for _ in KNOTS[1:]:  # cos(k + 1) = 2 cos(1) cos(k) - cos(k - 1), and so for the sine
         cos.append(2 * cos[1] * cos[-1] - cos[-2])
         sin.append(2 * cos[1] * sin[-1] - sin[-2])
     total = angle.new_zeros(())
-    for k in range(1, NUM_INTERVALS + 1):  # the term of t = 0 is 0
-        phi = math.exp(-((k * dt) ** 2) / 2)
-        weight = (1 if k == NUM_INTERVALS else 2) * dt * phi
-        error = (cos[k].mean(0) - phi).square() + sin[k].mean(0).square()  # [T, P]
+    for c, s, (phi, weight) in zip(cos[1:], sin[1:], KNOTS, strict=True):  # the term of t = 0 is 0
+        error = (c.mean(0) - phi).square() + s.mean(0).square()  # [T, P]
         total = total + weight * error.mean()
-    return len(z) * total
+    return len(x) * total
 
 
 def random_directions(width: int, count: int, device: torch.device) -> Tensor:
