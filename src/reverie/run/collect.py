@@ -427,7 +427,7 @@ class DeviceCollector(Collector):
             successes.append(self.env.success)
         self.sink.complete(self.step)
         self.env.check()
-        num_steps = self._count(self.sink.newest_rows, successes)
+        num_steps = self._count_rollout(self.sink.newest_rows, successes)
         self._is_whole = True
         self.env_steps += num_steps
         return num_steps
@@ -442,7 +442,7 @@ class DeviceCollector(Collector):
         self.seconds["time/acting_seconds"] += middle - begin
         self.seconds["time/environment_seconds"] += time.perf_counter() - middle
 
-    def _count(self, rows: Mapping[str, Tensor], successes: Sequence[Tensor | None]) -> int:
+    def _count_rollout(self, rows: Mapping[str, Tensor], successes: Sequence[Tensor | None]) -> int:
         """Count a rollout ``[T + 1, N, ...]``, whose first row was counted as the last of the one before.
 
         Return the env steps. Raise DataError if a number is not finite.
