@@ -40,7 +40,8 @@ def reverie_ppo(system: str, num: int) -> tuple[Callable[[], int], Callable[[], 
     changes = {
         "env.num": num, "env.vectorization": "native", "algo.rollout": ROLLOUT, "algo.epochs": EPOCHS,
         "algo.batch_size": ROLLOUT * num // BATCHES, "algo.lr": LR, "algo.entropy_coef": ENTROPY,
-        "algo.discount": DISCOUNT, "algo.normalize_obs": None, "algo.value_estimator": f"gae({LAMBDA})", "steps": 10**9, "eval_episodes": 0,
+        "algo.discount": DISCOUNT, "algo.normalize_obs": None,
+        "algo.value_estimator": f"gae({LAMBDA})", "steps": 10**9, "eval_episodes": 0,
         "device": "cpu", "threads": 1,
     }  # fmt: skip
     experiment = build(merge_layers(Request(algorithm="ppo", env=env)).merge(changes))
