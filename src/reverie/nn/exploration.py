@@ -44,10 +44,9 @@ class CapturableFunction:
         return self.function(obs)
 
     @accelerated
-    def beside(self, obs: Obs, device: torch.device) -> Tensor:
-        """Return ``function(obs)`` on the device of the observations; the network is on ``device``."""
-        y = self({key: x.to(device, non_blocking=True) for key, x in obs.items()})
-        return y.to(next(iter(obs.values())).device)
+    def beside(self, obs: Obs, rows: Tensor, device: torch.device) -> Tensor:
+        """Return ``function(obs)`` on the device of the flags ``rows`` ``[N]``; the network is on ``device``."""
+        return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).to(rows.device)
 
 
 def _as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
@@ -257,7 +256,7 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
     @torch.no_grad()
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
         """Return ``(action [N, A], state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
-        action = self.actor.beside(step.obs, self.device)  # [N, A]
+        action = self.actor.beside(step.obs, step.is_first, self.device)  # [N, A]
         if mode == "eval":
             return action, state
         noise, state = self.noise(state, step)
@@ -285,7 +284,7 @@ class SampledPolicy(StatelessStorage[None]):
     @torch.no_grad()
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
-        return chosen.beside(step.obs, self.device), None
+        return chosen.beside(step.obs, step.is_first, self.device), None
 
     def inspect(self, step: Step, state: None) -> PolicyOutput:
         obs = step.obs_on(self.device)
@@ -337,7 +336,9 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
         Exploration draws from the CPU's default generator, equally often for each environment and at each step.
         """
-        values = (self.values if mode == "eval" else self.noisy_values).beside(step.obs, self.device)  # [N, A]
+        values = (self.values if mode == "eval" else self.noisy_values).beside(
+            step.obs, step.is_first, self.device
+        )  # [N, A]
         best = [part.argmax(-1) for part in split_choices(values, self.classes)]  # [N] each
         if mode != "eval":
             chance, legal = self.randomness.epsilon_at(state.steps), step.obs.get(MASK_KEY)
