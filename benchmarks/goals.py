@@ -112,7 +112,7 @@ def play(policy: Any, start: np.ndarray, goal: np.ndarray, budget: int, rng: np.
     """Return whether a picture is reached; those that are near at the start count."""
     env, state = TwoRooms(), None
     obs, _ = env.reset(options={"image": start, "goal": goal})
-    if np.linalg.norm(env.place - env.target) < RADIUS:
+    if np.linalg.norm(env.position - env.target) < RADIUS:
         return True
     for _ in range(budget):
         if policy is None:

@@ -1,4 +1,4 @@
-"""Record three updates of OGBench's goal-conditioned learners, and its encoder of pictures, for ``tests/parity``.
+"""Record three updates of OGBench's goal-conditioned learners, its encoder of pictures and its goals, for the tests.
 
     python tools/record_ogbench.py CHECKOUTS tests/golden      # jax, flax, optax, distrax, ml_collections, chex
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -24,6 +25,14 @@ CLASSES = 3
 """Number of discrete actions."""
 UPDATES = 3
 AGENTS = ("gcbc", "gcivl", "hiql", "gciql", "crl", "qrl")
+STEPS = (4, 1, 40, 2)
+"""Actions of each episode whose goals are sampled; it has one row more."""
+SAMPLED = {
+    "flat": ((0.2, 0.5, 0.3, True), (0.0, 1.0, 0.0, False)), "stitch": ((0.0, 0.0, 1.0, True), (0.0, 0.5, 0.5, False)),
+    "hiql": ((0.2, 0.5, 0.3, True), (0.0, 1.0, 0.0, False)),
+    "hiql_stitch": ((0.0, 1.0, 0.0, False), (0.0, 0.5, 0.5, True)),
+}  # fmt: skip
+"""Goals of values and of actors: shares of the current row, of the episode and of all rows, and whether geometric."""
 GOALS = ("value_goals", "actor_goals", "low_actor_goals", "high_actor_goals", "high_actor_targets")
 
 
@@ -83,9 +92,47 @@ def record_encoder(checkouts: Path, folder: Path) -> None:
     save(folder / "ogbench_impala.npz", arrays, {"source": "seohongpark/ogbench 1d41409 impls/utils/encoders.py"})
 
 
+def record_goals(checkouts: Path, folder: Path) -> None:
+    """Rows of sampled goals, and the uniform numbers, by which all draws are made, in their order."""
+    module = load_agent(checkouts / "ogbench/impls", "gcbc")[1]
+    lasts = np.cumsum([steps + 1 for steps in STEPS]) - 1
+    rows, is_last = np.arange(lasts[-1] + 1), np.isin(np.arange(lasts[-1] + 1), lasts)
+    data = module.Dataset.create(  # the two last rows are terminal: ogbench/utils.py
+        observations=rows, valids=1 - is_last, terminals=is_last | np.roll(is_last, -1)
+    )
+    starts, g = np.repeat(rows[~is_last], 5), np.random.default_rng(5)
+    arrays: Arrays = {"data/steps": np.array(STEPS), "data/starts": starts}
+    for name, mixes in SAMPLED.items():
+        config = {"discount": 0.9, "gc_negative": True, "p_aug": None, "frame_stack": None, "subgoal_steps": 5}
+        for kind, mix in zip(("value", "actor"), mixes, strict=True):
+            keys = ("p_curgoal", "p_trajgoal", "p_randomgoal", "geom_sample")
+            config |= {f"{kind}_{key}": x for key, x in zip(keys, mix, strict=True)}
+        sampler = (module.HGCDataset if name.startswith("hiql") else module.GCDataset)(data, config)
+        numbers: list[np.ndarray] = []
+
+        def rand(size: int, numbers: list[np.ndarray] = numbers) -> np.ndarray:
+            u = g.random(size)
+            u[::2] = (2 * np.floor(8 * u[::2]) + 1) / 16  # so that some rows are halves, which are rounded
+            numbers.append(u)
+            return u
+
+        with mock.patch.multiple(
+            np.random, rand=rand, randint=lambda n, size, rand=rand: (rand(size) * n).astype(int),
+            geometric=lambda p, size, rand=rand: np.ceil(np.log1p(-rand(size)) / np.log1p(-p)).astype(int),
+        ):  # fmt: skip
+            batch = sampler.sample(len(starts), starts)
+        arrays[f"data/{name}/uniform"] = np.array(numbers)
+        arrays |= {f"out/{name}/{k}": batch[k] for k in (*GOALS, "rewards", "masks") if k in batch}
+    save(folder / "ogbench_goals.npz", arrays, {
+        "source": "seohongpark/ogbench 1d41409 impls/utils/datasets.py", "discount": 0.9, "subgoal_steps": 5,
+        "shares": SAMPLED,
+    })  # fmt: skip
+
+
 if __name__ == "__main__":
     places = Path(sys.argv[1]), Path(sys.argv[2])
     record_encoder(*places)
+    record_goals(*places)
     for agent_name in AGENTS:
         takes_gradients = agent_name in ("gciql", "crl", "qrl")  # of the critic by actions, unless it weights them
         record(*places, agent_name, {})

@@ -76,6 +76,8 @@ def test_an_episode_toward_a_goal(walker):
         walker.distance(np.zeros(1, np.float32), goal=goal)
     with pytest.raises(ConfigError, match="does not plan"):
         walker.plan(np.zeros(1, np.float32), goal)
+    with pytest.raises(ConfigError, match="chooses no subgoals"):
+        walker.subgoal(np.zeros(1, np.float32), goal, goal[None])
 
 
 def test_recordings_alone_give_a_number(walker):

@@ -110,3 +110,23 @@ def test_rewards_of_another_name_are_not_overlooked(tmp_path):
     source = write(tmp_path / "a.hdf5", unrewarded() | {"reward": columns()["rewards"]})
     with pytest.raises(DataError, match="'reward' seems to contain the rewards: expected the name 'rewards'"):
         open_reader(source)
+
+
+def test_how_far_goals_can_be_in_episodes(tmp_path, capsys):
+    """Episodes of 50 and 10 actions, five of which change nothing."""
+    place = np.concatenate([np.arange(51), np.arange(11) + 100]).astype(np.float32)
+    place[40:46] = 40.02
+    place[61] = -0.01  # rounded to the 0 of the first row
+    last = np.isin(np.arange(62), (50, 61))
+    source = tmp_path / "a.npz"
+    np.savez(source, observations=place[:, None], actions=np.zeros((62, 1), np.float32), terminals=last)
+    assert data_command(["info", str(source)]) == 0
+    said = capsys.readouterr().out
+    goals = [[0.99**k for k in range(steps)] for steps in (50, 10)]  # that a distance is more than k
+    within = np.mean([1 - share for part in goals for share in part])
+    for text in ("56 distinct, rounded to 0.1", f"{5 / 60:.1%} of the steps change no", f"{within:.0%} of geometric",
+                 f"{25 / 60:.0%} of the steps have a goal 25 steps later"):  # fmt: skip
+        assert text in said
+    np.savez(source, observations=place[:, None], actions=np.zeros((62, 1)), terminals=last, rewards=np.zeros(62))
+    assert data_command(["info", str(source)]) == 0
+    assert "distinct" not in capsys.readouterr().out

@@ -12,12 +12,20 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import env_zoo
 from reverie.core.errors import EnvError
+from reverie.envs import check
 from reverie.envs.check import run_env_check
 from reverie.envs.config import EnvConfig
 
 SOUND = ("CartPole-v1", "MountainCar-v0", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1", "CliffWalking-v1",
          "LunarLander-v3", "HalfCheetah-v5")  # fmt: skip
 NEEDS = {"LunarLander-v3": "Box2D", "HalfCheetah-v5": "mujoco"}
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """What a check plays and compares does not depend on how fast a busy machine is."""
+    monkeypatch.setattr(check, "MAX_PLAY_SECONDS", np.inf)
+    monkeypatch.setattr(check, "SLOW_RESET_MS", np.inf)
 
 
 class Walk(gymnasium.Env):

@@ -1,5 +1,9 @@
 """Sampled goals against the probabilities of OGBench's distributions; observations name the row."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -120,3 +124,58 @@ def test_a_restored_sampler_draws_the_same_goals():
 def test_shares_add_up_to_one():
     with pytest.raises(ConfigError, match=r"add up to 1\.3; expected 1"):
         GoalShares(current=0.3)
+
+
+class Numbers:
+    """A generator that makes draws from uniform numbers, as that of the recording did."""
+
+    def __init__(self, uniform):
+        self.uniform = iter(uniform)
+
+    def random(self, size):
+        return next(self.uniform)
+
+    def geometric(self, p, size):
+        return np.ceil(np.log1p(-next(self.uniform)) / np.log1p(-p)).astype(int)
+
+    def integers(self, high, size):
+        return (next(self.uniform) * high).astype(int)
+
+
+def numbers_of(uniform, shares):
+    """The uniform numbers of the authors' draws, as our draws of the same goals."""
+    numbers = []
+    for (row, part, *coins), part_shares in zip(np.split(uniform, [4]), shares, strict=True):
+        current = part_shares.current
+        if len(coins) == 2:  # of the episode or not, then of the current row
+            coin = np.where(coins[1] < current, coins[1], current + (1 - current) * coins[0])
+        else:  # HIQL: whether random; the goal of the episode is drawn before the random one
+            row, part, coin = part, row, 1 - coins[0]
+        numbers += [coin, part, row[coin >= current + part_shares.episode]]
+    return numbers
+
+
+@pytest.mark.parametrize("name", ["flat", "stitch", "hiql", "hiql_stitch"])
+def test_goals_are_those_of_the_authors_code_from_the_same_numbers(name):
+    """Against a recording of OGBench's GCDataset and HGCDataset: also halves, last rows and HIQL's goals.
+
+    Draws differ on purpose, not the goals. The authors toss two coins for the source of a goal, we a single one with
+    the same probabilities. They draw a random row for each transition; we draw those that become goals.
+    """
+    with np.load(Path(__file__).parents[1] / "golden/ogbench_goals.npz") as z:
+        meta, starts, uniform = json.loads(bytes(z["meta"])), z["data/starts"], z[f"data/{name}/uniform"]
+        wanted = {k.rpartition("/")[2]: z[k] for k in z.files if k.startswith(f"out/{name}/")}
+        assert z["data/steps"].tolist() == [*STEPS]
+    mixes = (dict(zip(("current", "episode", "random", "geometric"), mix, strict=True)) for mix in meta["shares"][name])
+    shares = {kind: GoalShares(**mix) for kind, mix in zip(("value", "actor"), mixes, strict=True)}
+    replay, _ = filled(shares, subgoal_steps=meta["subgoal_steps"])
+    replay.goals.config = replace(replay.goals.config, discount=meta["discount"])
+    replay.goals.rng = Numbers(numbers_of(uniform, shares.values()))
+    rows = {"reward": torch.zeros(len(starts), 2), "is_terminal": torch.zeros(len(starts), 2, dtype=torch.bool)}
+    replay.goals.annotate(rows, torch.from_numpy(starts))
+    ours = {"rewards": rows["reward"][:, 1], "masks": 1.0 - rows["is_terminal"][:, 1].float()}
+    names = {"value_goals": "value", "actor_goals": "actor", "high_actor_goals": "actor", "low_actor_goals": "low",
+             "high_actor_targets": "high"}  # fmt: skip
+    ours |= {theirs: rows[f"goals/{goal}/place"][:, 0, 0] for theirs, goal in names.items()}
+    for key, values in wanted.items():
+        assert np.array_equal(ours[key], values), key

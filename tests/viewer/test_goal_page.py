@@ -138,6 +138,9 @@ def test_estimates_and_subgoals_of_recorded_states(runs):
     with torch.no_grad():
         gaps = (objective.phi(pairs) - objective.actor.subgoal(now)).norm(dim=-1)
     assert gaps[wanted] == gaps.min()
+    assert agent.subgoal(points[0], goal, points[: states.num_points]) == wanted
+    with pytest.raises(DataError, match="a batch of observations"):
+        agent.subgoal(points[:2], goal, points)
 
 
 def test_a_plan_shows_the_recorded_picture_nearest_to_each_latent(runs, tmp_path, capsys, monkeypatch):

@@ -219,6 +219,17 @@ class Agent(Player):
         """
         return reaching.plan(self, obs, goal)
 
+    def subgoal(self, obs: Any, goal: Any, states: Any) -> int:
+        """Return which of N ``states`` is nearest to where HIQL aims first, on the way from an observation to a goal.
+
+        ``obs`` and ``goal``: as for :meth:`act`. ``states``: a batch of observations, such as recorded ones.
+
+        Raises:
+            ConfigError: the algorithm chooses no subgoals.
+            DataError: the observation, the goal or a state does not fit.
+        """
+        return reaching.subgoal(self, obs, goal, states)
+
     def export(self, out: Path | str | None = None, **options: Any) -> ExportReport:
         """Export the policy to a file that runs without reverie: see :func:`reverie.export`."""
         return policy_file.export_policy(self, out, **options)

@@ -6,30 +6,36 @@ import contextlib
 import copy
 import itertools
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 from PIL import Image
+from torch import Tensor
 
 from reverie.agent.goal_input import GOAL_NAME
 from reverie.agent.player import Player
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.goal_planner import GoalPlan
+from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
 from reverie.core.bounds import AtLeast
 from reverie.core.errors import ConfigError, DataError, count_noun
-from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL
+from reverie.core.specs import ACHIEVED_GOAL, DESIRED_GOAL, GOAL
+from reverie.core.types import Obs
 from reverie.envs.episode_info import SUCCESS_KEYS
 from reverie.envs.make import close_quietly
 from reverie.log.video import write_video
 from reverie.run.folder import RunFolder
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+CHUNK = 250
+"""Rows in a pass of the networks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +106,41 @@ def plan(player: Player, obs: Any, goal: Any) -> GoalPlan:
     if not isinstance(player.algo, LeWM):
         raise ConfigError(f"{player.config.algo.algorithm} does not plan to goals. Train lewm.")
     return player.algo.plan(player.inspect(obs, goal=goal)[1].inputs)
+
+
+def subgoal(player: Player, obs: Any, goal: Any, states: Any) -> int:
+    """Return which of some states is nearest to the subgoal of HIQL: see ``Agent.subgoal``."""
+    if not isinstance(player.algo, HIQL):
+        raise ConfigError(f"{player.config.algo.algorithm} chooses no subgoals. Train hiql.")
+    single, now = player.inspect(obs, goal=goal)
+    if not single:
+        raise DataError("a batch of observations: expected a single one, whose subgoal is chosen.")
+    _, rows = player.inspect(states, goal=_achieved_parts(player, states))
+    return nearest_subgoal(player.algo, now.inputs, {key: x for key, x in rows.inputs.items() if key.startswith(GOAL)})
+
+
+@torch.no_grad()
+def nearest_subgoal(algo: HIQL, inputs: Obs, goals: Obs) -> int:
+    """Return which of ``goals`` ``[N, ...]`` is nearest to the subgoal that is chosen for ``inputs`` ``[1, ...]``.
+
+    Both are preprocessed; distances are of representations.
+    """
+    chosen = algo.objective.actor.subgoal(inputs)  # [1, D]
+
+    def represent(part: Obs) -> Tensor:
+        count = len(next(iter(part.values())))
+        rows: Tensor = algo.objective.phi({key: x.expand(count, *x.shape[1:]) for key, x in inputs.items()} | part)
+        return rows
+
+    return int((in_chunks(represent, goals) - chosen.cpu()).norm(dim=-1).argmin())
+
+
+@torch.no_grad()
+def in_chunks(function: Callable[[Obs], Tensor], rows: Obs) -> Tensor:
+    """Return the results of ``function`` for rows ``[N, ...]``, a chunk after the other, on the CPU."""
+    count = len(next(iter(rows.values())))
+    chunks = [{key: x[i : i + CHUNK] for key, x in rows.items()} for i in range(0, count, CHUNK)]
+    return torch.cat([function(chunk).float().cpu() for chunk in chunks])
 
 
 def _pursues(obs: Any, goal: Any) -> bool:

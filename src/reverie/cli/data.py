@@ -63,7 +63,7 @@ class DataInfoCommand(DatasetCommand):
         with self.open() as reader:
             info = reader.info()
             with read_progress(f"reading {reader.path.name}", reader.rows()) as track_progress:
-                summary = summarize(track_progress(reader.as_recorded()), info.action)
+                summary = summarize(track_progress(reader.as_recorded()), info.action, states=not info.has_rewards)
             print_sections(_dataset_sections(reader, info, summary))
             if isinstance(reader, StoreReader):
                 print_sections(_store_sections(reader.store))
@@ -303,6 +303,7 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
     """Return the lines of ``data info`` by section."""
     import numpy as np
 
+    from reverie.algos.hiql import HIQLConfig
     from reverie.core.rows import stepless_error
     from reverie.core.statistics import histogram
     from reverie.log.console import sparkline
@@ -332,6 +333,7 @@ def _dataset_sections(reader: Reader, info: DatasetInfo, summary: Summary) -> di
         ]
         if not info.has_rewards:
             sections["episodes"][-3:] = [("return", "no rewards: goal-conditioned learners, such as gcbc, need none")]
+            sections["goals"] = summary.reach_lines(HIQLConfig.discount, HIQLConfig.subgoal_steps)
         sections["actions"] = [line for use in summary.actions for line in [(use.name, use.format()), *_bars(use)]]
         sections["constant"] = summary.constant_lines()
     sections["remarks"] = [("", remark) for remark in reader.remarks()]

@@ -17,6 +17,8 @@ BINS = 20
 """Number of bins of each continuous action's range, for the coverage."""
 MAX_ELEMENTS = 1024
 """Maximum number of elements of a column whose constant elements are reported."""
+DECIMALS = 1
+"""Decimals to which numbers are rounded before distinct observations are counted."""
 NUM_EPISODES, NUM_FRAMES = 6, 6
 """Number of episodes with sample images, and of images of each."""
 
@@ -101,6 +103,10 @@ class Summary:
     """Smallest and largest value of each element ``[elements]``, for columns of at most ``MAX_ELEMENTS``."""
     frames: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """Images ``[NUM_FRAMES, ...]`` of the first ``NUM_EPISODES`` episodes, evenly spread, by column."""
+    states: set[int] | None = None
+    """Hashes of distinct observations, rounded to ``DECIMALS``; None: they are not counted."""
+    num_still: int = 0
+    """Number of steps that change no observation, if they are counted."""
 
     def add(self, episode: Rows) -> None:
         """Add an episode to the statistics."""
@@ -126,6 +132,16 @@ class Summary:
         for name, column in episode.items():
             if name.partition("/")[0] in ("obs", "action") and column.dtype.kind in "biuf":
                 self._add_values(name, column[:-1] if name.startswith("action") else column)
+        if self.states is not None:
+            parts = (column for name, column in episode.items() if name.partition("/")[0] == "obs")
+            self._add_states([part.reshape(steps + 1, -1) for part in parts if part.dtype.kind in "biuf"])
+
+    def _add_states(self, columns: list[np.ndarray]) -> None:
+        """Count the observations of an episode, columns ``[n, elements]``."""
+        assert self.states is not None
+        rows = np.concatenate(columns, 1) + 0  # bool becomes int
+        self.num_still += int((rows[1:] == rows[:-1]).all(1).sum())
+        self.states.update(hash(row.tobytes()) for row in rows.round(DECIMALS) + 0)  # -0 becomes 0
 
     def _add_values(self, name: str, column: np.ndarray) -> None:
         """Add one column ``[n, ...]`` of an episode to the ranges, or its images to the frames."""
@@ -147,6 +163,19 @@ class Summary:
                 lines.append((name, which))
         return lines
 
+    def reach_lines(self, discount: float, subgoal_steps: int) -> list[tuple[str, str]]:
+        """Return lines about goals among later rows, which end at an episode's last row with an action."""
+        steps = np.array(self.lengths)  # [E]
+        within = steps - (1 - discount**steps) / (1 - discount)  # sum of P(distance <= k) = 1 - discount^k, k < steps
+        shares = [part.sum() / steps.sum() for part in (within, np.maximum(steps - subgoal_steps, 0))]
+        mean = 1 / (1 - discount)
+        return [
+            ("states", f"{len(self.states or ()):,} distinct, rounded to {10.0**-DECIMALS:g}"),
+            ("still", f"{self.num_still / steps.sum():.1%} of the steps change no observation"),
+            ("goals", f"{shares[0]:.0%} of geometric goals, on average {mean:.0f} steps later, lie within the episode"),
+            ("subgoals", f"{shares[1]:.0%} of the steps have a goal {subgoal_steps} steps later"),
+        ]
+
     def broken_lines(self) -> list[tuple[str, str]]:
         """Return a line for each column with NaN or infinite values: their number, and the elements."""
         lines = []
@@ -157,9 +186,10 @@ class Summary:
         return lines
 
 
-def summarize(parts: Iterable[Rows], action: Space) -> Summary:
-    """Return the summary of all rows; ``action`` is the action space."""
-    summary = Summary(actions=[ActionStatistics(name, leaf) for name, leaf in columns_in(action, "action")])
+def summarize(parts: Iterable[Rows], action: Space, states: bool = False) -> Summary:
+    """Return the summary of all rows; ``action`` is the action space. ``states``: also count distinct observations."""
+    actions = [ActionStatistics(name, leaf) for name, leaf in columns_in(action, "action")]
+    summary = Summary(actions=actions, states=set() if states else None)
     for episode in iter_episodes(parts):
         summary.add(episode)
     return summary

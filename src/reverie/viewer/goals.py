@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from reverie.agent.agent import Agent
 from reverie.agent.conversion import to_numpy
 from reverie.agent.dream_figures import to_uint8_image
 from reverie.agent.goal_input import GOAL_NAME
+from reverie.agent.reaching import in_chunks, nearest_subgoal
 from reverie.algos.goal_conditioned import GoalKeysConfig
 from reverie.algos.hiql import HIQL
 from reverie.algos.lewm import LeWM
@@ -32,8 +33,8 @@ from reverie.log.strip import COLUMNS, Strip, check_strip_path, choose_columns
 from reverie.log.video import to_rgb
 from reverie.nn.preprocess import inspect_policy
 
-MAX_STATES, MAX_POINTS, CHUNK = 5000, 2000, 250
-"""Recorded rows in memory, of which the first are points of the map; rows in a pass of the networks."""
+MAX_STATES, MAX_POINTS = 5000, 2000
+"""Recorded rows in memory, of which the first are points of the map."""
 MAX_READ_SECONDS = 20.0
 """Seconds after which no more of the dataset is read."""
 COMPONENTS = ("component 1", "component 2")
@@ -187,7 +188,7 @@ class GoalStates:
     def features(self, rows: Obs) -> Tensor:
         """Return latents of LeWM, otherwise pixels, of goals ``[N, ...]`` by key: ``[N, D]``."""
         if isinstance(algo := self.agent.algo, LeWM):
-            return _in_chunks(lambda part: algo.objective.model.encode_goal(self._to_inputs(part)), rows)
+            return in_chunks(lambda part: algo.objective.model.encode_goal(self._to_inputs(part)), rows)
         return torch.cat([rows[key].flatten(1).float() / 255 for key in self.pictures], -1)
 
     @functools.cached_property
@@ -252,26 +253,16 @@ class GoalStates:
             estimates = estimate_goals(self.agent, _as_step(part | goals), self.agent.initial_state(count))
             return next(iter(estimates.values()), torch.full((count,), torch.nan))
 
-        values = _in_chunks(first_estimate, {key: x[: self.num_points] for key, x in self.obs.items()}).numpy()
+        values = in_chunks(first_estimate, {key: x[: self.num_points] for key, x in self.obs.items()}).numpy()
         return None if np.isnan(values).all() else values
 
-    @torch.no_grad()
     def subgoal(self, step: Step, before: Any) -> int | None:
         """Return the point nearest to the subgoal that HIQL chooses at a row ``[1, ...]``; None for others."""
         algo, policy = self.agent.algo, self.agent.algo.policy
         if not isinstance(algo, HIQL):
             return None
         inputs = policy.preprocess_step(step, before.past)[0].obs  # type: ignore[attr-defined]
-        subgoal = algo.objective.actor.subgoal(inputs)  # [1, D]
-        state = {key: x for key, x in inputs.items() if not key.startswith(GOAL)}
-
-        def represent(part: Obs) -> Tensor:
-            count = len(next(iter(part.values())))
-            rows: Tensor = algo.objective.phi(part | {key: x.expand(count, *x.shape[1:]) for key, x in state.items()})
-            return rows
-
-        points = _in_chunks(represent, {key: x[: self.num_points] for key, x in self.inputs.items()})
-        return int((points - subgoal.cpu()).norm(dim=-1).argmin())
+        return nearest_subgoal(algo, inputs, {key: x[: self.num_points] for key, x in self.inputs.items()})
 
     def picture(self, number: int) -> np.ndarray | None:
         """Return a recorded picture ``[H, W, 3]`` uint8."""
@@ -358,11 +349,3 @@ def _read_rows(agent: Agent, data: str | None) -> Obs:
                 break
     order = rng.permutation(sum(len(next(iter(part.values()))) for part in parts))
     return {key: torch.from_numpy(np.concatenate([part[key] for part in parts])[order]) for key in parts[0]}
-
-
-@torch.no_grad()
-def _in_chunks(function: Callable[[Obs], Tensor], rows: Obs) -> Tensor:
-    """Return the results of ``function`` for rows ``[N, ...]``, a chunk after the other, on the CPU."""
-    count = len(next(iter(rows.values())))
-    chunks = [{key: x[i : i + CHUNK] for key, x in rows.items()} for i in range(0, count, CHUNK)]
-    return torch.cat([function(chunk).float().cpu() for chunk in chunks])
