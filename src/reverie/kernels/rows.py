@@ -135,9 +135,9 @@ def _dense(x: Tensor, count: int, dtype: torch.dtype = torch.float32) -> bool:
 
 def supports_add_and_standardize(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> bool:
     """Return whether there are few enough rows, and all is dense on the CPU."""
-    # The buffers are contiguous, and the moments are on the host.
-    fits = x.is_cpu and x.dtype is torch.float32 and x.is_contiguous() and x.shape[0] <= CHUNK_ROWS
-    return fits and factor.is_cpu and x.numel() == x.shape[0] * factor.numel() and load_kernels() is not None
+    width, count = factor.numel(), x.shape[0]
+    dense = _dense(moments, 3 * width, torch.float64) and _dense(shift, width) and _dense(factor, width)
+    return dense and count <= CHUNK_ROWS and _dense(x, count * width) and load_kernels() is not None
 
 
 def add_and_standardize_cpu(moments: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> None:
@@ -152,10 +152,9 @@ def supports_add_returns(
     returns: Tensor, reward: Tensor, is_first: Tensor, discount: float, moments: Tensor, factor: Tensor
 ) -> bool:
     """Return whether all is dense on the CPU."""
-    # The buffers are contiguous, and returns and moments are on the host.
-    count = returns.shape[0]
-    fits = _dense(reward, count) and _dense(is_first, count, torch.bool)
-    return fits and factor.is_cpu and load_kernels() is not None
+    count, double = returns.shape[0], torch.float64
+    dense = _dense(returns, count, double) and _dense(reward, count) and _dense(is_first, count, torch.bool)
+    return dense and _dense(moments, 3, double) and _dense(factor, 1) and load_kernels() is not None
 
 
 def add_returns_cpu(
