@@ -109,7 +109,7 @@ class LatentPolicy:
 
     @torch.no_grad()
     def act(self, step: Step, state: Context, mode: Mode) -> tuple[Tensor, Context]:
-        """Return ``(action [N, A] beside the rows, state)``. ``eval`` takes the action's mode, but still samples the latent.
+        """Return ``(action [N, A] beside the rows, state)``. ``eval`` takes the mode, but still samples the latent.
 
         Samples of a normal distribution are clipped to [-1, 1] before they are stored, as environments and the world
         model (``nn/rssm.py``) clip them too.

@@ -78,7 +78,13 @@ class PersistentReplay:
     prunable = True
 
     def __init__(
-        self, replay: ReplayBuffer, config: ReplayConfig, run: Path, *, stop: Callable[[], bool], on_device: bool = False
+        self,
+        replay: ReplayBuffer,
+        config: ReplayConfig,
+        run: Path,
+        *,
+        stop: Callable[[], bool],
+        on_device: bool = False,
     ) -> None:
         """Open the store of the run for reading; ``replay`` is empty.
 

@@ -72,9 +72,9 @@ class TurnCollector(DeviceCollector):
         return self.env_steps - before
 
     def _add(self, step: Step, action: Tensor) -> None:
-        flags = {name: pinned_copy(getattr(step, name)) for name in ("is_first", "is_last")}
+        row = replace(step, is_first=pinned_copy(step.is_first), is_last=pinned_copy(step.is_last))
         event = record_event(self.env.device) if step.is_last.is_cuda else None
-        self.acted = ActedRow(replace(step, **flags), action, self.policy.extras(self.state), event)
+        self.acted = ActedRow(row, action, self.policy.extras(self.state), event)
         if not self.late:
             self._add_acted()
 
