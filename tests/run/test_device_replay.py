@@ -14,8 +14,8 @@ import reverie
 from device_vectors import Tensors, TorchCycle, check_rows, jax_task, torch_env
 from dreamer_configs import OBS, TINY
 from dreamer_configs import build as build_dreamer
-from reverie.core.columns import row_columns
 from reverie.core.bounds import PiecewiseLinear
+from reverie.core.columns import row_columns
 from reverie.core.errors import ConfigError, DataError, EnvError
 from reverie.core.specs import MASK_KEY, ActionPart, ActionSpec
 from reverie.core.types import Step, Window
