@@ -3,7 +3,7 @@
 
     pip install -e ".[ogbench]"
     python benchmarks/goals.py mazes [--data pointmaze-medium-navigate-v0] [--systems hiql] [--updates 50000]
-    python benchmarks/goals.py rooms [--seeds 1] [--updates 3000]
+    python benchmarks/goals.py rooms [--seeds 1] [--updates 1000]
 
 ``mazes``: OGBench's data, made here without a download; 50 episodes of each of five tasks after the last update. What
 differs from the published column, which is the mean of eight seeds: batches of 256 instead of 1,024, two layers of 256
@@ -131,9 +131,9 @@ def main() -> int:
     parser.add_argument("what", choices=["mazes", "rooms"])
     parser.add_argument("--data", nargs="*", default=["pointmaze-medium-navigate-v0"], choices=PUBLISHED)
     parser.add_argument("--systems", nargs="*", default=SYSTEMS, choices=SYSTEMS)
-    parser.add_argument("--latent", type=int, nargs="*", default=[64], help="widths of LeWM's latents")
+    parser.add_argument("--latent", type=int, nargs="*", default=[32], help="widths of LeWM's latents")
     parser.add_argument("--seeds", type=int, nargs="*", default=[1])
-    parser.add_argument("--updates", type=int, default=3000)
+    parser.add_argument("--updates", type=int, default=1000)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     args = parser.parse_args()
     torch.set_num_threads(1)

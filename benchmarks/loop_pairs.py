@@ -140,17 +140,21 @@ def main() -> int:
     kept = json.loads(args.out.read_text())["rows"] if args.out.exists() else []
     rows = {row["case"]: row for row in kept}
     for case in args.cases:
-        costs: dict[str, list[float]] = {name: [] for name in roots}
+        costs: dict[str, list[list[float]]] = {name: [] for name in roots}
         for _ in range(args.pairs):
             for name, root in roots.items():
                 setting = {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
                 costs[name].append(child(Path(__file__), str(root), "--child", "--cases", case, setting=setting))
-        ratios = [new / old for old, new in zip(costs["old"], costs["new"], strict=True)]
-        rows[case] = {
-            "case": case, "unit": "s" if case.startswith("vector") else "us an env step", "commits": commit,
-            **{name: statistics.median(values) for name, values in costs.items()},
-            "new_by_old": statistics.median(ratios), "ratios": [min(ratios), max(ratios)], "pairs": args.pairs,
-        }  # fmt: skip
+        is_vector = case.startswith("vector")
+        rows[case] = {"case": case, "unit": "s" if is_vector else "us an env step", "commits": commit}
+        rows[case] |= {"pairs": args.pairs}
+        for i, part in enumerate(["process"] if is_vector else ["process", "median_step"]):
+            old, new = ([values[i] for values in costs[name]] for name in roots)
+            ratios = [b / a for a, b in zip(old, new, strict=True)]
+            rows[case][part] = {
+                "old": statistics.median(old), "new": statistics.median(new), "new_by_old": statistics.median(ratios),
+                "least": min(ratios), "most": max(ratios),
+            }  # fmt: skip
         print(json.dumps(rows[case]), flush=True)
         write(args.out, machine(1), [rows[name] for name in CASES if name in rows])
     return 0

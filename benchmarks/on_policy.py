@@ -5,7 +5,7 @@
     python benchmarks/on_policy.py speed [--tasks cartpole pendulum cheetah] [--rounds 3]
 
 Each run is a process of its own: a whole training, without evaluations, then episodes that decide
-nothing. Ours keeps every row for good, logs and writes checkpoints, its defaults; the others write nothing. They have
+nothing. Ours logs and writes checkpoints, its defaults; the others write nothing. They have
 the same settings, `peers/on_policy_*.py`, also of actions and rewards; details are their own. Scores are compared with
 those of Stable-Baselines3 alone.
 

@@ -7,7 +7,7 @@ import torch
 
 from contracts import CHOICE, MOVES, SPECS, batch, build, config, tiny
 from d4rl_files import columns, write
-from reverie.algos.goal_planner import CategoricalBlocks, PlannerConfig, plan_to_goal
+from reverie.algos.goal_planner import CategoricalBlocks, NormalBlocks, PlannerConfig, plan_to_goal
 from reverie.core.errors import ConfigError
 from reverie.core.specs import GOAL, MASK_KEY, ObsPart
 from reverie.experiment.build import build as build_run
@@ -79,6 +79,20 @@ def test_plans_of_discrete_actions_are_one_hot_and_reach_the_goal():
     torch.testing.assert_close(first.likeliest(), drawn[:, 1])
     often = first.draw(6000, torch.Generator().manual_seed(0))[:, 1:].mean(1)
     torch.testing.assert_close(often, drawn[:, [1, 1, 1, 2, 3]].mean(1), rtol=0, atol=0.03)
+
+
+def test_a_share_of_candidates_keeps_its_direction():
+    """Blocks of two actions of three numbers."""
+    cfg = PlannerConfig(horizon=4, steady=0.5)
+    limits = torch.tensor([[-9.0] * 3, [9.0] * 3])
+    blocks = NormalBlocks(limits, 2, 2, cfg)
+    steps = blocks.draw(20, torch.Generator().manual_seed(0)).view(2, 20, 8, 3)
+    assert not steps[:, 0].any()
+    is_steady = (steps == steps[:, :, :1]).all(-1).all(-1)
+    assert is_steady.sum(1).tolist() == [10, 10]
+    assert len(steps[:, :10, 0, 0].unique()) == 1 + 2 * 9  # each its own, and 0
+    blocks.fit(steps[:, 1:10].reshape(2, 9, 4, 6))
+    torch.testing.assert_close(blocks.likeliest().view(2, 8, 3), steps[:, 1:10].mean(1))
 
 
 def test_discrete_actions_of_lewm_are_not_normalized():

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 import reverie
-from fake_cuda import FakeCuda, fake_cuda
+from device_vectors import TorchCycle
+from fake_cuda import CUDA, FakeCuda, fake_cuda
 from reverie.core.columns import ColumnSpec
 from reverie.core.types import Window
 from reverie.replay.buffer import ReplayBuffer
@@ -128,3 +129,38 @@ def test_recorded_and_collected_windows_meet_wherever_their_rows_are(lived, lear
     alike = replay_of(storage_on("cpu", columns, 1, 9)).sample()
     assert found.reward.tolist() == [*alike.reward.tolist()] * 2
     assert found.index.tolist() == [*alike.index.tolist()] * 2
+
+
+class CycleThere(TorchCycle):
+    """The cycle with its rows on the device."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs)
+        self.device = CUDA
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return obs.to(CUDA, non_blocking=True), info
+
+    def step(self, action: torch.Tensor) -> Any:
+        *values, info = super().step(torch.zeros(self.num_envs, dtype=torch.int64))
+        return (*(x.to(CUDA, non_blocking=True) for x in values), info)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"algo.normalize_obs": "running", "algo.reward_scale": "return_std"},
+        {"algo.networks.memory": "gru(8)", "algo.batch_length": 8},
+    ],
+)
+def test_environments_on_the_device_are_waited_for_once_for_each_rollout(own, tmp_path, gpu):
+    given = {
+        "env.num": 4, "env.vectorization": "native", "algo.rollout": 16, "algo.batch_size": 32, "algo.epochs": 2,
+        "algo.lr": 3e-4, "algo.clip_range": 0.2, "eval_episodes": 0, "threads": 1, "console": False,
+        "tensorboard": False,
+    }  # fmt: skip
+    result = reverie.train("ppo", env=CycleThere, run=tmp_path / "run", steps=400, device="cuda:0", **given | own)
+    rollouts = result.updates // 4
+    assert gpu.waits["run/collect.py:_count"] == gpu.waits["envs/torch_vector.py:check"] == rollouts
+    assert max(gpu.waits.values()) < 16 * rollouts  # nothing in each turn

@@ -56,7 +56,7 @@ def answers(
             if replaced and k == WARM_UPS + 2:
                 network.layer = nn.Linear(3, 2).to(CUDA)
             network.layer.weight.mul_(1.1)
-            found.append(function.beside({"x": torch.full((n, 3), float(k))}, CUDA))
+            found.append(function.beside({"x": torch.full((n, 3), float(k))}, torch.zeros(n), CUDA))
     return found
 
 

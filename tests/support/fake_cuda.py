@@ -64,6 +64,9 @@ class OnCuda(Tensor):
             raise TypeError("can't convert cuda:0 device type tensor to numpy.")
         return self.cpu().numpy()
 
+    def data_ptr(self) -> int:
+        return self.inner.data_ptr()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 

@@ -40,6 +40,9 @@ class PlannerConfig(Config):
     """Iterations of a plan. The authors use 30."""
     initial_std: Annotated[float, Within("(0, inf)")] = 1.0
     """Standard deviation of the first candidates, in standard deviations of recorded actions."""
+    steady: Annotated[float, Within("[0, 1]")] = 0.0
+    """Share of the candidates of continuous actions whose noise is the same in all steps of a plan. They lead
+    far, where independent noise cancels out."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,17 +67,23 @@ class GoalPlan(NamedTuple):
 
 
 class NormalBlocks:
-    """Normal distributions of blocks ``[N, H, W]`` of normalized actions, clipped to ``bounds`` ``[2, W]``."""
+    """Normal distributions of blocks ``[N, H, W]`` of normalized actions, clipped to bounds."""
 
-    def __init__(self, bounds: Tensor, plans: int, cfg: PlannerConfig) -> None:
-        self.bounds = bounds
-        self.mean: Tensor = bounds.new_zeros(plans, 1, cfg.horizon, bounds.shape[1])
+    def __init__(self, limits: Tensor, block: int, plans: int, cfg: PlannerConfig) -> None:
+        """``limits`` ``[2, A]``: of an action. ``block``: actions in a block. ``plans``: N."""
+        self.shape: tuple[int, int] = (block, limits.shape[1])
+        self.bounds: Tensor = limits.repeat(1, block)
+        self.mean: Tensor = limits.new_zeros(plans, 1, cfg.horizon, self.bounds.shape[1])
         self.std: Tensor = torch.full_like(self.mean, cfg.initial_std)
+        self.steady: float = cfg.steady
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Return ``count`` candidates ``[N, count, H, W]``, of which the first is the likeliest."""
         size = self.mean.expand(-1, count, -1, -1).shape
         noise = torch.randn(size, generator=generator, device=self.mean.device)
+        steady = noise[:, : round(count * self.steady)]
+        steady = steady.view(*steady.shape[:3], *self.shape)  # [N, S', H, k, A]
+        steady.copy_(steady[:, :, :1, :1].clone())
         noise[:, 0] = 0
         return (self.mean + self.std * noise).clamp(self.bounds[0], self.bounds[1])
 

@@ -80,7 +80,7 @@ class BehaviorPolicy(SampledPolicy):
     def act(self, step: Step, state: Any, mode: Mode) -> tuple[Tensor, Any]:
         if mode == "eval":
             return super().act(step, None, mode)[0], state
-        drawn = self.drawn.beside(step.obs, self.device)  # [N, A + 1]
+        drawn = self.drawn.beside(step.obs, step.is_first, self.device)  # [N, A + 1]
         return drawn[:, :-1], drawn[:, -1]
 
     def extras(self, state: Any) -> dict[str, Tensor]:

@@ -120,7 +120,7 @@ class LeWM(ModelFree):
             )
         else:
             limits = self.actions(torch.stack([torch.full_like(self.actions.shift, x) for x in (-1.0, 1.0)]))  # [2, A]
-            blocks = NormalBlocks(limits.repeat(1, cfg.block), len(z), cfg.planner)
+            blocks = NormalBlocks(limits, cfg.block, len(z), cfg.planner)
         return plan_to_goal(model, z, model.encode_goal(obs), blocks, cfg.planner, seed)
 
     def dream(self, batch: Batch, context: int) -> dict[str, Tensor]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
@@ -93,7 +95,7 @@ class JaxVector:
         return self._export(rows)
 
     def _export(self, rows: Any) -> TensorRows:
-        return TensorRows(*self._jax.tree.map(from_dlpack, rows))
+        return TensorRows(*self._jax.tree.map(_to_torch, rows))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the states of the environments and the random key, by name."""
@@ -220,6 +222,18 @@ def _to_jax(x: Tensor) -> Any:
     from jax.dlpack import from_dlpack as to_jax
 
     return to_jax(x)
+
+
+def _to_torch(x: Any) -> Tensor:
+    """Return JAX's array as a tensor of the same memory, which nobody may write to."""
+    if x.dtype.kind in "biuf" and x.device.platform == "cpu":  # at a fifth of the time
+        return torch.from_numpy(np.asarray(x))
+    return from_dlpack(x)
+
+
+with warnings.catch_warnings():  # PyTorch warns once that such memory is read only
+    warnings.simplefilter("ignore")
+    torch.from_numpy(np.broadcast_to(np.float32(0), 1))
 
 
 def _is_key(jax: Any, x: Any) -> bool:

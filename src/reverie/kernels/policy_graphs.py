@@ -118,7 +118,7 @@ def _graphs_of(owner: Any, module: nn.Module, device: torch.device) -> PolicyGra
 
 
 def supports_graph(function: CapturableFunction, obs: Obs, device: torch.device | None = None) -> bool:
-    """Return whether :func:`call_captured` and :func:`act_captured` can be used."""
+    """Return whether :func:`call_captured` can be used."""
     used = device or next(iter(obs.values())).device
     return used.type == "cuda" and function.graph and not torch.is_grad_enabled()
 
@@ -130,12 +130,17 @@ def call_captured(function: CapturableFunction, obs: Obs) -> Tensor:
         return graphs(lambda x: (function.function(x),), obs, function.network)[0].clone()
 
 
-def act_captured(function: CapturableFunction, obs: Obs, device: torch.device) -> Tensor:
+def supports_act(function: CapturableFunction, obs: Obs, rows: Tensor, device: torch.device) -> bool:
+    """Return whether :func:`act_captured` can be used."""
+    return supports_graph(function, obs, device)
+
+
+def act_captured(function: CapturableFunction, obs: Obs, rows: Tensor, device: torch.device) -> Tensor:
     """Compute ``CapturableFunction.beside``."""
     graphs = _graphs_of(function, function.network, device)
     with graphs.lock:
         y = graphs(lambda x: (function.function(x),), obs, function.network)[0]
-        return y.to(next(iter(obs.values())).device, copy=True)
+        return y.to(rows.device, copy=True)
 
 
 def supports_choose(policy: LatentPolicy, step: Step, state: Context, mode: Mode) -> bool:

@@ -121,7 +121,7 @@ KERNELS: list[tuple[Callable[..., Any], Kernel]] = [
     (windows.random_integers, Kernel(rows.supports_random_integers, rows.random_integers_cpu)),
     (exploration.CapturableFunction.__call__, Kernel(inference.supports_infer, inference.infer_captured)),
     (exploration.CapturableFunction.__call__, Kernel(policy_graphs.supports_graph, policy_graphs.call_captured)),
-    (exploration.CapturableFunction.beside, Kernel(policy_graphs.supports_graph, policy_graphs.act_captured)),
+    (exploration.CapturableFunction.beside, Kernel(policy_graphs.supports_act, policy_graphs.act_captured)),
     (dreamer.LatentPolicy.choose, Kernel(policy_graphs.supports_choose, policy_graphs.choose_captured)),
 ]  # fmt: skip
 """Definitions and their kernels."""

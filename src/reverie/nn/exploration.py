@@ -49,12 +49,11 @@ class CapturableFunction:
         return self.function(obs)
 
     @accelerated
-    def beside(self, obs: Obs, device: torch.device) -> Tensor:
-        """Return ``function(obs)`` on the device of the observations; the network is on ``device``."""
-        home = next(iter(obs.values())).device
-        if home == device:
+    def beside(self, obs: Obs, rows: Tensor, device: torch.device) -> Tensor:
+        """Return ``function(obs)`` on the device of the flags ``rows`` ``[N]``; the network is on ``device``."""
+        if device.type == "cpu" and rows.is_cpu:
             return self(obs)
-        return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).to(home)
+        return self({key: x.to(device, non_blocking=True) for key, x in obs.items()}).to(rows.device)
 
 
 def _as_capturable(function: Callable[[Obs], Tensor]) -> CapturableFunction:
@@ -273,8 +272,7 @@ class NoisyPolicy(CountingPolicy[NoiseState]):
     @without_grad
     def act(self, step: Step, state: NoiseState, mode: Mode) -> tuple[Tensor, NoiseState]:
         """Return ``(action [N, A], state)``: mu(s) + noise, clipped to [-1, 1]; mu(s) in mode ``eval``."""
-        # a preprocessor moves the observations of rows on the CPU
-        action = self.actor.beside(step.obs, self.device).to(step.is_first.device)  # [N, A]
+        action = self.actor.beside(step.obs, step.is_first, self.device)  # [N, A]
         if mode == "eval":
             return action, state
         noise, state = self.noise(state, step)
@@ -302,7 +300,7 @@ class SampledPolicy(StatelessStorage[None]):
     @without_grad
     def act(self, step: Step, state: None, mode: Mode) -> tuple[Tensor, None]:
         chosen = self.best if mode == "eval" else self.drawn
-        return chosen.beside(step.obs, self.device), None
+        return chosen.beside(step.obs, step.is_first, self.device), None
 
     def inspect(self, step: Step, state: None) -> PolicyOutput:
         obs = step.obs_on(self.device)
@@ -354,8 +352,9 @@ class GreedyPolicy(CountingPolicy[GreedyState]):
 
         Exploration draws from that device's default generator, equally often for each environment and at each step.
         """
-        values = (self.values if mode == "eval" else self.noisy_values).beside(step.obs, self.device)
-        values = values.to(step.is_first.device)  # [N, A]
+        values = (self.values if mode == "eval" else self.noisy_values).beside(
+            step.obs, step.is_first, self.device
+        )  # [N, A]
         best = [part.argmax(-1) for part in split_choices(values, self.classes)]  # [N] each
         if mode != "eval":
             chance, legal = self.randomness.epsilon_at(state.steps), step.obs.get(MASK_KEY)

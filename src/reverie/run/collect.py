@@ -459,13 +459,15 @@ class DeviceCollector(Collector):
         Return the env steps. Raise DataError if a number is not finite.
         """
         first, last = rows["is_first"][1:], rows["is_last"][1:]  # [T, N] each
-        gains = torch.stack([rows["reward"][1:].double(), torch.ones_like(last, dtype=torch.float64)], 1)  # [T, 2, N]
-        sums = torch.empty_like(gains)
-        for gain, is_first, after in zip(gains, first, sums, strict=True):
-            self.running = torch.add(self.running, gain, out=after).masked_fill_(is_first, 0.0)
-        self.running = self.running.clone()  # not a part of all sums
-        lengths = sums[:, 1].where(last, 0.0)  # 0 also where an episode is a single row
-        scores = sums[:, 0].where(lengths > 0, 0.0)
+        gains = rows["reward"][1:].double().masked_fill_(first, 0.0)
+        gains[0] += self.running[0].masked_fill(first[0], 0.0)
+        sums = torch.cat([torch.zeros_like(gains[:1]), gains.cumsum(0)])  # [T + 1, N]
+        number = torch.arange(1, len(first) + 1, device=first.device).unsqueeze(1)  # [T, 1]
+        begun = torch.where(first, number, 0).cummax(0).values  # number of the newest first row, 0: before the rollout
+        scores, lengths = sums[1:] - sums.gather(0, begun), number - begun + self.running[1] * (begun == 0)
+        self.running = torch.stack([scores[-1], lengths[-1]])
+        lengths = lengths.where(last, 0.0)  # 0 also where an episode is a single row
+        scores = scores.where(lengths > 0, 0.0)
         reached = [lengths[0] * 0 if flags is None else flags.double() for flags in successes]
         numbers = {name: x for name, x in rows.items() if x.is_floating_point()}
         totals = [
